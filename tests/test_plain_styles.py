@@ -23,6 +23,7 @@ from posexport.sources.cached import cached
 from posexport.sources.example import axis_sizes, example
 from posexport.sources.live_module import module_source
 from posexport.sources.plain.decoder import PlainDecoder
+from posexport.sources.with_cache import with_cache
 from posexport.spec import BATCH, ENCODER_SEQUENCE, SEQUENCE
 from tests.small import in_short
 from tests.test_plain_decoders import IDS, LONGEST, C, H, Opt, SelfAttention, V, alone, source_of
@@ -116,7 +117,20 @@ class InPlace(Opt):
         return super().forward(idx) + self.lm_head(numbers[None])
 
 
-@pytest.mark.parametrize("make", in_short([Gathered, Picked, InPlace], lambda make: make is Picked))
+class NeoX(Opt):
+    """GPT-NeoX cuts the first axis of a table that has one row there."""
+
+    def __init__(self, attention: Callable[[], nn.Module] = SelfAttention) -> None:
+        super().__init__(attention)
+        self.table = torch.randn(1, 1, LONGEST, C)
+
+    def forward(self, idx: Tensor) -> Tensor:
+        at = torch.arange(idx.shape[1])
+        rows_TC = self.table[: idx.shape[1], ...][0, 0][at]
+        return super().forward(idx) + self.lm_head(rows_TC[None])
+
+
+@pytest.mark.parametrize("make", in_short([Gathered, Picked, InPlace, NeoX], lambda make: make is Picked))
 def test_rows_of_positions_are_those_of_the_tokens_in_the_cache_and_in_the_trace(make: type[nn.Module]) -> None:
     module = make()
     plain = source_of(module)
@@ -250,3 +264,51 @@ def test_past_keys_as_one_tensor_fail_with_what_to_do() -> None:
     with pytest.raises(PosexportError, match=r"the example has past: leave it out.*gives a decoder a KV cache") as err:
         source.module(**example(source.inputs, axis_sizes(source.inputs, lengths)))
     assert "--max-length" not in str(err.value)
+
+
+class InBlocks(SelfAttention):
+    """Tokens of a block see one another."""
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        block = torch.arange(q.shape[2]) // 4
+        return F.scaled_dot_product_attention(q, k, v, block[:, None] >= block)
+
+
+class Everywhere(SelfAttention):
+    """Of a masked language model."""
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return F.scaled_dot_product_attention(q, k, v)
+
+
+class Numbered(Opt):
+    """gpt-fast's: positions are an input."""
+
+    def forward(self, idx: Tensor, input_pos: Tensor | None = None) -> Tensor:
+        if input_pos is None:
+            return super().forward(idx)
+        return super().forward(idx) + self.lm_head(self.wpe(input_pos))
+
+
+WITHOUT: dict[str, tuple[nn.Module, dict[str, Tensor], str]] = {
+    "blocks": (Opt(InBlocks), {}, "its attention sees some later tokens, "),
+    "positions": (
+        Numbered(),
+        {"input_pos": torch.arange(11)},
+        "its inputs must be input_ids, and may be attention_mask and position_ids; got idx, input_pos: leave out",
+    ),
+    "past": (Stacked(), {"past": torch.randn(2, 2, 2, H, 7, C // H)}, "the example has past: leave it out"),
+    "masked": (Opt(Everywhere), {}, ""),
+    "masked with positions": (Numbered(Everywhere), {"input_pos": torch.arange(11)}, ""),
+}
+
+
+@pytest.mark.parametrize(("module", "more", "why"), WITHOUT.values(), ids=WITHOUT)
+def test_what_looks_like_a_decoder_is_told_why_it_has_no_cache(
+    module: nn.Module, more: dict[str, Tensor], why: str
+) -> None:
+    source = with_cache(module_source(module.eval(), {"idx": IDS, **more}), None)
+    assert source.task == "features"
+    said = [remark for remark in source.remarks if "without a KV cache" in remark]
+    assert len(said) == bool(why)
+    assert all(f"for features, without a KV cache: {why}" in remark for remark in said)

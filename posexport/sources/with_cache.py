@@ -26,10 +26,10 @@ from posexport.sources.length_search import LONGEST, search
 from posexport.sources.of_definition import spec_of
 from posexport.sources.own_decoder import IDS, MASK, POSITIONS, OwnDecoder
 from posexport.sources.plain.decoder import PlainDecoder
-from posexport.sources.plain.fit import fitted, plan_of
+from posexport.sources.plain.fit import fitted, is_causal, plan_of
 from posexport.sources.plain.plan import NotCausalError, Plan
 from posexport.sources.source import Source
-from posexport.sources.user_module import UserModule, in_precision, raised, returning
+from posexport.sources.user_module import PAST_IS_OURS, UserModule, in_precision, looks_past, raised, returning
 from posexport.spec import BATCH, SEQUENCE, InputSpec, LengthContract, OutputSpec
 
 TASK = "text-generation"
@@ -57,7 +57,9 @@ def with_cache(source: Source, task: str | None) -> Source:
         return source
     layers = any(isinstance(part, Attention) and part.causal for part in user.module.modules())
     reason, causal = _unfit(source, layers=layers), layers
-    if not reason:
+    if reason:
+        causal = layers or (task is None and is_causal(user))
+    else:
         alone, others = _logits_alone(source)
         try:
             decoder, attentions = (_decoder if layers else _plain)(alone, returning(user, alone.outputs))
@@ -81,9 +83,15 @@ def _unfit(source: Source, *, layers: bool) -> str:
     ``layers``: it is made of `posexport.nn.Attention`; any other may have another name for ids.
     """
     names = [spec.name for spec in source.inputs]
+    if past := [spec.name for spec in source.inputs if looks_past(spec)]:
+        return f"the example has {', '.join(past)}: {PAST_IS_OURS}"
     ids = {spec.name for spec in source.inputs if spec.role == "tokens"} - {POSITIONS}
     if len(ids) != 1 or (layers and ids != {IDS}) or not set(names) <= {*ids, MASK, POSITIONS}:
-        return f"its inputs must be {IDS}, and may be {MASK} and {POSITIONS}; got {', '.join(names)}"
+        said = f"its inputs must be {IDS}, and may be {MASK} and {POSITIONS}; got {', '.join(names)}"
+        lengths = {axis for spec in source.inputs for axis in spec.axes if isinstance(axis, str)} - {BATCH}
+        if len(lengths) > 1:  # an encoder's and its decoder's
+            return said
+        return f"{said}: leave out what forward takes None for, and call positions {POSITIONS}"
     if any(spec.axes != [BATCH, SEQUENCE] or spec.dtype != "int64" for spec in source.inputs):
         return f"its inputs must be int64 [{BATCH}, {SEQUENCE}]"
     axes = source.outputs[0].axes

@@ -24,6 +24,8 @@ _BIAS = (
 )
 #: why attention is not causal
 LATER = "its attention sees later tokens"
+#: of one that hides some of them, as those of other blocks
+SOME_LATER = "its attention sees some later tokens, and of a KV cache it would see earlier ones alone"
 
 
 def of_masks(masks: Sequence[Tensor], order: Order, *, is_causal: bool, axes: int, heads: int) -> Order | str:
@@ -76,7 +78,12 @@ def _compared(kept_BHTT: Tensor, order: Order) -> Order | str:
         return "its attention does not leave out what attention_mask pads"
     later = kept_BHTT & ~order.causal_TT & real_BHTT
     if bool(later.any()):
-        return LATER
+        hidden = order.real_BT[:, None, None, :] & ~kept_BHTT & real_BHTT
+        return (
+            SOME_LATER
+            if bool((hidden & ~order.causal_TT).any()) and not bool((hidden & order.causal_TT).any())
+            else LATER
+        )
     farthest = int((_distances(order) * (kept_BHTT & real_BHTT)).max())
     within = replace(order, window=farthest + 1)
     return within if equal(within.kept_BTT[:, None]) else "its mask is more than causality, a window and padding"

@@ -11,14 +11,15 @@ from torch import Tensor, nn
 
 from posexport.errors import PosexportError
 from posexport.nn.cached_call import NotCachedError
+from posexport.sources.example import axis_sizes, example
 from posexport.sources.in_parts import differ, in_calls
 from posexport.sources.own_decoder import MASK, POSITIONS
 from posexport.sources.plain.culprit import culprit
 from posexport.sources.plain.decoder import PlainDecoder
 from posexport.sources.plain.plan import Noted, Order, Plan, agreed
 from posexport.sources.plain.recording import Recording
-from posexport.sources.recognise import entered
-from posexport.sources.user_module import UserModule, likely_line
+from posexport.sources.user_module import UserModule, likely_line, looks_past, sizes_of
+from posexport.spec import BATCH, SEQUENCE
 
 #: rows, tokens, and how many fewer the runs have that are compared
 _ROWS, _LENGTH, _FEWER = 3, 9, (2, 4, 3)
@@ -58,9 +59,23 @@ def _noted(
     takes = [spec.name for spec in user.inputs]
     real_BT = padded_BT != 0 if MASK in takes else torch.ones_like(padded_BT, dtype=torch.bool)
     recording = Recording(Order(real_BT), _OFF[dtype], untried, of_last=of_last)
-    with torch.no_grad(), entered.chosen(recording):
-        user(**{name: tensors[name] for name in takes})
-    return recording.noted
+    return recording.of(user, {name: tensors[name] for name in takes})
+
+
+def is_causal(user: UserModule) -> bool:
+    """Whether an attention of a module that takes more than a decoder does hides later tokens, of an example."""
+    if any(looks_past(spec) for spec in user.inputs):
+        return True
+    tensors = example(list(user.inputs), axis_sizes(user.inputs))
+    for spec in user.inputs:
+        if "pos" in spec.name and spec.role == "tokens" and spec.axes[-1:] == [SEQUENCE]:
+            tensors[spec.name] = torch.arange(tensors[spec.name].shape[-1]).expand_as(tensors[spec.name])
+    sizes = sizes_of(user.inputs, tensors)
+    real_BT = torch.ones(sizes.get(BATCH, 1), sizes.get(SEQUENCE, 1), dtype=torch.bool)
+    try:
+        return bool(Recording(Order(real_BT), _OFF[torch.float32], range(0), of_last=False).of(user, tensors).causal)
+    except PosexportError:  # what it took before was another example
+        return False
 
 
 def fitted(make: Callable[[Plan], PlainDecoder], plan: Plan, dtype: torch.dtype) -> Plan:

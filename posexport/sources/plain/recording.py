@@ -13,9 +13,9 @@ from torch import Tensor
 
 from posexport.sources.plain import causality, shared_heads, sites
 from posexport.sources.plain.plan import Count, Last, Noted, Numbers, Order, Rows, Scores, Step
-from posexport.sources.recognise import attention
+from posexport.sources.recognise import attention, entered
 from posexport.sources.recognise.mode import Recognised
-from posexport.sources.user_module import calling_line
+from posexport.sources.user_module import UserModule, calling_line
 
 
 @dataclass
@@ -49,6 +49,12 @@ class Recording(Recognised):
         calls = [(call.kind, call.line) for call in self._calls]
         steps = [call.step for call in self._calls]
         return Noted(calls, steps, self._shapes, self._causal, self._refused, self._windows, self._slopes)
+
+    def of(self, user: UserModule, tensors: Mapping[str, Tensor]) -> Noted:
+        """What is noted in one call."""
+        with torch.no_grad(), entered.chosen(self):
+            user(**tensors)
+        return self.noted
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
@@ -106,7 +112,12 @@ class Recording(Recognised):
     def _of_new_tokens(self, read: "sites.Counting | list[sites.Slicing] | None") -> Step:
         if isinstance(read, sites.Counting):
             return Count(read.start) if read.end - read.start == self._length else None
-        ends = [which for which, each in enumerate(read or []) if each.end - each.start == self._length]
+        # a slice that ends beyond the axis has fewer
+        ends = [
+            which
+            for which, each in enumerate(read or [])
+            if each.end - each.start == self._length and each.end <= each.size
+        ]
         if read is None or len(ends) != 1:  # none, or a mask of all pairs
             return None
         return Rows(read[ends[0]].start, read[ends[0]].size, ends[0])
