@@ -150,6 +150,22 @@ def test_it_is_computed_once_and_right(tmp_path: Path, model: type[Model], targe
     assert manifest.passes["shared-bias"].nodes == 2
 
 
+class Alone(Model):
+    """[H, T, T] is all of its mask, so no batch axis says which queries see a key."""
+
+    def forward(self, input_ids: Tensor) -> Tensor:  # type: ignore[override]
+        return super().forward(input_ids, torch.ones_like(input_ids))
+
+    def attention(self, q: Tensor, k: Tensor, v: Tensor, dropped: Tensor) -> Tensor:
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=self.bias(q.shape[2]))
+
+
+def test_a_mask_that_is_a_bias_alone(tmp_path: Path) -> None:
+    done = convert(Alone().eval(), tmp_path / "b", ConvertOptions(lengths=(1, 17), example_inputs={"input_ids": IDS}))
+    assert done.good, done.to_text()
+    assert read(tmp_path / "b").passes["position-bias"].recognised == [RECOGNISED[Model]]
+
+
 # -- nearly so ---------------------------------------------------------------------------------------
 
 

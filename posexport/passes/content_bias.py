@@ -20,6 +20,7 @@ from posexport.ops.clipped_scores import CLIPPED_SCORES
 from posexport.ops.operator import Operator
 from posexport.ops.relative_key_query_scores import RELATIVE_KEY_QUERY_SCORES
 from posexport.ops.relative_key_scores import RELATIVE_KEY_SCORES
+from posexport.passes.part_of_graph import opened
 
 #: tokens that the largest table looked at is for: rows of all pairs are computed
 _LONGEST = 4096
@@ -200,8 +201,6 @@ class Part:
     """What gives ``outputs`` of a graph, where ``free`` values are known."""
 
     def __init__(self, model: ir.Model, outputs: Sequence[ir.Value], free: Sequence[ir.Value]) -> None:
-        import onnxruntime as ort
-
         self.outputs, self.free = outputs, free
         inner = list(dict.fromkeys(value for value in outputs if value not in free))
         self.names = [value.name or "" for value in inner]
@@ -213,10 +212,7 @@ class Part:
         self.reads_inputs = any(user.op_type != "Shape" for value in self.inputs for user, _ in value.uses())
         self.reads_inputs |= any(node.domain for node in graph)
         if not self.reads_inputs:
-            alone = ir.Model(graph, ir_version=model.ir_version)
-            alone.opset_imports.update(model.opset_imports)
-            stored = ir.to_proto(alone).SerializeToString()
-            self.session = ort.InferenceSession(stored, providers=["CPUExecutionProvider"])
+            self.session = opened(model, graph)
 
     def run(self, given: Mapping[ir.Value, NDArray[Any]], lengths: Mapping[str, int]) -> list[NDArray[Any]] | None:
         """The outputs for values of all that is free, and inputs with axes of ``lengths``; None where that fails."""

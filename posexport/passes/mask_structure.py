@@ -5,7 +5,7 @@ looks at half of the keys, tile by tile. What a mask is beyond the longest input
 with a number or a table that large (a window of 4096 tokens looks causal below) stays as it is.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -17,8 +17,8 @@ from posexport.graph.edits import integers, put, take_place
 from posexport.graph.queries import sizes
 from posexport.ops.attention import AttentionSpec
 from posexport.passes.graph_pass import PassResult
+from posexport.passes.part_of_graph import Feeds, computed, part
 
-Feeds = Mapping[str, NDArray[Any]]
 Structure = Literal["keys", "causal", "causal keys"]
 #: numbers from here on are ends of slices and what drops a score
 _NO_LENGTH = 1 << 31
@@ -45,7 +45,7 @@ def simplify(model: ir.Model, samples: Sequence[Feeds]) -> PassResult:
 
 def _structure(model: ir.Model, mask: ir.Value, samples: Sequence[Feeds]) -> tuple[Structure, None] | tuple[None, str]:
     """What a mask [B, H, T, S] is for all ``samples``, the longest last, or why that is not known."""
-    graph = part(model, list(model.graph.inputs), mask)
+    graph = part(model, model.graph.inputs, [mask])
     if graph is None:
         return None, _NO_STRUCTURE
     # keys are masked for every row of the batch
@@ -53,7 +53,7 @@ def _structure(model: ir.Model, mask: ir.Value, samples: Sequence[Feeds]) -> tup
     if mask.shape is not None and mask.shape[0] == 1:
         fitting = ["causal"]
     longest = 0
-    for value in computed(model, graph, samples):
+    for (value,) in computed(model, graph, samples):
         longest = max(longest, min(value.shape[2:]))
         fitting = [structure for structure in fitting if _is(structure, value)]
         if not fitting:
@@ -61,24 +61,6 @@ def _structure(model: ir.Model, mask: ir.Value, samples: Sequence[Feeds]) -> tup
     if _may_differ_beyond(graph, longest):
         return None, f"its mask has a number or a table beyond the {longest} tokens that were looked at"
     return fitting[0], None
-
-
-def part(model: ir.Model, inputs: Sequence[ir.Value], value: ir.Value) -> ir.Graph | None:
-    """What computes ``value`` from inputs of the graph; None where it depends on attention."""
-    graph = ir.convenience.extract(model.graph, list(inputs), [value])
-    return None if any(node.domain for node in graph) else graph
-
-
-def computed(model: ir.Model, graph: ir.Graph, samples: Sequence[Feeds]) -> Iterator[NDArray[Any]]:
-    """What ``graph``, a part of the model's, gives for each sample."""
-    import onnxruntime as ort
-
-    alone = ir.Model(graph, ir_version=model.ir_version)
-    alone.opset_imports.update(model.opset_imports)
-    session = ort.InferenceSession(ir.to_proto(alone).SerializeToString(), providers=["CPUExecutionProvider"])
-    names = {value.name for value in session.get_inputs()}
-    for feeds in samples:
-        yield np.asarray(session.run(None, {name: feed for name, feed in feeds.items() if name in names})[0])
 
 
 def _may_differ_beyond(graph: ir.Graph, longest: int) -> bool:

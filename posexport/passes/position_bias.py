@@ -200,15 +200,20 @@ def _seen_by_the_rest(mask: ir.Value, rest: ir.Value | None, first: ir.Node) -> 
     assert q is not None
     for reduced in [] if whole is None else list(_any_kept(whole)):
         any_key = reduced.outputs[0]
-        if any(_precedes(user, first) for user, _ in any_key.uses()):
+        shape = sizes(any_key)
+        if shape is None or any(_precedes(user, first) for user, _ in any_key.uses()):
             continue
         if rest is None:
             kept = initializer(graph, "all_keys_kept", ir.tensor(np.ones((1, 1, 1), bool)))
         else:
             above = _new("Greater", [rest, _number(before, -np.inf)], before, mask, sizes(rest))
             kept = _any(above, before, any_key)
-        shape = _new("Shape", [q], before, None, [3], start=0, end=3)
-        of_all = _new("Expand", [kept, shape], before, any_key, sizes(any_key))
+        # as many axes of size 1 as before: nodes of fixed sizes may follow
+        parts = [
+            integers(graph, [1]) if size == 1 else _new("Shape", [q], before, None, [1], start=axis, end=axis + 1)
+            for axis, size in enumerate(shape)
+        ]
+        of_all = _new("Expand", [kept, _new("Concat", parts, before, None, [3], axis=0)], before, any_key, shape)
         ir.convenience.replace_all_uses_with(any_key, of_all)
 
 

@@ -22,8 +22,8 @@ from posexport.ops.operator import DOMAIN
 from posexport.ops.rotation import LAYOUTS, Layout, RotationSpec
 from posexport.passes.content_bias import Part
 from posexport.passes.graph_pass import PassResult
+from posexport.passes.part_of_graph import Feeds, computed, part
 
-Feeds = Mapping[str, NDArray[Any]]
 #: what picks or joins channels, and all that a rotation is made of
 _MOVES = ("Slice", "Split", "Concat", "Gather")
 _STEPS = (*_MOVES, "Reshape", "Unsqueeze", "Squeeze", "Cast", "Identity", "Neg", "Add", "Sub", "Mul")
@@ -280,10 +280,10 @@ class _Angles:
         key = rotary.cos, rotary.sin
         if key not in self._known:
             self._known[key] = self._computed(key)
-        computed = self._known[key]
-        if computed is None:
+        known = self._known[key]
+        if known is None:
             return _UNKNOWN_ANGLES
-        for values in computed:
+        for values in known:
             shaped = [x.reshape(x.shape[:-1] if _trailing(rotary.cos) else x.shape) for x in values]
             pairs = [rotary.once(x) for x in shaped]
             if not all(np.array_equal(first, second) for first, second in pairs):
@@ -296,16 +296,8 @@ class _Angles:
         return None
 
     def _computed(self, pair: Sequence[ir.Value]) -> list[list[NDArray[Any]]] | None:
-        import onnxruntime as ort
-
-        graph = ir.convenience.extract(self.model.graph, list(self.model.graph.inputs), list(pair))
-        if any(node.domain for node in graph):
-            return None
-        alone = ir.Model(graph, ir_version=self.model.ir_version)
-        alone.opset_imports.update(self.model.opset_imports)
-        session = ort.InferenceSession(ir.to_proto(alone).SerializeToString(), providers=["CPUExecutionProvider"])
-        names = {value.name for value in session.get_inputs()}
-        return [session.run(None, {name: x for name, x in feeds.items() if name in names}) for feeds in self.samples]
+        graph = part(self.model, self.model.graph.inputs, pair)
+        return None if graph is None else list(computed(self.model, graph, self.samples))
 
 
 def _put_node(region: _Region, rotary: _Rotary) -> None:

@@ -140,7 +140,7 @@ def _tensors(argument: str, module: nn.Module, inputs: Any) -> dict[str, Tensor]
 
 def _check_example(argument: str, name: Any, tensor: Any) -> None:
     """PosexportError where an input cannot be told by its example."""
-    if isinstance(name, str) and isinstance(tensor, list | tuple | Mapping):
+    if isinstance(name, str) and not isinstance(tensor, Tensor) and _holds_tensors(tensor):
         raise PosexportError(
             f"{argument}: the example of {name} is a {type(tensor).__name__}, and an input must be one tensor; "
             f"{PAST_IS_OURS}"
@@ -159,6 +159,11 @@ def _check_example(argument: str, name: Any, tensor: Any) -> None:
         instead = f"torch.view_as_real({name}), and let forward take torch.view_as_complex({name})"
     if instead:
         raise PosexportError(f"input {name} is {tensor.dtype}; a bundle takes {_PORT_TYPES}: give {instead}")
+
+
+def _holds_tensors(value: Any) -> bool:
+    inside = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
+    return isinstance(value, Tensor) or any(map(_holds_tensors, inside))
 
 
 def _plain(tensor: Tensor) -> Tensor:

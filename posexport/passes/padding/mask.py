@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from posexport.graph.queries import sizes
 from posexport.ops.attention import AttentionSpec
-from posexport.passes.mask_structure import computed, part
+from posexport.passes.part_of_graph import computed, part
 
 Axes = tuple[int | str, ...]
 #: lengths of three rows that are looked at
@@ -141,10 +141,10 @@ def inputs_of(value: ir.Value, *, known: ir.Value | None = None, sizes_too: bool
 
 def _drops(model: ir.Model, feeds: Mapping[ir.Value, NDArray[Any]], value: ir.Value, real: NDArray[np.bool]) -> bool:
     """Whether no query sees a token that is not ``real`` [B, S], and the last of the first row sees another."""
-    graph = part(model, list(feeds), value)
+    graph = part(model, list(feeds), [value])
     if graph is None:
         return False
-    (mask,) = computed(model, graph, [{each.name or "": array for each, array in feeds.items()}])
+    ((mask,),) = computed(model, graph, [{each.name or "": array for each, array in feeds.items()}])
     # of frames, which convolutions make of what the input masks, or of every head in the place of rows
     if mask.shape[-1] != real.shape[1] or mask.shape[0] not in (1, len(real)):
         return False
