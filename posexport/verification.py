@@ -61,7 +61,8 @@ def verify(
     from posexport.parity.choose import Wishes, prove_model
     from posexport.sources.transformers_model import as_checkpoint
 
-    with as_checkpoint(against) as named:
+    live = options is not None and options.example_inputs is not None
+    with as_checkpoint(against, live=live or (manifest is not None and manifest.source.kind == "python")) as named:
         recipe, origin = _recipe(target, manifest)
         source = _source(target, manifest, named, options, recipe, origin, remark)
         wishes = Wishes(

@@ -7,6 +7,7 @@ import inspect
 import json
 import os
 import pkgutil
+import shutil
 import signal
 import subprocess
 import sys
@@ -27,6 +28,7 @@ from posexport.sources.transformers_model import is_transformers_model
 from posexport.testing import assert_parity
 from tests.tolerances import agree
 
+GOLDEN = Path(__file__).parent / "golden" / "bert-absolute"
 FUNCTIONS = ("convert", "verify", "load", "list_encodings", "list_families")
 WORKERS = "posexport.bench.workers."
 SIZES = {"layers": 1, "hidden": 60, "max_positions": 24}
@@ -171,21 +173,55 @@ def test_a_class_of_transformers_is_known_without_transformers() -> None:
     assert not is_transformers_model(Scores())
 
 
+class PreTrainedModel(Scores):
+    """What transformers' models inherit, as far as posexport looks."""
+
+    config = SimpleNamespace(name_or_path="")
+
+    def save_pretrained(self, folder: str) -> None:
+        shutil.copytree(GOLDEN, folder, dirs_exist_ok=True)
+
+
+PreTrainedModel.__module__ = "transformers.modeling_utils"
+
+
 def test_a_model_of_transformers_is_called_by_its_name(tmp_path: Path) -> None:
     """Not by the folder that it is written to meanwhile."""
 
-    def written(_model: nn.Module, folder: str) -> None:
-        Path(folder, "config.json").write_text("{}")
+    class Unknown(PreTrainedModel):
+        def save_pretrained(self, folder: str) -> None:
+            Path(folder, "config.json").write_text("{}")
 
-    base = type("PreTrainedModel", (nn.Module,), {"__module__": "transformers.modeling_utils"})
-    model = type("BertModel", (base,), {"save_pretrained": written})()
-    model.config = SimpleNamespace(name_or_path="")
-    words = "BertModel names its own inputs"
-    with pytest.raises(posexport.PosexportError, match=f"are for modules in memory; {words}$"):
-        posexport.convert(model, tmp_path / "b", example_inputs=(IDS,))
-    with pytest.raises(posexport.PosexportError, match=r"^BertModel") as said:
-        posexport.convert(model, tmp_path / "b")
+    with pytest.raises(posexport.PosexportError, match=r"^Unknown") as said:
+        posexport.convert(Unknown(), tmp_path / "b")
     assert "posexport-" not in str(said.value)
+
+
+def test_a_model_of_transformers_with_an_example_is_called_as_it_is(tmp_path: Path) -> None:
+    """Such as one whose forward is the user's own."""
+    done = posexport.convert(PreTrainedModel(), tmp_path / "b", example_inputs=(IDS,), lengths=[1, 17])
+    assert done.good
+    assert [spec.name for spec in done.manifest.inputs] == ["ids"]
+    assert posexport.verify(tmp_path / "b", PreTrainedModel(), lengths=[5]).passed
+
+
+def test_a_file_s_model_of_transformers_needs_no_example(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text("from tests.test_api import PreTrainedModel\n\n\ndef model():\n    return PreTrainedModel()\n")
+    done = posexport.convert(f"{file}:model", tmp_path / "b", lengths=[1, 17])
+    assert done.good
+    assert done.manifest.source.name.endswith("mine.py:model")
+    assert [spec.name for spec in done.manifest.inputs][:2] == ["input_ids", "attention_mask"]
+    assert posexport.verify(tmp_path / "b", f"{file}:model", lengths=[5]).passed
+
+
+def test_a_cache_of_transformers_is_told_what_to_do(tmp_path: Path) -> None:
+    class Cache(nn.Module):
+        def forward(self, ids: Tensor) -> tuple[Tensor, object]:
+            return ids, type("DynamicCache", (), {"__module__": "transformers.cache_utils"})()
+
+    with pytest.raises(posexport.PosexportError, match=r"got DynamicCache .* set its config\.use_cache = False$"):
+        posexport.convert(Cache(), tmp_path / "b", example_inputs=(IDS,))
 
 
 @pytest.fixture(scope="module")

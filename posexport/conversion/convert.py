@@ -92,7 +92,7 @@ def _into(
     from posexport.sources.transformers_model import as_checkpoint, name_of
 
     tokenizer = each[0].tokenizer
-    with as_checkpoint(argument, tokenizer) as named:
+    with as_checkpoint(argument, tokenizer, live=each[0].example_inputs is not None) as named:
         if named is not argument and hasattr(tokenizer, "save_pretrained"):
             each = [replace(options, tokenizer=None) for options in each]
         name = None if named is argument else name_of(argument)

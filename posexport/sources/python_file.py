@@ -1,9 +1,10 @@
 """``path/to/file.py:factory``: a module of the user's own, made by a function of a file.
 
-The factory takes no arguments and returns the module alone, ``(module, inputs)`` or ``(module, inputs, axes)``:
+The factory takes no arguments and returns ``(module, inputs)``, ``(module, inputs, axes)`` or the module alone:
 ``inputs`` maps the names of ``forward``'s arguments to example tensors, ``axes`` maps an input's name to its axes'
 names, ``{"x": ["batch_size", "sequence_length", 16]}``. A tuple of tensors takes the names of ``forward``'s parameters.
-A module with an attribute ``inputs`` (a list of `InputSpec`, as posexport's own definitions have) needs neither.
+A module with an attribute ``inputs`` (a list of `InputSpec`, as posexport's own definitions have) needs neither, nor
+does one of transformers, which is read as its checkpoint would be.
 
 The file is executed: it is run only because the user named it.
 """
@@ -11,23 +12,29 @@ The file is executed: it is run only because the user named it.
 import importlib.util
 import inspect
 import sys
+import weakref
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from torch import nn
 
 from posexport.errors import PosexportError
+from posexport.sources.huggingface.checkpoint import checkpoint_source
 from posexport.sources.live_module import source_of_module
 from posexport.sources.source import Source
+from posexport.sources.transformers_model import called, is_transformers_model, saved
 from posexport.sources.user_module import likely_line, not_the_module_s, quoted, raised
+from posexport.sources.with_cache import with_cache
 from posexport.spec import InputSpec
 
 
-def python_source(argument: str, known: Sequence[InputSpec] = ()) -> Source:
+def python_source(argument: str, known: Sequence[InputSpec] = (), task: str | None = None) -> Source:
     """Run the file, call the factory, and find out what the module takes and gives.
 
-    ``known``: the inputs of a bundle to compare with, for a factory that returns the module alone.
+    ``known``: the inputs of a bundle to compare with, for a factory that returns the module alone. ``task``: what a
+    model of transformers alone is converted for.
 
     Raises:
         PosexportError: no such file or factory, the factory failed, or its answer is not one of the three forms.
@@ -42,7 +49,18 @@ def python_source(argument: str, known: Sequence[InputSpec] = ()) -> Source:
             f"got {type(answer).__name__}"
         )
     label = f"{path.name}:{factory_name}"
-    return source_of_module(argument, *parts, label=label, fingerprint=path.read_bytes(), known=known)
+    if len(parts) == 1 and is_transformers_model(parts[0]):
+        return _checkpoint(argument, parts[0], task, label)
+    source = source_of_module(argument, *parts, label=label, fingerprint=path.read_bytes(), known=known)
+    return with_cache(source, task)
+
+
+def _checkpoint(argument: str, model: nn.Module, task: str | None, label: str) -> Source:
+    folder = saved(model)
+    with called(argument, folder.name):
+        source = checkpoint_source(Path(folder.name), task=task, allow_pickle=False)
+    weakref.finalize(source.module, folder.cleanup)  # weights are read from its files
+    return msgspec.structs.replace(source, name=argument, label=label)
 
 
 def _call(path: Path, factory_name: str) -> Any:

@@ -93,13 +93,12 @@ def _factory(argument: str) -> bool:
 
 def _python_file(argument: str, options: LoadOptions) -> "Source":
     from posexport.sources import python_file
-    from posexport.sources.with_cache import with_cache
 
     if not _factory(argument):
         raise PosexportError(f"{argument} names no factory; write {argument}:FACTORY")
     if options.settings:
         raise PosexportError(f"--set is for built-in models; {argument} decides for itself")
-    return with_cache(python_file.python_source(argument, options.bundle_inputs), options.task)
+    return python_file.python_source(argument, options.bundle_inputs, options.task)
 
 
 def _checkpoint(place: "Path | HubId", argument: str, options: LoadOptions) -> "Source":

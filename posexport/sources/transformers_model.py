@@ -25,31 +25,43 @@ def name_of(model: Any) -> str:
 
 
 @contextlib.contextmanager
-def as_checkpoint(source: str | nn.Module, tokenizer: Any = None) -> Iterator[str | nn.Module]:
+def as_checkpoint(source: str | nn.Module, tokenizer: Any = None, *, live: bool = False) -> Iterator[str | nn.Module]:
     """The folder of a checkpoint for a model of transformers, as long as the block lasts; any other source as it is.
 
-    ``tokenizer``: one of transformers' that belongs to the model, whose files are then part of the checkpoint. What
-    fails in the block names the model, not the folder, which the user never saw.
+    ``tokenizer``: one of transformers' that belongs to the model, whose files are then part of the checkpoint.
+    ``live``: its inputs are told, so that it is called as every module in memory.
 
     Raises:
         PosexportError: transformers cannot save the model.
     """
-    if isinstance(source, str) or not is_transformers_model(source):
+    if live or isinstance(source, str) or not is_transformers_model(source):
         yield source
         return
-    with tempfile.TemporaryDirectory(prefix="posexport-") as folder:
-        try:
-            parts: list[Any] = [source, tokenizer]
-            for part in parts:
-                if hasattr(part, "save_pretrained"):
-                    part.save_pretrained(folder)
-        except Exception as err:
-            raise PosexportError(
-                f"{name_of(source)}: save_pretrained raised {type(err).__name__}: {err}; save the checkpoint yourself "
-                "and convert its directory"
-            ) from err
-        try:
-            yield folder
-        except PosexportError as err:
-            err.args = (str(err).replace(folder, name_of(source)),)
-            raise
+    with saved(source, tokenizer) as folder, called(name_of(source), folder):
+        yield folder
+
+
+def saved(model: nn.Module, tokenizer: Any = None) -> "tempfile.TemporaryDirectory[str]":
+    """The checkpoint of a model of transformers, as long as the answer lives or until its block ends."""
+    folder = tempfile.TemporaryDirectory(prefix="posexport-")
+    try:
+        parts: list[Any] = [model, tokenizer]
+        for part in parts:
+            if hasattr(part, "save_pretrained"):
+                part.save_pretrained(folder.name)
+    except Exception as err:
+        raise PosexportError(
+            f"{name_of(model)}: save_pretrained raised {type(err).__name__}: {err}; save the checkpoint yourself "
+            "and convert its directory"
+        ) from err
+    return folder
+
+
+@contextlib.contextmanager
+def called(name: str, folder: str) -> Iterator[None]:
+    """What fails in the block names the model, not the folder, which the user never saw."""
+    try:
+        yield
+    except PosexportError as err:
+        err.args = (str(err).replace(folder, name),)
+        raise

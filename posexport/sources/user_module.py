@@ -32,6 +32,10 @@ PAST_IS_OURS = (
     "leave it out, and let forward take None for it: past keys and values are posexport's, which gives a decoder a KV "
     "cache"
 )
+_CACHE_IS_OURS = (
+    "; a model of transformers alone, without an example, gets a KV cache of posexport's; in a module that calls one, "
+    "set its config.use_cache = False"
+)
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 
 
@@ -169,9 +173,11 @@ def named_outputs(answer: Any) -> dict[str, Tensor]:
     for path, value in _leaves(answer, ""):
         name = prefix + path
         if not isinstance(value, Tensor):
+            is_cache = type(value).__module__ == "transformers.cache_utils"
             raise PosexportError(
                 f"the module must return tensors, alone or in tuples, dicts and dataclasses, got {type(value).__name__}"
                 + (f" as {name}" if path else "")
+                + (_CACHE_IS_OURS if is_cache else "")
             )
         if name in outputs:
             raise PosexportError(f"the module returned two outputs that are both called {name}; rename one")
