@@ -257,7 +257,8 @@ def workplace(models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def runnable(page: Path) -> list[Block]:
-    return [block for block in BLOCKS[page.name] if block.language in RUN and block.reason is None]
+    blocks = BLOCKS[page.name]
+    return [each for each in blocks if (each.file is not None or each.language in RUN) and each.reason is None]
 
 
 @pytest.mark.all

@@ -10,6 +10,7 @@ from text_graphs import Inputs, answers, calibration, graph, matrices, rows
 from torch import nn
 from torch.nn import functional as F
 
+from posexport.parity.quantized import rounding
 from posexport.parity.quantized.check import check
 from posexport.parity.quantized.forms import Form, forms
 from posexport.parity.quantized.match import Matched, Matcher
@@ -294,3 +295,27 @@ def test_rows_of_a_parameter_that_are_nowhere_are_named() -> None:
     assert forms([(use, matched)], {"w": {20, 21}}).keys() == {("w", False)}
     agree_each(forms([(use, matched)], {"w": {20, 21}})["w", False].matrix(torch.float64)[:20],
                stored.real()[:20], "same values", np.float64)  # fmt: skip
+
+
+def test_a_factor_is_told_where_all_it_multiplies_is_a_few_steps() -> None:
+    """Rounding moves such values by half of themselves, and their ratio with them."""
+    w = matrix(N, K)
+    w[:, 3] *= 0.01
+    factor = np.exp2(np.arange(K) % 3 - 1.0)
+    scale = np.abs(w * factor).max(1, keepdims=True) / 127
+    stored = Stored("w_int", np.rint(w * factor / scale), scale, np.zeros(scale.shape), K, -128, 127)
+    matched = Matcher({"w": w}).match(stored, smoothed=True)
+    check(matched)
+    away = np.abs(stored.steps(np.arange(N), w.astype(np.float64) * matched.factor))
+    assert away.max() <= 0.5 + 1e-6
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_ties_go_either_way_in_float32_s_runs(dtype: torch.dtype) -> None:
+    """Also of numbers whose last bits are zeros: -63.5 steps are -63 as often as -64."""
+    sides = set()
+    for seed in range(40):
+        x = torch.randn(5, K, generator=torch.Generator().manual_seed(seed)).to(dtype).float()
+        x[:, 0], x[:, 1] = x.abs().amax(-1) * 2, -x.abs().amax(-1)
+        sides.add(round(float((rounding.rounded(x, Rounding("rows", 128)) / (x[:, :1] / 127))[0, 1])))
+    assert sides == {-63, -64}

@@ -36,7 +36,7 @@ def check(matched: Matched) -> None:
     stored = matched.stored
     for candidate, channels, rows in matched.pieces:
         own = candidate.matrix[rows].astype(np.float64) * matched.factor
-        steps = _steps(stored, channels, own)
+        steps = stored.steps(channels, own)
         away = np.abs(steps)
         whole = stored.whole[channels].astype(np.int64)
         clipped = ((whole == stored.highest) & (steps > 0.5)) | (_lowest(stored, whole) & (steps < -0.5))
@@ -70,14 +70,6 @@ def _lowest(stored: Stored, whole: Array) -> Array:
 
 def _middle(stored: Stored) -> int:
     return (stored.lowest + stored.highest + 1) // 2
-
-
-def _steps(stored: Stored, channels: Array, own: Floats) -> Floats:
-    """How many steps the parameter is above what is stored."""
-    scale = stored.scale[channels]
-    scale = np.where(scale == 0, np.finfo(np.float64).tiny, scale)
-    wide = scale if scale.shape[1] == 1 else scale[:, stored.blocks]
-    return np.asarray((own - stored.real(channels)) / wide)
 
 
 def _blocked(stored: Stored, values: Floats) -> Floats:

@@ -80,7 +80,7 @@ class Matcher:
                 break
         if len(left):
             found += self._one_by_one(stored, real, left, candidates)
-        factor = _factor(real, found) if smoothed else np.ones(real.shape[1])
+        factor = _factor(stored, real, found) if smoothed else np.ones(real.shape[1])
         return Matched(stored, found, factor)
 
     def _guesses(
@@ -150,7 +150,9 @@ def _alike(real: Floats, rows: Array) -> Floats:
     return np.asarray(agree / np.maximum(counted, 1))
 
 
-def _factor(real: Floats, found: Sequence[tuple[Candidate, NDArray[np.intp], NDArray[np.intp]]]) -> Floats:
+def _factor(
+    stored: Stored, real: Floats, found: Sequence[tuple[Candidate, NDArray[np.intp], NDArray[np.intp]]]
+) -> Floats:
     """Powers of two, [K], that bring the parameters nearest to what is stored."""
     across = np.zeros(real.shape[1])
     square = np.zeros(real.shape[1])
@@ -159,4 +161,12 @@ def _factor(real: Floats, found: Sequence[tuple[Candidate, NDArray[np.intp], NDA
         across += np.abs(real[channels] * own).sum(0)
         square += (own * own).sum(0)
     ratio = np.where((across > 0) & (square > 0), across / np.where(square > 0, square, 1), 1)
-    return np.asarray(np.exp2(np.rint(np.log2(np.where(ratio > 0, ratio, 1)))))
+    near = np.exp2(np.rint(np.log2(ratio)))
+    # where all that is multiplied by one factor is a few steps at most, rounding may have moved the ratio
+    powers = near * np.array([[1], [0.5], [2]])
+    away = np.zeros_like(powers)
+    for candidate, channels, rows in found:
+        own = candidate.matrix[rows].astype(np.float64)
+        steps = [np.abs(stored.steps(channels, own * power)).max(0) for power in powers]
+        away = np.maximum(away, steps)
+    return np.asarray(np.take_along_axis(powers, away.argmin(0)[None], 0)[0])

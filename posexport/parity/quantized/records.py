@@ -77,6 +77,13 @@ class Stored:
             wide *= self.scale[channels][:, self.blocks]
         return np.asarray(wide)
 
+    def steps(self, channels: Array, values: Floats) -> Floats:
+        """How many steps ``values`` [channels, K] are above what is stored."""
+        scale = self.scale[channels]
+        scale = np.where(scale == 0, np.finfo(np.float64).tiny, scale)
+        wide = scale if scale.shape[1] == 1 else scale[:, self.blocks]
+        return np.asarray((values - self.real(channels)) / wide)
+
 
 @dataclass
 class Use:

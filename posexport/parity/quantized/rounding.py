@@ -31,7 +31,8 @@ def rounded(x: Tensor, how: Rounding) -> Tensor:
 def _shift(x: Tensor) -> float:
     """Up to `TIES` up or down, by the bits of ``x``: two runs that should agree, as with other neighbours, differ."""
     bits = int(x.contiguous().view(torch.int32).sum(dtype=torch.int64))
-    return TIES * ((bits * 40503 >> 7) % 16 - 7.5) / 7.5
+    # the golden ratio of 2^32 spreads also sums whose low bits are zeros, those of bfloat16
+    return TIES * ((bits * 0x9E3779B1 >> 28) % 16 - 7.5) / 7.5
 
 
 def _rows(x: Tensor, zero: int, shift: float) -> Tensor:
