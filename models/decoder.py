@@ -127,8 +127,8 @@ class Decoder(nn.Module):
         ``mask_BS``: of past and new. ``positions_BT``: the new tokens', where the mask does not say them.
         """
         x_BTC: Tensor = self.token(ids_BT)
-        mask_BS = self.caching.cache.mask(ids_BT, mask_BS, past)
-        at = Reach.by_mask(mask_BS, ids_BT.shape[1], self.caching, positions_BT)
+        whole_BS = self.caching.cache.mask(ids_BT, mask_BS, past)
+        at = Reach.by_mask(whole_BS, ids_BT.shape[1], self.caching, positions_BT)
         if self.scale != 1:
             x_BTC = x_BTC * self.scale
         if self.project_in is not None:
@@ -139,7 +139,8 @@ class Decoder(nn.Module):
             x_BTC = self.embedding_norm(x_BTC)
         if self.project is not None:
             x_BTC = self.project(x_BTC)
-        mask_B11S = additive(mask_BS, x_BTC)
+        # what drops no key is no mask: a graph would have a branch for it that nothing reaches
+        mask_B11S = None if mask_BS is None else additive(whole_BS, x_BTC)
         present = []
         for index, layer in enumerate(self.layers):
             crossed = () if memory is None else (memory.kept[index], memory.mask_B11S)
