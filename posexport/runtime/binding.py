@@ -1,9 +1,11 @@
-"""Calls of ONNX Runtime whose arrays stay on the device."""
+"""Calls of ONNX Runtime whose arrays stay on the device, with denormal numbers as 0."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
+
+from posexport.runtime import denormals
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession, OrtValue
@@ -30,7 +32,8 @@ def run_bound(
             binding.bind_output(name, target, 0)
         else:
             binding.bind_ortvalue_output(name, target)
-    session.run_with_iobinding(binding)
+    with denormals.as_zero():
+        session.run_with_iobinding(binding)
     return list(binding.get_outputs())
 
 
@@ -46,5 +49,8 @@ def run_placed(
     feeds, fetches = OrtValueVector(), OrtValueVector()
     for value in values.values():
         feeds.push_back(value._ortvalue)  # noqa: SLF001  # the vector takes no other
-    session.run_with_ortvaluevector(RunOptions(), list(values), feeds, list(outputs), fetches, [place] * len(outputs))
+    with denormals.as_zero():
+        session.run_with_ortvaluevector(
+            RunOptions(), list(values), feeds, list(outputs), fetches, [place] * len(outputs)
+        )
     return [OrtValue(value) for value in fetches]

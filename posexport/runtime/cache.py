@@ -210,14 +210,12 @@ class Cache:
         """Logits, and the KV cache after the call, on the device."""
         targets = self._held.values() if self._ports.static else [self._device] * len(self._held)
         outputs = {LOGITS: self._device, **dict(zip(self._ports.present, targets, strict=True))}
-        with denormals.as_zero():
-            return run_bound(self._session, arrays, {**self._fixed, **self._held}, outputs)
+        return run_bound(self._session, arrays, {**self._fixed, **self._held}, outputs)
 
     def _unbound(self, arrays: Mapping[str, NDArray[Any]]) -> "list[OrtValue]":
         """The same for a mask that may be left out: ONNX Runtime binds no input that has a default."""
         values = {name: to_value(array) for name, array in arrays.items()} | self._fixed | self._held
-        with denormals.as_zero():
-            return run_placed(self._session, values, [LOGITS, *self._ports.present], self._device)
+        return run_placed(self._session, values, [LOGITS, *self._ports.present], self._device)
 
     def compact(self, rows: Sequence[int]) -> None:
         """Keep only some rows, and drop the padding that they have in common on the left. This copies."""
