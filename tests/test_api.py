@@ -169,7 +169,11 @@ def test_a_tolerance_must_be_one(tmp_path: Path) -> None:
 
 def test_a_class_of_transformers_is_known_without_transformers() -> None:
     base = type("PreTrainedModel", (nn.Module,), {"__module__": "transformers.modeling_utils"})
-    assert is_transformers_model(type("BertModel", (base,), {})())
+    theirs = {"__module__": "transformers.models.bert.modeling_bert", "forward": Scores.forward}
+    bert = type("BertModel", (base,), theirs)
+    assert is_transformers_model(bert())
+    assert is_transformers_model(type("Mine", (bert,), {})())
+    assert not is_transformers_model(type("Mine", (bert,), {"forward": Scores.forward})())
     assert not is_transformers_model(Scores())
 
 
@@ -177,6 +181,9 @@ class PreTrainedModel(Scores):
     """What transformers' models inherit, as far as posexport looks."""
 
     config = SimpleNamespace(name_or_path="")
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return super().forward(ids)
 
     def save_pretrained(self, folder: str) -> None:
         shutil.copytree(GOLDEN, folder, dirs_exist_ok=True)

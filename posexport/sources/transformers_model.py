@@ -13,10 +13,17 @@ _BASE = "PreTrainedModel"
 
 
 def is_transformers_model(module: object) -> bool:
-    """Whether ``module`` is an instance of transformers' ``PreTrainedModel``, found without importing transformers."""
-    return any(
-        base.__name__ == _BASE and base.__module__.partition(".")[0] == "transformers" for base in type(module).__mro__
-    )
+    """Whether ``module`` is a `PreTrainedModel` with a forward of transformers', found without importing transformers.
+
+    A class whose forward is the user's own computes what no checkpoint says.
+    """
+    classes = type(module).__mro__
+    forward = next((each for each in classes if "forward" in vars(each)), object)
+    return _is_theirs(forward) and any(each.__name__ == _BASE and _is_theirs(each) for each in classes)
+
+
+def _is_theirs(cls: type) -> bool:
+    return cls.__module__.partition(".")[0] == "transformers"
 
 
 def name_of(model: Any) -> str:
