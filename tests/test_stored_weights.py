@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from posexport.parity.quantized import rounding
-from posexport.parity.quantized.check import check
+from posexport.parity.quantized.check import SLACK, check
 from posexport.parity.quantized.forms import Form, forms
 from posexport.parity.quantized.match import Matched, Matcher
 from posexport.parity.quantized.module import AsStored
@@ -307,7 +307,7 @@ def test_a_factor_is_told_where_all_it_multiplies_is_a_few_steps() -> None:
     matched = Matcher({"w": w}).match(stored, smoothed=True)
     check(matched)
     away = np.abs(stored.steps(np.arange(N), w.astype(np.float64) * matched.factor))
-    assert away.max() <= 0.5 + 1e-6
+    assert away.max() <= 0.5 + SLACK
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
