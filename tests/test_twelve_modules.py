@@ -90,7 +90,7 @@ def test_it_is_recognised_and_right(tmp_path: Path, name: str, target: str, leng
     assert manifest.inputs[0].axes == expected.axes
     assert manifest.limits.max_length == expected.max_length
     assert manifest.passes["recognised-attention"].nodes == expected.recognised
-    attention = {name: found.nodes for name, found in manifest.lowerings.items() if name.endswith("Attention")}
+    attention = {name: lowering.nodes for name, lowering in manifest.lowerings.items() if name.endswith("Attention")}
     # attention that leaves padding out is there for a row too, but a decoder's
     by_row = 0 if any("Causal" in name for name in attention) else manifest.passes["drop-padding"].nodes
     assert sum(attention.values()) == expected.recognised + by_row
