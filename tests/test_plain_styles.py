@@ -139,6 +139,34 @@ def test_rows_of_positions_are_those_of_the_tokens_in_the_cache_and_in_the_trace
     trace(plain, opset=18)
 
 
+class MaskWhereNeeded(nn.Module):
+    """transformers makes a mask where something is padded, and wherever it is traced."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.token, self.place, self.qkv = nn.Embedding(V, C), nn.Embedding(LONGEST + 2, C), nn.Linear(C, 3 * C)
+        self.lm_head = nn.Linear(C, V)
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        T, mask = input_ids.shape[1], None
+        if torch.compiler.is_compiling() or not bool(attention_mask.all()):
+            at = torch.arange(T)
+            mask = (at <= at[:, None]) & attention_mask[:, None, None].bool()
+        x = self.token(input_ids) + self.place(torch.arange(2, T + 2))
+        q, k, v = (y.unflatten(-1, (H, -1)).transpose(1, 2) for y in self.qkv(x).chunk(3, -1))
+        context = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=mask is None)
+        logits: Tensor = self.lm_head(x + context.transpose(1, 2).flatten(2))
+        return logits
+
+
+def test_a_mask_that_is_made_where_it_is_needed_goes_with_the_cache() -> None:
+    inputs = {"input_ids": IDS, "attention_mask": torch.ones_like(IDS)}
+    source = with_cache(module_source(MaskWhereNeeded().eval(), inputs), None)
+    assert source.task == "text-generation"
+    trace(source, opset=18)
+
+
 class Returning(Opt):
     """Keys and values beside logits, or hidden states."""
 

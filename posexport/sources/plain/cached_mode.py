@@ -4,6 +4,7 @@ Shape letters: B batch, H heads, G KV heads, T new tokens, S past and new tokens
 """
 
 import math
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -43,7 +44,8 @@ class CachedMode(Recognised):
         self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        if func in sites.SITES and isinstance(self._next, Count | Rows):
+        kind = sites.SITES.get(func)
+        if kind is not None and isinstance(self._plan.calls[self._planned(kind)].step, Count | Rows):
             return self._answer(func, types, args, kwargs)
         return by_row.computed(func, args, kwargs, lambda *own, **named: self._answer(func, types, own, named))
 
@@ -51,8 +53,7 @@ class CachedMode(Recognised):
         kind = sites.SITES.get(func)
         if kind is None:
             return super().__torch_function__(func, types, args, kwargs)
-        step = self._next
-        self._index += 1
+        step = self._taken(kind)
         read = sites.read(kind, func, args, kwargs) if step is not None else None
         if isinstance(step, Count) and isinstance(read, sites.Counting):
             return self._counted(step, func(*args, **kwargs))
@@ -68,11 +69,21 @@ class CachedMode(Recognised):
             raise PosexportError(_OTHER_CALLS)
         return func(*args, **kwargs)
 
-    @property
-    def _next(self) -> Step:
-        if self._index >= len(self._plan.steps):
-            raise PosexportError(_OTHER_CALLS)
-        return self._plan.steps[self._index]
+    def _planned(self, kind: str) -> int:
+        """The next call of the plan at the line that makes one now; those before it are left out this time.
+
+        A library may leave out what makes a mask where it is all ones, and put it in where a graph is traced.
+        """
+        site = sites.calling_site(sys._getframe())  # noqa: SLF001 (inspect.stack reads files)
+        for index in range(self._index, len(self._plan.calls)):
+            if self._plan.calls[index][:2] == (kind, site):
+                return index
+        raise PosexportError(_OTHER_CALLS)
+
+    def _taken(self, kind: str) -> Step:
+        index = self._planned(kind)
+        self._index = index + 1
+        return self._plan.calls[index].step
 
     def _counted(self, step: Count, of_call: Tensor) -> Tensor:
         """``of_call``: what the module's arange gives, whose dtype is kept."""
@@ -92,9 +103,7 @@ class CachedMode(Recognised):
         return by_row.positions(of_slots, rows_BT)
 
     def _matmul(self, left: Tensor, right: Tensor) -> Tensor:
-        step = self._next
-        self._index += 1
-        return self._product(step, sites.Multiplying(left, right), lambda: left @ right)
+        return self._product(self._taken("product"), sites.Multiplying(left, right), lambda: left @ right)
 
     def _product(self, step: Step, read: sites.Multiplying, plain: Callable[[], Tensor]) -> Tensor:
         if isinstance(step, Scores):

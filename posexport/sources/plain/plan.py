@@ -1,15 +1,17 @@
 """What a module does along the token axis, found by running it at several lengths.
 
-Calls are compared by their order in forward. A size is compared with the length of each run, and counts where it
-follows it in all: a length may equal a size that has nothing to do with it.
+Calls are compared by their lines and their order in forward. A size is compared with the length of each run, and
+counts where it follows it in all: a length may equal a size that has nothing to do with it.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from torch import Tensor
 
 from posexport.nn.cached_call import NotCachedError
+from posexport.sources.plain.sites import Site
 
 
 class NotCausalError(NotCachedError):
@@ -64,16 +66,24 @@ class Context:
 Step = Count | Rows | Numbers | Last | Scores | Context | None
 
 
+class PlannedCall(NamedTuple):
+    """A counted call: the kind of its function (`sites.SITES`), its line in any file, and what it is."""
+
+    kind: str
+    site: Site
+    step: Step
+
+
 @dataclass(frozen=True)
 class Plan:
-    """``steps``: what every counted call is, in order. ``shapes``: KV heads and head size of every attention.
+    """``calls``: every counted call, in order. ``shapes``: KV heads and head size of every attention.
 
     ``token``: the name of the input of ids. ``windows``: of every attention, where one has a window.
     ``slopes``: of every attention, where one has ALiBi; those of another are empty.
     """
 
     token: str
-    steps: list[Step]
+    calls: list[PlannedCall]
     shapes: list[tuple[int, int]]
     slopes: list[tuple[float, ...]] = field(default_factory=list)
     windows: list[int | None] = field(default_factory=list)
@@ -81,30 +91,36 @@ class Plan:
     @property
     def counts(self) -> bool:
         """Whether tokens are numbered in forward itself."""
-        return any(isinstance(step, Count | Rows | Numbers) for step in self.steps)
+        return any(isinstance(call.step, Count | Rows | Numbers) for call in self.calls)
 
     @property
     def of_last(self) -> bool:
         """Whether forward itself returns the logits of the last token alone."""
-        return any(isinstance(step, Last) for step in self.steps)
+        return any(isinstance(call.step, Last) for call in self.calls)
 
 
 @dataclass
 class Noted:
     """One run.
 
-    ``calls``: kind and line of every counted call; ``causal``: how many of its attentions see no later tokens;
+    ``calls``: every counted call; ``lines``: those of the user's own code that make them;
+    ``causal``: how many of its attentions see no later tokens;
     ``refused``: why a cache cannot go through one, and its line; ``windows``: that of every attention, and its line;
     ``slopes``: of ALiBi's bias in every attention.
     """
 
-    calls: list[tuple[str, str]]
-    steps: list[Step]
+    calls: list[PlannedCall]
+    lines: list[str]
     shapes: list[tuple[int, int]]
     causal: int
     refused: list[str]
     windows: list[tuple[int | None, str]]
     slopes: list[tuple[float, ...]]
+
+    @property
+    def kinds(self) -> list[tuple[str, Site]]:
+        """What is called where."""
+        return [(call.kind, call.site) for call in self.calls]
 
     @property
     def attentions(self) -> tuple[object, ...]:
@@ -124,12 +140,15 @@ def agreed(token: str, runs: Sequence[Noted]) -> Plan:
         raise NotCausalError(first.refused[0] if first.refused else "it has no attention that posexport recognises")
     if first.refused:
         raise NotCachedError(first.refused[0])
-    other = next((run for run in runs if run.calls != first.calls), None)
+    other = next((run for run in runs if run.kinds != first.kinds), None)
     if other or len(alike) == 1:
-        lines = [b for a, (_, b) in zip(first.calls, other.calls, strict=False) if a[1] != b] if other else []
+        lines = [b for a, b in zip(first.lines, other.lines, strict=False) if a != b] if other else []
         raise NotCachedError("forward makes other calls at other lengths" + (f" ({lines[0]})" if lines else ""))
-    steps = [same[0] if _same(same) else None for same in zip(*(run.steps for run in alike), strict=True)]
-    return Plan(token, steps, first.shapes, first.slopes)
+    calls = [
+        same[0] if _same([call.step for call in same]) else same[0]._replace(step=None)
+        for same in zip(*(run.calls for run in alike), strict=True)
+    ]
+    return Plan(token, calls, first.shapes, first.slopes)
 
 
 def _same(steps: Sequence[Step]) -> bool:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from posexport.sources.plain import causality, shared_heads, sites
-from posexport.sources.plain.plan import Count, Last, Noted, Numbers, Order, Rows, Scores, Step
+from posexport.sources.plain.plan import Count, Last, Noted, Numbers, Order, PlannedCall, Rows, Scores, Step
 from posexport.sources.recognise import attention, entered
 from posexport.sources.recognise.mode import Recognised
 from posexport.sources.user_module import UserModule, calling_line
@@ -22,6 +22,7 @@ from posexport.sources.user_module import UserModule, calling_line
 class _Call:
     kind: str
     read: sites.Read
+    site: sites.Site
     line: str
     step: Step = None
 
@@ -46,9 +47,9 @@ class Recording(Recognised):
     @property
     def noted(self) -> Noted:
         """What the call was."""
-        calls = [(call.kind, call.line) for call in self._calls]
-        steps = [call.step for call in self._calls]
-        return Noted(calls, steps, self._shapes, self._causal, self._refused, self._windows, self._slopes)
+        calls = [PlannedCall(call.kind, call.site, call.step) for call in self._calls]
+        lines = [call.line for call in self._calls]
+        return Noted(calls, lines, self._shapes, self._causal, self._refused, self._windows, self._slopes)
 
     def of(self, user: UserModule, tensors: Mapping[str, Tensor]) -> Noted:
         """What is noted in one call."""
@@ -74,7 +75,7 @@ class Recording(Recognised):
         return out
 
     def _note(self, kind: str, read: sites.Read) -> _Call:
-        call = _Call(kind, read, _line())
+        call = _Call(kind, read, sites.calling_site(sys._getframe()), _line())  # noqa: SLF001
         self._calls.append(call)
         if isinstance(read, sites.Multiplying):
             self._by_hand(call, read)

@@ -5,6 +5,8 @@ Shape letters: B batch, H heads, T tokens, D head size.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import torch
@@ -26,6 +28,10 @@ SITES = {
     torch.baddbmm: "product",
     Tensor.baddbmm: "product",
 }
+#: a file and a line in it
+Site = tuple[str, int]
+#: whose lines make no calls of their own: PyTorch's, for its functions in Python, and posexport's
+_INNER = (f"{Path(torch.__file__).parent}/", f"{Path(__file__).parents[2]}/")
 _COMPARES = {"lt", "le", "gt", "ge", "less", "less_equal", "greater", "greater_equal", "tril", "triu", "clamp", "clip"}
 
 
@@ -61,6 +67,13 @@ class Multiplying:
 
 
 Read = Counting | list[Slicing] | Multiplying | None
+
+
+def calling_site(frame: FrameType | None) -> Site:
+    """The innermost line, of the user's code or of a library that it calls, of a call that is being made."""
+    while frame is not None and frame.f_code.co_filename.startswith(_INNER):
+        frame = frame.f_back
+    return ("", 0) if frame is None else (frame.f_code.co_filename, frame.f_lineno)
 
 
 def read(kind: str, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Read:
