@@ -171,7 +171,7 @@ def _misfit_far(decoder: PlainDecoder, length: int, dtype: torch.dtype) -> str:
     whole_1T, since = torch.ones_like(ids_1T), length - 1 if decoder.plan_of_calls.of_last else 0
     with torch.inference_mode():
         want = decoder.plain(ids_1T, whole_1T, since)
-        for parts in ((length,), (length - 1, 1)):
+        for parts in ((length,), (length - 1, 1), (length // 2, length - length // 2)):
             try:
                 got = in_calls(decoder, ids_1T, whole_1T, parts)
             except PosexportError as err:  # its own forward took the same
