@@ -26,23 +26,23 @@ ROWS = {
 def feeds(graph: onnxruntime.InferenceSession, lengths: Sequence[int]) -> Feeds:
     """Random sound, ``lengths`` frames or samples of it real in the rows, padded on the right with zeros."""
     real = np.arange(max(lengths)) < np.asarray(lengths)[:, None]
-    given: Feeds = {}
+    tensors: Feeds = {}
     for value in graph.get_inputs():
         if value.type == "tensor(float)":
             channels = [size for size in value.shape[2:] if isinstance(size, int)]
             sound = np.random.default_rng(0).standard_normal((*real.shape, *channels)).astype(np.float32)
-            given[value.name] = sound * real.reshape(*real.shape, *[1] * len(channels))
+            tensors[value.name] = sound * real.reshape(*real.shape, *[1] * len(channels))
         else:
-            given[value.name] = real.astype(np.int64)
-    return given
+            tensors[value.name] = real.astype(np.int64)
+    return tensors
 
 
 def main(kept: Path, dropped: Path, per_second: int, seconds: float) -> dict[str, Any]:
     sessions = [session(kept), session(dropped), session(kept)]
     measured: dict[str, Any] = {"onnxruntime": onnxruntime.__version__, "a second": per_second}
     for name, rows in ROWS.items():
-        given = feeds(sessions[0], [row * per_second for row in rows])
-        measured[name] = compare(sessions, given, seconds)
+        batch = feeds(sessions[0], [row * per_second for row in rows])
+        measured[name] = compare(sessions, batch, seconds)
     return measured
 
 

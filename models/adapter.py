@@ -21,7 +21,8 @@ from posexport.nn.attention import additive
 from posexport.nn.config import Config, at_least
 from posexport.nn.feed_forward import FeedForward
 from posexport.nn.heads import Head
-from posexport.spec import FRAMES, SEQUENCE, LengthContract, OutputSpec, ProofPlan, samples
+from posexport.sizes import samples
+from posexport.spec import FRAMES, SEQUENCE, LengthContract, OutputSpec, ProofPlan
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,7 +22,8 @@ from posexport.models.audio import AudioEncoder
 from posexport.models.conformer import ChannelNorm
 from posexport.nn.activations import activation
 from posexport.nn.heads import Head
-from posexport.spec import BATCH, FRAMES, SEQUENCE, InputSpec, LengthContract, OutputSpec, ProofPlan, samples
+from posexport.sizes import samples
+from posexport.spec import BATCH, FRAMES, SEQUENCE, InputSpec, LengthContract, OutputSpec, ProofPlan
 from posexport.targets.dtypes import MODEL_DTYPE
 
 #: frame counts to prove it at, beside those of the encoding: the grid's own lengths

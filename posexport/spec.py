@@ -254,25 +254,6 @@ class Promises(msgspec.Struct, frozen=True, kw_only=True):
     position_offset: int = 0
 
 
-def multiple(size: int, step: int) -> int:
-    """The smallest multiple of ``step`` from ``size`` on."""
-    return -(-size // step) * step
-
-
-def frames(length: int, convolutions: Sequence[tuple[int, int]]) -> int:
-    """How many tokens ``length`` samples become after ``convolutions``, (kernel, stride) each."""
-    for kernel, stride in convolutions:
-        length = max(0, (length - kernel) // stride + 1)
-    return length
-
-
-def samples(tokens: int, convolutions: Sequence[tuple[int, int]]) -> int:
-    """The fewest samples that become so many tokens."""
-    for kernel, stride in reversed(convolutions):
-        tokens = (tokens - 1) * stride + kernel
-    return tokens
-
-
 class EncodingSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """Which encoding a model uses, with the parameters its constructor was given.
 

@@ -169,8 +169,8 @@ def test_a_tolerance_must_be_one(tmp_path: Path) -> None:
 
 def test_a_class_of_transformers_is_known_without_transformers() -> None:
     base = type("PreTrainedModel", (nn.Module,), {"__module__": "transformers.modeling_utils"})
-    theirs = {"__module__": "transformers.models.bert.modeling_bert", "forward": Scores.forward}
-    bert = type("BertModel", (base,), theirs)
+    members = {"__module__": "transformers.models.bert.modeling_bert", "forward": Scores.forward}
+    bert = type("BertModel", (base,), members)
     assert is_transformers_model(bert())
     assert is_transformers_model(type("Mine", (bert,), {})())
     assert not is_transformers_model(type("Mine", (bert,), {"forward": Scores.forward})())

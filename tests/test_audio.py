@@ -27,9 +27,10 @@ from posexport.nn.heads import Features
 from posexport.parity.grid.grid import grid
 from posexport.parity.grid.inputs import kept
 from posexport.parity.grid.point import GridPoint
+from posexport.sizes import frames, samples
 from posexport.sources.huggingface.checkpoint import checkpoint_source
 from posexport.sources.source import Source
-from posexport.spec import SEQUENCE, Limits, frames, samples
+from posexport.spec import SEQUENCE, Limits
 from tests.tolerances import agree, agree_each
 
 GOLDEN = Path(__file__).parent / "golden"

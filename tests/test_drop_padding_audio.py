@@ -19,10 +19,10 @@ from posexport.models.speech import frame_mask
 from posexport.passes.padding import drop_padding
 from posexport.passes.padding.between import _Row
 from posexport.passes.pipeline import run
+from posexport.sizes import samples
 from posexport.sources import builtin
 from posexport.sources.huggingface.checkpoint import checkpoint_source
 from posexport.sources.source import Source
-from posexport.spec import samples
 from tests.small import by_attention, in_short
 from tests.test_drop_padding import CPU
 from tests.tolerances import agree

@@ -19,9 +19,9 @@ from posexport.parity.grid.point import GridPoint
 from posexport.parity.references.precision_copy import PrecisionCopy, torch_threads
 from posexport.parity.subjects.half import emulated_if, loads
 from posexport.parity.subjects.runner import Runner
+from posexport.sizes import samples
 from posexport.sources.resolve import LoadOptions, load_source
 from posexport.sources.source import Source
-from posexport.spec import samples
 from posexport.targets.precisions import PrecisionName
 from tests.small import by_attention, in_short, shared
 from tests.test_every_family import GOLDEN, of_families

@@ -12,7 +12,19 @@ ROOT = Path(__file__).parent.parent / "posexport"
 
 #: From the ground up; a package may import those on its own line and on lines above it.
 LAYERS = [
-    {"bounds", "errors", "example_inputs", "graph", "options", "pages", "spec", "system", "targets", "version"},
+    {
+        "bounds",
+        "errors",
+        "example_inputs",
+        "graph",
+        "options",
+        "pages",
+        "sizes",
+        "spec",
+        "system",
+        "targets",
+        "version",
+    },
     {"ops"},
     {"encodings"},
     {"nn"},

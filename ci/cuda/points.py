@@ -7,7 +7,8 @@ attention), and where positions no longer fit into half precision.
 from collections.abc import Callable
 
 from posexport.parity.grid.point import GridPoint
-from posexport.spec import SEQUENCE, Limits, multiple, samples
+from posexport.sizes import multiple, samples
+from posexport.spec import SEQUENCE, Limits
 
 #: from each a case takes lengths in turn
 BANDS = (

@@ -8,6 +8,7 @@ from posexport.errors import PosexportError
 from posexport.example_inputs import example_input, with_sizes
 from posexport.parity.grid.inputs import Feeds
 from posexport.runtime.feeds import limit_sentence, prepare
+from posexport.sizes import multiple, samples
 from posexport.spec import (
     BATCH,
     CAPACITY,
@@ -20,8 +21,6 @@ from posexport.spec import (
     InputSpec,
     LengthContract,
     Limits,
-    multiple,
-    samples,
 )
 
 #: tokens of a call where nothing else is said

@@ -9,10 +9,11 @@ from onnx_ir.passes.common import CommonSubexpressionEliminationPass, RemoveUnus
 
 from posexport.passes import attention_by_hand, mask_structure, position_bias, repeated_heads, rotary_by_hand
 from posexport.passes.graph_pass import PassResult
+from posexport.sizes import multiple
 from posexport.sources.example import axis_sizes, example
 from posexport.sources.source import Source
 from posexport.sources.user_module import UserModule
-from posexport.spec import BATCH, CAPACITY, ENCODER_SEQUENCE, NO_CONTENT, PAST, SEQUENCE, TOTAL, Limits, multiple
+from posexport.spec import BATCH, CAPACITY, ENCODER_SEQUENCE, NO_CONTENT, PAST, SEQUENCE, TOTAL, Limits
 
 #: the longest input that masks are looked at for: of a module without a limit, and at most
 _LONGEST, _MOST = 1024, 4096

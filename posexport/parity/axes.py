@@ -5,9 +5,10 @@ from pathlib import Path
 from posexport.errors import PosexportError
 from posexport.parity.subjects.half import widened
 from posexport.parity.subjects.runner import RunError, Runner
+from posexport.sizes import frames, multiple
 from posexport.sources.example import axis_sizes, example
 from posexport.sources.source import Source
-from posexport.spec import FRAMES, HEIGHT, PAST, SEQUENCE, TOTAL, WIDTH, frames, multiple
+from posexport.spec import FRAMES, HEIGHT, PAST, SEQUENCE, TOTAL, WIDTH
 
 
 def check_axes(source: Source, model: Path | bytes) -> None:

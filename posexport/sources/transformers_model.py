@@ -19,10 +19,10 @@ def is_transformers_model(module: object) -> bool:
     """
     classes = type(module).__mro__
     forward = next((each for each in classes if "forward" in vars(each)), object)
-    return _is_theirs(forward) and any(each.__name__ == _BASE and _is_theirs(each) for each in classes)
+    return _of_transformers(forward) and any(each.__name__ == _BASE and _of_transformers(each) for each in classes)
 
 
-def _is_theirs(cls: type) -> bool:
+def _of_transformers(cls: type) -> bool:
     return cls.__module__.partition(".")[0] == "transformers"
 
 

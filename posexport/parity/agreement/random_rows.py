@@ -2,7 +2,8 @@
 
 from posexport.parity.grid.inputs import Feeds, draw
 from posexport.parity.grid.point import GridPoint
-from posexport.spec import ENCODER_SEQUENCE, SEQUENCE, Interface, LengthContract, Role, multiple
+from posexport.sizes import multiple
+from posexport.spec import ENCODER_SEQUENCE, SEQUENCE, Interface, LengthContract, Role
 
 #: (batch, tokens) of the calls
 CALLS = ((4, 13), (4, 48))

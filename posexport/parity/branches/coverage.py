@@ -21,8 +21,9 @@ from posexport.parity.grid.point import GridPoint
 from posexport.parity.proof import Outcome, Proof
 from posexport.parity.report.report import Report
 from posexport.parity.subjects.runner import RunError
+from posexport.sizes import frames, samples
 from posexport.sources.source import Source
-from posexport.spec import ENCODER_SEQUENCE, SEQUENCE, Padding, frames, masked_axis, samples
+from posexport.spec import ENCODER_SEQUENCE, SEQUENCE, Padding, masked_axis
 
 #: tiled attention cuts queries, and fills up keys, in multiples of this (`posexport.ops.skew`)
 _STEP = 32

@@ -7,7 +7,8 @@ from posexport.lowering.blocks import BLOCK
 from posexport.parity.grid import cached, images, sized
 from posexport.parity.grid.point import GridPoint
 from posexport.parity.grid.text import Sequences
-from posexport.spec import InputSpec, Limits, samples
+from posexport.sizes import samples
+from posexport.spec import InputSpec, Limits
 
 
 def grid(

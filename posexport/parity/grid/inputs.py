@@ -9,6 +9,7 @@ from posexport.errors import PosexportError
 from posexport.example_inputs import example_input, with_sizes
 from posexport.parity.criterion import Array
 from posexport.parity.grid.point import PADDINGS, GridPoint
+from posexport.sizes import frames, samples
 from posexport.spec import (
     BATCH,
     CAPACITY,
@@ -23,9 +24,7 @@ from posexport.spec import (
     Axis,
     InputSpec,
     OutputSpec,
-    frames,
     masked_axis,
-    samples,
 )
 
 Feeds = dict[str, Array]

@@ -2,7 +2,8 @@
 
 import msgspec
 
-from posexport.spec import Padding, frames
+from posexport.sizes import frames
+from posexport.spec import Padding
 
 PADDINGS: tuple[Padding, ...] = ("none", "right", "left", "ragged", "ragged-right", "few")
 

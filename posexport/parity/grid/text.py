@@ -4,7 +4,8 @@ from collections.abc import Iterator, Sequence
 
 from posexport.errors import PosexportError
 from posexport.parity.grid.point import GridPoint
-from posexport.spec import BATCH, ENCODER_SEQUENCE, SEQUENCE, InputSpec, Limits, Padding, masked_axis, multiple, samples
+from posexport.sizes import multiple, samples
+from posexport.spec import BATCH, ENCODER_SEQUENCE, SEQUENCE, InputSpec, Limits, Padding, masked_axis
 
 BATCHES = (1, 3)
 #: one token, two, a prime, around a power of two (block sizes), beyond 256 (bfloat16 holds integers up to there)

@@ -8,7 +8,8 @@ from posexport.parity.criterion import Array, RealTokens
 from posexport.parity.grid.inputs import draw, kept, sequence_axis, spread
 from posexport.parity.grid.point import GridPoint
 from posexport.parity.invariants.promise import Changes, Promise, all_tokens, compared, real_tokens, take, take_tokens
-from posexport.spec import BATCH, ENCODER_SEQUENCE, SEQUENCE, InputSpec, OutputSpec, samples
+from posexport.sizes import samples
+from posexport.spec import BATCH, ENCODER_SEQUENCE, SEQUENCE, InputSpec, OutputSpec
 
 
 def alone(promise: Promise, point: GridPoint) -> Changes:

@@ -22,7 +22,8 @@ from posexport.parity.proof import Outcome, Proof
 from posexport.parity.report.points import Invariant
 from posexport.parity.report.report import Report
 from posexport.parity.subjects.half import HALVES
-from posexport.spec import ENCODER_SEQUENCE, FRAMES, SEQUENCE, Padding, samples
+from posexport.sizes import samples
+from posexport.spec import ENCODER_SEQUENCE, FRAMES, SEQUENCE, Padding
 from posexport.targets.precisions import PRECISIONS
 
 if TYPE_CHECKING:

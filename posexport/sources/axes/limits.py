@@ -4,10 +4,11 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
+from posexport.sizes import multiple
 from posexport.sources.axes.classify import Varying
 from posexport.sources.axes.sizes import Range, second_sizes
 from posexport.sources.length_search import Found, search
-from posexport.spec import BATCH, SEQUENCE, LengthContract, multiple
+from posexport.spec import BATCH, SEQUENCE, LengthContract
 
 Sizes = dict[str, int]
 #: by how much the two sizes of a batch or a sequence differ, where it has no step

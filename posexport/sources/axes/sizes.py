@@ -4,8 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 
+from posexport.sizes import multiple
 from posexport.sources.axes.classify import Varying
-from posexport.spec import BATCH, ENCODER_SEQUENCE, SEQUENCE, multiple
+from posexport.spec import BATCH, ENCODER_SEQUENCE, SEQUENCE
 
 #: axes whose sizes the grid knows without being told
 STANDARD = (BATCH, SEQUENCE, ENCODER_SEQUENCE)

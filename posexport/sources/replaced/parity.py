@@ -14,13 +14,14 @@ import torch
 from torch import Tensor, nn
 
 from posexport.errors import PosexportError
+from posexport.sizes import multiple
 from posexport.sources.example import axis_sizes, example
 from posexport.sources.named_dtype import computing_in
 from posexport.sources.replaced.calls import Call, recorded
 from posexport.sources.replaced.stand_ins import StandIn
 from posexport.sources.source import Source
 from posexport.sources.user_module import UserModule, copied, in_precision
-from posexport.spec import BATCH, ENCODER_SEQUENCE, SEQUENCE, multiple
+from posexport.spec import BATCH, ENCODER_SEQUENCE, SEQUENCE
 
 #: tokens of the two calls, where the module takes as many; rows of the batch
 _SHORT, _LONG, _BATCH = 17, 150, 3

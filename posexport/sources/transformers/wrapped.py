@@ -11,10 +11,11 @@ import msgspec
 from torch import Tensor, nn
 
 from posexport.errors import PosexportError
+from posexport.sizes import samples
 from posexport.sources.example import axis_sizes, example
 from posexport.sources.source import Source
 from posexport.sources.transformers.tasks import Task
-from posexport.spec import BATCH, SAMPLES, SEQUENCE, Axis, InputSpec, Limits, samples
+from posexport.spec import BATCH, SAMPLES, SEQUENCE, Axis, InputSpec, Limits
 
 IDS, MASK, TYPES, POSITIONS = "input_ids", "attention_mask", "token_type_ids", "position_ids"
 PIXELS, SOUND = "pixel_values", "input_values"
