@@ -21,6 +21,7 @@ from posexport.runtime.generate import Generation, Piece, Plan, Streamer, drain,
 from posexport.runtime.generation_config import GenerationConfig, token_ids
 from posexport.runtime.late_interaction import DOCUMENT, QUERY, TOKEN_EMBEDDINGS, maxsim, role_of, token_vectors
 from posexport.runtime.memory import Kept
+from posexport.runtime.preparation import Processor, open_processor
 from posexport.runtime.rank import LOGITS, Ranked, activated, check_pairs, in_order
 from posexport.runtime.refusal import refusal
 from posexport.runtime.requests import Prompts, Request, read_request
@@ -93,6 +94,23 @@ class Session:
         if options is not None:
             self._kept.trim()
         return dict(zip(names, values, strict=True))
+
+    def prepare(self, *, images: Any = None, audio: Any = None, **options: Any) -> dict[str, NDArray[Any]]:
+        """The arrays that `run` takes for pictures or for sounds, as the checkpoint's own processor prepares them.
+
+        Args:
+            images: one picture or a list: paths, bytes, ``PIL.Image``, arrays [H, W, C] (`posexport.images`).
+            audio: one sound or a list: paths of WAV or FLAC files, arrays of samples (`posexport.audio`).
+            options: of that processor, such as ``sampling_rate`` for arrays of samples.
+
+        Raises:
+            PosexportError: not exactly one of both, a bundle that takes no such input, or a file that is none.
+        """
+        kinds = {kind: value for kind, value in (("images", images), ("audio", audio)) if value is not None}
+        if len(kinds) != 1:
+            raise PosexportError("prepare takes either images or audio; give one of them")
+        ((kind, value),) = kinds.items()
+        return self._processor(kind)(value, **options)
 
     def tokenize(self, texts: Sequence[str], *, truncate: bool = False) -> dict[str, NDArray[np.int64]]:
         """The arrays that `run_texts` runs: texts as token ids, padded to the longest, with mask and types.
@@ -332,6 +350,15 @@ class Session:
         Raises PosexportError if the bundle has no template, or its template refuses the messages.
         """
         return self._chat.render(messages)
+
+    def _processor(self, kind: str) -> Processor:
+        if kind not in self._processors:
+            self._processors[kind] = open_processor(kind, self._directory, self._manifest)
+        return self._processors[kind]
+
+    @functools.cached_property
+    def _processors(self) -> dict[str, Processor]:
+        return {}
 
     @functools.cached_property
     def _chat(self) -> Chat:

@@ -1,0 +1,1 @@
+"""Image processors: pictures as ``pixel_values``, as preprocessor_config.json says. NumPy and Pillow."""

@@ -1,0 +1,1 @@
+"""What ``transformers.pipeline`` returns for a task, computed from a bundle without PyTorch: one file per task."""

@@ -1,0 +1,25 @@
+"""Pictures and sound as a bundle's input arrays, by a package for each kind, imported at its first use."""
+
+import importlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
+
+from posexport.bundle.manifest import Manifest
+
+Arrays = dict[str, NDArray[Any]]
+#: inputs of one kind (pictures, sounds) to arrays by input name
+Processor = Callable[..., Arrays]
+#: the package of each kind; its ``open_processor(directory, manifest)`` returns a `Processor`
+PACKAGES = {"images": "posexport.images", "audio": "posexport.audio"}
+
+
+def open_processor(kind: str, directory: Path, manifest: Manifest) -> Processor:
+    """The processor of ``kind``, a key of `PACKAGES`, for the bundle in ``directory``.
+
+    Raises PosexportError where the bundle takes no input of that kind, or its settings are not supported.
+    """
+    processor: Processor = importlib.import_module(PACKAGES[kind]).open_processor(directory, manifest)
+    return processor
