@@ -5,7 +5,7 @@ Importing this imports neither torch nor onnxruntime.
 
 from typing import TYPE_CHECKING
 
-from posexport.api import convert, list_encodings, list_families, load, replace, torch_onnx_export, verify
+from posexport.api import convert, list_encodings, list_families, load, pipeline, replace, torch_onnx_export, verify
 from posexport.errors import PosexportError
 from posexport.version import VERSION
 
@@ -29,6 +29,7 @@ __all__ = [
     "list_encodings",
     "list_families",
     "load",
+    "pipeline",
     "replace",
     "torch_onnx_export",
     "verify",

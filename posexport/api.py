@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, ParamSpec, TypeVar
 
 from posexport.conversion.options import GROUPS, ConvertOptions, Progress, Remark, pairs
 from posexport.options.option import StrPath, describe
+from posexport.pipelines.open import pipeline as pipeline
 from posexport.system.extras import require
 
 if TYPE_CHECKING:

@@ -63,6 +63,7 @@ WITHOUT_TORCH = [
     ".bundle.read",
     ".runtime.session",
     ".runtime.answer",
+    ".pipelines.registry",
 ]
 WITHOUT_TORCH += [
     ".runtime.placement",

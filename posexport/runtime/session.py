@@ -34,7 +34,7 @@ class Session:
     """An open bundle; made by `load`. Not changed by use: threads may share it."""
 
     def __init__(self, directory: Path, manifest: Manifest, chain: Chain, kept: Kept | None = None) -> None:
-        self._directory = directory
+        self._directory = self.directory = directory
         self._manifest = manifest
         self._chain = chain
         self._kept = kept or Kept()

@@ -114,6 +114,13 @@ class Texts:
         if ends:
             self._cut = self._cut_at(min(ends))
 
+    def fresh(self) -> "Tokenizer":
+        """Another tokenizer of the same rules, without padding and truncation, for a caller who changes it."""
+        tokenizer = self._prepared(self._read())
+        tokenizer.no_padding()
+        tokenizer.no_truncation()
+        return tokenizer
+
     def _cut_at(self, limit: int) -> "Tokenizer":
         """The tokenizer, cutting texts to ``limit`` tokens."""
         tokenizer = self._prepared(self._read())

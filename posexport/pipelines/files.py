@@ -1,0 +1,60 @@
+"""Configuration files of a checkpoint, as a bundle carries them: labels, problem type, parameters of tasks."""
+
+import functools
+import json
+from pathlib import Path
+from typing import Any
+
+from posexport.bundle.manifest import Manifest
+from posexport.bundle.read import locate
+from posexport.errors import PosexportError
+
+
+class ModelFiles:
+    """The JSON files of the bundle in ``directory``."""
+
+    def __init__(self, directory: Path, manifest: Manifest) -> None:
+        self._directory, self._manifest = directory, manifest
+
+    def json(self, name: str) -> dict[str, Any]:
+        """The object in a file; empty where the bundle has no such file."""
+        if name not in self._manifest.files:
+            return {}
+        try:
+            content = json.loads(locate(self._directory, name).read_bytes())
+        except (ValueError, RecursionError) as err:
+            raise PosexportError(f"cannot use {self._directory / name}: {err}; convert again with a sound one") from err
+        return content if isinstance(content, dict) else {}
+
+    @functools.cached_property
+    def config(self) -> dict[str, Any]:
+        """``config.json``."""
+        return self.json("config.json")
+
+    @functools.cached_property
+    def tokenizer_config(self) -> dict[str, Any]:
+        """``tokenizer_config.json``."""
+        return self.json("tokenizer_config.json")
+
+    def task_parameters(self, task: str) -> dict[str, Any]:
+        """What ``task_specific_params`` of config.json says of ``task``."""
+        stated = self.config.get("task_specific_params")
+        parameters = stated.get(task) if isinstance(stated, dict) else None
+        return parameters if isinstance(parameters, dict) else {}
+
+    def labels(self, count: int) -> list[str]:
+        """The names of ``count`` labels by ``id2label``; ``LABEL_0`` and so on where it says nothing, as the library.
+
+        Raises PosexportError where it names other labels than the model has.
+        """
+        stated = self.config.get("id2label")
+        if not isinstance(stated, dict) or not stated:
+            return [f"LABEL_{number}" for number in range(count)]
+        try:
+            names = {int(number): str(name) for number, name in stated.items()}
+            return [names[number] for number in range(count)]
+        except (KeyError, ValueError) as err:
+            raise PosexportError(
+                f"id2label of {self._directory / 'config.json'} names {len(stated)} labels, and the model has {count}; "
+                "correct it and convert again"
+            ) from err

@@ -1,0 +1,93 @@
+"""Base class of the pipelines: one input gives one answer, a list a list, a generator a generator."""
+
+import inspect
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from posexport.errors import PosexportError
+from posexport.options.suggest import did_you_mean
+from posexport.pipelines.files import ModelFiles
+from posexport.runtime.batches import Batches
+from posexport.runtime.session import Session
+
+
+class Pipeline(ABC):
+    """What ``transformers.pipeline(task)`` returns, for one open bundle.
+
+    A task is a subclass: `answers` makes the answers of a list of inputs, and its keyword-only arguments are the
+    task's options, under transformers' names. Options given when the pipeline is made are the defaults of every call.
+
+    Attributes:
+        task: transformers' name of the task.
+        session: the open bundle.
+        files: configuration files of the checkpoint that the bundle carries.
+    """
+
+    def __init__(self, session: Session, task: str, *, batch_size: int | None = None, **options: Any) -> None:
+        self.task = task
+        self.session = session
+        self.files = ModelFiles(session.directory, session.manifest)
+        self._batch_size = batch_size
+        self._options = self._checked(options)
+        self.setup()
+
+    def __repr__(self) -> str:
+        return f"<posexport pipeline {self.task}: {self.session.directory.name}>"
+
+    def __call__(self, inputs: Any, *, batch_size: int | None = None, **options: Any) -> Any:
+        """The answers of ``inputs``: of a list a list, of a generator a generator, of anything else one answer.
+
+        ``batch_size``: inputs of one call of the model at most; default: as many as 4,096 tokens allow, and one for a
+        generator. Other arguments are the task's options. Raises PosexportError for what the task does not take.
+        """
+        options = {**self._options, **self._checked(options)}
+        batches = Batches(batch_size=self._batch_size if batch_size is None else batch_size)
+        inputs = self.grouped(inputs)
+        if isinstance(inputs, list):
+            return self.answers(inputs, batches, **options) if inputs else []
+        if isinstance(inputs, Iterator) or is_torch_dataset(inputs):
+            return self._lazily(inputs, batches, options)
+        return self.alone(inputs, self.answers([inputs], batches, **options)[0], options)
+
+    @abstractmethod
+    def answers(self, items: list[Any], batches: Batches, *args: Any, **options: Any) -> list[Any]:
+        """An answer for each of ``items``, in their order."""
+
+    def setup(self) -> None:  # noqa: B027  # most tasks read nothing
+        """What a task reads once, when the pipeline is made; PosexportError where the bundle does not have the task."""
+
+    def grouped(self, inputs: Any) -> Any:
+        """``inputs`` as an input, a list or an iterator of inputs. Chats, which are lists themselves, differ here."""
+        return inputs
+
+    def alone(self, item: Any, answer: Any, options: dict[str, Any]) -> Any:
+        """What is returned for an input that is in no list, where that is not its answer."""
+        return answer
+
+    def _lazily(self, inputs: Iterable[Any], batches: Batches, options: dict[str, Any]) -> Iterator[Any]:
+        waiting: list[Any] = []
+        for item in inputs if isinstance(inputs, Iterator) else (inputs[i] for i in range(len(inputs))):  # type: ignore[arg-type, index]
+            waiting.append(item)
+            if len(waiting) == (batches.batch_size or 1):
+                yield from self.answers(waiting, batches, **options)
+                waiting = []
+        if waiting:
+            yield from self.answers(waiting, batches, **options)
+
+    def _checked(self, options: dict[str, Any]) -> dict[str, Any]:
+        """PosexportError for an option that `answers` does not have."""
+        parameters = list(inspect.signature(self.answers).parameters.values())[2:]
+        if any(each.kind is each.VAR_KEYWORD for each in parameters):
+            return options
+        names = [each.name for each in parameters]
+        for name in options:
+            if name not in names:
+                hint = did_you_mean(name, names, f"it has {', '.join(names)}" if names else "it has none")
+                raise PosexportError(f"the pipeline {self.task} has no option {name}; {hint}")
+        return options
+
+
+def is_torch_dataset(inputs: object) -> bool:
+    """Whether it is a ``torch.utils.data.Dataset``, which transformers' pipelines read lazily. Imports no torch."""
+    return any(each.__name__ == "Dataset" and each.__module__.startswith("torch.utils") for each in type(inputs).mro())

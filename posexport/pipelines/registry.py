@@ -1,0 +1,94 @@
+"""Which pipeline a task is: one line each, the module is imported when its task is asked for."""
+
+import importlib
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from posexport.errors import PosexportError
+from posexport.options.suggest import did_you_mean
+from posexport.pipelines.pipeline import Pipeline
+from posexport.runtime.session import Session
+from posexport.spec import ModelSpec
+
+Kind = Literal["text", "images", "audio"]
+
+
+@dataclass(frozen=True)
+class PipelineTask:
+    """One task.
+
+    Attributes:
+        name: transformers' name.
+        implementation: the module in this package and the class in it, ``module:Class``.
+        bundles: tasks of bundles (``manifest.task``) that can do it; of several pipelines for the same bundle the
+            first one is chosen where no task is named.
+        takes: the kind of its inputs.
+    """
+
+    name: str
+    implementation: str
+    bundles: tuple[str, ...]
+    takes: Kind = "text"
+
+
+TASKS = (PipelineTask("text-classification", "text_classification:TextClassification", ("sequence-classification",)),)
+#: other names of the same tasks, as transformers has them
+ALIASES = {"sentiment-analysis": "text-classification", "ner": "token-classification"}
+
+
+def kind_of(spec: ModelSpec) -> Kind:
+    """What a bundle takes, by transformers' names of inputs."""
+    names = {each.name for each in spec.inputs}
+    if names & {"input_values", "input_features"}:
+        return "audio"
+    return "images" if "pixel_values" in names else "text"
+
+
+def tasks_of(spec: ModelSpec) -> list[PipelineTask]:
+    """The pipelines that a bundle has, the one that is chosen without a name first."""
+    kind = kind_of(spec)
+    return [task for task in TASKS if spec.task in task.bundles and task.takes == kind]
+
+
+def open_pipeline(session: Session, task: str | None, **options: Any) -> Pipeline:
+    """The pipeline ``task`` of an open bundle; None: the bundle's own.
+
+    Raises PosexportError for an unknown task, or one that the bundle does not have.
+    """
+    chosen = _chosen(session, task)
+    module, name = chosen.implementation.split(":")
+    made: type[Pipeline] = getattr(importlib.import_module(f"posexport.pipelines.{module}"), name)
+    return made(session, task or chosen.name, **options)
+
+
+def _chosen(session: Session, task: str | None) -> PipelineTask:
+    there = tasks_of(session.manifest)
+    names = ", ".join(each.name for each in there)
+    if task is None:
+        if not there:
+            raise PosexportError(
+                f"a bundle for {session.manifest.task} has no pipeline; use session.run, or convert the checkpoint "
+                f"for another task (--task)"
+            )
+        return there[0]
+    wanted = canonical(task)
+    for each in there:
+        if each.name == wanted:
+            return each
+    raise PosexportError(
+        f"this bundle is for {session.manifest.task}, and not for the pipeline {task}; "
+        + (f"it has {names}" if names else "it has no pipeline: use session.run")
+    )
+
+
+def check_task(task: str) -> None:
+    """PosexportError for a task that no pipeline has."""
+    known = {each.name for each in TASKS} | set(ALIASES)
+    if canonical(task) not in known:
+        hint = did_you_mean(task, known, "known: " + ", ".join(sorted(known)))
+        raise PosexportError(f"there is no pipeline {task!r}; {hint}")
+
+
+def canonical(task: str) -> str:
+    """The registered name of a task: aliases, and ``translation_xx_to_yy``, which is one task."""
+    return "translation" if task.startswith("translation_") else ALIASES.get(task, task)

@@ -1,0 +1,171 @@
+"""Texts and pairs as a model's inputs, and its outputs row by row without padding: the base of tasks about texts."""
+
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from posexport.errors import PosexportError
+from posexport.pipelines.pipeline import Pipeline
+from posexport.runtime.batches import Batches
+from posexport.runtime.feeds import limit_sentence
+from posexport.runtime.texts import Texts
+from posexport.spec import TOKENS
+
+if TYPE_CHECKING:
+    from tokenizers import Encoding, Tokenizer
+
+#: ``model_max_length`` above this means that nobody knows, as in transformers
+_LARGEST = 10**20
+STRATEGIES = ("longest_first", "only_first", "only_second", "do_not_truncate")
+#: a text, or a pair of them; where they are split into words already, lists of words
+Input = str | tuple[str, str] | list[str]
+Row = dict[str, NDArray[Any]]
+
+
+class TextPipeline(Pipeline):
+    """A task whose inputs are texts."""
+
+    def setup(self) -> None:
+        self.texts = Texts(self.session.directory, self.session.manifest)
+
+    def encoded(
+        self,
+        inputs: Sequence[Input],
+        *,
+        truncation: bool | str | None = None,
+        max_length: int | None = None,
+        stride: int = 0,
+        add_special_tokens: bool = True,
+        split: bool = False,
+    ) -> "list[Encoding]":
+        """What the `tokenizers` library makes of each input.
+
+        Args:
+            inputs: texts, pairs of texts, or texts that are ``split`` into words.
+            truncation: as transformers' tokenizers take it: True or a strategy cuts at ``max_length``.
+            max_length: tokens; None: the tokenizer's ``model_max_length``, or where the model ends.
+            stride: tokens that a part shares with the one before; parts are the row's ``overflowing``.
+            add_special_tokens: of the tokenizer.
+            split: inputs are lists of words.
+
+        Raises:
+            PosexportError: an input that is no text, or has more tokens than the bundle takes.
+        """
+        for number, given in enumerate(inputs):
+            check_input(given, number, split=split)
+        strategy = truncation_strategy(truncation, max_length)
+        limit = None if strategy == "do_not_truncate" else self.cut_at(max_length)
+        tokenizer = self._tokenizer(limit, strategy, stride)
+        try:
+            rows = tokenizer.encode_batch(list(inputs), is_pretokenized=split, add_special_tokens=add_special_tokens)
+        except BaseException as err:  # the library raises Exception, and its panics are none
+            if isinstance(err, KeyboardInterrupt | SystemExit):
+                raise
+            raise PosexportError(f"the tokenizer refuses truncation={truncation!r} at {limit} tokens: {err}") from err
+        self._check_lengths(rows)
+        return list(rows)
+
+    def cut_at(self, max_length: int | None) -> int | None:
+        """Tokens at which truncation cuts: the smallest of what is asked, the tokenizer's and the model's limits."""
+        stated = max_length if max_length is not None else self.files.tokenizer_config.get("model_max_length")
+        ends = [self.session.manifest.limits.max_length, stated]
+        counts = [int(end) for end in ends if isinstance(end, int | float) and end < _LARGEST]
+        return min(counts, default=None)
+
+    def run_rows(
+        self, rows: "Sequence[Encoding]", batches: Batches, outputs: Sequence[str], keep: Callable[[int, Row], Any]
+    ) -> list[Any]:
+        """``keep(number, outputs)`` of every row, which are run in batches of about the same length.
+
+        ``outputs``: names; those with an axis of tokens are cut to the tokens of the row.
+        """
+        found: list[Any] = [None] * len(rows)
+        for number, row in self._outputs(rows, batches, outputs):
+            found[number] = keep(number, row)
+        return found
+
+    def _outputs(
+        self, rows: "Sequence[Encoding]", batches: Batches, outputs: Sequence[str]
+    ) -> Iterator[tuple[int, Row]]:
+        axes = {spec.name: spec.axes for spec in self.session.outputs}
+        if missing := [name for name in outputs if name not in axes]:
+            raise PosexportError(
+                f"the pipeline {self.task} needs the output {missing[0]}, and this bundle gives {', '.join(axes)}"
+            )
+        for chosen in self._calls([len(row.ids) for row in rows], batches):
+            feeds = self.texts.padded([rows[number] for number in chosen])
+            values = self.session.run(feeds, outputs=outputs)
+            for place, number in enumerate(chosen):
+                count = len(rows[number].ids)
+                yield (
+                    number,
+                    {name: self._of_row(value[place], axes[name][1:], count) for name, value in values.items()},
+                )
+
+    def _of_row(self, value: NDArray[Any], axes: Sequence[str | int], count: int) -> NDArray[Any]:
+        """One row's output in float32, without padding."""
+        if axes and axes[0] in TOKENS:
+            start = self.texts.start(len(value), count)
+            value = value[start : start + count]
+        return value.astype(np.float32, copy=False)
+
+    def _calls(self, lengths: Sequence[int], batches: Batches) -> Iterator[list[int]]:
+        """Rows that share a call; only those of the same length where padding would change what is computed."""
+        spec = self.session.manifest
+        padded = any(each.role == "mask" for each in spec.inputs) and not spec.limits.length_dependent
+        if padded:
+            yield from batches.places(lengths)
+            return
+        for length in sorted(set(lengths), reverse=True):
+            rows = [number for number, each in enumerate(lengths) if each == length]
+            for places in batches.places([length] * len(rows)):
+                yield [rows[place] for place in places]
+
+    def _check_lengths(self, rows: "Sequence[Encoding]") -> None:
+        limits = self.session.manifest.limits
+        for number, row in enumerate(rows):
+            if not row.ids:
+                raise PosexportError(f"input {number} has no tokens; leave it out")
+            if limits.max_length is not None and len(row.ids) > limits.max_length:
+                raise PosexportError(
+                    f"input {number} has {len(row.ids)} tokens, {limit_sentence(limits)}; shorten it or give "
+                    "truncation=True to use its first ones"
+                )
+
+    @functools.cached_property
+    def _tokenizer(self) -> "Callable[[int | None, str, int], Tokenizer]":
+        @functools.lru_cache(maxsize=4)
+        def made(limit: int | None, strategy: str, stride: int) -> "Tokenizer":
+            tokenizer = self.texts.fresh()
+            if limit is not None:
+                side = self.files.tokenizer_config.get("truncation_side", "right")
+                tokenizer.enable_truncation(limit, stride=stride, strategy=strategy, direction=side)
+            return tokenizer
+
+        return made
+
+
+def truncation_strategy(truncation: bool | str | None, max_length: int | None) -> str:
+    """The strategy of transformers' ``truncation`` argument; ``max_length`` alone cuts too, as in the library."""
+    if truncation is None:
+        return "do_not_truncate" if max_length is None else "longest_first"
+    if isinstance(truncation, bool):
+        return "longest_first" if truncation else "do_not_truncate"
+    if truncation not in STRATEGIES:
+        raise PosexportError(f"truncation must be True, False or one of {', '.join(STRATEGIES)}, got {truncation!r}")
+    return truncation
+
+
+def check_input(given: object, number: int, *, split: bool = False) -> None:
+    """PosexportError for what is neither a text nor a pair of texts (``split``: a list of words) of Unicode."""
+    parts = given if isinstance(given, tuple) or (split and isinstance(given, list)) else (given,)
+    for text in parts:
+        if not isinstance(text, str):
+            raise PosexportError(f"input {number} must be a text, got {type(text).__name__}; give a string")
+        try:
+            text.encode()
+        except UnicodeEncodeError as err:
+            raise PosexportError(f"input {number} ({text!a:.60}) is not Unicode; give it as UTF-8") from err
