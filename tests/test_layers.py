@@ -63,6 +63,7 @@ WITHOUT_TORCH = [
     ".bundle.read",
     ".runtime.session",
     ".runtime.answer",
+    ".audio",
     ".pipelines.registry",
 ]
 WITHOUT_TORCH += [

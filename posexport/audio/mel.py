@@ -41,7 +41,9 @@ def kaldi_filters(bins: int, filters: int, sampling_rate: int, lowest: float, hi
     """Triangles of height 1 in the mel domain [bins, filters], as kaldi's ``compute-fbank-feats`` has them."""
     corners = kaldi_mels(np.array([lowest, highest]))
     width = sampling_rate / ((bins - 1) * 2)
-    return _triangles(kaldi_mels(width * np.arange(bins)), np.linspace(corners[0], corners[1], filters + 2))
+    return _triangles(
+        kaldi_mels(width * np.arange(bins, dtype=np.float64)), np.linspace(corners[0], corners[1], filters + 2)
+    )
 
 
 def _triangles(points: Float64s, centres: Float64s) -> Float64s:

@@ -59,8 +59,8 @@ class AudioProcessor:
             if not arrays[MASK].all():
                 lengths = ", ".join(str(len(sound)) for sound in sounds)
                 raise PosexportError(
-                    f"this bundle takes no {MASK}, which tells samples from padding; sounds of {lengths} samples need it: "
-                    "give them one by one, or in calls of one length"
+                    f"this bundle takes no {MASK}, which tells samples from padding; sounds of {lengths} samples need "
+                    "it: give them one by one, or in calls of one length"
                 )
             del arrays[MASK]
         return arrays
@@ -80,8 +80,8 @@ def open_processor(directory: Path, manifest: Manifest) -> AudioProcessor:
         raise PosexportError(f"this bundle is for {manifest.task} and takes {named}, no sound ({' or '.join(outputs)})")
     if settings is None:
         raise PosexportError(
-            f"this bundle has no {PREPROCESSOR}, which says how sound is prepared; convert it again from a checkpoint that "
-            "has one, or give arrays to Session.run"
+            f"this bundle has no {PREPROCESSOR}, which says how sound is prepared; convert it again from a checkpoint "
+            "that has one, or give arrays to Session.run"
         )
     name = type_of(settings, files)
     if name not in EXTRACTORS:
@@ -95,8 +95,8 @@ def _check_fit(extractor: Extractor, inputs: Sequence[InputSpec]) -> None:
     if spec is None:
         taken = ", ".join(spec.name for spec in inputs if spec.role == "values")
         raise PosexportError(
-            f"preprocessor_config.json makes {extractor.output}, and this bundle takes {taken}; the file is not that of "
-            "this model: put the right one into the checkpoint and convert it again"
+            f"preprocessor_config.json makes {extractor.output}, and this bundle takes {taken}; the file is not "
+            "that of this model: put the right one into the checkpoint and convert it again"
         )
     made, taken_axes = extractor.shape, spec.axes[1:]
     fits = len(made) == len(taken_axes) and all(

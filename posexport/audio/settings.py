@@ -50,14 +50,15 @@ def type_of(settings: Mapping[str, Any], files: Mapping[str, Path]) -> str | Non
     named = settings.get(TYPE)
     if named is None:
         named = BY_MODEL_TYPE.get(str(_read(files, CONFIG).get("model_type")))
-    # before 2022 the class was named after its role
     return None if named is None else str(named)
 
 
 def extractor_of(name: str, settings: Mapping[str, Any]) -> Extractor:
     """The extractor of that class with its settings. Raises PosexportError for settings of a wrong kind."""
     kind = EXTRACTORS[name]
-    return kind(**{field.name: _value(field, settings[field.name]) for field in _fields(kind) if field.name in settings})
+    return kind(
+        **{field.name: _value(field, settings[field.name]) for field in _fields(kind) if field.name in settings}
+    )
 
 
 def remarks(files: Mapping[str, Path]) -> list[str]:
@@ -83,8 +84,8 @@ def remarks(files: Mapping[str, Path]) -> list[str]:
 def unsupported(name: str) -> str:
     """That there is no such extractor, and which there are."""
     return (
-        f"preprocessor_config.json says {TYPE} = {name}, and posexport has {', '.join(sorted(EXTRACTORS))}; give arrays "
-        "by input name to Session.run"
+        f"preprocessor_config.json says {TYPE} = {name}, and posexport has {', '.join(sorted(EXTRACTORS))}; give "
+        "arrays by input name to Session.run"
     )
 
 

@@ -24,7 +24,9 @@ MOST_CHANNELS = 2
 def as_list(audio: Any) -> list[Any]:
     """One sound or several, as a list; a list of numbers is one sound."""
     if isinstance(audio, (list, tuple)):
-        return [audio] if audio and all(np.isscalar(value) and not isinstance(value, str) for value in audio) else [*audio]
+        return (
+            [audio] if audio and all(np.isscalar(value) and not isinstance(value, str) for value in audio) else [*audio]
+        )
     return [audio]
 
 
@@ -74,11 +76,11 @@ def _of_mapping(sound: Mapping[str, Any], name: str, rate: int, sampling_rate: i
     for key in ("raw", "array"):
         if sound.get(key) is not None:
             if (own := sound.get("sampling_rate")) is None:
-                raise PosexportError(f'{name} is a dictionary with {key} and without sampling_rate; give both')
+                raise PosexportError(f"{name} is a dictionary with {key} and without sampling_rate; give both")
             _check_rate(own, f"sampling_rate of {name}")
             if sampling_rate not in (None, own):
                 raise PosexportError(
-                    f"{name} says sampling_rate {own}, and the option sampling_rate says {sampling_rate}; give one of them"
+                    f"{name} says sampling_rate {own}, and the option sampling_rate says {sampling_rate}; give one"
                 )
             return read(sound[key], name, rate, own)
     for key in ("bytes", "path"):
@@ -123,7 +125,7 @@ def _of_array(sound: Any, name: str) -> Sound:
     elif array.dtype in (np.int16, np.int32):
         samples = (array / (np.iinfo(array.dtype).max + 1.0)).astype(np.float32)
     elif array.dtype == np.uint8:
-        samples = ((array.astype(np.float32)) - 128) / 128
+        samples = ((array - 128.0) / 128).astype(np.float32)
     else:
         kind = type(sound).__name__ if array.dtype == object else str(array.dtype)
         raise PosexportError(f"{name} holds {kind}; samples are float32, float64, int16, int32 or uint8")
@@ -131,15 +133,16 @@ def _of_array(sound: Any, name: str) -> Sound:
         raise PosexportError(f"{name} has shape {list(array.shape)}; samples are [samples] or [channels, samples]")
     if samples.ndim == 2 and len(samples) > MOST_CHANNELS:
         raise PosexportError(
-            f"{name} has shape {list(array.shape)}, {len(samples)} channels; it takes [samples] or [channels, samples] of "
-            "1 or 2 channels: transpose [samples, channels], and give several sounds as a list"
+            f"{name} has shape {list(array.shape)}, {len(samples)} channels; it takes [samples] or [channels, samples] "
+            "of 1 or 2 channels: transpose [samples, channels], and give several sounds as a list"
         )
     return mono(samples) if samples.ndim == 2 else samples
 
 
 def mono(samples: Sound) -> Sound:
     """The mean [n] of channels [channels, n]."""
-    return samples.mean(axis=0) if len(samples) > 1 else samples[0]
+    mean: Sound = samples.mean(axis=0) if len(samples) > 1 else samples[0]
+    return mean
 
 
 def _checked(samples: Sound, name: str) -> Sound:

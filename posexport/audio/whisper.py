@@ -60,8 +60,8 @@ class Whisper(Extractor):
         if not self.dither:
             return []
         return [
-            f"preprocessor_config.json says dither = {self.dither}: transformers adds noise of that size to each sound, "
-            "posexport adds none, so that the same sound has the same answer"
+            f"preprocessor_config.json says dither = {self.dither}: transformers adds noise of that size to each "
+            "sound, posexport adds none, so that the same sound has the same answer"
         ]
 
     @functools.cached_property
@@ -89,4 +89,5 @@ class Whisper(Extractor):
             floor=FLOOR,
             log="log10",
         )[:, :-1]
-        return (np.maximum(features, features.max() - 8.0) + 4.0) / 4.0
+        scaled: NDArray[np.float32] = (np.maximum(features, features.max() - 8.0) + 4.0) / 4.0
+        return scaled

@@ -16,6 +16,7 @@ from posexport.conversion.options import ConvertOptions
 from posexport.conversion.proof import OnTexts, agreement_on_texts, proof
 from posexport.conversion.result import MissedError, Written
 from posexport.errors import PosexportError
+from posexport.runtime import preparation
 from posexport.targets.precisions import FP32
 from posexport.targets.providers import CPU
 from posexport.tokenizer import with_tokenizer
@@ -66,7 +67,7 @@ def write(
     plan.check_name(options.lowering)
     tell(0, 2, "loading")
     source = _prepared(argument, options, layout, name)
-    for sentence in source.remarks:
+    for sentence in [*source.remarks, *preparation.remarks(source.files)]:
         remark(sentence)
     for note in source.notes:
         tell(1, 2, note)

@@ -1,7 +1,7 @@
 """Pictures and sound as a bundle's input arrays, by a package for each kind, imported at its first use."""
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,8 @@ from posexport.bundle.manifest import Manifest
 Arrays = dict[str, NDArray[Any]]
 #: inputs of one kind (pictures, sounds) to arrays by input name
 Processor = Callable[..., Arrays]
-#: the package of each kind; its ``open_processor(directory, manifest)`` returns a `Processor`
+#: the package of each kind; its ``open_processor(directory, manifest)`` returns a `Processor`, and its
+#: ``remarks(files)`` sentences for what the files of a checkpoint, by name, ask for and the processor does not do
 PACKAGES = {"images": "posexport.images", "audio": "posexport.audio"}
 
 
@@ -23,3 +24,12 @@ def open_processor(kind: str, directory: Path, manifest: Manifest) -> Processor:
     """
     processor: Processor = importlib.import_module(PACKAGES[kind]).open_processor(directory, manifest)
     return processor
+
+
+def remarks(files: Mapping[str, Path]) -> list[str]:
+    """Sentences for what a checkpoint's ``files`` (paths by name) ask of its processors and `Session.prepare` ignores.
+
+    None for files that no processor reads, such as those of a model of texts.
+    """
+    packages = [importlib.import_module(package) for package in PACKAGES.values()]
+    return [sentence for package in packages if hasattr(package, "remarks") for sentence in package.remarks(files)]
