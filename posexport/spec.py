@@ -331,6 +331,8 @@ class PairRules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         before: stands before the template, and is never cut.
         after: stands behind it, and is never cut.
         instruction: what the template holds where no instruction is given.
+        prompts: what may stand before the first text of a pair, by name.
+        default_prompt: the name of the prompt where none is asked for; None: none.
     """
 
     max_length: int | None = None
@@ -339,6 +341,8 @@ class PairRules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     before: str = ""
     after: str = ""
     instruction: str = ""
+    prompts: dict[str, str] = {}
+    default_prompt: str | None = None
 
 
 def as_metadata(value: object) -> str:

@@ -75,7 +75,7 @@ def test_run_does_the_same(opened):
     for options, call in (
         ([], {}),
         (["--prompt-name", "query", "--truncate-dim", "5"], {"prompt_name": "query", "truncate_dim": 5}),
-        (["--prompt", "", "--normalize"], {"prompt": "", "normalize": True}),
+        (["--prompt", "", "--normalize-embeddings"], {"prompt": "", "normalize_embeddings": True}),
     ):
         done = command(*words, *options)
         assert done.returncode == 0, done.stderr
@@ -95,12 +95,19 @@ def test_run_does_the_same(opened):
         ({"prompt_name": "q"}, "unknown prompt_name 'q'; this bundle has document, query; or give prompt"),
         ({"prompt_name": "query", "prompt": "x"}, "exclude each other; give one"),
         ({"truncate_dim": 0}, "truncate_dim must be at least 1, got 0"),
-        ({"texts": "one text"}, r"give \[text\]"),
+        ({"inputs": [TEXTS[0], 3]}, "text 1 is of type int, not str: 3; leave it out"),
+        ({"inputs": 3}, "got int where texts are needed"),
+        ({"precision": "int4"}, "precision 'int4' is not known; choose one of float32, int8,"),
+        ({"precision": "int8"}, "takes its ranges from the vectors themselves, and there is one only"),
+        ({"output_value": None}, "output_value = None is not computed here; it must be sentence_embedding or"),
+        ({"convert_to_tensor": True}, "convert_to_tensor = True, which needs PyTorch: the answer is a NumPy array"),
+        ({"device": "cuda"}, r"device = 'cuda', which needs PyTorch: .*posexport.load\(bundle, provider"),
+        ({"task": "query"}, "encode has no argument 'task' here; leave it out"),
     ],
 )
 def test_what_cannot_be_asked(opened, call, said):
     with pytest.raises(PosexportError, match=said):
-        opened(SHORT).encode(**{"texts": TEXTS[:1]} | call)
+        opened(SHORT).encode(**{"inputs": TEXTS[:1]} | call)
 
 
 def with_rules(session, **rules):

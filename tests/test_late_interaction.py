@@ -98,12 +98,12 @@ def test_run_ranks(opened, tmp_path):
     ("call", "said"),
     [
         ({"prompt_name": "q"}, "unknown prompt_name 'q'; a model with a vector for each token has query and document"),
-        ({"texts": "one text"}, r"give \[text\]"),
+        ({"inputs": b"bytes"}, "got bytes where texts are needed"),
     ],
 )
 def test_what_cannot_be_asked(opened, call, said):
     with pytest.raises(PosexportError, match=said):
-        opened(SHORT).encode(**{"texts": TEXTS[:1]} | call)
+        opened(SHORT).encode(**{"inputs": TEXTS[:1]} | call)
 
 
 def test_pairs_are_ranked_not_predicted(opened):

@@ -10,7 +10,8 @@ import torch
 
 import posexport
 from posexport import PosexportError
-from posexport.runtime.rank import activated, check_pairs, in_order
+from posexport.runtime.call_forms import as_pairs
+from posexport.runtime.rank import activated, in_order
 from posexport.runtime.session import Session
 from posexport.sources.huggingface.checkpoint import checkpoint_source
 from posexport.spec import PairRules
@@ -123,11 +124,15 @@ def test_documents_are_in_the_order_of_their_scores():
 
 
 def test_what_cannot_be_scored(tmp_path):
-    with pytest.raises(PosexportError, match="scores are Softplus of its logits"):
-        activated(LOGITS, PairRules(activation="Softplus"))
-    for pairs, said in (([], "got no pairs"), (["ab"], "pair 0 must be two texts, got 'ab'"), ([("a", 1)], "pair 0")):
+    with pytest.raises(PosexportError, match="scores that are 'Mish' of logits are not computed here"):
+        activated(LOGITS, PairRules(activation="Mish"))
+    for pairs, said in (
+        ("ab", "got 'ab' where pairs of texts are needed"),
+        (["ab"], "pair 0 must be two texts, got ['ab']"),
+        ([("a", 1)], "pair 0"),
+    ):
         with pytest.raises(PosexportError, match=re.escape(said)):
-            check_pairs(pairs)
+            as_pairs(pairs)
     session: Session = posexport.load(write_bundle(tmp_path / "b", texts=True))
     with pytest.raises(PosexportError, match="scores no pairs of texts; convert a cross-encoder"):
         session.predict([("a", "b")])

@@ -27,7 +27,12 @@ DECODER = {
     "head_dim": 6,
 }
 #: what is asked of every model: options of encode
-CALLS: list[dict[str, Any]] = [{}, {"normalize": True}, {"truncate_dim": 7, "normalize": True}, {"prompt": "Say: "}]
+CALLS: list[dict[str, Any]] = [
+    {},
+    {"normalize_embeddings": True},
+    {"truncate_dim": 7, "normalize_embeddings": True},
+    {"prompt": "Say: "},
+]
 PROMPTS = {"query": "Instruct: find it\nQuery: ", "document": ""}
 #: that are left out of the pooling
 INSTRUCTIONS = {"query": "Ba ceba, fodi: ", "document": "Represent the text:"}
@@ -75,11 +80,7 @@ def embedder(
         as_version_2(target, lower)
     opened = SentenceTransformer(str(target), device="cpu")
     calls = [*CALLS, *({"prompt_name": name} for name in settings.get("prompts", {}))]
-    answers = []
-    for call in calls:
-        options = {("normalize_embeddings" if key == "normalize" else key): value for key, value in call.items()}
-        answers.append(opened.encode(list(asked), show_progress_bar=False, **options))
-    return calls, answers
+    return calls, [opened.encode(list(asked), show_progress_bar=False, **call) for call in calls]
 
 
 def splade(

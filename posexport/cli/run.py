@@ -26,10 +26,18 @@ from posexport.cli.progress import bar
 @click.option(
     "--truncate", is_flag=True, help="Cut texts at the model's length limit; otherwise longer ones are an error."
 )
-@click.option("--prompt-name", metavar="NAME", help="Put this prompt of the bundle's before texts (embedders).")
-@click.option("--prompt", metavar="TEXT", help='Put this before texts, "" for no prompt (embedders).')
+@click.option("--prompt-name", metavar="NAME", help="Put this prompt of the bundle's before texts, or the query.")
+@click.option("--prompt", metavar="TEXT", help='Put this before texts, or the query; "" for no prompt.')
 @click.option("--truncate-dim", type=int, metavar="N", help="Keep the first N elements of a vector (embedders).")
-@click.option("--normalize", is_flag=True, help="Divide vectors by their length (embedders).")
+@click.option("--normalize-embeddings", is_flag=True, help="Divide vectors by their length (embedders).")
+@click.option(
+    "--embedding-precision",
+    type=click.Choice(["float32", "int8", "uint8", "binary", "ubinary"]),
+    default="float32",
+    help="Quantize vectors as sentence-transformers does, by the range of these texts (embedders).",
+)
+@click.option("--top-k", type=int, metavar="N", help="With --query: only the N best texts.")
+@click.option("--activation-fn", metavar="NAME", help="With --query: Sigmoid, Identity, ... in place of the model's.")
 @click.option("-o", "--save", type=click.Path(path_type=Path), help="Write the outputs to this .npz file.")
 @click.option("--force", is_flag=True, help="Replace an existing file.")
 @options.variant_option
@@ -41,7 +49,7 @@ def command(directory: Path, as_json: bool, **choices: Any) -> None:
     """Run a bundle on texts or arrays.
 
     DIR is a bundle. Prints the shape and first values of every output; for two or more texts and a sentence embedding
-    also their cosine similarities. Of a model of sentence-transformers it is that of Session.encode: cut at its
+    also their similarities. Of a model of sentence-transformers it is that of Session.encode: cut at its
     max_seq_length, behind its default prompt. With --query: the texts in the order of Session.rank.
 
     \b

@@ -1,30 +1,36 @@
 """Vectors of texts, by the rules that a bundle of sentence-transformers records."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from posexport.errors import PosexportError
-from posexport.runtime.batches import Floats, Run
+from posexport.runtime.batches import Batches, Floats, Run
 from posexport.runtime.texts import Texts, check_texts
-from posexport.spec import PROMPT_MASK, InputSpec, TextRules
+from posexport.spec import PROMPT_MASK, InputSpec, PairRules, TextRules
 
-EMBEDDING = "sentence_embedding"
+EMBEDDING: Final = "sentence_embedding"
+#: the output that the library calls token_embeddings, of models that pool them
+STATES = "last_hidden_state"
+#: prompts that every model has, empty where its files say nothing
+ALWAYS = {"query": "", "document": ""}
 #: what a vector without length is divided by
 _LEAST = 1e-12
 
 
-def prompt_of(rules: TextRules, prompt_name: str | None, prompt: str | None) -> str:
+def prompt_of(rules: TextRules | PairRules, prompt_name: str | None, prompt: str | None) -> str:
     """The prompt that is asked for, or the default one; PosexportError for a name that the bundle does not know."""
     if prompt is not None and prompt_name is not None:
         raise PosexportError(f"prompt {prompt!r:.40} and prompt_name {prompt_name!r:.40} exclude each other; give one")
     name = rules.default_prompt if prompt_name is None else prompt_name
     if prompt is None and name is not None:
-        if name not in rules.prompts:
+        prompts = (ALWAYS if isinstance(rules, TextRules) else {}) | rules.prompts
+        if name not in prompts:
             known = ", ".join(rules.prompts) or "none"
             raise PosexportError(f"unknown prompt_name {name!r:.60}; this bundle has {known}; or give prompt")
-        prompt = rules.prompts[name]
+        prompt = prompts[name]
     return prompt or ""
 
 
@@ -63,8 +69,23 @@ def shortened(vectors_BC: Floats, rules: TextRules, truncate_dim: int | None, *,
     if kept is not None and kept < 1:
         raise PosexportError(f"truncate_dim must be at least 1, got {kept}; leave it out to keep all")
     vectors_BC = vectors_BC[:, :kept]
-    if not normalize:
-        return vectors_BC
+    return unit(vectors_BC) if normalize else vectors_BC
+
+
+def unit(vectors_BC: Floats) -> Floats:
+    """Each vector divided by its length."""
     length_B1 = np.linalg.norm(vectors_BC, axis=-1, keepdims=True)
     unit_BC: Floats = vectors_BC / np.maximum(length_B1, _LEAST)
     return unit_BC
+
+
+def states_of(run: Run, tokenizer: Texts, rows: Sequence[Any], batches: Batches) -> list[Floats]:
+    """Of each row of tokens its states, [tokens, channels], without those of padding."""
+    out: list[Floats] = [np.empty((0, 0))] * len(rows)
+    for chosen in batches.places([len(row.ids) for row in rows]):
+        values_BTC = run(tokenizer.padded([rows[place] for place in chosen]))
+        for place, states_TC in zip(chosen, values_BTC, strict=True):
+            count = len(rows[place].ids)
+            start = tokenizer.start(len(states_TC), count)
+            out[place] = states_TC[start : start + count]
+    return out

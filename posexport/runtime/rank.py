@@ -4,57 +4,35 @@ Nogueira and Cho, "Passage Re-ranking with BERT" (arXiv:1901.04085). A decoder t
 reads both texts in a template; its score is the probability of yes among both.
 """
 
-from collections.abc import Callable, Sequence
-from typing import TypedDict
+from collections.abc import Callable
+from typing import Any, NotRequired, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
 
 from posexport.errors import PosexportError
+from posexport.runtime.activations import Floats, activation
 from posexport.spec import PairRules
 
 LOGITS = "logits"
-Floats = NDArray[np.floating]
 
 
 class Ranked(TypedDict):
-    """A document: its place in the list that was given, and its score."""
+    """A document: its place in the list that was given, its score, and its text where asked for."""
 
     corpus_id: int
     score: float
+    text: NotRequired[str]
 
 
-def _sigmoid(logits: Floats) -> Floats:
-    """Without an overflow for large negative ones."""
-    small = np.exp(-np.abs(logits))
-    out: Floats = np.where(logits >= 0, 1 / (1 + small), small / (1 + small)).astype(logits.dtype)
-    return out
-
-
-ACTIVATIONS: dict[str, Callable[[Floats], Floats]] = {"Sigmoid": _sigmoid, "Identity": lambda x: x, "Tanh": np.tanh}
-
-
-def activated(logits_BL: Floats, rules: PairRules) -> Floats:
-    """What the model's own activation makes of logits; [B] where there is one label, as CrossEncoder.predict has it."""
+def activated(
+    logits_BL: Floats, rules: PairRules, activation_fn: str | Callable[[NDArray[Any]], NDArray[Any]] | None = None
+) -> Floats:
+    """What ``activation_fn`` or the model's own activation makes of logits; [B] where there is one label."""
     labels = logits_BL.shape[1]
-    name = rules.activation or ("Sigmoid" if labels == 1 else "Identity")
-    if name not in ACTIVATIONS:
-        raise PosexportError(
-            f"this model's scores are {name} of its logits, which is not computed here (known: "
-            f"{', '.join(ACTIVATIONS)}); run it and apply it yourself"
-        )
-    scores = ACTIVATIONS[name](logits_BL)
-    return scores[:, 0] if labels == 1 else scores
-
-
-def check_pairs(pairs: Sequence[tuple[str, str]]) -> None:
-    """PosexportError for what is no list of pairs of texts."""
-    if not pairs:
-        raise PosexportError("got no pairs; give at least one pair of texts")
-    for number, pair in enumerate(pairs):
-        whole = isinstance(pair, tuple | list) and len(pair) == 2
-        if not whole or not all(isinstance(text, str) for text in pair):
-            raise PosexportError(f"pair {number} must be two texts, got {pair!r:.60}; give (query, document)")
+    chosen = activation_fn or rules.activation or ("Sigmoid" if labels == 1 else "Identity")
+    scores = activation(chosen)(logits_BL)
+    return scores[:, 0] if labels == 1 and scores.ndim > 1 else scores
 
 
 def in_order(scores: Floats, top_k: int | None) -> list[Ranked]:

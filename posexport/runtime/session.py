@@ -1,36 +1,34 @@
 """A bundle that is open: checked files, checked model, checked inputs."""
 
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from posexport.bundle.manifest import Manifest
 from posexport.errors import PosexportError
-from posexport.runtime.batches import Batches, Batching
 from posexport.runtime.cache import Cache, Ports, ports, refuse
 from posexport.runtime.chain import Chain
 from posexport.runtime.chat import Chat, Message
-from posexport.runtime.embed import EMBEDDING, pooled_run, prompt_of, prompted, shortened
 from posexport.runtime.feeds import prepare
 from posexport.runtime.generate import Generation, Piece, Plan, Streamer, drain, generate
 from posexport.runtime.generation_config import GenerationConfig, token_ids
-from posexport.runtime.late_interaction import DOCUMENT, QUERY, TOKEN_EMBEDDINGS, maxsim, role_of, token_vectors
 from posexport.runtime.memory import Kept
 from posexport.runtime.preparation import Processor, open_processor
-from posexport.runtime.rank import LOGITS, Ranked, activated, check_pairs, in_order
+from posexport.runtime.rank import LOGITS
 from posexport.runtime.refusal import refusal
 from posexport.runtime.requests import Prompts, Request, read_request
+from posexport.runtime.scores import ScoreMethods
 from posexport.runtime.texts import TOKENIZER, Texts, banned_tokens, end_tokens, start_token
-from posexport.spec import PRESENT, InputSpec, OutputSpec, TextRules
+from posexport.spec import PRESENT, InputSpec, OutputSpec
 from posexport.targets.providers import PROVIDERS
 
 
-class Session:
+class Session(ScoreMethods):
     """An open bundle; made by `load`. Not changed by use: threads may share it."""
 
     def __init__(self, directory: Path, manifest: Manifest, chain: Chain, kept: Kept | None = None) -> None:
@@ -126,116 +124,6 @@ class Session:
         """The outputs for texts, in one batch: `tokenize`, then `run`."""
         self._chosen(outputs)
         return self.run(self.tokenize(texts, truncate=truncate), outputs=outputs)
-
-    def encode(
-        self,
-        texts: Sequence[str],
-        *,
-        prompt_name: str | None = None,
-        prompt: str | None = None,
-        truncate_dim: int | None = None,
-        normalize: bool = False,
-        truncate: bool = False,
-        **batching: Unpack[Batching],
-    ) -> NDArray[Any] | list[NDArray[Any]]:
-        """A vector for each text, [texts, elements], as ``SentenceTransformer.encode`` computes it.
-
-        Of a model with a vector for each token (ColBERT): a list of [tokens, elements], of queries where
-        ``prompt_name`` is ``query`` and of documents else, as ``MultiVectorEncoder`` computes them.
-
-        The rules are those of the manifest (``text_rules``): where texts are cut, whether they are lowered, prompts.
-
-        Args:
-            texts: a list of strings.
-            prompt_name: of the bundle's prompts, the one that is put before each text; None: the default one.
-            prompt: a text that is put before each, in place of a named one; ``""``: none.
-            truncate_dim: how many elements are kept; None: as the rules say, else all.
-            normalize: divide each vector by its length, behind the cut.
-            truncate: cut texts at the model's limit where no rules say that they are cut.
-            batching: ``batch_tokens``, of one call, padding included (4096; texts of about the same length share one),
-                ``batch_size``, texts of one call at most, and ``progress``, called with how many texts are done, how
-                many there are, and ``"texts"``.
-
-        Raises:
-            PosexportError: a bundle that gives no sentence_embedding or has no tokenizer, an unknown prompt, a text
-                over the limit unless it is cut.
-        """
-        rules = self._manifest.text_rules or TextRules()
-        batches = Batches(**batching)
-        if rules.tokens is not None:
-            vectors = self._token_vectors(texts, rules, prompt_name, prompt=prompt, batches=batches)
-            return [shortened(each, rules, truncate_dim, normalize=normalize) for each in vectors]
-        if EMBEDDING not in (names := [spec.name for spec in self.outputs]):
-            raise PosexportError(
-                f"this bundle gives {', '.join(names)} and no {EMBEDDING}; use run_texts (posexport run --text), or "
-                "convert a model of sentence-transformers"
-            )
-        before = prompt_of(rules, prompt_name, prompt)
-        run = pooled_run(self._giving(EMBEDDING), self._texts, before, rules, self.inputs)
-        rows = self._texts.rows(prompted(texts, before), truncate=truncate or self._manifest.text_rules is not None)
-        return shortened(batches.run(run, self._texts, rows), rules, truncate_dim, normalize=normalize)
-
-    def predict(
-        self, pairs: Sequence[tuple[str, str]], *, instruction: str | None = None, **batching: Unpack[Batching]
-    ) -> NDArray[Any]:
-        """The scores of pairs of texts, as ``CrossEncoder.predict`` computes them.
-
-        [pairs], of a model with several labels [pairs, labels]. Pairs are cut where the manifest's ``pair_rules`` say,
-        and its activation is applied. ``instruction``: of a model with a template (Qwen3-Reranker), in place of its
-        own. Raises PosexportError for a bundle that scores no pairs.
-        """
-        rules = self._manifest.pair_rules
-        if rules is None:
-            raise PosexportError(
-                f"this bundle is for {self._manifest.task} and scores no pairs of texts; convert a cross-encoder, or a "
-                "decoder with --task text-ranking (of a vector for each token: use rank)"
-            )
-        if instruction is not None and rules.template is None:
-            raise PosexportError("this model has no template that an instruction could stand in; leave it out")
-        check_pairs(pairs)
-        rows = self._texts.pairs(pairs, instruction)
-        return activated(Batches(**batching).run(self._giving(LOGITS), self._texts, rows), rules)
-
-    def rank(
-        self,
-        query: str,
-        documents: Sequence[str],
-        *,
-        top_k: int | None = None,
-        instruction: str | None = None,
-        **batching: Unpack[Batching],
-    ) -> list[Ranked]:
-        """Documents by their scores with the query, the best first, as ``CrossEncoder.rank`` orders them.
-
-        Of a model with a vector for each token (ColBERT) the score is MaxSim.
-
-        Arguments and errors are those of `predict`; ``top_k``: how many are returned. A model must have one label.
-
-        Examples:
-            >>> session = posexport.load("reranker")  # doctest: +SKIP
-            >>> session.rank("What do cats eat?", ["Mice.", "The moon is far."])  # doctest: +SKIP
-            [{'corpus_id': 0, 'score': 0.93}, {'corpus_id': 1, 'score': 0.02}]
-        """
-        rules = self._manifest.text_rules
-        if rules is not None and rules.tokens is not None:
-            if instruction is not None:
-                raise PosexportError("this model has no template that an instruction could stand in; leave it out")
-            check_pairs([(query, document) for document in documents])
-            (asked,) = self._token_vectors([query], rules, QUERY, batches=Batches())
-            found = self._token_vectors(documents, rules, DOCUMENT, batches=Batches(**batching))
-            return in_order(maxsim(asked, found, rules), top_k)
-        pairs = [(query, document) for document in documents]
-        return in_order(self.predict(pairs, instruction=instruction, **batching), top_k)
-
-    def _token_vectors(
-        self, texts: Sequence[str], rules: TextRules, name: str | None, *, prompt: str | None = None, batches: Batches
-    ) -> list[NDArray[Any]]:
-        run = self._giving(TOKEN_EMBEDDINGS)
-        return token_vectors(run, self._texts, texts, rules, role=role_of(name), prompt=prompt, batches=batches)
-
-    def _giving(self, output: str) -> Callable[[Mapping[str, Any]], NDArray[Any]]:
-        """`run` for one output."""
-        return lambda feeds: self.run(feeds, outputs=[output])[output]
 
     def generate(
         self,

@@ -17,6 +17,7 @@ from posexport.sources.huggingface.config import Config
 from posexport.sources.huggingface.directory import Directory
 from posexport.sources.huggingface.pooling import Pooling, Step
 from posexport.sources.huggingface.text_rules import (
+    ALWAYS,
     SETTINGS,
     max_length,
     optional,
@@ -89,7 +90,7 @@ def of_modules(
         rules=TextRules(
             max_length=max_length(directory, below),
             lower_case=texts is not None and texts.flag("do_lower_case", False),
-            prompts={} if settings is None else prompts_of(settings),
+            prompts=prompts_of(settings, always=ALWAYS)[0],
             similarity=_similarity(settings),
             tokens=tokens,
         ),

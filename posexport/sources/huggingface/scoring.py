@@ -14,7 +14,7 @@ from posexport.sources.huggingface.config import Config
 from posexport.sources.huggingface.directory import Directory
 from posexport.sources.huggingface.families.family import Family
 from posexport.sources.huggingface.plan import Origin, Plan
-from posexport.sources.huggingface.text_rules import SETTINGS, max_length, optional
+from posexport.sources.huggingface.text_rules import SETTINGS, max_length, optional, prompts_of
 from posexport.sources.huggingface.transforms import RowDifference
 from posexport.spec import PairRules
 
@@ -28,6 +28,7 @@ QWEN3 = PairRules(
     after="<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n",
     instruction="Given a web search query, retrieve relevant passages that answer the query",
 )
+MODULES = "modules.json"
 ANSWERS = ("yes", "no")
 TEXT_RANKING = "text-ranking"
 
@@ -51,12 +52,26 @@ def pair_rules(directory: Directory, config: Config, below: str, task: str) -> P
         return msgspec.structs.replace(QWEN3, max_length=max_length(directory, below) or QWEN3.max_length)
     if task != "sequence-classification":
         return None
-    return PairRules(max_length=max_length(directory, below), activation=_activation(directory, config))
+    settings = _settings(directory)
+    prompts, default = prompts_of(settings)
+    return PairRules(
+        max_length=max_length(directory, below),
+        activation=_activation(settings, config),
+        prompts=prompts,
+        default_prompt=default,
+    )
 
 
-def _activation(directory: Directory, config: Config) -> str | None:
+def _settings(directory: Directory) -> Config | None:
+    """Those of a CrossEncoder; the library does not read them without modules.json, nor those of another model."""
+    if not is_cross_encoder(directory) or directory.find(MODULES) is None:
+        return None
+    return optional(directory, SETTINGS)
+
+
+def _activation(settings: Config | None, config: Config) -> str | None:
     """The class of torch.nn that the files name, in the places of versions 6, 4 and 2; None where they name none."""
-    settings, nested = optional(directory, SETTINGS), config.values.get("sentence_transformers")
+    nested = config.values.get("sentence_transformers")
     stated: list[Any] = [
         None if settings is None else settings.values.get("activation_fn"),
         nested.get("activation_fn") if isinstance(nested, dict) else None,

@@ -99,7 +99,7 @@ def _splade(directory: Directory, folders: Sequence[str]) -> Pooling:
         width=0,
         width_key="",
         label=config.label,
-        rules=text_rules(directory, folders[0], prompt_pooled=True),
+        rules=text_rules(directory, folders[0], prompt_pooled=True, default_similarity="dot"),
         below=folders[0],
         files=[MODULES, config_name(folders[1])],
         splade=SpladeConfig(summed=strategy == "sum", twice=activation == "log1p_relu"),

@@ -1,5 +1,7 @@
 """What sentence-transformers does to texts before a model and to vectors behind it, read from its files."""
 
+from collections.abc import Collection
+
 from posexport.errors import PosexportError
 from posexport.sources.huggingface.config import Config
 from posexport.sources.huggingface.copied_names import TEXTS
@@ -7,23 +9,20 @@ from posexport.sources.huggingface.directory import Directory
 from posexport.spec import TextRules
 
 SETTINGS = "config_sentence_transformers.json"
+#: names of prompts that every embedder has, empty where its files say nothing
+ALWAYS = ("query", "document")
 SIMILARITIES = ("cosine", "dot", "euclidean", "manhattan")
 #: what transformers writes into tokenizer_config.json for "no limit" is beyond any real one
 _NO_LIMIT = 1 << 30
 
 
-def text_rules(directory: Directory, below: str, *, prompt_pooled: bool) -> TextRules:
+def text_rules(
+    directory: Directory, below: str, *, prompt_pooled: bool, default_similarity: str = "cosine"
+) -> TextRules:
     """The rules; ``below``: the folder of the transformer. PosexportError for values that are none."""
     texts = texts_config(directory, below)
     settings = optional(directory, SETTINGS)
-    prompts = {} if settings is None else prompts_of(settings)
-    default = None if settings is None else settings.values.get("default_prompt_name")
-    if default is not None and default not in prompts:
-        assert settings is not None
-        raise PosexportError(
-            f"{settings.label} says default_prompt_name = {default!r:.60}; it must be one of its prompts: "
-            f"{', '.join(prompts) or 'there are none'}"
-        )
+    prompts, default = prompts_of(settings, always=ALWAYS)
     similarity = None if settings is None else settings.values.get("similarity_fn_name")
     if similarity not in (None, *SIMILARITIES):
         assert settings is not None
@@ -37,7 +36,7 @@ def text_rules(directory: Directory, below: str, *, prompt_pooled: bool) -> Text
         default_prompt=default,
         prompt_pooled=prompt_pooled,
         truncate_dim=None if settings is None else settings.size_or_none("truncate_dim"),
-        similarity=similarity or "cosine",
+        similarity=similarity or default_similarity,
     )
 
 
@@ -58,11 +57,23 @@ def optional(directory: Directory, name: str) -> Config | None:
     return None if directory.find(name) is None else Config(directory, name)
 
 
-def prompts_of(settings: Config) -> dict[str, str]:
+def prompts_of(settings: Config | None, *, always: Collection[str] = ()) -> tuple[dict[str, str], str | None]:
+    """Texts before texts by name, and the name of the default one; ``always``: names that need not be listed.
+
+    A prompt that is null is empty, as in the library.
+    """
+    if settings is None:
+        return {}, None
     prompts = settings.values.get("prompts") or {}
-    if not isinstance(prompts, dict) or not all(isinstance(prompt, str) for prompt in prompts.values()):
+    if not isinstance(prompts, dict) or not all(isinstance(prompt, str | None) for prompt in prompts.values()):
         raise PosexportError(f"{settings.label} says prompts = {prompts!r:.80}; it must map names to texts")
-    return dict(prompts)
+    default = settings.values.get("default_prompt_name")
+    if default is not None and default not in (*prompts, *always):
+        raise PosexportError(
+            f"{settings.label} says default_prompt_name = {default!r:.60}; it must be one of its prompts: "
+            f"{', '.join(prompts) or 'there are none'}"
+        )
+    return {name: prompt or "" for name, prompt in prompts.items()}, default
 
 
 def max_length(directory: Directory, below: str) -> int | None:

@@ -1,0 +1,88 @@
+"""The forms in which sentence-transformers' methods take texts and pairs, and the arguments that need PyTorch."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from posexport.errors import PosexportError
+from posexport.runtime.batches import Progress
+
+#: arguments that ask for PyTorch's tensors, devices or processes, and what stands in their place
+_PYTORCH = {
+    "convert_to_tensor": "the answer is a NumPy array; torch.from_numpy makes a tensor of it",
+    "convert_to_sparse_tensor": "the answer is a NumPy array; torch.from_numpy(...).to_sparse() makes a tensor of it",
+    "device": "where it computes is said once, posexport.load(bundle, provider=...)",
+    "pool": "open one session in each process",
+    "chunk_size": "open one session in each process",
+}
+#: values that ask for nothing
+_NOTHING = (None, False)
+
+
+def refuse(method: str, options: Mapping[str, Any]) -> None:
+    """PosexportError for an argument of sentence-transformers' method that is not computed here, by its name."""
+    for name, value in options.items():
+        if name in _PYTORCH and any(value is nothing for nothing in _NOTHING):
+            continue
+        if name in _PYTORCH:
+            raise PosexportError(f"{method} got {name} = {value!r:.60}, which needs PyTorch: {_PYTORCH[name]}")
+        raise PosexportError(f"{method} has no argument {name!r:.60} here; leave it out")
+
+
+def as_texts(inputs: Any) -> tuple[list[str], bool]:
+    """Texts, and whether it was one: a string is one text, any other iterable several, as NumPy arrays are."""
+    if isinstance(inputs, str):
+        return [str(inputs)], True
+    if isinstance(inputs, np.ndarray):
+        if inputs.ndim == 0 and isinstance(inputs.item(), str):
+            return [inputs.item()], True
+        if inputs.ndim != 1:
+            raise PosexportError(f"an array of texts must have one axis, got {list(inputs.shape)}; flatten it")
+        inputs = inputs.tolist()
+    if isinstance(inputs, bytes | Mapping) or not isinstance(inputs, Iterable):
+        raise PosexportError(f"got {type(inputs).__name__} where texts are needed; give a str or a list of str")
+    texts = list(inputs)
+    for number, text in enumerate(texts):
+        if not isinstance(text, str):
+            raise PosexportError(f"text {number} is of type {type(text).__name__}, not str: {text!r:.40}; leave it out")
+    return texts, False
+
+
+def as_pairs(inputs: Any) -> tuple[list[tuple[str, str]], bool]:
+    """Pairs of texts, and whether it was one: as ``CrossEncoder`` tells them apart, by the first element."""
+    if isinstance(inputs, np.ndarray):
+        single = inputs.size > 0 and inputs.ndim < 2
+        inputs = inputs.tolist()
+    else:
+        if isinstance(inputs, str | bytes | Mapping) or not isinstance(inputs, Iterable):
+            raise PosexportError(f"got {inputs!r:.60} where pairs of texts are needed; give (query, document)")
+        inputs = list(inputs) if not isinstance(inputs, list | tuple) else inputs
+        single = len(inputs) > 0 and isinstance(inputs[0], str)
+    pairs = [inputs] if single else list(inputs)
+    for number, pair in enumerate(pairs):
+        whole = isinstance(pair, tuple | list) and len(pair) == 2
+        if not whole or not all(isinstance(text, str) for text in pair):
+            raise PosexportError(f"pair {number} must be two texts, got {pair!r:.60}; give (query, document)")
+    return [(query, document) for query, document in pairs], single
+
+
+def shown(title: str, *, wanted: bool | None, progress: Progress | None) -> Progress | None:
+    """What is called with the work that is done: ``progress``, and a bar on stderr where one is asked for."""
+    if not wanted:
+        return progress
+    from rich.console import Console
+    from rich.progress import Progress as Bar
+
+    bar = Bar(console=Console(stderr=True))
+    task = bar.add_task(title, total=None)
+    bar.start()
+
+    def both(done: int, total: int, what: str) -> None:
+        bar.update(task, completed=done, total=total)
+        if done >= total:
+            bar.stop()
+        if progress is not None:
+            progress(done, total, what)
+
+    return both

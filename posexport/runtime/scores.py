@@ -1,0 +1,167 @@
+"""The methods of a session that ``CrossEncoder`` has, by their arguments."""
+
+from collections.abc import Callable, Iterable
+from typing import Any, TypedDict, Unpack
+
+import numpy as np
+from numpy.typing import NDArray
+
+from posexport.errors import PosexportError
+from posexport.runtime.activations import softmax
+from posexport.runtime.batches import BATCH_TOKENS, Batches, Progress
+from posexport.runtime.call_forms import as_pairs, as_texts, refuse, shown
+from posexport.runtime.embed import prompt_of
+from posexport.runtime.late_interaction import DOCUMENT, QUERY, maxsim
+from posexport.runtime.rank import LOGITS, Ranked, activated, in_order
+from posexport.runtime.vectors import VectorMethods
+from posexport.spec import PairRules
+
+#: an activation by its name in torch.nn, a module of torch.nn, or a function of NumPy arrays
+Activation = str | Callable[[NDArray[Any]], NDArray[Any]]
+
+
+class Scoring(TypedDict, total=False):
+    """Arguments that ``CrossEncoder`` does not have, its former ones and the refused."""
+
+    instruction: str | None
+    batch_tokens: int
+    progress: Progress | None
+    sentences: Any
+    convert_to_tensor: bool
+    device: Any
+    pool: Any
+    chunk_size: Any
+
+
+class ScoreMethods(VectorMethods):
+    """Scores of pairs of texts, and documents in their order."""
+
+    def predict(
+        self,
+        inputs: Iterable[tuple[str, str]] | tuple[str, str] | None = None,
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+        batch_size: int | None = None,
+        show_progress_bar: bool | None = None,
+        activation_fn: Activation | None = None,
+        apply_softmax: bool | None = False,
+        convert_to_numpy: bool = True,
+        **others: Unpack[Scoring],
+    ) -> Any:
+        """The scores of pairs of texts, as ``CrossEncoder.predict`` computes them.
+
+        [pairs], of a model with several labels [pairs, labels]; of one pair one score, or [labels]. Pairs are cut where
+        the manifest's ``pair_rules`` say.
+
+        Args:
+            inputs: a pair (query, document), or pairs: a list, an array of strings [pairs, 2], a generator.
+            prompt_name: of the bundle's prompts, the one that is put before each first text; None: the default one.
+            prompt: a text in place of a named one. Of a model with a template (Qwen3-Reranker): its instruction.
+            batch_size: pairs of one call at most; None: as many as ``batch_tokens`` allow.
+            show_progress_bar: show on stderr how far it is.
+            activation_fn: what makes scores of logits, by its name in torch.nn (``Sigmoid``, ``Identity``), or a
+                function of an array [pairs, labels]; None: what the checkpoint says.
+            apply_softmax: of several labels, the softmax over them, behind the activation.
+            convert_to_numpy: one array; False: a list.
+            others: ``instruction``, of a model with a template, in place of its own; ``batch_tokens`` and ``progress``
+                as of `encode`.
+
+        Raises:
+            PosexportError: a bundle that scores no pairs, an unknown prompt or activation, an argument that needs
+                PyTorch (``convert_to_tensor``, ``device``, ``pool``).
+        """
+        rules = self.manifest.pair_rules
+        if rules is None:
+            raise PosexportError(
+                f"this bundle is for {self.manifest.task} and scores no pairs of texts; convert a cross-encoder, or a "
+                "decoder with --task text-ranking (of a vector for each token: use rank)"
+            )
+        pairs, single = as_pairs(others.pop("sentences", None) if inputs is None else inputs)
+        instruction = _instruction(rules, others.pop("instruction", None), prompt)
+        batches = _batches("Scoring", batch_size, show_progress_bar, others)
+        refuse("predict", others)
+        before = "" if instruction is not None else prompt_of(rules, prompt_name, prompt)
+        if not pairs:
+            return np.array([]) if convert_to_numpy else []
+        rows = self._texts.pairs([(before + query, document) for query, document in pairs], instruction)
+        scores = activated(batches.run(self._giving(LOGITS), self._texts, rows), rules, activation_fn)
+        if apply_softmax and scores.ndim > 1:
+            scores = softmax(scores)
+        return scores[0] if single else scores if convert_to_numpy else list(scores)
+
+    def rank(
+        self,
+        query: str,
+        documents: Iterable[str],
+        top_k: int | None = None,
+        return_documents: bool = False,
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+        batch_size: int | None = None,
+        show_progress_bar: bool | None = None,
+        activation_fn: Activation | None = None,
+        **others: Unpack[Scoring],
+    ) -> list[Ranked]:
+        """Documents by their scores with the query, the best first, as ``CrossEncoder.rank`` orders them.
+
+        Of a model with a vector for each token (ColBERT) the score is MaxSim.
+
+        Arguments and errors are those of `predict`; ``top_k``: how many are returned; ``return_documents``: with the
+        text of each. A model must have one label.
+
+        Examples:
+            >>> session = posexport.load("reranker")  # doctest: +SKIP
+            >>> session.rank("What do cats eat?", ["Mice.", "The moon is far."])  # doctest: +SKIP
+            [{'corpus_id': 0, 'score': 0.93}, {'corpus_id': 1, 'score': 0.02}]
+        """
+        texts = _documents(query, documents)
+        rules = self.manifest.text_rules
+        if rules is None or rules.tokens is None:
+            scores = self.predict(
+                [(query, text) for text in texts],
+                prompt_name,
+                prompt,
+                batch_size,
+                show_progress_bar,
+                activation_fn,
+                **others,
+            )
+        else:
+            if others.pop("instruction", None) is not None:
+                raise PosexportError("this model has no template that an instruction could stand in; leave it out")
+            if activation_fn is not None:
+                raise PosexportError("this model compares vectors by MaxSim and has no activation_fn; leave it out")
+            batches = _batches("Encoding", batch_size, show_progress_bar, others)
+            refuse("rank", others)
+            (asked,) = self._token_vectors([query], rules, QUERY, batches=Batches())
+            scores = maxsim(asked, self._token_vectors(texts, rules, DOCUMENT, batches=batches), rules)
+        ranked = in_order(scores, top_k)
+        return [{**each, "text": texts[each["corpus_id"]]} for each in ranked] if return_documents else ranked
+
+
+def _documents(query: str, documents: Iterable[str]) -> list[str]:
+    """The documents as a list; PosexportError for what is no query and texts."""
+    if not isinstance(query, str):
+        raise PosexportError(f"the query must be a str, got {query!r:.60}")
+    texts, single = as_texts(documents)
+    if single:
+        raise PosexportError("documents must be a list of str, got one str; give [document]")
+    return texts
+
+
+def _batches(title: str, batch_size: int | None, show_progress_bar: bool | None, others: Scoring) -> Batches:
+    """How pairs share calls; takes its options out of ``others``."""
+    return Batches(
+        batch_tokens=others.pop("batch_tokens", BATCH_TOKENS),
+        batch_size=batch_size,
+        progress=shown(title, wanted=show_progress_bar, progress=others.pop("progress", None)),
+    )
+
+
+def _instruction(rules: PairRules, instruction: str | None, prompt: str | None) -> str | None:
+    """What stands in the template in place of its own instruction; None: that one, or there is no template."""
+    if rules.template is None and instruction is not None:
+        raise PosexportError("this model has no template that an instruction could stand in; leave it out")
+    if instruction is not None and prompt is not None:
+        raise PosexportError("instruction and prompt are the same place of this model's template; give one")
+    return instruction if rules.template is None or prompt is None else prompt
