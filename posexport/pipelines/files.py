@@ -9,6 +9,15 @@ from posexport.bundle.manifest import Manifest
 from posexport.bundle.read import locate
 from posexport.errors import PosexportError
 
+#: spellings of special tokens, of tokenizers whose files name none
+USUAL = {
+    "mask_token": ("[MASK]", "<mask>"),
+    "cls_token": ("[CLS]", "<s>"),
+    "sep_token": ("[SEP]", "</s>"),
+    "unk_token": ("[UNK]", "<unk>"),
+    "pad_token": ("[PAD]", "<pad>"),
+}
+
 
 class ModelFiles:
     """The JSON files of the bundle in ``directory``."""
@@ -35,6 +44,25 @@ class ModelFiles:
     def tokenizer_config(self) -> dict[str, Any]:
         """``tokenizer_config.json``."""
         return self.json("tokenizer_config.json")
+
+    def special_token(self, name: str) -> str | None:
+        """A special token by transformers' name, such as ``mask_token``; None where the files name none.
+
+        Files of before 2020 name no token at all; then it is the usual one of BERT or RoBERTa (`USUAL`), as their
+        tokenizers' classes have it.
+        """
+        for stated in (self.tokenizer_config, self.json("special_tokens_map.json")):
+            token = stated.get(name)
+            content = token.get("content") if isinstance(token, dict) else token
+            if isinstance(content, str):
+                return content
+        return None
+
+    @property
+    def names_tokens(self) -> bool:
+        """Whether any special token is named."""
+        stated = {*self.tokenizer_config, *self.json("special_tokens_map.json")}
+        return any(name.endswith("_token") for name in stated if not name.startswith("add_"))
 
     def task_parameters(self, task: str) -> dict[str, Any]:
         """What ``task_specific_params`` of config.json says of ``task``."""

@@ -43,7 +43,7 @@ class Pipeline(ABC):
         """
         options = {**self._options, **self._checked(options)}
         batches = Batches(batch_size=self._batch_size if batch_size is None else batch_size)
-        inputs = self.grouped(inputs)
+        inputs = self.grouped(inputs, options)
         if isinstance(inputs, list):
             return self.answers(inputs, batches, **options) if inputs else []
         if isinstance(inputs, Iterator) or is_torch_dataset(inputs):
@@ -57,7 +57,7 @@ class Pipeline(ABC):
     def setup(self) -> None:  # noqa: B027  # most tasks read nothing
         """What a task reads once, when the pipeline is made; PosexportError where the bundle does not have the task."""
 
-    def grouped(self, inputs: Any) -> Any:
+    def grouped(self, inputs: Any, options: dict[str, Any]) -> Any:
         """``inputs`` as an input, a list or an iterator of inputs. Chats, which are lists themselves, differ here."""
         return inputs
 

@@ -1,13 +1,15 @@
 """Texts and pairs as a model's inputs, and its outputs row by row without padding: the base of tasks about texts."""
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from posexport.errors import PosexportError
+from posexport.options.suggest import did_you_mean
+from posexport.pipelines.files import USUAL
 from posexport.pipelines.pipeline import Pipeline
 from posexport.runtime.batches import Batches
 from posexport.runtime.feeds import limit_sentence
@@ -26,7 +28,13 @@ Row = dict[str, NDArray[Any]]
 
 
 class TextPipeline(Pipeline):
-    """A task whose inputs are texts."""
+    """A task whose inputs are texts.
+
+    Attributes:
+        shortening: the option for inputs that are too long.
+    """
+
+    shortening = "truncation=True to use its first ones"
 
     def setup(self) -> None:
         self.texts = Texts(self.session.directory, self.session.manifest)
@@ -70,10 +78,41 @@ class TextPipeline(Pipeline):
 
     def cut_at(self, max_length: int | None) -> int | None:
         """Tokens at which truncation cuts: the smallest of what is asked, the tokenizer's and the model's limits."""
-        stated = max_length if max_length is not None else self.files.tokenizer_config.get("model_max_length")
-        ends = [self.session.manifest.limits.max_length, stated]
-        counts = [int(end) for end in ends if isinstance(end, int | float) and end < _LARGEST]
-        return min(counts, default=None)
+        stated = self.known_length if max_length is None else max_length
+        ends = [end for end in (self.session.manifest.limits.max_length, stated) if end is not None]
+        return min(ends, default=None)
+
+    def special_id(self, name: str) -> int | None:
+        """The id of a special token by transformers' name, such as ``mask_token``; None where there is none."""
+        token = self.files.special_token(name)
+        spellings = (token,) if token is not None else () if self.files.names_tokens else USUAL[name]
+        ids = (self.texts.token_id(spelling) for spelling in spellings)
+        return next((number for number in ids if number is not None), None)
+
+    def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = False, clean_up: bool | None = None) -> str:
+        """The text of ``ids``. ``clean_up``: no blanks before punctuation; None: as tokenizer_config.json says."""
+        text: str = self.tokenizer.decode(list(ids), skip_special_tokens=skip_special_tokens)
+        if clean_up is None:
+            clean_up = bool(self.files.tokenizer_config.get("clean_up_tokenization_spaces", False))
+        # destructive for BPE, for which transformers 5 ignores it
+        return cleaned_up(text) if clean_up and type(self.tokenizer.model).__name__ != "BPE" else text
+
+    def joined(self, tokens: Sequence[str]) -> str:
+        """The text of tokens, as the vocabulary spells them."""
+        decoder = self.tokenizer.decoder
+        text: str = " ".join(tokens) if decoder is None else decoder.decode(list(tokens))
+        return text
+
+    @functools.cached_property
+    def tokenizer(self) -> "Tokenizer":
+        """Without truncation and padding."""
+        return self._tokenizer(None, STRATEGIES[0], 0)
+
+    @property
+    def known_length(self) -> int | None:
+        """The tokenizer's ``model_max_length``, where the files say it."""
+        stated = self.files.tokenizer_config.get("model_max_length")
+        return int(stated) if isinstance(stated, int | float) and stated < _LARGEST else None
 
     def run_rows(
         self, rows: "Sequence[Encoding]", batches: Batches, outputs: Sequence[str], keep: Callable[[int, Row], Any]
@@ -132,7 +171,7 @@ class TextPipeline(Pipeline):
             if limits.max_length is not None and len(row.ids) > limits.max_length:
                 raise PosexportError(
                     f"input {number} has {len(row.ids)} tokens, {limit_sentence(limits)}; shorten it or give "
-                    "truncation=True to use its first ones"
+                    f"{self.shortening}"
                 )
 
     @functools.cached_property
@@ -148,6 +187,24 @@ class TextPipeline(Pipeline):
         return made
 
 
+def cleaned_up(text: str) -> str:
+    """Without blanks before punctuation and within English contractions, as transformers' tokenizers do it."""
+    for before, after in (
+        (" .", "."),
+        (" ?", "?"),
+        (" !", "!"),
+        (" ,", ","),
+        (" ' ", "'"),
+        (" n't", "n't"),
+        (" 'm", "'m"),
+        (" 's", "'s"),
+        (" 've", "'ve"),
+        (" 're", "'re"),
+    ):
+        text = text.replace(before, after)
+    return text
+
+
 def truncation_strategy(truncation: bool | str | None, max_length: int | None) -> str:
     """The strategy of transformers' ``truncation`` argument; ``max_length`` alone cuts too, as in the library."""
     if truncation is None:
@@ -157,6 +214,20 @@ def truncation_strategy(truncation: bool | str | None, max_length: int | None) -
     if truncation not in STRATEGIES:
         raise PosexportError(f"truncation must be True, False or one of {', '.join(STRATEGIES)}, got {truncation!r}")
     return truncation
+
+
+#: arguments of transformers' tokenizers that `TextPipeline.encoded` has; padding is done where rows share a call
+_OPTIONS = ("truncation", "max_length", "add_special_tokens")
+
+
+def tokenizer_options(stated: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The arguments of `TextPipeline.encoded` in ``tokenizer_kwargs``; PosexportError for others."""
+    options = {name: value for name, value in (stated or {}).items() if name not in ("padding", "return_tensors")}
+    for name in options:
+        if name not in _OPTIONS:
+            hint = did_you_mean(name, _OPTIONS, f"known: {', '.join(_OPTIONS)}")
+            raise PosexportError(f"the tokenizer takes no {name} here; {hint}")
+    return options
 
 
 def check_input(given: object, number: int, *, split: bool = False) -> None:

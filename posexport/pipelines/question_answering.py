@@ -1,0 +1,225 @@
+"""``question-answering``: the part of a context that answers a question, in a long context by parts.
+
+As in transformers 4.57.6; version 5 has no such pipeline. Shape letters: T tokens.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from posexport.errors import PosexportError
+from posexport.pipelines.scores import Floats
+from posexport.pipelines.text_pipeline import TextPipeline
+from posexport.runtime.batches import Batches
+
+if TYPE_CHECKING:
+    from tokenizers import Encoding
+
+START, END = "start_logits", "end_logits"
+#: the logit of a token that cannot be in an answer
+_NEVER = -10000.0
+Answer = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Example:
+    """What is asked of what."""
+
+    question: str
+    context: str
+
+
+@dataclass(frozen=True)
+class Part:
+    """A row: the question and a part of the context."""
+
+    item: int
+    row: "Encoding"
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """The options of answers, as in `QuestionAnswering.answers`."""
+
+    top_k: int
+    max_answer_len: int
+    handle_impossible_answer: bool
+    align_to_words: bool
+
+
+class QuestionAnswering(TextPipeline):
+    """Inputs are ``{"question": ..., "context": ...}``."""
+
+    def __call__(
+        self,
+        inputs: Any = None,
+        context: str | None = None,
+        *,
+        question: str | Sequence[str] | None = None,
+        batch_size: int | None = None,
+        **options: Any,
+    ) -> Any:
+        """The answer of each example: ``inputs``, or ``question`` and ``context``, each a text or a list of texts.
+
+        A list of one example gives the answer of that example, as in transformers.
+        """
+        if question is not None:
+            if inputs is not None or context is None:
+                raise PosexportError("give question and context, or examples that have both")
+            inputs = _examples(question, context)
+        elif context is not None:
+            inputs = {"question": inputs, "context": context}
+        if isinstance(inputs, list) and len(inputs) == 1:
+            (inputs,) = inputs
+        return super().__call__(inputs, batch_size=batch_size, **options)
+
+    def answers(
+        self,
+        items: list[Any],
+        batches: Batches,
+        *,
+        top_k: int = 1,
+        doc_stride: int | None = None,
+        max_answer_len: int = 15,
+        max_seq_len: int | None = None,
+        max_question_len: int | None = None,
+        handle_impossible_answer: bool = False,
+        align_to_words: bool = True,
+        padding: bool | str | None = None,
+    ) -> list[Any]:
+        """``{"score", "start", "end", "answer"}`` of each example, or a list of up to ``top_k`` of them.
+
+        Args:
+            items: examples.
+            batches: of calls.
+            top_k: answers of each example.
+            doc_stride: tokens that parts of a long context share; None: 128, or half of a part.
+            max_answer_len: tokens of an answer at most.
+            max_seq_len: tokens of the question and a part of the context; None: 384, or the tokenizer's
+                ``model_max_length``.
+            max_question_len: without effect, as of transformers' fast tokenizers.
+            handle_impossible_answer: the empty text is an answer too.
+            align_to_words: answers begin and end where words do.
+            padding: without effect: rows that share a call are padded.
+        """
+        for name, value in (("top_k", top_k), ("max_answer_len", max_answer_len)):
+            if value < 1:
+                raise PosexportError(f"{name} must be at least 1, got {value}")
+        examples = [_example(item, number) for number, item in enumerate(items)]
+        length = min(self.known_length or 384, 384) if max_seq_len is None else max_seq_len
+        stride = min(length // 2, 128) if doc_stride is None else doc_stride
+        if stride > length:
+            raise PosexportError(f"doc_stride ({stride}) is larger than max_seq_len ({length}); give a smaller one")
+        first = self.files.tokenizer_config.get("padding_side", "right") == "right"
+        rows = self.encoded(
+            [(each.question, each.context) if first else (each.context, each.question) for each in examples],
+            truncation="only_second" if first else "only_first",
+            max_length=length,
+            stride=stride,
+        )
+        parts = [Part(number, each) for number, row in enumerate(rows) for each in (row, *row.overflowing)]
+        logits = self.run_rows([part.row for part in parts], batches, [START, END], lambda _, row: dict(row))
+        wanted = Wanted(top_k, max_answer_len, handle_impossible_answer, align_to_words)
+        return [
+            self._answer(
+                example,
+                [(part.row, row) for part, row in zip(parts, logits, strict=True) if part.item == number],
+                wanted,
+                1 if first else 0,
+            )
+            for number, example in enumerate(examples)
+        ]
+
+    def _answer(
+        self, example: Example, parts: Sequence[tuple["Encoding", dict[str, Floats]]], wanted: Wanted, of_context: int
+    ) -> Any:
+        answers: dict[str, Answer] = {}
+        impossible = 1_000_000.0
+        for row, logits in parts:
+            allowed = self._allowed(row, of_context)
+            start_T, end_T = (_probabilities(logits[name], allowed) for name in (START, END))
+            if wanted.handle_impossible_answer:
+                impossible = min(impossible, float(start_T[0] * end_T[0]))
+            start_T[0] = end_T[0] = 0.0
+            # some candidates become one when their ends are moved to words
+            count = wanted.top_k * 2 + 10 if wanted.align_to_words else wanted.top_k
+            for start, end, score in spans(start_T, end_T, count, wanted.max_answer_len, allowed):
+                begin, stop = characters(row, start, end, of_context, align_to_words=wanted.align_to_words)
+                text = example.context[begin:stop]
+                answer = answers.setdefault(text.lower(), {"score": 0.0, "start": begin, "end": stop, "answer": text})
+                answer["score"] += score
+        found = list(answers.values())
+        if wanted.handle_impossible_answer:
+            found.append({"score": impossible, "start": 0, "end": 0, "answer": ""})
+        found = sorted(found, key=lambda each: each["score"], reverse=True)[: wanted.top_k]
+        return found[0] if len(found) == 1 else found
+
+    def _allowed(self, row: "Encoding", of_context: int) -> NDArray[np.bool_]:
+        """Tokens that can be in an answer: the context's, and the first one, which stands for no answer."""
+        if of_context == 1:
+            allowed = [sequence == 1 for sequence in row.sequence_ids]
+        else:  # every token, as in transformers
+            allowed = [True for _ in row.sequence_ids]
+        cls_token = self.special_id("cls_token")
+        first = [number == cls_token for number in row.ids]
+        return np.array([any(pair) for pair in zip(allowed, first, strict=True)])
+
+
+def spans(
+    start_T: Floats, end_T: Floats, count: int, longest: int, allowed_T: NDArray[np.bool_]
+) -> list[tuple[int, int, float]]:
+    """The likeliest pairs of first and last token, with ``start * end``, of at most ``longest`` tokens."""
+    scores = np.tril(np.triu(start_T[:, None] * end_T[None]), longest - 1).ravel()
+    if count == 1:
+        order = np.array([scores.argmax()])
+    elif len(scores) < count:
+        order = np.argsort(-scores)
+    else:
+        best = np.argpartition(-scores, count)[:count] if count < len(scores) else np.arange(len(scores))
+        order = best[np.argsort(-scores[best])]
+    starts, ends = np.divmod(order, len(end_T))
+    kept = allowed_T[starts] & allowed_T[ends]
+    return [
+        (int(start), int(end), float(scores[place]))
+        for start, end, place, keep in zip(starts, ends, order, kept, strict=True)
+        if keep
+    ]
+
+
+def characters(row: "Encoding", start: int, end: int, of_context: int, *, align_to_words: bool) -> tuple[int, int]:
+    """The characters of the context from one token to another, or from the one's word to the other's."""
+    if align_to_words:
+        first, last = row.token_to_word(start), row.token_to_word(end)
+        if first is not None and last is not None:
+            words = row.word_to_chars(first, of_context), row.word_to_chars(last, of_context)
+            if words[0] is not None and words[1] is not None:
+                return words[0][0], words[1][1]
+    return row.offsets[start][0], row.offsets[end][1]
+
+
+def _probabilities(logits_T: Floats, allowed_T: NDArray[np.bool_]) -> Floats:
+    masked = np.where(allowed_T, logits_T, np.float32(_NEVER))
+    shifted = np.exp(masked - masked.max())
+    out: Floats = shifted / shifted.sum()
+    return out
+
+
+def _example(item: Any, number: int) -> Example:
+    if not isinstance(item, dict):
+        raise PosexportError(f'example {number} must be {{"question": ..., "context": ...}}, got {item!r:.60}')
+    for name in ("question", "context"):
+        if not isinstance(item.get(name), str) or not item[name]:
+            raise PosexportError(f"example {number} has no {name}; give it a text that is not empty")
+    return Example(item["question"], item["context"])
+
+
+def _examples(question: str | Sequence[str], context: str | Sequence[str]) -> Any:
+    if isinstance(question, str):
+        return {"question": question, "context": context}
+    contexts = [context] * len(question) if isinstance(context, str) else list(context)
+    if len(contexts) != len(question):
+        raise PosexportError(f"there are {len(question)} questions and {len(contexts)} contexts; give as many of both")
+    return [{"question": each, "context": of} for each, of in zip(question, contexts, strict=True)]

@@ -1,0 +1,247 @@
+"""``token-classification`` (``ner``): labels of tokens, or of the words and entities that they make up.
+
+Strategies and their results are those of transformers' ``TokenClassificationPipeline``. Shape letters: T tokens,
+L labels.
+"""
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from posexport.errors import PosexportError
+from posexport.options.suggest import check_choice
+from posexport.pipelines.scores import Floats, softmax
+from posexport.pipelines.text_pipeline import TextPipeline
+from posexport.runtime.batches import Batches
+from posexport.runtime.rank import LOGITS
+
+if TYPE_CHECKING:
+    from tokenizers import Encoding
+
+STRATEGIES = ("none", "simple", "first", "average", "max")
+Entity = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Token:
+    """A token that is not special: its spelling in the vocabulary, scores [L], characters, and place in the row."""
+
+    word: str
+    scores_L: Floats
+    start: int
+    end: int
+    index: int
+    continues_word: bool
+
+
+@dataclass(frozen=True)
+class Part:
+    """A row of a text: the whole text, or one of the parts that ``stride`` makes of a long one."""
+
+    item: int
+    row: "Encoding"
+
+
+class TokenClassification(TextPipeline):
+    """Inputs are texts, or lists of words (``is_split_into_words``)."""
+
+    shortening = "stride=0 to answer it in parts"
+
+    def setup(self) -> None:
+        super().setup()
+        model = self.tokenizer.model
+        self._knows_words = bool(getattr(model, "continuing_subword_prefix", None))
+        unknown = self.special_id("unk_token")
+        self._unknown = unknown if unknown is not None else self._unknown_of_model()
+
+    def answers(
+        self,
+        items: list[Any],
+        batches: Batches,
+        *,
+        aggregation_strategy: str = "none",
+        ignore_labels: Sequence[str] | None = None,
+        stride: int | None = None,
+        is_split_into_words: bool = False,
+        delimiter: str | None = None,
+    ) -> list[list[Entity]]:
+        """The entities of each text.
+
+        Args:
+            items: texts, or lists of words.
+            batches: of calls.
+            aggregation_strategy: ``none``: tokens; ``simple``: neighbours of the same label are one entity; ``first``,
+                ``average``, ``max``: a word has one label, by its first token, by mean scores, by the highest score.
+            ignore_labels: labels that are left out; None: ``O``.
+            stride: tokens that parts of a long text share; None: a text is cut at the tokenizer's
+                ``model_max_length``.
+            is_split_into_words: inputs are lists of words.
+            delimiter: what joins these words to the text that offsets are of; None: a blank.
+        """
+        strategy = str(getattr(aggregation_strategy, "value", aggregation_strategy)).lower()
+        check_choice("aggregation_strategy", strategy, STRATEGIES)
+        if stride is not None and strategy == "none":
+            raise PosexportError(
+                "stride joins the entities of parts of a text, and aggregation_strategy 'none' makes none; give "
+                "another strategy"
+            )
+        joint = " " if delimiter is None else delimiter
+        for number, item in enumerate(items):
+            if isinstance(item, list) != is_split_into_words:
+                needed = "a list of words" if is_split_into_words else "a text (lists of words: is_split_into_words)"
+                raise PosexportError(f"input {number} must be {needed}, got {type(item).__name__}")
+        parts = self._parts(items, stride, split=is_split_into_words)
+        texts = [joint.join(item) if is_split_into_words else item for item in items]
+        starts = [_starts_of_words(item, len(joint)) if is_split_into_words else None for item in items]
+        ignored = ["O"] if ignore_labels is None else ignore_labels
+
+        def entities(number: int, outputs: dict[str, Floats]) -> list[Entity]:
+            part = parts[number]
+            tokens = self._tokens(part.row, softmax(outputs[LOGITS]), texts[part.item], starts[part.item])
+            found = aggregate(tokens, strategy, self.files.labels(outputs[LOGITS].shape[-1]), self.joined)
+            return [each for each in found if each.get("entity", each.get("entity_group")) not in ignored]
+
+        per_part = self.run_rows([part.row for part in parts], batches, [LOGITS], entities)
+        answers: list[list[list[Entity]]] = [[] for _ in items]
+        for part, found in zip(parts, per_part, strict=True):
+            answers[part.item].append(found)
+        return [found[0] if len(found) == 1 else without_overlaps([*itertools.chain(*found)]) for found in answers]
+
+    def grouped(self, inputs: Any, options: dict[str, Any]) -> Any:
+        """Of words one input, unless it is a list of lists."""
+        split = options.get("is_split_into_words") and isinstance(inputs, list)
+        return [inputs] if split and not all(isinstance(each, list) for each in inputs) else inputs
+
+    def _parts(self, items: list[Any], stride: int | None, *, split: bool) -> list[Part]:
+        cut = stride is not None or self.known_length is not None
+        rows = self.encoded(items, truncation=cut, stride=stride or 0, split=split)
+        parts = []
+        for number, row in enumerate(rows):
+            parts += [Part(number, each) for each in (row, *(row.overflowing if stride is not None else ()))]
+        return parts
+
+    def _tokens(self, row: "Encoding", scores_TL: Floats, text: str, starts: list[int] | None) -> list[Token]:
+        found = []
+        for place, (number, (start, end)) in enumerate(zip(row.ids, row.offsets, strict=True)):
+            if row.special_tokens_mask[place]:
+                continue
+            if starts is not None and (word := row.word_ids[place]) is not None:
+                start, end = start + starts[word], end + starts[word]
+            spelling, shown = self.tokenizer.id_to_token(number) or "", text[start:end]
+            if self._knows_words:
+                continues = len(spelling) != len(shown)
+            else:
+                continues = start > 0 and " " not in text[start - 1 : start + 1]
+            if number == self._unknown:
+                spelling, continues = shown, False
+            found.append(Token(spelling, scores_TL[place], start, end, place, continues))
+        return found
+
+    def _unknown_of_model(self) -> int | None:
+        token = getattr(self.tokenizer.model, "unk_token", None)
+        return self.texts.token_id(token) if isinstance(token, str) else None
+
+
+def aggregate(
+    tokens: Sequence[Token], strategy: str, labels: Sequence[str], joined: Callable[[Sequence[str]], str]
+) -> list[Entity]:
+    """The entities of a row. ``joined``: tokens to text."""
+    if strategy in ("none", "simple"):
+        entities = [_of_token(token, labels) for token in tokens]
+    else:
+        entities = [_of_word(word, strategy, labels, joined) for word in _words(tokens)]
+    return entities if strategy == "none" else [_of_group(group, joined) for group in _groups(entities)]
+
+
+def without_overlaps(entities: Sequence[Entity]) -> list[Entity]:
+    """Of entities that begin within another the longest, of those the likeliest."""
+    kept: list[Entity] = []
+    for entity in sorted(entities, key=lambda each: each["start"]):
+        if kept and kept[-1]["start"] <= entity["start"] < kept[-1]["end"]:
+            if _rank(entity) > _rank(kept[-1]):
+                kept[-1] = entity
+        else:
+            kept.append(entity)
+    return kept
+
+
+def _rank(entity: Entity) -> tuple[int, float]:
+    return entity["end"] - entity["start"], entity["score"]
+
+
+def _of_token(token: Token, labels: Sequence[str]) -> Entity:
+    best = int(token.scores_L.argmax())
+    return {
+        "entity": labels[best],
+        "score": float(token.scores_L[best]),
+        "index": token.index,
+        "word": token.word,
+        "start": token.start,
+        "end": token.end,
+    }
+
+
+def _words(tokens: Sequence[Token]) -> list[list[Token]]:
+    """Tokens of one word together."""
+    words: list[list[Token]] = []
+    for token in tokens:
+        if words and token.continues_word:
+            words[-1].append(token)
+        else:
+            words.append([token])
+    return words
+
+
+def _of_word(
+    tokens: Sequence[Token], strategy: str, labels: Sequence[str], joined: Callable[[Sequence[str]], str]
+) -> Entity:
+    if strategy == "average":
+        scores_L = np.nanmean(np.stack([token.scores_L for token in tokens]), axis=0)
+    elif strategy == "max":
+        scores_L = max(tokens, key=lambda token: float(token.scores_L.max())).scores_L
+    else:
+        scores_L = tokens[0].scores_L
+    best = int(scores_L.argmax())
+    return {
+        "entity": labels[best],
+        "score": float(scores_L[best]),
+        "word": joined([token.word for token in tokens]),
+        "start": tokens[0].start,
+        "end": tokens[-1].end,
+    }
+
+
+def _groups(entities: Sequence[Entity]) -> list[list[Entity]]:
+    """Neighbours of the same tag together, unless a later one begins an entity (``B-``)."""
+    groups: list[list[Entity]] = []
+    for entity in entities:
+        if groups and _tag(entity) == _tag(groups[-1][-1]) and not entity["entity"].startswith("B-"):
+            groups[-1].append(entity)
+        else:
+            groups.append([entity])
+    return groups
+
+
+def _tag(entity: Entity) -> str:
+    name: str = entity["entity"]
+    return name[2:] if name.startswith(("B-", "I-")) else name
+
+
+def _of_group(entities: Sequence[Entity], joined: Callable[[Sequence[str]], str]) -> Entity:
+    return {
+        "entity_group": entities[0]["entity"].split("-", 1)[-1],
+        # float32, in which the library takes this mean
+        "score": float(np.mean(np.array([each["score"] for each in entities], np.float32))),
+        "word": joined([each["word"] for each in entities]),
+        "start": entities[0]["start"],
+        "end": entities[-1]["end"],
+    }
+
+
+def _starts_of_words(words: Sequence[str], joint: int) -> list[int]:
+    """Where each word begins in the text that they are joined to."""
+    ends = np.cumsum([len(word) + joint for word in words])
+    return [0, *ends[:-1].tolist()] if len(words) else []
