@@ -41,14 +41,15 @@ class Pipeline(ABC):
         ``batch_size``: inputs of one call of the model at most; default: as many as 4,096 tokens allow, and one for a
         generator. Other arguments are the task's options. Raises PosexportError for what the task does not take.
         """
-        options = {**self._options, **self._checked(options)}
+        called = self._checked(options)
+        options = {**self._options, **called}
         batches = Batches(batch_size=self._batch_size if batch_size is None else batch_size)
         inputs = self.grouped(inputs, options)
         if isinstance(inputs, list):
             return self.answers(inputs, batches, **options) if inputs else []
         if isinstance(inputs, Iterator) or is_torch_dataset(inputs):
             return self._lazily(inputs, batches, options)
-        return self.alone(inputs, self.answers([inputs], batches, **options)[0], options)
+        return self.alone(inputs, self.answers([inputs], batches, **options)[0], called)
 
     @abstractmethod
     def answers(self, items: list[Any], batches: Batches, *args: Any, **options: Any) -> list[Any]:
@@ -61,8 +62,8 @@ class Pipeline(ABC):
         """``inputs`` as an input, a list or an iterator of inputs. Chats, which are lists themselves, differ here."""
         return inputs
 
-    def alone(self, item: Any, answer: Any, options: dict[str, Any]) -> Any:
-        """What is returned for an input that is in no list, where that is not its answer."""
+    def alone(self, item: Any, answer: Any, called: dict[str, Any]) -> Any:
+        """What is returned for an input that is in no list; ``called``: the options of the call alone."""
         return answer
 
     def _lazily(self, inputs: Iterable[Any], batches: Batches, options: dict[str, Any]) -> Iterator[Any]:

@@ -31,7 +31,16 @@ class PipelineTask:
     takes: Kind = "text"
 
 
-TASKS = (PipelineTask("text-classification", "text_classification:TextClassification", ("sequence-classification",)),)
+_LABELS, _SEQ2SEQ = ("sequence-classification",), ("text2text-generation",)
+TASKS = (
+    PipelineTask("text-classification", "text_classification:TextClassification", _LABELS),
+    PipelineTask("token-classification", "token_classification:TokenClassification", ("token-classification",)),
+    PipelineTask("question-answering", "question_answering:QuestionAnswering", ("question-answering",)),
+    PipelineTask("fill-mask", "fill_mask:FillMask", ("fill-mask",)),
+    PipelineTask("feature-extraction", "feature_extraction:FeatureExtraction", ("features", "sentence-embedding")),
+    # of the same bundles, where they are named
+    PipelineTask("zero-shot-classification", "zero_shot_classification:ZeroShotClassification", _LABELS),
+)
 #: other names of the same tasks, as transformers has them
 ALIASES = {"sentiment-analysis": "text-classification", "ner": "token-classification"}
 

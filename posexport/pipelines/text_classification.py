@@ -59,9 +59,9 @@ class TextClassification(TextPipeline):
             rows, batches, [LOGITS], lambda _, row: self._answer(row[LOGITS], top_k, function_to_apply)
         )
 
-    def alone(self, item: Any, answer: Any, options: dict[str, Any]) -> Any:
+    def alone(self, item: Any, answer: Any, called: dict[str, Any]) -> Any:
         """Of one text a list, as the library has it."""
-        return [answer] if isinstance(item, str) and "top_k" not in options else answer
+        return [answer] if isinstance(item, str) and "top_k" not in called else answer
 
     def _answer(self, logits_L: Floats, top_k: int | str | None, function: str | None) -> Any:
         scores = FUNCTIONS[(function or self._function(len(logits_L))).lower()](logits_L)
