@@ -46,7 +46,7 @@ def test_the_base_brings_neither_pytorch_nor_an_onnx_runtime() -> None:
 @pytest.mark.parametrize("extra", EXTRAS)
 def test_an_extra_brings_at_most_one_onnx_runtime(extra: str) -> None:
     runtimes = names(EXTRAS[extra]) & set(extras.RUNTIMES)
-    assert len(runtimes) == (extra in ("all", "dev", "onnxruntime", "onnxruntime-gpu"))
+    assert len(runtimes) == (extra in ("all", "dev", "onnxruntime", "onnxruntime-gpu", "openvino", "webgpu"))
 
 
 def test_a_library_is_in_the_extra_that_messages_name() -> None:

@@ -13,7 +13,7 @@ from posexport.conversion.result import Conversion, MissedError, Written
 from posexport.conversion.write import write
 from posexport.errors import PosexportError
 from posexport.runtime.providers import check_loads
-from posexport.targets.providers import CPU, DEFAULT_PROVIDER, PROVIDERS, provider_named
+from posexport.targets.providers import CPU, DEFAULT_PROVIDER, provider_named, targets
 
 if TYPE_CHECKING:
     from torch import nn
@@ -71,7 +71,7 @@ def _provider(options: ConvertOptions) -> tuple[str, str]:
         if options.verify and not asked.built_in:
             check_loads(options.provider)
         return options.provider, ""
-    record = PROVIDERS.get(options.target, CPU)
+    record = targets().get(options.target, CPU)
     if record.built_in or not options.verify:
         return DEFAULT_PROVIDER, ""
     try:

@@ -46,7 +46,7 @@ class Deployment:
     @property
     def runtime(self) -> str:
         """The extra with the ONNX Runtime of the provider."""
-        return PROVIDERS[self.provider].package
+        return PROVIDERS[self.provider].extra or PROVIDERS[self.provider].package
 
     def install(self, engine: "Engine") -> str:
         """The exact line that installs an engine; empty where pip does not."""

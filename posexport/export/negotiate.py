@@ -3,7 +3,7 @@
 import functools
 
 from posexport.errors import PosexportError
-from posexport.targets.providers import PROVIDERS
+from posexport.targets.providers import targets
 from posexport.targets.target import ATTENTION_OPSET, BLOCKED_OPSET, KEPT_KEYS_OPSET
 
 DEFAULT_OPSET = 18
@@ -52,7 +52,7 @@ def opset(wanted: int | None, *, static_cache: bool = False, made_for: str = "po
         )
     if wanted is None and not static_cache:
         # a device's attention takes how many keys count
-        device = made_for in PROVIDERS and PROVIDERS[made_for].waits_to_branch
+        device = made_for in targets() and targets()[made_for].waits_to_branch
         if device and takes(KEPT_KEYS_OPSET):
             return KEPT_KEYS_OPSET
         newer = made_for != "portable" and takes(ATTENTION_OPSET)

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from posexport.options.option import Option
 from posexport.spec import Beyond
 from posexport.targets.precision_options import PrecisionOptions
-from posexport.targets.providers import PROVIDERS
+from posexport.targets.providers import targets
 from posexport.targets.target import PORTABLE, TargetName
 
 CacheName = Literal["dynamic", "static"]
@@ -78,7 +78,7 @@ class Recipe(PrecisionOptions, frozen=True, kw_only=True, forbid_unknown_fields=
         TargetName,
         Option(
             group=GRAPH,
-            help=f"portable: standard operators only; {', '.join(PROVIDERS)}: also ONNX Runtime's own for that "
+            help=f"portable: standard operators only; {', '.join(targets())}: also ONNX Runtime's own for that "
             "provider.",
         ),
     ] = PORTABLE

@@ -76,7 +76,7 @@ def _placed(event: Event) -> Placed:
     return Placed(event.node, event.args.op_name, event.args.provider, outputs)
 
 
-def strays(placed: Sequence[Placed], wanted: str) -> list[Placed]:
+def strays(placed: Sequence[Placed], wanted: str, *, integers_on_host: bool = False) -> list[Placed]:
     """The nodes that ran on another provider than ``wanted`` (ONNX Runtime's name) and are not shape arithmetic.
 
     A copy between devices (``MemcpyToHost``, ``MemcpyFromHost``) is one too, unless what it moves is shape arithmetic.
@@ -84,8 +84,16 @@ def strays(placed: Sequence[Placed], wanted: str) -> list[Placed]:
     one) of integers or truth values, at most `LARGEST_LIST` of them, or one real number. ONNX Runtime computes such
     nodes on the host on purpose: a kernel launch for a few numbers that the host needs anyway is slower. What has a
     batch axis beside its sequence axis has two axes and is no list, so token ids, masks and activations always count.
+    ``integers_on_host``: of a provider without kernels for integers; what gives integers or truth values alone is none,
+    of any size, nor are copies and casts, which such nodes need.
     """
-    return [one for one in placed if _foreign(one, wanted) and not _shape_arithmetic(one)]
+
+    def on_host(one: Placed) -> bool:
+        moved = one.op_type == "Cast" or one.op_type.startswith("Memcpy")
+        return moved or all(dtype in _COUNTED for dtype, _ in one.outputs)
+
+    found = [one for one in placed if _foreign(one, wanted) and not _shape_arithmetic(one)]
+    return [one for one in found if not (integers_on_host and on_host(one))]
 
 
 def _foreign(one: Placed, wanted: str) -> bool:

@@ -15,6 +15,7 @@ from posexport.errors import PosexportError
 from posexport.runtime import denormals as thread_state
 from posexport.system.extras import require, runtime_conflict
 from posexport.system.machine import saturates
+from posexport.targets.plugins import devices, is_plugin
 from posexport.targets.provider_options import CAPTURES
 from posexport.targets.providers import DEFAULT_PROVIDER, Provider, provider_named
 
@@ -65,7 +66,7 @@ def make_session(
     import onnxruntime
 
     record = provider_named(provider)
-    told = record.told(provider_options)
+    told = {**record.told(provider_options), **record.pool(threads)}
     if isinstance(model, Path) and not model.is_file():
         raise PosexportError(f"{model} does not exist or is not a file; give an ONNX model")
     options = _session_options(threads, level, profile, spinning)
@@ -73,10 +74,15 @@ def make_session(
         options.add_session_config_entry(name, value)
     if weights is not None:
         options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(weights))
-    if record.ort_name not in onnxruntime.get_available_providers():
+    by_name: dict[str, Any] = {}
+    if is_plugin(record):
+        options.add_provider_for_devices(devices(record), told)
+    elif record.ort_name in onnxruntime.get_available_providers():
+        by_name = {"providers": [(record.ort_name, told)], "enable_fallback": 0}
+    else:
         raise PosexportError(
             f"{record.ort_name} was asked for, but the installed onnxruntime {onnxruntime.__version__} is built "
-            f"without it; {runtime_conflict() or f'install {record.package} in its place'}"
+            f"without it; {runtime_conflict() or record.install}"
         )
     record.prepare()
     if _quiet:
@@ -86,8 +92,7 @@ def make_session(
             session = onnxruntime.InferenceSession(
                 model if isinstance(model, bytes) else str(model),
                 options,
-                providers=[(record.ort_name, told)],
-                enable_fallback=0,
+                **by_name,
             )
     except Exception as err:
         raise _explained(err, model, record) from err

@@ -1,10 +1,11 @@
 """A bundle that is open: checked files, checked model, checked inputs."""
 
 import functools
+import importlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +27,9 @@ from posexport.runtime.scores import ScoreMethods
 from posexport.runtime.texts import TOKENIZER, Texts, banned_tokens, end_tokens, start_token
 from posexport.spec import PRESENT, InputSpec, OutputSpec
 from posexport.targets.providers import PROVIDERS
+
+if TYPE_CHECKING:
+    from posexport.parity.sample.check import SelfCheck
 
 
 class Session(ScoreMethods):
@@ -92,6 +96,16 @@ class Session(ScoreMethods):
         if options is not None:
             self._kept.trim()
         return dict(zip(names, values, strict=True))
+
+    def self_check(self) -> "SelfCheck":
+        """Whether this session gives the right answers here: those of the sample that the bundle carries.
+
+        A report, true where they are right; ``failure_location`` names the first part of the graph that is not.
+        Raises PosexportError for a bundle without a sample.
+        """
+        check = importlib.import_module("posexport.parity.sample.check")  # it stands on this package
+        report: SelfCheck = check.self_check(self._directory, self._manifest, self._chain, self._provider)
+        return report
 
     def prepare(self, *, images: Any = None, audio: Any = None, **options: Any) -> dict[str, NDArray[Any]]:
         """The arrays that `run` takes for pictures or for sounds, as the checkpoint's own processor prepares them.
@@ -229,8 +243,12 @@ class Session(ScoreMethods):
         )
 
     def _cache(self, bundle_ports: Ports, encoder_feeds: Mapping[str, NDArray[Any]], rows: int, room: int) -> Cache:
-        provider = next(each.name for each in PROVIDERS.values() if each.ort_name == self.providers[0])
-        return Cache(self._chain, bundle_ports, rows=rows, room=room, fixed=dict(encoder_feeds), provider=provider)
+        fixed = dict(encoder_feeds)
+        return Cache(self._chain, bundle_ports, rows=rows, room=room, fixed=fixed, provider=self._provider)
+
+    @property
+    def _provider(self) -> str:
+        return next(each.name for each in PROVIDERS.values() if each.ort_name == self.providers[0])
 
     def render_chat(self, messages: Sequence[Message]) -> str:
         """The prompt that the bundle's chat template makes of messages, special tokens and the answer's start included.

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from posexport.errors import PosexportError
-from posexport.targets import cuda
+from posexport.targets import cuda, plugins
 from posexport.targets.dtypes import DType
 from posexport.targets.provider_options import CUDA_OPTIONS, ProviderOption, ort_options
 
@@ -23,17 +23,23 @@ class Provider:
         name: what ``--target`` and ``--provider`` accept.
         label: what sentences call it.
         ort_name: ONNX Runtime's name for it.
-        package: the wheel that is built with it.
+        package: the wheel that is built with it, or of a plug-in that wheel.
+        extra: of posexport, which installs it.
+        plugin: the module of a wheel that brings it to plain ONNX Runtime; empty where there is none.
+        is_target: graphs can be converted for it; else it runs portable ones.
         options: of every session on it.
         choices: what users may choose of a session, by name.
         device: where its nodes keep their outputs, as ONNX Runtime calls it (`HOST`: the host's memory).
         built_in: every build of ONNX Runtime has it, and it always loads.
+        types: names of the element types that it computes in, where no kernel table says so.
         widened: names of element types whose nodes it computes in float32, with casts before and after them.
         preferred: by family of lowerings (`posexport.lowering.plan`), their names in order of preference; a family
             that is not named keeps its own order.
         unprofitable: graph passes that apply and are left out for it -> why.
         accuracy_level: of MatMulNBits, and of those that sessions make of DequantizeLinear and MatMul; 4: activations
             become int8 in its kernels, 0: they stay as they are.
+        integers_on_host: its kernels are of real numbers; nodes that give integers or truth values run on the host.
+        threads_option: ONNX Runtime's option that takes the number of threads, where it has a pool of its own.
         bias_multiples: name of an element type -> of what queries and keys must be a multiple, so that attention with a
             bias is fused.
         prepare: called before a session is made.
@@ -44,14 +50,20 @@ class Provider:
     label: str
     ort_name: str
     package: str
+    extra: str = ""
+    plugin: str = ""
+    is_target: bool = True
     options: Mapping[str, str] = field(default_factory=dict)
     choices: Mapping[str, ProviderOption] = field(default_factory=dict)
     device: str = HOST
     built_in: bool = False
+    types: frozenset[str] = frozenset()
     widened: frozenset[str] = frozenset()
     preferred: Mapping[str, Sequence[str]] = field(default_factory=dict)
     unprofitable: Mapping[str, str] = field(default_factory=dict)
     accuracy_level: int = 0
+    integers_on_host: bool = False
+    threads_option: str = ""
     bias_multiples: Mapping[str, int] = field(default_factory=dict)
     prepare: Callable[[], None] = lambda: None
     load_failure: Callable[[str], str | None] = lambda _: None
@@ -60,6 +72,15 @@ class Provider:
         """ONNX Runtime's options of a session for which users chose ``given``; PosexportError for a bad choice."""
         return {**self.options, **ort_options(self.label, self.choices, given)}
 
+    def pool(self, threads: int) -> dict[str, str]:
+        """ONNX Runtime's options for so many threads, where the provider has a pool of its own; 0: it decides."""
+        return {self.threads_option: str(threads)} if self.threads_option and threads else {}
+
+    @property
+    def install(self) -> str:
+        """What to do where it is not installed."""
+        return f"pip install 'posexport[{self.extra}]'" if self.extra else f"install {self.package} in its place"
+
     @property
     def waits_to_branch(self) -> bool:
         """The host waits for the device before it takes a branch of an ``If`` whose condition was computed there."""
@@ -67,7 +88,7 @@ class Provider:
 
     def computes(self, dtype: DType) -> bool:
         """Whether it computes graphs of that floating-point type in that type: it multiplies matrices of it."""
-        return self.has_kernel("MatMul", "", _OPSET, dtype)
+        return dtype.name in self.types or self.has_kernel("MatMul", "", _OPSET, dtype)
 
     def loads(self, dtype: DType) -> bool:
         """Whether graphs of that floating-point type run on it, in that type or in float32."""
@@ -133,8 +154,47 @@ CUDA = register(
         load_failure=cuda.load_failure,
     )
 )
+WEBGPU = register(
+    Provider(
+        name="webgpu",
+        label="WebGPU",
+        ort_name="WebGpuExecutionProvider",
+        package="onnxruntime-ep-webgpu",
+        extra="webgpu",
+        plugin="onnxruntime_ep_webgpu",
+        is_target=False,
+        # float16 where the adapter has shader-f16: a session on another one does not open
+        types=frozenset({"float32", "float16"}),
+        integers_on_host=True,
+        load_failure=plugins.no_device("a GPU with a driver for Vulkan, Metal or Direct3D 12"),
+    )
+)
+OPENVINO = register(
+    Provider(
+        name="openvino",
+        label="OpenVINO",
+        ort_name="OpenVINOExecutionProvider",
+        package="onnxruntime-ep-openvino",
+        extra="openvino",
+        plugin="onnxruntime_ep_openvino",
+        is_target=False,
+        # left alone, it computes in bfloat16 on processors that have it: an error of 0.7% of the largest element
+        options={"load_config": '{"CPU": {"INFERENCE_PRECISION_HINT": "f32"}}'},
+        types=frozenset({"float32"}),
+        widened=frozenset({"float16"}),
+        threads_option="num_of_threads",
+        load_failure=plugins.no_device(
+            "an Intel processor (on another one pip install onnxruntime-openvino in place of onnxruntime)"
+        ),
+    )
+)
 #: the provider where nobody asks for one
 DEFAULT_PROVIDER = CPU.name
+
+
+def targets() -> dict[str, Provider]:
+    """Those that graphs can be converted for, by name."""
+    return {name: provider for name, provider in PROVIDERS.items() if provider.is_target}
 
 
 def provider_named(name: str) -> Provider:

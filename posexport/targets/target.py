@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Literal
 
 from posexport.errors import PosexportError
 from posexport.targets.dtypes import MODEL_DTYPE, DType
-from posexport.targets.providers import PROVIDERS, Provider
+from posexport.targets.providers import Provider, targets
 
 #: the domain of ONNX Runtime's own operators
 MICROSOFT = "com.microsoft"
@@ -20,7 +20,7 @@ BLOCKED_OPSET = 21
 #: the target of graphs of standard operators, for any runtime
 PORTABLE = "portable"
 #: what ``--target`` accepts
-TARGETS = (PORTABLE, *PROVIDERS)
+TARGETS = (PORTABLE, *targets())
 if TYPE_CHECKING:  # mypy takes no computed Literal; msgspec validates by it
     TargetName = str
 else:
@@ -53,13 +53,13 @@ class Target:
     keep_float: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.name not in (PORTABLE, *PROVIDERS):
-            raise PosexportError(f"unknown target {self.name!r}; known: {', '.join((PORTABLE, *PROVIDERS))}")
+        if self.name not in (PORTABLE, *targets()):
+            raise PosexportError(f"unknown target {self.name!r}; known: {', '.join((PORTABLE, *targets()))}")
 
     @property
     def provider(self) -> Provider | None:
         """The provider that the graph is for; None for a portable one."""
-        return PROVIDERS.get(self.name)
+        return targets().get(self.name)
 
     @property
     def microsoft(self) -> bool:
@@ -88,7 +88,7 @@ class Target:
         """Why an operator of ONNX Runtime's cannot be used; None where it can."""
         if self.microsoft:
             return None
-        return f"{what} is ONNX Runtime's own operator; use --target {' or '.join(PROVIDERS)}"
+        return f"{what} is ONNX Runtime's own operator; use --target {' or '.join(targets())}"
 
     def needs_kernel(self, operator: str, domain: str = "") -> str | None:
         """Why the provider cannot compute ``operator`` in the graph's type; None where it can, and for any runtime."""

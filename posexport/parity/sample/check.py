@@ -1,19 +1,28 @@
 """A bundle's stored sample, checked. Imports no torch."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from posexport.bundle.manifest import SAMPLE, model_of
+import msgspec
+
+from posexport.bundle.manifest import SAMPLE, Manifest, model_of
+from posexport.bundle.read import read as read_manifest
+from posexport.bundle.variants import variant_file
 from posexport.parity.engine import prove
+from posexport.parity.placement import Placement
+from posexport.parity.proof import Check
 from posexport.parity.report.report import Report
 from posexport.parity.sample.header import read
+from posexport.parity.sample.locate import SampleLocation
 from posexport.parity.sample.proof import sample_proof
 from posexport.parity.subjects.half import emulated_if, loads, widened_parts
-from posexport.parity.subjects.runner import Runner
+from posexport.parity.subjects.runner import Opened, Runner
+from posexport.runtime.chain import Chain
 from posexport.spec import PartSpec
 from posexport.targets.precisions import PRECISIONS
-from posexport.targets.providers import DEFAULT_PROVIDER
+from posexport.targets.providers import DEFAULT_PROVIDER, provider_named
 
 
 def check_sample(
@@ -28,6 +37,9 @@ def check_sample(
     emulate: bool = False,
 ) -> Report:
     """Run a bundle's model, or its ``parts``, on its stored sample. Needs NumPy and ONNX Runtime only.
+
+    Where an answer is wrong, the report names the first node that is (`posexport.parity.sample.locate`); nodes that ran
+    on another provider than the one asked for are findings.
 
     ``tolerance``: the largest error that passes, in place of what the sample says.
     ``emulate``: a copy runs that computes in float32 and rounds, as it does where the provider has no arithmetic of the
@@ -47,4 +59,38 @@ def check_sample(
             threads=threads,
             provider_options=provider_options,
         )
-        return prove(sample_proof(header, tensors, runner, provider=provider, tolerance=tolerance, emulated=emulated))
+        proof = sample_proof(header, tensors, runner, provider=provider, tolerance=tolerance, emulated=emulated)
+        if emulated:
+            return prove(proof)
+        options = {"threads": threads, "provider_options": provider_options}
+        checks: list[Check] = [SampleLocation(model, tuple(parts), options)]
+        if not provider_named(provider).built_in:
+            checks.append(Placement(runner, model, tuple(parts)))
+        return prove(replace(proof, checks=checks))
+
+
+class SelfCheck(Report, frozen=True, kw_only=True):
+    """What a session's `self_check` returns: the report on the stored sample, true where all answers are right."""
+
+    def __bool__(self) -> bool:
+        """Whether the answers are right."""
+        return self.passed
+
+    def __str__(self) -> str:
+        """The table of points, and what is wrong."""
+        return self.to_text()
+
+
+def self_check(directory: Path, manifest: Manifest, chain: Chain, provider: str) -> SelfCheck:
+    """The answers of the bundle in ``directory``, opened as ``chain`` on ``provider``, against those of its sample.
+
+    Raises PosexportError where the sample is missing or damaged.
+    """
+    first = read_manifest(directory).precision
+    header, tensors = read(
+        directory / variant_file(SAMPLE, None if manifest.precision == first else manifest.precision)
+    )
+    proof = sample_proof(header, tensors, Opened(chain, [spec.name for spec in header.outputs]), provider=provider)
+    model = model_of(directory, manifest.parts)
+    report = prove(replace(proof, checks=[SampleLocation(model, tuple(manifest.parts))]))
+    return msgspec.convert(report, SelfCheck, from_attributes=True)

@@ -1,10 +1,11 @@
 """The sample in a bundle, ``parity.safetensors``: proof on a machine without PyTorch. Imports no torch.
 
 At most 8 points over lengths, batches and paddings, the limit among them; one of the 8 is the length guard's rejection,
-where there is a limit. For each point: its inputs, and of every output the float64 truth, rounded to float32, at 64
-seeded tokens (that are not padding) x 64 seeded channels, or at fewer where outputs are many (the caches of many
-layers). The header holds each output's scale max |y64|, PyTorch's own error and the tolerance at that length. At most
-2 MB.
+where there is a limit, one is padded, and of a decoder one goes through the KV cache in several calls. For each point:
+its inputs, and of every output the float64 truth, rounded to float32, at 64 seeded tokens (that are not padding) x 64
+seeded channels, or at fewer where outputs are many (the caches of many layers). The header holds each output's scale
+max |y64|, PyTorch's own error and the tolerance at that length. At most 2 MB. Every language reads it: 8 bytes with the
+size of a JSON header, the header, and little-endian arrays (``examples/self-check.mjs``).
 """
 
 from collections.abc import Sequence

@@ -1,7 +1,7 @@
 """Gathers a bundle's sample while its proof runs, and writes it. Imports no torch."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -153,7 +153,20 @@ def _choice(
                 chosen.append(point)
                 budget -= size
                 break
-    return chosen, picks
+    chosen = _with(chosen, points, lambda point: point.padding != "none")
+    return _with(chosen, points, lambda point: bool(point.calls)), picks
+
+
+def _with(chosen: list[GridPoint], points: Sequence[GridPoint], has: Callable[[GridPoint], bool]) -> list[GridPoint]:
+    """``chosen``, of which one ``has`` something, if any of ``points`` does: the shortest that can be replaced is."""
+    if any(map(has, chosen)):
+        return chosen
+    for old in sorted(chosen, key=lambda point: (point.padding != "none", point.length)):
+        alike = [new for new in points if has(new) and new.length == old.length and new.batch <= old.batch]
+        if alike:
+            new = max(alike, key=lambda point: (point.batch, point.padding == old.padding))
+            return [new if point is old else point for point in chosen]
+    return chosen
 
 
 def _output_size(outputs: Sequence[OutputSpec], points: int, picks: int) -> int:

@@ -1,7 +1,7 @@
 """The model as ONNX Runtime runs it: outputs, or the reason why there are none. Imports no torch."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -30,6 +30,30 @@ Make = Callable[[Path | bytes], "InferenceSession"]
 
 class RunError(Exception):
     """ONNX Runtime raised: its message, on one line."""
+
+
+def typed(feeds: Feeds, types: Mapping[str, str]) -> Feeds:
+    """The arrays in the types that a model declares, by ONNX Runtime's names."""
+    dtypes = {name: BY_ORT_TYPE[types[name]].name for name in feeds if types[name] in BY_ORT_TYPE}
+    with np.errstate(over="ignore"):  # what is beyond float16, in unused slots of a cache, is infinite there
+        return {name: np.asarray(array, dtype=dtypes.get(name)) for name, array in feeds.items()}
+
+
+@dataclass(frozen=True)
+class Opened:
+    """The graphs of an open session, asked for ``outputs``."""
+
+    chain: Chain
+    outputs: Sequence[str]
+
+    def __call__(self, feeds: Feeds) -> list[Array]:
+        """The outputs; RunError with ONNX Runtime's message."""
+        try:
+            return self.chain.run(self.outputs, typed(feeds, self.chain.types))
+        except MemoryError:
+            raise
+        except Exception as err:  # onnxruntime's exceptions share no base class of their own
+            raise RunError(" ".join(str(err).split())) from err
 
 
 class Runner:
@@ -88,9 +112,7 @@ class Runner:
 
     def feeds(self, feeds: Feeds) -> Feeds:
         """The arrays in the types that the model declares."""
-        dtypes = {name: BY_ORT_TYPE[self.types[name]].name for name in feeds if self.types[name] in BY_ORT_TYPE}
-        with np.errstate(over="ignore"):  # what is beyond float16, in unused slots of a cache, is infinite there
-            return {name: np.asarray(array, dtype=dtypes.get(name)) for name, array in feeds.items()}
+        return typed(feeds, self.types)
 
     def __call__(self, feeds: Feeds) -> list[Array]:
         """The outputs in the order asked for; RunError with ONNX Runtime's message."""

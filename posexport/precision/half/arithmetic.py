@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from posexport.errors import PosexportError
 from posexport.targets.dtypes import BY_PRECISION, FLOAT32
-from posexport.targets.providers import PROVIDERS
+from posexport.targets.providers import targets
 from posexport.targets.target import PORTABLE, Target
 
 #: a provider with a kernel for any of these computes in a type
@@ -37,7 +37,7 @@ def remarks(target: Target) -> tuple[str, ...]:
             f"on {target.provider.label} {target.dtype.name} halves the file and brings no speed: ONNX Runtime "
             "multiplies matrices in float32 there",
         )
-    unable = [p.label for p in PROVIDERS.values() if not computes(replace(target, name=p.name))]
+    unable = [p.label for p in targets().values() if not computes(replace(target, name=p.name))]
     if target.name == PORTABLE and unable:
         return (
             f"{target.dtype.name} does not run on {' and '.join(unable)}: ONNX Runtime has no kernels for it there",

@@ -1,0 +1,281 @@
+"""Where a wrong answer at a stored point starts: the first node that computes another value than the reference does.
+
+What is right inside the graph is not stored. It is what the CPU provider of the same machine computes without graph
+optimisations, provided that its outputs agree with the sample's float64 answers; where it is the CPU that is wrong, or
+does not run the graph, it is what onnx's reference evaluator computes with NumPy. Imports no torch.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+
+from posexport.errors import PosexportError
+from posexport.parity.calls import in_calls
+from posexport.parity.criterion import Array
+from posexport.parity.grid.inputs import Feeds
+from posexport.parity.locate.graph_values import scopes
+from posexport.parity.proof import Case, Outcome, Proof, Value
+from posexport.parity.report.report import Report
+from posexport.parity.subjects.runner import RunError, Runner
+from posexport.runtime.chain import taken_by
+from posexport.runtime.providers import LEVELS, bundle_session
+from posexport.spec import Interface, PartSpec
+from posexport.targets.providers import CPU, provider_named
+
+if TYPE_CHECKING:
+    from onnx import ModelProto, NodeProto
+
+#: beyond it a score is masked: only how it is masked would be compared
+_MASKED = 1e29
+#: protobuf cannot hold more, and NumPy would take long
+_LARGEST = 1_500_000_000
+_NOWHERE = "It could not be located"
+#: of a hook of PyTorch's, in the place of a module
+_NO_MODULE = "_empty_nn_module"
+
+Values = dict[str, Array]
+#: the outputs, and every value inside, for inputs
+Compute = Callable[[Feeds], Values]
+
+
+@dataclass(frozen=True)
+class SampleLocation:
+    """The check: at which node the shortest wrong point starts. Of ``parts`` ``model`` is the directory of their files.
+
+    ``options``: of the sessions, as `posexport.runtime.providers.make_session` takes them.
+    """
+
+    model: Path
+    parts: Sequence[PartSpec] = ()
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def __call__(self, proof: Proof, outcome: Outcome, report: Report) -> Report:
+        """The report with a sentence, where a value is wrong."""
+        wrong = [value for value in outcome.values if _off(value, outcome)]
+        if not wrong:
+            return report
+        value = min(wrong, key=lambda v: (len(v.point.calls), v.point.length, v.point.padding != "none"))
+        allowed = min(outcome.tolerances[w.point.length, w.truth.output] for w in wrong if w.point == value.point)
+        try:
+            sentence = self._located(proof, value, allowed)
+        except (RunError, PosexportError) as err:
+            sentence = f"{_NOWHERE}: {err}."
+        except ModuleNotFoundError as err:  # a machine that runs bundles need not have onnx
+            sentence = f"{_NOWHERE}: taking the graph apart needs {err.name}, which is not installed."
+        return msgspec.structs.replace(report, failure_location=sentence)
+
+    def _located(self, proof: Proof, wrong: Value, allowed: float) -> str:
+        case = proof.reference.case(wrong.point)
+        graphs = [_exposed(file) for file in self._files()]
+        provider = provider_named(proof.about.provider)
+        subject = partial(self._computed, graphs, provider=provider.name)
+        named, right, feeds = self._reference(proof, graphs, case, wrong, allowed)
+        values = subject(feeds)
+        compared = 0
+        for before, graph in enumerate(graphs):
+            for node, module in _placed(graph.proto):
+                for name in node.output:
+                    key = f"{before}/{name}"
+                    if key not in right or key not in values:
+                        continue
+                    compared += 1
+                    off = _error(values[key], right[key])
+                    if not off <= allowed:
+                        return (
+                            f"It starts at {_described(node, module)}: off by {off:.1e}, where {allowed:.1e} is "
+                            f"allowed; the {compared - 1} values before it are right. Right is what {named}."
+                        )
+        return self._by_level(proof, case, wrong, allowed, compared)
+
+    def _files(self) -> list[Path]:
+        # it looks at one call
+        files = [self.model / part.file for part in self.parts] or [self.model]
+        return list(dict.fromkeys(files))
+
+    def _reference(
+        self, proof: Proof, graphs: "Sequence[_Exposed]", case: Case, wrong: Value, allowed: float
+    ) -> tuple[str, Values, Feeds]:
+        """What it is, its values, and the inputs of the one call that is looked at."""
+        ways: list[tuple[str, Compute]] = []
+        if proof.about.provider != CPU.name:
+            ways.append(
+                (
+                    "the CPU provider computes here, whose answers agree with the sample's",
+                    partial(self._computed, graphs, provider=CPU.name),
+                )
+            )
+        if sum(graph.size for graph in graphs) <= _LARGEST:
+            ways.append(("NumPy computes (onnx.reference)", partial(self._by_numpy, graphs)))
+        reasons = []
+        for named, compute in ways:
+            try:
+                values, feeds = _agreeing(compute, proof.model, case, wrong, allowed)
+            except (RunError, PosexportError) as err:
+                reasons.append(str(err))
+                continue
+            if values is not None:
+                return named, values, feeds
+            reasons.append(f"what {named.partition(',')[0]} is wrong too")
+        raise PosexportError(f"{'; '.join(reasons) or 'the model is too large'}; verify it with --against SOURCE")
+
+    def _computed(self, graphs: "Sequence[_Exposed]", feeds: Feeds, *, provider: str) -> Values:
+        """Every value, by ``number of the graph/name``; outputs of the whole by their names too."""
+        options = dict(self.options) if provider != CPU.name else {}
+
+        def run(graph: _Exposed, inputs: Feeds) -> Values:
+            names = graph.outputs
+            make = partial(
+                bundle_session, **options, provider=provider, level="disable", spinning=False, weights=graph.path.parent
+            )
+            runner = Runner(graph.serialized, inputs=list(inputs), outputs=names, make=make)
+            return dict(zip(names, runner(inputs), strict=True))
+
+        return self._whole(graphs, feeds, run)
+
+    def _by_numpy(self, graphs: "Sequence[_Exposed]", feeds: Feeds) -> Values:
+        import onnx
+        from onnx.reference import ReferenceEvaluator
+
+        def run(graph: _Exposed, inputs: Feeds) -> Values:
+            proto = onnx.ModelProto.FromString(graph.serialized)
+            onnx.load_external_data_for_model(proto, str(graph.path.parent))
+            try:
+                found = ReferenceEvaluator(proto).run(None, dict(inputs))
+            except Exception as err:  # its exceptions share no class; an operator that it does not have is one
+                raise RunError(f"onnx.reference does not run this graph: {' '.join(str(err).split())[:200]}") from err
+            return dict(zip(graph.outputs, map(np.asarray, found), strict=True))
+
+        return self._whole(graphs, feeds, run)
+
+    def _whole(self, graphs: "Sequence[_Exposed]", feeds: Feeds, run: "Callable[[_Exposed, Feeds], Values]") -> Values:
+        if not self.parts:
+            (graph,) = graphs
+            found = run(graph, _typed(graph, feeds))
+            return {f"0/{name}": value for name, value in found.items()} | found
+        by_path = {graph.path: (number, graph) for number, graph in enumerate(graphs)}
+        known, values = dict(feeds), Values()
+        for part in self.parts:
+            if part.when == "later":
+                continue
+            number, graph = by_path[self.model / part.file]
+            found = run(graph, _typed(graph, taken_by(part.inputs, part.input_names, known)))
+            known |= {whole: found[inner] for inner, whole in part.output_names.items()}
+            values |= {f"{number}/{name}": value for name, value in found.items()}
+        return values | {name: array for name, array in known.items() if name not in feeds}
+
+    def _by_level(self, proof: Proof, case: Case, wrong: Value, allowed: float, compared: int) -> str:
+        """Which of ONNX Runtime's optimisations is at fault, where none of the values is wrong without them."""
+        for level in LEVELS:
+            runner = Runner.of(
+                proof.model, self.model, self.parts, **self.options, provider=proof.about.provider, level=level
+            )
+            y = in_calls(runner, case.feeds, proof.model, wrong.point.calls)
+            names = [spec.name for spec in proof.model.outputs]
+            if not wrong.truth.measure(y[names.index(wrong.truth.output)]).error <= allowed:
+                made = "with its own kernels alone" if level == "disable" else f"from level {level} on"
+                return (
+                    f"All {compared} values are right one by one, the answer is wrong {made}: at fault is one of ONNX "
+                    f"Runtime's graph optimisations for {provider_named(proof.about.provider).label}."
+                )
+        return f"{_NOWHERE}: all {compared} values are right without optimisations, and so are the answers now."
+
+
+@dataclass(frozen=True)
+class _Exposed:
+    """A graph of which every value is an output, functions inlined."""
+
+    path: Path
+    proto: "ModelProto"
+    serialized: bytes
+    outputs: list[str]
+
+    @property
+    def size(self) -> int:
+        """Bytes of the file and of those beside it."""
+        return sum(file.stat().st_size for file in self.path.parent.glob(f"{self.path.name}*"))
+
+
+def _exposed(path: Path) -> _Exposed:
+    import onnx
+    from onnx import inliner
+
+    proto = onnx.load(str(path), load_external_data=False)
+    proto = inliner.inline_local_functions(proto) if proto.functions else proto
+    known = {value.name for value in proto.graph.output}
+    for node in proto.graph.node:
+        for name in node.output:
+            if name and name not in known and node.op_type != "Constant":
+                proto.graph.output.append(onnx.ValueInfoProto(name=name))
+    return _Exposed(path, proto, proto.SerializeToString(), [value.name for value in proto.graph.output])
+
+
+def _typed(graph: _Exposed, feeds: Mapping[str, Array]) -> Values:
+    """Those that the graph takes, in its types."""
+    import onnx
+
+    types = {value.name: value.type.tensor_type.elem_type for value in graph.proto.graph.input}
+    return {
+        name: np.asarray(array, dtype=onnx.helper.tensor_dtype_to_np_dtype(types[name]))
+        for name, array in feeds.items()
+        if name in types
+    }
+
+
+def _agreeing(
+    compute: Compute, model: Interface, case: Case, wrong: Value, allowed: float
+) -> tuple[Values | None, Feeds]:
+    """The values of the last call, and its inputs; None where the answers are wrong here too."""
+    last: list[tuple[Feeds, Values]] = []
+    names = [spec.name for spec in model.outputs]
+
+    def run(feeds: Feeds) -> list[Array]:
+        values = compute(feeds)
+        last[:] = [(feeds, values)]
+        return [values[name] for name in names]
+
+    outputs = in_calls(run, case.feeds, model, wrong.point.calls)
+    ((feeds, values),) = last
+    errors = [truth.measure(y).error for truth, y in zip(case.truths, outputs, strict=True)]
+    return (values if max(errors) <= allowed else None), feeds
+
+
+def _off(value: Value, outcome: Outcome) -> bool:
+    if value.measured is None:
+        return False  # it did not run: its message says more
+    return not value.measured.error <= outcome.tolerances[value.point.length, value.truth.output]
+
+
+def _error(y: Array, right: Array) -> float:
+    """The largest difference, as a share of the largest number; of integers and truth values how many differ."""
+    if y.shape != right.shape:
+        return np.inf
+    if right.dtype.kind not in "fV":
+        return float((y != right).mean()) if right.size else 0.0
+    y, right = y.astype(np.float64), right.astype(np.float64)
+    masked = (np.abs(right) > _MASKED) & (np.abs(y) > _MASKED) & (np.sign(y) == np.sign(right))
+    counts = ~(masked | (np.isnan(y) & np.isnan(right)))
+    scale = float(np.abs(right[np.abs(right) <= _MASKED]).max(initial=0.0))
+    gap = float(np.abs(y[counts] - right[counts]).max(initial=0.0))
+    return gap if not scale else gap / scale
+
+
+def _placed(model: "ModelProto") -> Iterator[tuple["NodeProto", str]]:
+    """Every node with the module that it was traced in, or that the node before it was."""
+    module = ""
+    for node in model.graph.node:
+        if inside := [path for path in scopes(node) if not path.startswith(_NO_MODULE)]:
+            module = inside[-1]
+        yield node, module
+
+
+def _described(node: "NodeProto", module: str) -> str:
+    function = re.match(r"_inlfunc_([A-Za-z]\w*?)_", next(iter(node.output), ""))
+    inside = f", in {function[1]}" if function else ""
+    where = f", in {module}" if module else ""
+    return f"node {node.name or node.output[0]} ({node.op_type}{inside}){where}"
