@@ -70,6 +70,8 @@ def remarks(files: Mapping[str, Path]) -> list[str]:
     if settings is None or (name := type_of(settings, files)) is None:
         return []
     if name not in EXTRACTORS:
+        if not {"do_resize", "image_mean", "size"}.isdisjoint(settings):
+            return []  # an image processor by its older name, such as ViTFeatureExtractor
         return [f"sound is not prepared: {unsupported(name)}"]
     try:
         extractor = extractor_of(name, settings)

@@ -1,1 +1,44 @@
-"""Image processors: pictures as ``pixel_values``, as preprocessor_config.json says. NumPy and Pillow."""
+"""Image processors: pictures as ``pixel_values``, as preprocessor_config.json says. NumPy and Pillow.
+
+Each processor of transformers is a class of settings with its defaults (`posexport.images.registry`); values are those
+of transformers' PIL backend, bit by bit.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
+
+from posexport.bundle.manifest import Manifest
+from posexport.bundle.read import locate
+from posexport.errors import PosexportError
+from posexport.images.folder import FILES, read_processor, remarks
+from posexport.system import extras
+
+__all__ = ["open_processor", "remarks"]
+
+
+def open_processor(directory: Path, manifest: Manifest) -> Callable[..., dict[str, NDArray[Any]]]:
+    """``processor(images, **settings)`` of a bundle: the arrays that its graph takes, such as ``pixel_values``.
+
+    ``images``: one picture or a list of them (`posexport.images.pictures`). ``settings``: those of
+    preprocessor_config.json by name, in place of the file's.
+
+    Raises:
+        PosexportError: a bundle without preprocessor_config.json, a processor that is not known, settings that
+            contradict each other, or Pillow is missing.
+    """
+    extras.require("preparing pictures", "PIL")
+    contents = {name: locate(directory, name).read_bytes() for name in FILES if name in manifest.files}
+    processor = read_processor(contents, str(directory))
+    if processor is None:
+        raise PosexportError(
+            f"{directory} does not say how pictures are prepared (an image processor in preprocessor_config.json); "
+            "convert a checkpoint that does, or give run the array pixel_values"
+        )
+
+    def prepare(images: Any, **settings: Any) -> dict[str, NDArray[Any]]:
+        return processor.changed(settings)(images)
+
+    return prepare
