@@ -344,6 +344,10 @@ class PairRules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     prompts: dict[str, str] = {}
     default_prompt: str | None = None
 
+    def activation_of(self, labels: int) -> str:
+        """The class of torch.nn that makes scores of so many logits."""
+        return self.activation or ("Sigmoid" if labels == 1 else "Identity")
+
 
 def as_metadata(value: object) -> str:
     """A string as it is, JSON of anything else."""

@@ -18,7 +18,7 @@ RotationName = Literal["at-write", "at-read"]
 #: whose model of a checkpoint is converted, where it is not posexport's definition
 Through = Literal["transformers"]
 #: what the directory looks like (`posexport.export.layouts`)
-LayoutName = Literal["bundle", "genai", "optimum", "transformers.js"]
+LayoutName = Literal["bundle", "genai", "optimum", "sentence-transformers", "transformers.js"]
 
 #: headings of the options in ``--help``
 SOURCE, LENGTHS, GRAPH, OUTPUT = "Source", "Lengths and KV cache", "Graph", "Output"
@@ -105,7 +105,7 @@ class Recipe(PrecisionOptions, frozen=True, kw_only=True, forbid_unknown_fields=
         LayoutName,
         Option(
             group=OUTPUT,
-            help="Whose files the directory looks like: posexport's own, onnxruntime-genai's, optimum's or "
-            "transformers.js'.",
+            help="Whose files the directory looks like: posexport's own, onnxruntime-genai's, optimum's, "
+            "sentence-transformers' or transformers.js'.",
         ),
     ] = "bundle"

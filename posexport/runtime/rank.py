@@ -30,7 +30,7 @@ def activated(
 ) -> Floats:
     """What ``activation_fn`` or the model's own activation makes of logits; [B] where there is one label."""
     labels = logits_BL.shape[1]
-    chosen = activation_fn or rules.activation or ("Sigmoid" if labels == 1 else "Identity")
+    chosen = activation_fn or rules.activation_of(labels)
     scores = activation(chosen)(logits_BL)
     return scores[:, 0] if labels == 1 and scores.ndim > 1 else scores
 

@@ -5,6 +5,7 @@ import msgspec
 from posexport.export.layouts.genai import GENAI
 from posexport.export.layouts.layout import Layout
 from posexport.export.layouts.optimum import OPTIMUM
+from posexport.export.layouts.sentence_transformers import SENTENCE_TRANSFORMERS
 from posexport.export.layouts.transformers_js import TRANSFORMERS_JS
 from posexport.options.recipe import LayoutName
 from posexport.sources.source import Source
@@ -14,6 +15,7 @@ LAYOUTS: dict[LayoutName, Layout] = {
     "bundle": Layout(),
     "genai": GENAI,
     "optimum": OPTIMUM,
+    "sentence-transformers": SENTENCE_TRANSFORMERS,
     "transformers.js": TRANSFORMERS_JS,
 }
 

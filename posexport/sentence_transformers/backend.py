@@ -1,0 +1,153 @@
+"""What the module for sentence-transformers computes, on NumPy arrays: texts to features, features to vectors or scores.
+
+The names of features are the library's (`sentence_transformers.base.modules.Module.forward`).
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeGuard
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from posexport.bundle.manifest import Manifest
+from posexport.errors import PosexportError
+from posexport.runtime.embed import EMBEDDING
+from posexport.runtime.load import load
+from posexport.runtime.rank import LOGITS
+from posexport.runtime.texts import Texts
+from posexport.spec import PROMPT_MASK, SEQUENCE, OutputSpec, PairRules, TextRules
+from posexport.targets.providers import DEFAULT_PROVIDER, PROVIDERS
+
+STATES, TOKENS, SCORES, PROMPT_LENGTH = "last_hidden_state", "token_embeddings", "scores", "prompt_length"
+MASK = "attention_mask"
+#: keyword arguments of `posexport.load` that a user may hand on
+OPTIONS = ("provider", "precision", "threads", "memory", "check", "provider_options")
+
+Text = str | Sequence[str]
+Arrays = dict[str, NDArray[Any]]
+
+
+class Backend:
+    """An open bundle, asked as sentence-transformers asks its first module."""
+
+    def __init__(self, directory: Path, options: Mapping[str, Any]) -> None:
+        """``options``: of `posexport.load`; a provider also by ONNX Runtime's name.
+
+        Raises:
+            PosexportError: an unknown option, or a bundle that gives neither vectors nor scores.
+        """
+        if unknown := sorted(set(options) - set(OPTIONS)):
+            raise PosexportError(
+                f"unknown option {', '.join(unknown)}; a bundle is opened with {', '.join(OPTIONS)} (in model_kwargs, "
+                "or as arguments of posexport.sentence_transformers.Transformer)"
+            )
+        self.directory = directory
+        self.session = load(directory, **{**options, "provider": _provider(options.get("provider"))})
+        self.manifest = self.session.manifest
+        self.outputs = _outputs(self.manifest)
+        self._lengths = [None if rules is None else rules.max_length for rules in self._rules]
+        self._texts = Texts(directory, self.manifest)
+
+    @property
+    def _rules(self) -> tuple[TextRules | None, PairRules | None]:
+        return self.manifest.text_rules, self.manifest.pair_rules
+
+    @property
+    def max_length(self) -> int | None:
+        """The tokens at which texts and pairs are cut, special tokens included; None: nowhere."""
+        stated = [length for length in (*self._lengths, self.manifest.limits.max_length) if length is not None]
+        return min(stated, default=None)
+
+    @max_length.setter
+    def max_length(self, length: int | None) -> None:
+        if length is not None and (isinstance(length, bool) or not isinstance(length, int) or length < 1):
+            raise PosexportError(f"max_seq_length must be at least 1, got {length!r:.60}; give a number of tokens")
+        text, pair = self._rules
+        changed = msgspec.structs.replace(
+            self.manifest,
+            text_rules=msgspec.structs.replace(text or TextRules(), max_length=length),
+            pair_rules=None if pair is None else msgspec.structs.replace(pair, max_length=length),
+        )
+        self._lengths = [length]
+        self._texts = Texts(self.directory, changed)
+
+    @property
+    def dimension(self) -> int | None:
+        """Elements of a vector; of scores the labels."""
+        names = {self.outputs[spec.name]: spec for spec in self.manifest.outputs if spec.name in self.outputs}
+        spec = names.get(EMBEDDING) or names.get(TOKENS) or names[SCORES]
+        size = spec.axes[-1]
+        return size if isinstance(size, int) else None
+
+    def preprocess(self, inputs: Sequence[Text], prompt: str | None) -> dict[str, Any]:
+        """Ids, mask and types of texts or of pairs of texts behind a prompt; with one also its ``prompt_length``."""
+        if not _pairs(inputs):
+            if odd := [text for text in inputs if not isinstance(text, str)]:
+                raise PosexportError(f"this bundle takes texts, or pairs of texts, got {odd[0]!r:.60}; give strings")
+            texts = [f"{prompt or ''}{text}" for text in inputs]
+            features: dict[str, Any] = {**self._texts.padded(self._texts.rows(texts, truncate=True))}
+        else:
+            features = {**self._texts.padded(self._pair_rows(inputs, prompt))}
+        if prompt:
+            features[PROMPT_LENGTH] = self._texts.prompt_length(prompt)
+        return features
+
+    def _pair_rows(self, pairs: Sequence[Sequence[str]], prompt: str | None) -> list[Any]:
+        rules = self.manifest.pair_rules
+        if rules is not None and rules.template is not None:
+            return self._texts.pairs([(first, second) for first, second in pairs], prompt)
+        return self._texts.pairs([(f"{prompt or ''}{first}", second) for first, second in pairs], None)
+
+    def forward(self, features: Mapping[str, Any]) -> Arrays:
+        """The bundle's outputs for ``features``, by the names that the library's further modules read."""
+        taken = [spec.name for spec in self.session.inputs]
+        feeds = {name: np.asarray(features[name]) for name in taken if name in features}
+        if PROMPT_MASK in taken and features.get(PROMPT_LENGTH) is not None:
+            mask_BT = feeds.get(MASK, np.ones_like(feeds[taken[0]]))
+            feeds[PROMPT_MASK] = mask_BT * (mask_BT.cumsum(1) <= int(np.ravel(features[PROMPT_LENGTH])[0]))
+        answers = self.session.run(feeds, outputs=list(self.outputs))
+        return {self.outputs[name]: array for name, array in answers.items()}
+
+
+def _pairs(inputs: Sequence[Text]) -> TypeGuard[Sequence[Sequence[str]]]:
+    """Whether inputs are pairs of texts; PosexportError for lists that are none."""
+    listed = [isinstance(each, tuple | list) for each in inputs]
+    if not any(listed):
+        return False
+    for number, each in enumerate(inputs):
+        if not listed[number] or len(each) != 2 or not all(isinstance(text, str) for text in each):
+            raise PosexportError(f"pair {number} must be two texts, got {each!r:.60}; give (query, document)")
+    return True
+
+
+def _provider(name: Any) -> str:
+    """The provider's name here; sentence-transformers' users say ONNX Runtime's."""
+    if name is None:
+        return DEFAULT_PROVIDER
+    return next((each.name for each in PROVIDERS.values() if each.ort_name == name), str(name))
+
+
+def _outputs(manifest: Manifest) -> dict[str, str]:
+    """What the library calls the outputs that it reads; PosexportError where there are none."""
+    names = {spec.name: name for spec in manifest.outputs if (name := _feature(spec, manifest)) is not None}
+    if not names:
+        given = ", ".join(spec.name for spec in manifest.outputs)
+        raise PosexportError(
+            f"this bundle is for {manifest.task} and gives {given}; sentence-transformers needs {EMBEDDING}, {STATES} "
+            "or the scores of a cross-encoder: convert it for --task sentence-embedding, features or "
+            "sequence-classification"
+        )
+    return names
+
+
+def _feature(spec: OutputSpec, manifest: Manifest) -> str | None:
+    if spec.name in (EMBEDDING, TOKENS):
+        return spec.name
+    if spec.name == STATES:
+        return TOKENS
+    if spec.name != LOGITS:
+        return None
+    # a SpladePooling behind the module takes logits of words
+    return TOKENS if SEQUENCE in spec.axes else SCORES
