@@ -1,9 +1,10 @@
-"""Texts drawn with a seed, and small tokenizers trained on them."""
+"""Texts drawn with a seed, small tokenizers trained on them, and weights."""
 
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import torch
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
 
@@ -66,3 +67,14 @@ def byte_level(
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, padding_side=side, pad_token="<pad>", bos_token="<s>", eos_token="</s>"
     )
+
+
+def randomise(model: torch.nn.Module, seed: int, scale: float) -> None:
+    """Weights at which positions, biases and normalisations all matter."""
+    rng = np.random.default_rng(seed)
+    for name, parameter in model.named_parameters():
+        noise = torch.from_numpy(rng.standard_normal(tuple(parameter.shape), dtype=np.float32))
+        norm = name.endswith("weight") and parameter.dim() == 1
+        parameter.data.copy_(
+            0.3 * noise + (0 if "gemma" in type(model).__name__.lower() else 1) if norm else scale * noise
+        )

@@ -20,20 +20,9 @@ import numpy as np
 import rerankers
 import sentence_embedders
 import torch
-from corpus import texts
+from corpus import randomise, texts
 
 LIBRARIES = ("sentence-transformers", "transformers", "torch", "tokenizers")
-
-
-def randomise(model: torch.nn.Module, seed: int, scale: float) -> None:
-    """Weights at which positions, biases and normalisations all matter."""
-    rng = np.random.default_rng(seed)
-    for name, parameter in model.named_parameters():
-        noise = torch.from_numpy(rng.standard_normal(tuple(parameter.shape), dtype=np.float32))
-        norm = name.endswith("weight") and parameter.dim() == 1
-        parameter.data.copy_(
-            0.3 * noise + (0 if "gemma" in type(model).__name__.lower() else 1) if norm else scale * noise
-        )
 
 
 #: of the corpus, the texts of golden answers: 1 to about 300 words

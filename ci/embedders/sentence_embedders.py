@@ -11,8 +11,8 @@ import numpy as np
 import transformers
 from corpus import byte_level, wordpiece
 from sentence_transformers import SentenceTransformer, SparseEncoder
-from sentence_transformers.base.modules import Dense, Normalize, Transformer
-from sentence_transformers.sentence_transformer.modules import Pooling
+from sentence_transformers.base.modules import Dense, Transformer
+from sentence_transformers.sentence_transformer.modules import Normalize, Pooling
 from sentence_transformers.sparse_encoder.modules import MLMTransformer, SpladePooling
 from torch import nn
 

@@ -1,4 +1,4 @@
-"""What the module for sentence-transformers computes, on NumPy arrays: texts to features, features to vectors or scores.
+"""What the module for sentence-transformers computes, on NumPy arrays: features of texts, then vectors or scores.
 
 The names of features are the library's (`sentence_transformers.base.modules.Module.forward`).
 """
@@ -131,7 +131,7 @@ def _provider(name: Any) -> str:
 
 def _outputs(manifest: Manifest) -> dict[str, str]:
     """What the library calls the outputs that it reads; PosexportError where there are none."""
-    names = {spec.name: name for spec in manifest.outputs if (name := _feature(spec, manifest)) is not None}
+    names = {spec.name: name for spec in manifest.outputs if (name := _feature(spec)) is not None}
     if not names:
         given = ", ".join(spec.name for spec in manifest.outputs)
         raise PosexportError(
@@ -142,7 +142,7 @@ def _outputs(manifest: Manifest) -> dict[str, str]:
     return names
 
 
-def _feature(spec: OutputSpec, manifest: Manifest) -> str | None:
+def _feature(spec: OutputSpec) -> str | None:
     if spec.name in (EMBEDDING, TOKENS):
         return spec.name
     if spec.name == STATES:

@@ -48,7 +48,6 @@ class Transformer(_input_module()):  # type: ignore[misc]
 
     #: a folder of its own, so that no file that the library writes is taken for one of the bundle's
     save_in_root = False
-    config_keys: list[str] = []
 
     def __init__(self, directory: str | os.PathLike[str], **options: Any) -> None:
         """Open the bundle in ``directory``.
@@ -177,7 +176,9 @@ class Transformer(_input_module()):  # type: ignore[misc]
             local_files_only=local_files_only,
         )
         if found is None:
-            raise PosexportError(f"{model_name_or_path} has no folder {subfolder}, in which modules.json has the bundle")
+            raise PosexportError(
+                f"{model_name_or_path} has no folder {subfolder}, in which modules.json has the bundle"
+            )
         module = cls(found, **{name: value for name, value in (model_kwargs or {}).items() if name not in _OF_HUB})
         _check_config(kwargs.get("config_kwargs") or {}, module)
         if length is not None:
