@@ -46,7 +46,7 @@ class Backend:
         self.directory = directory
         self.session = load(directory, **{**options, "provider": _provider(options.get("provider"))})
         self.manifest = self.session.manifest
-        self.outputs = _outputs(self.manifest)
+        self.outputs = outputs_of(self.manifest)
         self._lengths = [None if rules is None else rules.max_length for rules in self._rules]
         self._texts = Texts(directory, self.manifest)
 
@@ -129,9 +129,9 @@ def _provider(name: Any) -> str:
     return next((each.name for each in PROVIDERS.values() if each.ort_name == name), str(name))
 
 
-def _outputs(manifest: Manifest) -> dict[str, str]:
+def outputs_of(manifest: Manifest) -> dict[str, str]:
     """What the library calls the outputs that it reads; PosexportError where there are none."""
-    names = {spec.name: name for spec in manifest.outputs if (name := _feature(spec)) is not None}
+    names = {spec.name: name for spec in manifest.outputs if (name := _feature(spec, manifest)) is not None}
     if not names:
         given = ", ".join(spec.name for spec in manifest.outputs)
         raise PosexportError(
@@ -142,12 +142,14 @@ def _outputs(manifest: Manifest) -> dict[str, str]:
     return names
 
 
-def _feature(spec: OutputSpec) -> str | None:
+def _feature(spec: OutputSpec, manifest: Manifest) -> str | None:
     if spec.name in (EMBEDDING, TOKENS):
         return spec.name
     if spec.name == STATES:
         return TOKENS
     if spec.name != LOGITS:
         return None
-    # a SpladePooling behind the module takes logits of words
-    return TOKENS if SEQUENCE in spec.axes else SCORES
+    if SEQUENCE not in spec.axes:
+        return SCORES
+    # of words, which a SpladePooling behind the module takes
+    return TOKENS if manifest.task == "fill-mask" else None
