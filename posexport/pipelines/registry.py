@@ -38,7 +38,11 @@ TASKS = (
     PipelineTask("question-answering", "question_answering:QuestionAnswering", ("question-answering",)),
     PipelineTask("fill-mask", "fill_mask:FillMask", ("fill-mask",)),
     PipelineTask("feature-extraction", "feature_extraction:FeatureExtraction", ("features", "sentence-embedding")),
+    PipelineTask("text-generation", "text_generation:TextGeneration", ("text-generation",)),
+    PipelineTask("text2text-generation", "text2text_generation:Text2TextGeneration", _SEQ2SEQ),
     # of the same bundles, where they are named
+    PipelineTask("summarization", "text2text_generation:Summarization", _SEQ2SEQ),
+    PipelineTask("translation", "text2text_generation:Translation", _SEQ2SEQ),
     PipelineTask("zero-shot-classification", "zero_shot_classification:ZeroShotClassification", _LABELS),
 )
 #: other names of the same tasks, as transformers has them

@@ -58,16 +58,26 @@ class Chat:
         self._special = self._special_tokens()
         self._template = _compiled(self._text(), str(directory))
 
-    def render(self, messages: Sequence[Message]) -> str:
-        """The prompt, up to where the model's answer begins. Special tokens are in it: none are to be added again."""
+    def render(
+        self,
+        messages: Sequence[Message],
+        *,
+        add_generation_prompt: bool = True,
+        tools: Sequence[Any] | None = None,
+        documents: Sequence[Any] | None = None,
+    ) -> str:
+        """The prompt, up to where the model's answer begins. Special tokens are in it: none are to be added again.
+
+        ``add_generation_prompt``, ``tools`` (as JSON schemas) and ``documents`` are what the template is told.
+        """
         from jinja2.exceptions import SecurityError, TemplateError
 
         try:
             return self._template.render(
                 messages=[dict(turn) for turn in messages],
-                tools=None,
-                documents=None,
-                add_generation_prompt=True,
+                tools=tools,
+                documents=documents,
+                add_generation_prompt=add_generation_prompt,
                 **self._special,
             )
         except SecurityError as err:

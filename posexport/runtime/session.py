@@ -250,12 +250,13 @@ class Session(ScoreMethods):
     def _provider(self) -> str:
         return next(each.name for each in PROVIDERS.values() if each.ort_name == self.providers[0])
 
-    def render_chat(self, messages: Sequence[Message]) -> str:
+    def render_chat(self, messages: Sequence[Message], **options: Any) -> str:
         """The prompt that the bundle's chat template makes of messages, special tokens and the answer's start included.
 
+        ``options``: ``add_generation_prompt``, ``tools`` and ``documents``, which the template is told.
         Raises PosexportError if the bundle has no template, or its template refuses the messages.
         """
-        return self._chat.render(messages)
+        return self._chat.render(messages, **options)
 
     def _processor(self, kind: str) -> Processor:
         if kind not in self._processors:

@@ -1,0 +1,144 @@
+"""``text2text-generation``, ``summarization`` and ``translation``: texts that an encoder reads become others.
+
+As in transformers 4.57.6; version 5 has no such pipelines.
+"""
+
+from typing import Any, ClassVar
+
+from posexport.errors import PosexportError
+from posexport.pipelines.generating import GeneratingPipeline
+from posexport.pipelines.languages import source_tokens, target_token
+from posexport.runtime.batches import Batches
+
+#: of transformers' pipeline
+DEFAULTS: dict[str, Any] = {"max_new_tokens": 256, "num_beams": 4}
+#: what ``max_length`` is in transformers 4 where nobody says it
+_UNSAID = 20
+
+
+class Text2TextGeneration(GeneratingPipeline):
+    """Inputs are texts.
+
+    Attributes:
+        result: begins the key of an answer.
+    """
+
+    result: ClassVar[str] = "generated"
+
+    def setup(self) -> None:
+        super().setup()
+        parameters = dict(self.files.task_parameters(self.task))
+        prefix = parameters.pop("prefix", self.files.config.get("prefix"))
+        self._prefix = prefix if isinstance(prefix, str) else ""
+        self._of_task = parameters
+
+    def answers(
+        self,
+        items: list[Any],
+        batches: Batches,
+        *,
+        return_tensors: bool | None = None,
+        return_text: bool | None = None,
+        clean_up_tokenization_spaces: bool = False,
+        truncation: bool | str | None = None,
+        stop_sequence: str | None = None,
+        **options: Any,
+    ) -> list[Any]:
+        """A list of ``{"generated_text"}`` for each input (``summary_text``, ``translation_text``).
+
+        Args:
+            items: texts; before each stands the prefix that config.json has for the task.
+            batches: of calls.
+            return_tensors: ``generated_token_ids`` in the place of texts.
+            return_text: without effect, as in the library.
+            clean_up_tokenization_spaces: no blanks before punctuation.
+            truncation: True cuts texts at the limit.
+            stop_sequence: a text whose first token ends an answer.
+            options: of `Session.generate`.
+        """
+        for number, item in enumerate(items):
+            if not isinstance(item, str) or not item:
+                raise PosexportError(f"input {number} must be a text that is not empty, got {item!r:.60}")
+        if stop_sequence is not None:
+            options["eos_token_id"] = self.texts.pieces(stop_sequence)[0]
+        rows, more = self._encoder_rows([self._prefix + item for item in items], truncation, options)
+        found = self.generated(rows, batches, {**self._resolved(options), **more})
+        if return_tensors:
+            name, start = f"{self.result}_token_ids", self.stated_token("decoder_start_token_id", "bos_token_id")
+            begun = [] if start is None else [start]
+            return [[{name: ids} for ids in self.sequences(begun, each, options)] for each in found]
+        return [
+            [
+                {
+                    f"{self.result}_text": self.decode(
+                        each.tokens, skip_special_tokens=True, clean_up=clean_up_tokenization_spaces
+                    )
+                }
+                for each in completions
+            ]
+            for completions in found
+        ]
+
+    def __call__(self, inputs: Any, *, batch_size: int | None = None, **options: Any) -> Any:
+        """As of every pipeline; of a list of texts with one answer each, the answers."""
+        found = super().__call__(inputs, batch_size=batch_size, **options)
+        if isinstance(inputs, list) and all(len(each) == 1 for each in found):
+            return [each[0] for each in found]
+        return found
+
+    def _encoder_rows(
+        self, texts: list[str], truncation: bool | str | None, options: dict[str, Any]
+    ) -> tuple[list[list[int]], dict[str, Any]]:
+        """The ids that the encoder reads, and options that follow from the texts."""
+        return [list(row.ids) for row in self.encoded(texts, truncation=truncation)], {}
+
+    def _resolved(self, options: dict[str, Any]) -> dict[str, Any]:
+        """The options of a call over those of the pipeline, the task and the checkpoint, as the library orders them.
+
+        The pipeline's 256 new tokens and 4 beams go before what generation_config.json says of these two; a
+        ``max_length`` of that file takes the place of 256 new tokens.
+        """
+        made = {name: value for name, value in self._options.items() if options.get(name) == value}
+        call = {name: value for name, value in options.items() if name not in made}
+        length = made.get("max_length", self.stated.get("max_length"))
+        chosen = {**DEFAULTS, **made}
+        if length not in (None, _UNSAID) and chosen["max_new_tokens"] == DEFAULTS["max_new_tokens"]:
+            del chosen["max_new_tokens"]
+        chosen |= {**self._of_task, **call}
+        for new_tokens, total in (("max_new_tokens", "max_length"), ("min_new_tokens", "min_length")):
+            if chosen.get(new_tokens) is not None:
+                chosen.pop(total, None)
+        return chosen
+
+
+class Summarization(Text2TextGeneration):
+    """``summarization``."""
+
+    result = "summary"
+
+
+class Translation(Text2TextGeneration):
+    """``translation``, and ``translation_xx_to_yy``, which names the languages of multilingual models."""
+
+    result = "translation"
+
+    # options beside those of `Text2TextGeneration`: ``src_lang`` and ``tgt_lang``, by the tokenizer's codes (``en_XX``)
+
+    def _encoder_rows(
+        self, texts: list[str], truncation: bool | str | None, options: dict[str, Any]
+    ) -> tuple[list[list[int]], dict[str, Any]]:
+        source, target = options.pop("src_lang", None), options.pop("tgt_lang", None)
+        named = self.task.split("_")
+        if source is None and target is None and len(named) == 4:
+            source, target = named[1], named[3]
+        around = source_tokens(self.files, self.texts.token_id, source, target)
+        if around is None:
+            return super()._encoder_rows(texts, truncation, options)
+        before, behind = around
+        added = len(before) + len(behind)
+        limit = self.cut_at(None) if truncation else None
+        length = None if limit is None else max(limit - added, 1)
+        rows = self.encoded(texts, truncation=truncation, max_length=length, add_special_tokens=False)
+        assert target is not None  # `source_tokens` asks for it
+        first = target_token(self.files, self.texts.token_id, target)
+        return [[*before, *row.ids, *behind] for row in rows], {"forced_bos_token_id": first}
