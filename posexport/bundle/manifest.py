@@ -217,6 +217,8 @@ class Manifest(ModelSpec, _Strict, frozen=True, kw_only=True):
         passes: for each graph pass, in the order in which they run: how many nodes it changed, and why not
             others.
         files: every other file of the bundle.
+        tokenizer: what the ids of ``tokenizer.json`` were compared with, such as ``compared with transformers 5.24.0``,
+            or ``by rules``; None: the bundle has no tokenizer.
         tools: versions of the libraries that made the bundle.
         parity: summary of the proof; None with ``--no-verify``.
         proven: the whole grid passed, every branch of the graph ran, and no point was skipped; of int8 and
@@ -251,6 +253,7 @@ class Manifest(ModelSpec, _Strict, frozen=True, kw_only=True):
     lowerings: dict[str, LoweringSpec]
     passes: dict[str, PassSpec] = {}
     files: dict[str, FileEntry]
+    tokenizer: str | None = None
     tools: dict[str, str]
     parity: ParitySummary | None
     proven: bool

@@ -15,6 +15,7 @@ from posexport.conversion.manifest import manifest_of, recipe_of
 from posexport.conversion.options import ConvertOptions
 from posexport.conversion.proof import OnTexts, agreement_on_texts, proof
 from posexport.conversion.result import MissedError, Written
+from posexport.conversion.tokenizer import with_tokenizer_made
 from posexport.errors import PosexportError
 from posexport.runtime import preparation
 from posexport.targets.precisions import FP32
@@ -66,7 +67,7 @@ def write(
     opset = _opset(options, layout)
     plan.check_name(options.lowering)
     tell(0, 2, "loading")
-    source = _prepared(argument, options, layout, name)
+    source, tokenizer = with_tokenizer_made(_prepared(argument, options, layout, name), directory)
     for sentence in [*source.remarks, *preparation.remarks(source.files)]:
         remark(sentence)
     for note in source.notes:
@@ -96,7 +97,8 @@ def write(
         raise why.explained(source.name, built, err) from err
     _copy_files(source, directory)
     layout.write(directory, source)
-    return Written(manifest_of(source, directory, built, recipe, report, on_texts), report)
+    manifest = manifest_of(source, directory, built, recipe, report, on_texts)
+    return Written(msgspec.structs.replace(manifest, tokenizer=tokenizer), report)
 
 
 def _without_cache(
@@ -218,6 +220,8 @@ def _copy_files(source: "Source", directory: Path) -> None:
     """The source's own files (tokenizer, configuration), without paths of this machine."""
     for file, path in source.files.items():
         copy = directory / file
+        if path == copy:
+            continue  # made for this bundle
         copy.parent.mkdir(parents=True, exist_ok=True)
         copy_without_paths(path, copy)
 

@@ -14,6 +14,7 @@ from posexport.bundle.read import locate
 from posexport.errors import PosexportError
 from posexport.runtime.banned import Banned
 from posexport.runtime.feeds import limit_sentence
+from posexport.runtime.vocabulary import checked, rows_of
 from posexport.spec import SEQUENCE, TOTAL, PairRules, TextRules
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ class _Config(msgspec.Struct):
     extra_special_tokens: Any = None
     tokenizer_class: str | None = None
     model_input_names: list[str] | None = None
+    split_special_tokens: bool | None = None
 
     @property
     def special_tokens(self) -> set[str]:
@@ -103,7 +105,9 @@ class Texts:
         data = locate(directory, TOKENIZER).read_bytes()
         self._rules = manifest.text_rules or TextRules()
         self._whole = self._prepared(_tokenizer(directory, data))
+        self._rows = rows_of(manifest, self._whole)
         self._padding_id = self._find_padding_id()
+        self._padding_side, self._truncation_side = self._find_sides()
         self._whole.no_padding()
         self._whole.no_truncation()
         self._cut = self._whole
@@ -125,13 +129,14 @@ class Texts:
         """The tokenizer, cutting texts to ``limit`` tokens."""
         tokenizer = self._prepared(self._read())
         tokenizer.no_padding()
-        tokenizer.enable_truncation(limit, direction=self._config.truncation_side)
+        tokenizer.enable_truncation(limit, direction=self._truncation_side)
         return tokenizer
 
     def _prepared(self, tokenizer: "Tokenizer") -> "Tokenizer":
-        """The tokenizer, lowering texts first where the rules say so and it does not."""
+        """The tokenizer, with what no field of its file says; in older bundles, lowering texts where rules do."""
         from tokenizers.normalizers import Lowercase, Sequence
 
+        tokenizer.encode_special_tokens = bool(self._config.split_special_tokens)
         own = tokenizer.normalizer
         each: Any = own if isinstance(own, Sequence) else [own]
         lowers = any(isinstance(one, Lowercase) for one in each)
@@ -159,7 +164,7 @@ class Texts:
                     f"text {number} has {len(row.ids)} tokens, {limit_sentence(self._manifest.limits)}; shorten it "
                     f"or give truncate=True (posexport run: --truncate) to use its first {limit} tokens"
                 )
-        return list(rows)
+        return self._checked(rows)
 
     def cut_rows(self, texts: Sequence[str], length: int | None, *, leaving: int) -> list[Any]:
         """What the library makes of each text, cut so that ``leaving`` more tokens have room in ``length``.
@@ -171,7 +176,10 @@ class Texts:
         tokenizer = self._whole
         if ends:
             tokenizer = self._cut_at(max(min(ends) - leaving, 1))
-        return list(tokenizer.encode_batch(list(texts)))
+        return self._checked(tokenizer.encode_batch(list(texts)))
+
+    def _checked(self, rows: Sequence[Any]) -> list[Any]:
+        return checked(rows, self._rows, self._whole)
 
     def token_id(self, token: str) -> int | None:
         """The id of a token as the vocabulary spells it."""
@@ -189,7 +197,7 @@ class Texts:
 
     def start(self, length: int, count: int) -> int:
         """Where the ``count`` tokens of a row padded to ``length`` begin."""
-        return length - count if self._config.padding_side == "left" else 0
+        return length - count if self._padding_side == "left" else 0
 
     def pairs(self, pairs: Sequence[tuple[str, str]], instruction: str | None) -> list[Any]:
         """What the library makes of each pair, cut where the rules or the model end; not padded."""
@@ -197,17 +205,17 @@ class Texts:
         for column in zip(*pairs, strict=True):
             check_texts(column, "text")
         if rules.template is None:
-            return list(self._cut.encode_batch([tuple(pair) for pair in pairs]))
+            return self._checked(self._cut.encode_batch([tuple(pair) for pair in pairs]))
         stated = rules.instruction if instruction is None else instruction
         filled = [rules.template.format(instruction=stated, query=query, document=text) for query, text in pairs]
         ends = [self._whole.encode(end, add_special_tokens=False) for end in (rules.before, rules.after)]
         limit, taken = rules.max_length, sum(len(end.ids) for end in ends)
         if limit is not None and limit <= taken:
             raise PosexportError(f"the template alone has {taken} tokens, and pairs are cut at {limit}; convert again")
-        rows = self._whole.encode_batch(filled)
+        rows = self._checked(self._whole.encode_batch(filled))
         for row in rows:
             if limit is not None:
-                row.truncate(limit - taken, direction=self._config.truncation_side)
+                row.truncate(limit - taken, direction=self._truncation_side)
         return [Joined((ends[0], row, ends[1])) for row in rows]
 
     def prompts(self, texts: Sequence[str]) -> list[list[int]]:
@@ -217,7 +225,9 @@ class Texts:
         """
         check_texts(texts, "prompt")
         rows = []
-        for number, (text, row) in enumerate(zip(texts, self._whole.encode_batch(list(texts)), strict=True)):
+        for number, (text, row) in enumerate(
+            zip(texts, self._checked(self._whole.encode_batch(list(texts))), strict=True)
+        ):
             if not text or not row.ids:
                 raise PosexportError(f"prompt {number} ({text!r}) has no tokens; give a text to continue")
             rows.append(list(row.ids))
@@ -225,7 +235,7 @@ class Texts:
 
     def pieces(self, text: str) -> list[int]:
         """The ids of a text as it stands, without the special tokens that begin and end texts."""
-        return list(self._whole.encode(text, add_special_tokens=False).ids)
+        return list(self._checked([self._whole.encode(text, add_special_tokens=False)])[0].ids)
 
     def special(self, text: str) -> int | None:
         """The id of a special token, which no decoded text shows; None where ``text`` is none."""
@@ -263,7 +273,20 @@ class Texts:
             )
         return arrays
 
+    def _find_sides(self) -> tuple[str, str]:
+        """Of padding and of truncation: tokenizer.json's where it was made for the bundle from all files."""
+        sides = (self._config.padding_side, self._config.truncation_side)
+        if self._manifest.tokenizer is None:
+            return sides
+        made = (self._whole.padding, self._whole.truncation)
+        padding, truncation = (
+            side if fields is None else str(fields["direction"]) for side, fields in zip(sides, made, strict=True)
+        )
+        return padding, truncation
+
     def _find_padding_id(self) -> int:
+        if self._manifest.tokenizer is not None and self._whole.padding is not None:
+            return int(self._whole.padding["pad_id"])
         token = self._config.pad_token
         name = token.content if isinstance(token, _AddedToken) else token
         padding = None if name is None else self._whole.token_to_id(name)

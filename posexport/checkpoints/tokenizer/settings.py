@@ -1,0 +1,153 @@
+"""What a folder's files say about its tokenizer, merged as transformers' ``from_pretrained`` merges them."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from posexport.checkpoints.tokenizer import classes
+from posexport.errors import PosexportError
+
+TOKENIZER = "tokenizer.json"
+CONFIG = "tokenizer_config.json"
+SPECIAL = "special_tokens_map.json"
+ADDED = "added_tokens.json"
+#: of sentence-transformers: the first file that is there counts, and in it the first key
+SENTENCE = tuple(
+    f"sentence_{kind}_config.json"
+    for kind in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
+)
+HANDED_ON = ("processor_kwargs", "tokenizer_args", "tokenizer_kwargs")
+#: arguments of ``from_pretrained`` that say where files are
+_WHERE = {"trust_remote_code", "revision", "token", "cache_dir", "local_files_only", "subfolder", "use_fast"}
+#: configurations of real checkpoints stay far below
+_BYTES = 10_000_000
+
+
+@dataclass
+class Settings:
+    """Keys and values, and the name of the file that each is from.
+
+    Attributes:
+        name: of transformers' tokenizer class, without ``Fast``; empty where no file says it.
+        values: by key, the more specific file first.
+        origins: key to file.
+        added: tokens by id that ``added_tokens_decoder`` or ``added_tokens.json`` list.
+        lists_added: whether ``added_tokens_decoder`` is there, so that special_tokens_map.json is not read.
+        cut: the number of tokens that the model's rules cut texts to; None: they do not.
+        longest: the number of tokens that the model takes; None: any.
+    """
+
+    name: str
+    values: dict[str, Any]
+    origins: dict[str, str]
+    added: dict[int, dict[str, Any]] = field(default_factory=dict)
+    lists_added: bool = False
+    cut: int | None = None
+    longest: int | None = None
+
+    @property
+    def facts(self) -> classes.TokenizerClass:
+        return classes.CLASSES.get(self.name, classes.GENERIC)
+
+    def says(self, key: str) -> bool:
+        """Whether a file gives it a value; ``null`` is none."""
+        return self.values.get(key) is not None
+
+    def flag(self, key: str, default: bool) -> bool:
+        """A switch; ``null`` is the default."""
+        value = self.values.get(key)
+        if value is None:
+            return default
+        if not isinstance(value, bool):
+            raise PosexportError(f"{self.origins[key]} says {key} = {value!r:.60}; it must be true or false")
+        return value
+
+    def side(self, key: str, default: str) -> str:
+        value = self.values.get(key, default)
+        if value not in ("left", "right"):
+            raise PosexportError(f"{self.origins[key]} says {key} = {value!r:.60}; it must be left or right")
+        return str(value)
+
+    def shown(self, key: str) -> str:
+        """The key, its value and the file, for a sentence."""
+        return f"{self.origins[key]} says {key} = {json.dumps(self.values[key])}"
+
+
+def read(files: Mapping[str, Path]) -> Settings:
+    """``files``: by their names in the folder. PosexportError for one that is no JSON object."""
+    config = _object(files, CONFIG)
+    values, origins = dict(config), dict.fromkeys(config, CONFIG)
+    model = _object(files, "config.json")
+    settings = Settings(_class_name(config, model), values, origins)
+    listed = values.get("added_tokens_decoder")
+    if isinstance(listed, dict):
+        settings.lists_added = True
+        settings.added = {int(key): _token(token) for key, token in listed.items()}
+    else:
+        _read_older(files, settings)
+    values |= _handed_on(files, origins)
+    return settings
+
+
+def _read_older(files: Mapping[str, Path], settings: Settings) -> None:
+    """The files that folders have where tokenizer_config.json lists no added tokens."""
+    for key, value in _object(files, SPECIAL).items():
+        settings.values[key], settings.origins[key] = value, SPECIAL
+    special = set(classes.named(settings))
+    for content, number in _object(files, ADDED).items():
+        if isinstance(number, int):
+            is_special = content in special
+            settings.added[number] = {
+                "content": content,
+                "single_word": False,
+                "lstrip": False,
+                "rstrip": False,
+                "normalized": not is_special,
+                "special": is_special,
+            }
+
+
+def _handed_on(files: Mapping[str, Path], origins: dict[str, str]) -> dict[str, Any]:
+    """What sentence-transformers hands to ``from_pretrained``."""
+    name = next((name for name in SENTENCE if name in files), None)
+    if name is None:
+        return {}
+    config = _object(files, name)
+    given: dict[str, Any] = next((config[key] for key in HANDED_ON if isinstance(config.get(key), dict)), {})
+    kept = {key: value for key, value in given.items() if key not in _WHERE}
+    origins.update(dict.fromkeys(kept, name))
+    return kept
+
+
+def _class_name(config: Mapping[str, Any], model: Mapping[str, Any]) -> str:
+    named = config.get("tokenizer_class") or model.get("tokenizer_class")
+    if isinstance(named, str):
+        return named.removesuffix("Fast") if named != "PreTrainedTokenizerFast" else named
+    return classes.BY_MODEL_TYPE.get(str(model.get("model_type")), "")
+
+
+def _token(stored: Any) -> dict[str, Any]:
+    """A token with all its flags, as transformers' ``AddedToken`` fills them in."""
+    if not isinstance(stored, dict) or not isinstance(stored.get("content"), str):
+        raise PosexportError(f"{CONFIG} lists {stored!r:.60} under added_tokens_decoder; each must have a content")
+    special = bool(stored.get("special", False))
+    flags = {name: bool(stored.get(name, False)) for name in ("single_word", "lstrip", "rstrip")}
+    normalized = bool(stored.get("normalized", not special))
+    return {"content": stored["content"], **flags, "normalized": normalized, "special": special}
+
+
+def _object(files: Mapping[str, Path], name: str) -> dict[str, Any]:
+    if name not in files:
+        return {}
+    path = files[name]
+    if path.stat().st_size > _BYTES:
+        raise PosexportError(f"{name} has {path.stat().st_size} bytes, more than the {_BYTES} a configuration may have")
+    try:
+        content = json.loads(path.read_bytes())
+    except (ValueError, RecursionError) as err:
+        raise PosexportError(f"{name} is not valid JSON ({err}): download it again") from err
+    if not isinstance(content, dict):
+        raise PosexportError(f"{name} holds a {type(content).__name__}; it must be a JSON object")
+    return content

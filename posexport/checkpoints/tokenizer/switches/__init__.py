@@ -1,0 +1,24 @@
+"""What transformers' tokenizer classes change in a tokenizer.json after they have read it, in their order."""
+
+from posexport.checkpoints.tokenizer.switches import (
+    added_tokens,
+    begin_end,
+    case,
+    clean_up,
+    languages,
+    prefix_space,
+    sides,
+    split_special,
+)
+from posexport.checkpoints.tokenizer.switches.switch import Switch
+
+SWITCHES: tuple[Switch, ...] = (
+    added_tokens.SWITCH,
+    case.SWITCH,
+    prefix_space.SWITCH,
+    begin_end.SWITCH,
+    languages.SWITCH,
+    clean_up.SWITCH,
+    split_special.SWITCH,
+    sides.SWITCH,
+)

@@ -1,0 +1,43 @@
+"""Special and added tokens: those of the configuration files that tokenizer.json lacks, or has with other flags."""
+
+import json
+from typing import Any
+
+from posexport.checkpoints.tokenizer import classes
+from posexport.checkpoints.tokenizer.settings import Settings
+from posexport.checkpoints.tokenizer.switches.switch import Content, Switch
+
+_FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
+
+
+def apply(content: Content, settings: Settings) -> list[str]:
+    if missing := missing_tokens(content, settings):
+        content["added_tokens"] = _with(content, missing)
+    return []
+
+
+def missing_tokens(content: Content, settings: Settings) -> list[dict[str, Any]]:
+    """The tokens that transformers adds after it has read the file, in its order."""
+    has = {token["content"]: {name: token[name] for name in _FLAGS} for token in content.get("added_tokens") or []}
+    special = classes.named(settings)
+    listed = [token for _, token in sorted(settings.added.items())]
+    missing = [
+        {**token, "special": token["special"] or token["content"] in special}
+        for token in listed
+        if has.get(token["content"]) != {name: token[name] for name in _FLAGS}
+    ]
+    known = has.keys() | {token["content"] for token in missing}
+    return missing + [token for name, token in special.items() if name not in known]
+
+
+def _with(content: Content, tokens: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The list of added tokens as the library has it once ``tokens`` are added, numbered behind all others."""
+    from tokenizers import AddedToken, Tokenizer
+
+    tokenizer = Tokenizer.from_str(json.dumps(content))
+    tokenizer.add_tokens([AddedToken(**token) for token in tokens])
+    added: list[dict[str, Any]] = json.loads(tokenizer.to_str())["added_tokens"]
+    return added
+
+
+SWITCH = Switch((*classes.NAMED, *classes.LISTED, "added_tokens_decoder", "extra_ids"), apply)

@@ -1,0 +1,40 @@
+"""``padding_side``, ``truncation_side`` and ``pad_token``: fields of tokenizer.json's padding and truncation.
+
+Both are often leftovers of the last call before the file was saved (``length`` 128), which transformers undoes in every
+call: here texts are cut where the model's rules cut them, and filled to the longest of a batch.
+"""
+
+from posexport.checkpoints.tokenizer.settings import Settings
+from posexport.checkpoints.tokenizer.switches.switch import Content, Switch, vocabulary
+
+
+def apply(content: Content, settings: Settings) -> list[str]:
+    truncation, padding = content.get("truncation"), content.get("padding")
+    side = settings.side("truncation_side", "right" if truncation is None else truncation["direction"].lower())
+    limit = settings.cut if settings.cut is not None or truncation is None else settings.longest
+    content["truncation"] = None
+    if limit is not None:
+        content["truncation"] = {"direction": side.capitalize(), "max_length": limit, "strategy": "LongestFirst"}
+        content["truncation"] |= {"stride": 0}
+    default = settings.facts.padding_side if padding is None else padding["direction"].lower()
+    direction = settings.side("padding_side", default).capitalize()
+    stored = settings.values.get("pad_token", settings.facts.tokens.get("pad_token"))
+    token = stored.get("content") if isinstance(stored, dict) else stored
+    number = vocabulary(content).get(token) if isinstance(token, str) else None
+    if padding is not None:
+        padding |= {"strategy": "BatchLongest", "direction": direction, "pad_to_multiple_of": None}
+        if number is not None:
+            padding |= {"pad_id": number, "pad_token": token}
+    elif number is not None:
+        content["padding"] = {
+            "strategy": "BatchLongest",
+            "direction": direction,
+            "pad_to_multiple_of": None,
+            "pad_id": number,
+            "pad_type_id": 3 if settings.name == "XLNetTokenizer" else 0,
+            "pad_token": token,
+        }
+    return []
+
+
+SWITCH = Switch(("padding_side", "truncation_side", "pad_token", "pad_token_type_id"), apply)

@@ -1,0 +1,25 @@
+"""What a switch is: the keys that it follows, and what it changes in a tokenizer.json."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from posexport.checkpoints.tokenizer.settings import Settings
+
+#: the content of a tokenizer.json, changed in place
+Content = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Switch:
+    """``apply`` changes the content of a tokenizer.json and returns remarks for the user."""
+
+    keys: tuple[str, ...]
+    apply: Callable[[Content, Settings], list[str]]
+
+
+def vocabulary(content: Content) -> dict[str, int]:
+    """Ids by token, added ones included."""
+    stored = content["model"].get("vocab", {})
+    ids = {token: number for number, (token, *_) in enumerate(stored)} if isinstance(stored, list) else dict(stored)
+    return ids | {token["content"]: token["id"] for token in content.get("added_tokens") or []}

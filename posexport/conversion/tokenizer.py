@@ -1,0 +1,31 @@
+"""The tokenizer of a bundle: the source's, made so that its tokenizer.json alone gives the right ids."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from posexport.checkpoints.tokenizer.make import Model, made
+from posexport.checkpoints.tokenizer.settings import TOKENIZER
+
+if TYPE_CHECKING:
+    from posexport.sources.source import Source
+
+
+def with_tokenizer_made(source: "Source", directory: Path) -> "tuple[Source, str | None]":
+    """``source`` with the tokenizer.json of its bundle, written into ``directory``, and what it was compared with.
+
+    Remarks say what was changed or not followed. None where the source has no tokenizer.
+    """
+    rows = next((spec.size for spec in source.inputs if spec.role == "tokens"), None)
+    rules = [each.max_length for each in (source.text_rules, source.pair_rules) if each is not None]
+    longest = source.limits.max_length
+    cuts = [length for length in (*rules, longest if rules else None) if length is not None]
+    result = made(source.files, Model(rows, min(cuts, default=None), longest))
+    files = source.files
+    if result.data is not None:
+        path = directory / TOKENIZER
+        path.write_bytes(result.data)
+        files = {**files, TOKENIZER: path}
+    source = msgspec.structs.replace(source, files=files, remarks=[*source.remarks, *result.remarks])
+    return source, result.checked

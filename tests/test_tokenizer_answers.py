@@ -1,0 +1,149 @@
+"""A bundle's tokenizer.json alone gives the ids of transformers' tokenizers (tests/answers/tokenizers).
+
+The golden ids are of transformers 4.57.6 and 5.24.0, for a folder of each tokenizer class of posexport's families and
+for folders whose files contradict each other.
+"""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from tokenizers import Tokenizer
+
+import posexport
+from ci.answers.tokenizer_folders.bases import KEPT
+from ci.answers.tokenizer_folders.folders import FOLDERS, SWITCHED
+from ci.answers.tokenizer_folders.texts import PAIRS, TEXTS
+from posexport import PosexportError
+from posexport.checkpoints.tokenizer.rewrite import Rewritten, rewritten
+from posexport.runtime.texts import Texts
+
+GOLDEN = json.loads((KEPT / "answers.json").read_text(encoding="utf-8"))
+MODEL = Path(__file__).parent / "embedders" / "bert-mean" / "model"
+#: where transformers 5 follows the folder, and 4.57 its class's default or not at all
+OF_5 = {
+    "transformers 5",
+    "generic pre-tokenizer with a prefix space",
+    "llama without keys",
+    "xlm-roberta add_prefix_space off",
+    "albert do_lower_case off",
+}
+#: where it is transformers 5 that does not follow the folder
+ONLY_OF_4 = {
+    *("mpnet", "mpnet do_lower_case off", "deberta", "deberta-v2", "xlnet", "xglm", "llama", "gemma", "gpt-neox"),
+    *("whisper", "generic add_prefix_space", "llama add_eos_token", "llama add_eos_token alone"),
+    *("llama add_bos_token off", "llama add_bos_token on", "mistral add_eos_token", "gemma add_eos_token"),
+    *("gpt-neox add_eos_token", "gpt-neox post-processor with an end token"),
+}
+#: tokenizer.json says already what the other file says, or transformers follows tokenizer.json
+UNCHANGED = {
+    *("bert truncation and padding saved", "bert split_special_tokens", "gpt2 add_bos_token", "qwen2 add_eos_token"),
+    *("generic pre-tokenizer with a prefix space", "llama without keys", "qwen2 post-processor with an end token"),
+}
+
+
+def made(folder: Path) -> Rewritten:
+    return rewritten({path.name: path for path in folder.iterdir()})
+
+
+def answers(content: bytes, *, splits: bool = False) -> dict[str, list]:
+    tokenizer = Tokenizer.from_buffer(content)
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    tokenizer.encode_special_tokens = splits
+    ids = [tokenizer.encode(text).ids for text in TEXTS]
+    pairs = [tokenizer.encode(*pair).ids for pair in PAIRS]
+    return {"ids": ids, "pairs": pairs, "decoded": [tokenizer.decode(row, skip_special_tokens=True) for row in ids]}
+
+
+def golden(name: str, version: str) -> dict[str, list]:
+    stored = GOLDEN["5"].get(name, GOLDEN["4"][name]) if version == "5" else GOLDEN["4"][name]
+    return {key: stored.get(key) for key in ("ids", "pairs", "decoded")}
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_ids_are_those_of_the_library(name, tmp_path):
+    folder = FOLDERS[name].write(tmp_path / "folder")
+    result = made(folder)
+    content = result.data or (folder / "tokenizer.json").read_bytes()
+    got = answers(content, splits="split_special_tokens" in (FOLDERS[name].config or {}))
+    assert got == golden(name, "5" if name in OF_5 else "4")
+    assert (golden(name, "4") != golden(name, "5")) == (name in OF_5 | ONLY_OF_4)
+    (folder / "tokenizer.json").write_bytes(content)
+    assert made(folder).data is None, "rewriting twice changes nothing"
+
+
+@pytest.mark.parametrize("name", SWITCHED)
+def test_the_switch_is_what_makes_them_equal(name, tmp_path):
+    folder = FOLDERS[name].write(tmp_path / "folder")
+    as_saved = answers((folder / "tokenizer.json").read_bytes())
+    assert (as_saved == golden(name, "5" if name in OF_5 else "4")) == (
+        name in UNCHANGED - {"bert split_special_tokens"}
+    )
+
+
+def copied(tmp_path: Path, **config: object) -> Path:
+    folder = tmp_path / "model"
+    shutil.copytree(MODEL, folder)
+    path = folder / "tokenizer_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | config))
+    tokenizer = json.loads((folder / "tokenizer.json").read_text())
+    tokenizer["normalizer"] = tokenizer["normalizer"]["normalizers"][0]
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+    return folder
+
+
+def convert(folder: Path, output: Path) -> list[str]:
+    remarks: list[str] = []
+    posexport.convert(str(folder), output, target="cpu", verify=False, remark=remarks.append)
+    return remarks
+
+
+def test_a_bundle_follows_tokenizer_config_json(tmp_path):
+    folder = copied(tmp_path, tokenizer_class="BertTokenizer", do_lower_case=True, truncation_side="left")
+    (folder / "sentence_bert_config.json").write_text(
+        json.dumps({"max_seq_length": 9, "tokenizer_args": {"truncation_side": "right", "padding_side": "left"}})
+    )
+    convert(folder, tmp_path / "bundle")
+    stored = json.loads((tmp_path / "bundle" / "tokenizer.json").read_text())
+    assert stored["normalizer"]["lowercase"] is True
+    assert (stored["truncation"]["direction"], stored["truncation"]["max_length"]) == ("Right", 9)
+    assert stored["padding"]["direction"] == "Left"
+    session = posexport.load(tmp_path / "bundle")
+    assert session.manifest.tokenizer
+    texts = Texts(tmp_path / "bundle", session.manifest)
+    upper, lower = texts.rows(["HELLO World", "hello world"], truncate=False)
+    assert upper.ids == lower.ids
+    padded = texts.tokenize(["the quick brown fox jumps over the lazy dog", "the"], truncate=True)["input_ids"]
+    whole = texts.rows(["the quick brown fox jumps over the lazy dog"], truncate=False)[0].ids
+    assert padded[0].tolist() == [*whole[:8], 3]
+    assert padded[1].tolist()[:2] == [0, 0]
+
+
+def test_more_tokens_than_the_embedding_has_rows(tmp_path):
+    extra = {"content": "<extra>", "special": True, "normalized": False}
+    folder = copied(tmp_path, added_tokens_decoder={"300": extra}, unheard_of=1)
+    remarks = convert(folder, tmp_path / "bundle")
+    assert any("numbers tokens up to 300, and the model's embedding has 300 rows" in each for each in remarks)
+    assert any("unheard_of in tokenizer_config.json" in each for each in remarks)
+    session = posexport.load(tmp_path / "bundle")
+    assert session.encode(["the fox"]).shape[0] == 1
+    with pytest.raises(PosexportError, match=r"gives '<extra>' the id 300, and the model's embedding has 300 rows"):
+        session.encode(["the <extra> fox"])
+
+
+@pytest.mark.parametrize(
+    ("config", "sentence"),
+    [
+        (
+            {"do_lower_case": "yes", "tokenizer_class": "BertTokenizer"},
+            "says do_lower_case = 'yes'; it must be true or",
+        ),
+        ({"padding_side": "middle"}, "tokenizer_config.json says padding_side = 'middle'; it must be left or right"),
+        ({"added_tokens_decoder": {"5": "x"}}, "lists 'x' under added_tokens_decoder; each must have a content"),
+    ],
+)
+def test_bad_values(tmp_path, config, sentence):
+    with pytest.raises(PosexportError, match=sentence):
+        convert(copied(tmp_path, **config), tmp_path / "bundle")
