@@ -68,7 +68,9 @@ def test_what_transformers_renders(bundle: Bundle, case: dict[str, Any]) -> None
     prompt = chat.render(case["messages"])
     assert prompt == case["prompt"]
     # no second <s>, where the template brings one
-    assert Texts(directory, manifest).pieces(prompt) == case["ids"]
+    # the tokenizer is none of this model's: its embedding has as many rows as there are tokens
+    inputs = [msgspec.structs.replace(spec, size=None) for spec in manifest.inputs]
+    assert Texts(directory, msgspec.structs.replace(manifest, inputs=inputs)).pieces(prompt) == case["ids"]
 
 
 def test_the_recorded_cases_say_something() -> None:
