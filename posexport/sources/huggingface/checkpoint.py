@@ -5,7 +5,15 @@ from pathlib import Path
 from posexport.errors import PosexportError
 from posexport.options.recipe import Through
 from posexport.options.suggest import did_you_mean
-from posexport.sources.huggingface import adapter, assign, late_interaction, own_code, scoring, sentence_transformers
+from posexport.sources.huggingface import (
+    adapter,
+    assign,
+    bidirectional,
+    late_interaction,
+    own_code,
+    scoring,
+    sentence_transformers,
+)
 from posexport.sources.huggingface.config import Config
 from posexport.sources.huggingface.copied import copied
 from posexport.sources.huggingface.differences import difference_remarks
@@ -66,6 +74,7 @@ def checkpoint_source(
     chosen, remarks = _task(task, config, family, pooling)
     with own_code.explained(config):
         plan = family.build(config, pooling.built_as if pooling is not None else scoring.built_as(chosen, family))
+        plan = bidirectional.as_stated(plan, config, family, chosen)
     remarks += own_code.check(config)
     if pooling is not None:
         plan = with_pooling(plan, pooling, family.model_type)

@@ -88,13 +88,14 @@ def with_score(plan: Plan, directory: Directory, config: Config, below: str, fam
     ``text-ranking``: the logit of "yes" less that of "no", whose sigmoid is the softmax of both.
     """
     model = plan.model
-    if not isinstance(model, DecoderModel) or built_as(task, family) == task:
+    if not isinstance(model, DecoderModel | HeadedDecoder) or built_as(task, family) == task:
         return plan
     labels = 1 if task == TEXT_RANKING else config.labels()
     with torch.device("meta"):
         head = LastToken(model.decoder.width, labels)
     origins = {name: source for name, source in plan.origins.items() if not name.startswith("head.")}
     if task == TEXT_RANKING:
+        assert isinstance(model, DecoderModel)
         origins["head.out.weight"] = _difference(plan, model, directory, config, below)
     else:
         origins["head.out.weight"] = Origin((f"{family.score}.weight",))

@@ -1,0 +1,79 @@
+"""Decoders whose config.json says ``is_causal: false``: tokens attend to later ones too.
+
+So embedders are made of decoders: gte-Qwen2, and what LLM2Vec trains (BehnamGhader et al., arXiv:2404.05961, section
+2.1). transformers reads the key since version 5.2
+(``masking_utils.create_causal_mask``); its layers with a window of W tokens then see W on either side.
+"""
+
+from dataclasses import replace
+
+import torch
+
+from posexport.encodings.alibi import Alibi
+from posexport.encodings.compose import ByLayer, InputAndLayers, RotationAndTerm
+from posexport.encodings.encoding import Encoding
+from posexport.encodings.local_window import LocalWindow
+from posexport.errors import PosexportError
+from posexport.models.decoder import Decoder, DecoderModel
+from posexport.models.decoder_head import HeadedDecoder
+from posexport.nn.heads import Features
+from posexport.sources.huggingface.config import Config
+from posexport.sources.huggingface.families.family import Family
+from posexport.sources.huggingface.plan import Plan
+
+KEY = "is_causal"
+
+
+def as_stated(plan: Plan, config: Config, family: Family, task: str) -> Plan:
+    """The plan of a causal decoder as one without the causal mask, where the file says so; others as they are.
+
+    PosexportError for tasks and definitions that need the mask.
+    """
+    if config.values.get(KEY) is None or config.flag(KEY, True):
+        return plan
+    model = plan.model
+    if isinstance(model, HeadedDecoder) and not model.causal:
+        raise PosexportError(
+            f"{config.label} says {KEY} = false and use_bidirectional_attention = true, by which windows have another "
+            "size in transformers than by one of them; remove the one that the model was not trained with"
+        )
+    if not model.causal:
+        config.remark(f"says {KEY} = false, which changes nothing: {family.model_type} is an encoder")
+        return plan
+    if not isinstance(model, DecoderModel) or not isinstance(model.decoder, Decoder):
+        raise PosexportError(
+            f"{config.label} says {KEY} = false: tokens see later ones, which is not computed for "
+            f"{family.model_type} here; set it to true if it was trained with a causal mask"
+        )
+    if model.head is not None:
+        raise PosexportError(
+            f"{config.label} says {KEY} = false: tokens see later ones, so nothing can be generated or read from the "
+            f"next token's logits ({task}); choose --task features"
+        )
+    config.remark(
+        f"says {KEY} = false: tokens attend to later ones too, which is computed; transformers before 5.2 ignores the "
+        "key and computes a causal model"
+    )
+    decoder = model.decoder
+    with torch.device("meta"):
+        if decoder.encoding is not None:
+            encoding = _widened(decoder.encoding, config, family)
+        else:
+            encoding = ByLayer(_widened(each, config, family) for each in decoder.encodings)
+        changed = Decoder(decoder.config, encoding, causal=False)
+    return replace(plan, model=HeadedDecoder(changed, Features(changed.width)))
+
+
+def _widened(encoding: Encoding, config: Config, family: Family) -> Encoding:
+    """The encoding without a causal mask: a window of W tokens before becomes one of W on either side."""
+    if isinstance(encoding, ByLayer):
+        return ByLayer(_widened(each, config, family) for each in encoding.encodings if isinstance(each, Encoding))
+    if isinstance(encoding, RotationAndTerm) and isinstance(encoding.term, LocalWindow):
+        tokens = encoding.term.left + 1
+        return RotationAndTerm(encoding.rotation, LocalWindow(left=tokens, right=tokens))
+    if encoding.causal or isinstance(encoding, Alibi | InputAndLayers | LocalWindow):
+        raise PosexportError(
+            f"{config.label} says {KEY} = false: tokens see later ones, which is not computed for the positions of "
+            f"{family.model_type} ({encoding.name}); set it to true if it was trained with a causal mask"
+        )
+    return encoding
