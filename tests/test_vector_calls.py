@@ -8,11 +8,15 @@ import pytest
 
 import posexport
 from ci.answers import vector_calls
-from ci.answers.vectors import GOLDEN, PROMPTS, STORED, stored_model, texts_of
+from ci.answers.vectors import GOLDEN, PROMPTS, STORED, TESTS, stored_model, texts_of
 from posexport import PosexportError
 from posexport.runtime.embed import unit
 from posexport.runtime.embedding_precision import quantized, quantized_rows
 from posexport.runtime.similarity import similarity, similarity_pairwise
+from posexport.sources.huggingface.bidirectional import as_stated
+from posexport.sources.huggingface.config import Config
+from posexport.sources.huggingface.directory import Directory
+from posexport.sources.huggingface.families import FAMILIES
 from posexport.spec import TextRules
 from tests.command import posexport as command
 
@@ -36,11 +40,11 @@ def answers(name):
         return dict(stored)
 
 
-@pytest.mark.parametrize(("name", "call"), [(name, call) for name in GOLDEN for call in GOLDEN[name][2]])
+@pytest.mark.parametrize(("name", "call"), [(name, call) for name in GOLDEN for call in GOLDEN[name].calls])
 def test_the_answer_is_the_librarys(opened, name, call):
     stored = answers(name)
     right = [stored[key] for key in (f"{call}.{number}" for number in range(len(stored))) if key in stored]
-    got = vector_calls.as_arrays(GOLDEN[name][2][call](opened(name), texts_of(name)))
+    got = vector_calls.as_arrays(GOLDEN[name].calls[call](opened(name), texts_of(name)))
     assert not vector_calls.difference(got, right)
 
 
@@ -63,6 +67,58 @@ def test_precisions_of_the_same_vectors_are_the_librarys_to_the_bit(precision):
     got = quantized(vectors, precision)
     assert (got.dtype, got.tolist()) == (stored[f"{precision}.0"].dtype, stored[f"{precision}.0"].tolist())
     assert quantized_rows([vectors[:3], vectors[3:]], precision)[1].tolist() == got[3:].tolist()
+
+
+def test_without_the_causal_mask_vectors_are_others(opened):
+    causal = posexport.convert(
+        str(TESTS / GOLDEN["bidirectional"].folder / "model"),
+        opened("bidirectional")._directory.parent / "causal",
+        target="cpu",
+        verify=False,
+    )
+    assert not any("is_causal" in remark for remark in causal.remarks)
+    texts = texts_of("bidirectional")
+    far = np.abs(posexport.load(causal.output).encode(texts) - opened("bidirectional").encode(texts))
+    assert far.max() > 0.05  # of vectors of length 1
+
+
+def config_of(tmp_path, **values):
+    (tmp_path / "config.json").write_text(json.dumps(values))
+    return Config(Directory(tmp_path), "config.json")
+
+
+BART = {
+    "max_position_embeddings": 32,
+    **{f"{half}_{name}": 2 for half in ("encoder", "decoder") for name in ("layers", "attention_heads", "ffn_dim")},
+}
+SIZES = {"vocab_size": 40, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 8}
+
+
+def test_a_window_without_the_causal_mask_is_on_both_sides(tmp_path):
+    config = config_of(tmp_path, model_type="mistral", is_causal=False, sliding_window=5, **SIZES)
+    plan = as_stated(FAMILIES["mistral"].build(config, "features"), config, FAMILIES["mistral"], "features")
+    assert not plan.model.causal
+    assert {(each.term.left, each.term.right) for each in plan.model.encodings} == {(5, 5)}
+    assert all(not layer.attention.causal for layer in plan.model.decoder.layers)
+    assert "is_causal = false: tokens attend to later ones too" in config.remarks[0]
+
+
+@pytest.mark.parametrize(
+    ("model_type", "task", "said"),
+    [
+        ("bloom", "features", r"not computed for the positions of bloom \(alibi\)"),
+        ("llama", "text-generation", "nothing can be generated .*choose --task features"),
+        ("bart", "text2text-generation", "is not computed for bart here"),
+    ],
+)
+def test_what_needs_the_causal_mask(tmp_path, model_type, task, said):
+    config = config_of(
+        tmp_path, model_type=model_type, is_causal=False, **SIZES, d_model=16, n_head=2, n_layer=2, **BART
+    )
+    family = FAMILIES[model_type]
+    config.spellings = family.spellings
+    with pytest.raises(PosexportError, match=said):
+        as_stated(family.build(config, task), config, family, task)
 
 
 def test_prompts_stand_before_the_first_text(opened):

@@ -42,7 +42,8 @@ MODELS: dict[str, dict[str, Any]] = {
     "falcon": SIZES | {"multi_query": True, "new_decoder_architecture": False, "alibi": False},
     "bloom": {"vocab_size": 97, "hidden_size": 48, "n_layer": 2, "n_head": 6},
     "mpt": {"vocab_size": 97, "d_model": 48, "n_layers": 2, "n_heads": 6},
-    "gpt_neo": SIZES | {"num_layers": 2, "num_heads": 6, "attention_types": [[["global", "local"], 1]], "window_size": 5},
+    "gpt_neo": SIZES
+    | {"num_layers": 2, "num_heads": 6, "attention_types": [[["global", "local"], 1]], "window_size": 5},
 }
 IDS = np.random.default_rng(3).integers(3, 97, (3, 23))
 LENGTHS = (23, 11, 17)

@@ -9,6 +9,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -38,32 +39,51 @@ def cross_encoder(folder: Path) -> Any:
     return CrossEncoder(str(folder), device="cpu")
 
 
-def prompted(source: Path, target: Path) -> Path:
-    """A CrossEncoder's folder with prompts."""
-    shutil.copytree(source, target)
-    path = target / "config_sentence_transformers.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | PROMPTS))
-    return target
+@dataclass(frozen=True, kw_only=True)
+class Stored:
+    """A checkpoint of the tests: its folder, how the library opens it, what is asked, what is changed in a copy."""
+
+    folder: str
+    opener: Callable[[Path], Any]
+    calls: Mapping[str, Call]
+    changes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
-#: of the stored checkpoints: the folder, how the library opens it, what is asked, and what is changed in a copy
 SCORING = vector_calls.SCORES | vector_calls.RANKING
-GOLDEN: dict[str, tuple[str, Callable[[Path], Any], Mapping[str, Call], bool]] = {
-    "embedder": ("embedders/embeddinggemma", embedder, vector_calls.VECTORS, False),
-    "reranker": ("rerankers/cross-encoder", cross_encoder, SCORING | vector_calls.WITH_PROMPTS, True),
+PLAIN = {name: vector_calls.VECTORS[name] for name in ("texts", "one text", "prompt")}
+GOLDEN: dict[str, Stored] = {
+    "embedder": Stored(folder="embedders/embeddinggemma", opener=embedder, calls=vector_calls.VECTORS),
+    "reranker": Stored(
+        folder="rerankers/cross-encoder",
+        opener=cross_encoder,
+        calls=SCORING | vector_calls.WITH_PROMPTS,
+        changes={"config_sentence_transformers.json": PROMPTS},
+    ),
+    "bidirectional": Stored(
+        folder="embedders/qwen3-lasttoken",
+        opener=embedder,
+        calls=PLAIN,
+        changes={"config.json": {"is_causal": False}},
+    ),
 }
 
 
 def stored_model(name: str, work: Path) -> Path:
-    """The folder of a golden checkpoint, in ``work`` where something is changed."""
-    folder, _, _, changed = GOLDEN[name]
-    source = TESTS / folder / "model"
-    return prompted(source, work / name) if changed else source
+    """The folder of a golden checkpoint, a copy in ``work`` where something is changed."""
+    stored = GOLDEN[name]
+    source = TESTS / stored.folder / "model"
+    if not stored.changes:
+        return source
+    shutil.copytree(source, work / name)
+    for file, values in stored.changes.items():
+        path = work / name / file
+        path.write_text(json.dumps(json.loads(path.read_text()) | values))
+    return work / name
 
 
 def texts_of(name: str) -> list[str]:
     """The texts that are asked of a golden checkpoint, short ones."""
-    texts: list[str] = json.loads((TESTS / GOLDEN[name][0] / ".." / "texts.json").read_text())
+    texts: list[str] = json.loads((TESTS / GOLDEN[name].folder / ".." / "texts.json").read_text())
     return [text[:300] for text in texts]
 
 
@@ -84,21 +104,20 @@ def shape(arrays: list[np.ndarray]) -> str:
 
 def cases(work: Path) -> Iterator[Case]:
     """Every call on every checkpoint."""
-    for name, (_, opener, calls, _) in GOLDEN.items():
+    for name, stored in GOLDEN.items():
         folder = stored_model(name, work)
         posexport.convert(str(folder), work / f"{name}.bundle", target="cpu", verify=False)
-        yield from asked(
-            posexport.load(work / f"{name}.bundle"), opener(folder), calls, texts_of(name), f"vectors: {name}"
-        )
+        session, theirs = posexport.load(work / f"{name}.bundle"), stored.opener(folder)
+        yield from asked(session, theirs, stored.calls, texts_of(name), f"vectors: {name}")
 
 
 def golden(into: Path) -> None:
     """Writes the library's answers."""
     into.mkdir(parents=True, exist_ok=True)
-    for name, (_, opener, calls, _) in GOLDEN.items():
+    for name, stored in GOLDEN.items():
         with tempfile.TemporaryDirectory() as work:
-            model = opener(stored_model(name, Path(work)))
-            answers = {call: vector_calls.as_arrays(ask(model, texts_of(name))) for call, ask in calls.items()}
+            model = stored.opener(stored_model(name, Path(work)))
+            answers = {call: vector_calls.as_arrays(ask(model, texts_of(name))) for call, ask in stored.calls.items()}
         arrays = {f"{call}.{number}": each for call, found in answers.items() for number, each in enumerate(found)}
         np.savez_compressed(into / f"{name}.npz", **arrays)  # type: ignore[arg-type]
     versions = {name: version(name) for name in ("sentence-transformers", "transformers", "torch")}
