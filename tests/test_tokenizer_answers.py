@@ -5,18 +5,23 @@ for folders whose files contradict each other.
 """
 
 import json
+import re
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from tokenizers import Tokenizer
 
 import posexport
-from ci.answers.tokenizer_folders.bases import KEPT
+from ci.answers.tokenizer_folders.bases import KEPT, kept
 from ci.answers.tokenizer_folders.folders import FOLDERS, SWITCHED
 from ci.answers.tokenizer_folders.texts import PAIRS, TEXTS
 from posexport import PosexportError
-from posexport.checkpoints.tokenizer.rewrite import Rewritten, rewritten
+from posexport.checkpoints.tokenizer import library
+from posexport.checkpoints.tokenizer.make import Made, Model
+from posexport.checkpoints.tokenizer.make import made as made_of
+from posexport.checkpoints.tokenizer.sample_texts import sample_pairs, sample_texts
 from posexport.runtime.texts import Texts
 
 GOLDEN = json.loads((KEPT / "answers.json").read_text(encoding="utf-8"))
@@ -28,13 +33,18 @@ OF_5 = {
     "llama without keys",
     "xlm-roberta add_prefix_space off",
     "albert do_lower_case off",
+    "vocab.txt",
+    "vocab.txt cased, without tokenizer_config.json",
+    "vocab.txt, electra",
+    "vocab.txt, distilbert",
+    "vocab.txt, mpnet",
+    "merges.txt, opt",
 }
 #: where it is transformers 5 that does not follow the folder
 ONLY_OF_4 = {
-    *("mpnet", "mpnet do_lower_case off", "deberta", "deberta-v2", "xlnet", "xglm", "llama", "gemma", "gpt-neox"),
-    *("whisper", "generic add_prefix_space", "llama add_eos_token", "llama add_eos_token alone"),
-    *("llama add_bos_token off", "llama add_bos_token on", "mistral add_eos_token", "gemma add_eos_token"),
-    *("gpt-neox add_eos_token", "gpt-neox post-processor with an end token"),
+    *("deberta", "deberta-v2", "llama", "gemma", "generic add_prefix_space", "llama add_eos_token"),
+    *("llama add_eos_token alone", "llama add_bos_token off", "llama add_bos_token on", "mistral add_eos_token"),
+    *("gemma add_eos_token", "gpt-neox add_eos_token", "merges.txt, roberta", "merges.txt, bart add_prefix_space"),
 }
 #: tokenizer.json says already what the other file says, or transformers follows tokenizer.json
 UNCHANGED = {
@@ -43,8 +53,8 @@ UNCHANGED = {
 }
 
 
-def made(folder: Path) -> Rewritten:
-    return rewritten({path.name: path for path in folder.iterdir()})
+def made(folder: Path) -> Made:
+    return made_of({path.name: path for path in folder.iterdir()}, Model())
 
 
 def answers(content: bytes, *, splits: bool = False) -> dict[str, list]:
@@ -66,11 +76,12 @@ def golden(name: str, version: str) -> dict[str, list]:
 def test_ids_are_those_of_the_library(name, tmp_path):
     folder = FOLDERS[name].write(tmp_path / "folder")
     result = made(folder)
-    content = result.data or (folder / "tokenizer.json").read_bytes()
+    content = result.data if result.data is not None else (folder / "tokenizer.json").read_bytes()
     got = answers(content, splits="split_special_tokens" in (FOLDERS[name].config or {}))
     assert got == golden(name, "5" if name in OF_5 else "4")
     assert (golden(name, "4") != golden(name, "5")) == (name in OF_5 | ONLY_OF_4)
     (folder / "tokenizer.json").write_bytes(content)
+    assert result.checked == "by rules"
     assert made(folder).data is None, "rewriting twice changes nothing"
 
 
@@ -119,6 +130,85 @@ def test_a_bundle_follows_tokenizer_config_json(tmp_path):
     whole = texts.rows(["the quick brown fox jumps over the lazy dog"], truncate=False)[0].ids
     assert padded[0].tolist() == [*whole[:8], 3]
     assert padded[1].tolist()[:2] == [0, 0]
+
+
+class Library:
+    """In the place of transformers' tokenizer: one that gives the ids of a tokenizer.json."""
+
+    all_special_tokens = ("[CLS]", "[SEP]")
+    chat_template = None
+
+    def __init__(self, content: bytes) -> None:
+        self._tokenizer = Tokenizer.from_buffer(content)
+
+    def __call__(self, *texts: str) -> dict[str, list[int]]:
+        return {"input_ids": self._tokenizer.encode(*texts).ids}
+
+
+@pytest.fixture(autouse=True)
+def _not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(library, "is_installed", lambda: False)
+
+
+@pytest.fixture
+def installed(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Path], object]], None]:
+    """Makes it seem that transformers is there."""
+
+    def install(load: Callable[[Path], object]) -> None:
+        monkeypatch.setattr(library, "is_installed", lambda: True)
+        monkeypatch.setattr(library, "version", lambda: "9.9.9")
+        monkeypatch.setattr(library, "load", lambda at, _: load(at))
+
+    return install
+
+
+def test_compared_with_the_library(tmp_path, installed):
+    folder = FOLDERS["bert do_lower_case"].write(tmp_path / "folder")
+    content = made(folder).data
+    installed(lambda _: Library(content))
+    assert (made(folder).checked, made(folder).remarks) == ("compared with transformers 9.9.9", [])
+    installed(lambda at: Library((at / "tokenizer.json").read_bytes()))
+    result = made(folder)
+    count = int(re.fullmatch(r"compared with transformers 9.9.9: (\d+) differ", result.checked)[1])
+    assert 50 < count < 220
+    assert result.remarks[0].startswith("transformers 9.9.9 (Library) gives other ids than tokenizer.json with the")
+
+    def fail(_: Path) -> object:
+        raise ValueError("no such\nclass")
+
+    installed(fail)
+    result = made(folder)
+    assert result.checked == "by rules"
+    assert result.remarks == [
+        "transformers 9.9.9 does not load this tokenizer, so ids are by rules: no such class",
+    ]
+
+
+def test_a_sentencepiece_model_alone(tmp_path, installed):
+    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
+    (tmp_path / "tokenizer.model").write_bytes(b"x")
+    result = made(tmp_path)
+    assert (result.data, result.checked) == (None, None)
+    assert result.remarks == [
+        "the folder has tokenizer.model and no tokenizer.json: the bundle takes ids only; for texts install the extra, "
+        "pip install 'posexport[transformers]', and convert again"
+    ]
+    theirs = Library(json.dumps(kept("mark-bpe")).encode())
+    theirs.backend_tokenizer = theirs._tokenizer
+    installed(lambda _: theirs)
+    result = made(tmp_path)
+    assert result.checked == "compared with transformers 9.9.9"
+    assert result.remarks == ["tokenizer.json was made of tokenizer.model by transformers 9.9.9"]
+    assert json.loads(result.data)["model"]["type"] == "BPE"
+
+
+def test_the_sample_is_the_same_each_time():
+    texts = sample_texts(["<s>"])
+    assert len(texts) == 200
+    assert texts == sample_texts(["<s>"])
+    assert {"", "a", "<s>"} <= set(texts)
+    assert max(len(text.split()) for text in texts) >= 1900
+    assert len(sample_pairs(texts)) == 20
 
 
 def test_more_tokens_than_the_embedding_has_rows(tmp_path):

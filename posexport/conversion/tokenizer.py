@@ -1,12 +1,17 @@
 """The tokenizer of a bundle: the source's, made so that its tokenizer.json alone gives the right ids."""
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
+from posexport.bundle.manifest import Manifest
 from posexport.checkpoints.tokenizer.make import Model, made
 from posexport.checkpoints.tokenizer.settings import TOKENIZER
+from posexport.errors import PosexportError
+from posexport.runtime.chat import Chat
 
 if TYPE_CHECKING:
     from posexport.sources.source import Source
@@ -17,11 +22,13 @@ def with_tokenizer_made(source: "Source", directory: Path) -> "tuple[Source, str
 
     Remarks say what was changed or not followed. None where the source has no tokenizer.
     """
+    if not any(spec.role == "tokens" for graph in source.graphs.values() for spec in graph.inputs):
+        return source, None
     rows = next((spec.size for spec in source.inputs if spec.role == "tokens"), None)
     rules = [each.max_length for each in (source.text_rules, source.pair_rules) if each is not None]
     longest = source.limits.max_length
     cuts = [length for length in (*rules, longest if rules else None) if length is not None]
-    result = made(source.files, Model(rows, min(cuts, default=None), longest))
+    result = made(source.files, Model(rows, min(cuts, default=None), longest), _render)
     files = source.files
     if result.data is not None:
         path = directory / TOKENIZER
@@ -29,3 +36,12 @@ def with_tokenizer_made(source: "Source", directory: Path) -> "tuple[Source, str
         files = {**files, TOKENIZER: path}
     source = msgspec.structs.replace(source, files=files, remarks=[*source.remarks, *result.remarks])
     return source, result.checked
+
+
+def _render(folder: Path, messages: Sequence[Mapping[str, Any]]) -> str | None:
+    """A conversation as a bundle with the files in ``folder`` renders it."""
+    files = {path.name: None for path in folder.iterdir()}
+    try:
+        return Chat(folder, cast(Manifest, SimpleNamespace(files=files))).render(messages)
+    except PosexportError:
+        return None

@@ -26,24 +26,37 @@ LLAMA = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
 
 @dataclass(frozen=True)
 class Folder:
-    """``config``: tokenizer_config.json, None: there is none; ``edit`` changes the kept tokenizer's content."""
+    """``config``: tokenizer_config.json, None: there is none; ``edit`` changes the kept tokenizer's content.
+
+    ``older``: vocab.txt, or vocab.json and merges.txt, in the place of tokenizer.json.
+    """
 
     base: str
     model_type: str
     config: dict[str, Any] | None
     edit: Callable[[Content], None] = lambda _: None
     files: dict[str, Any] = field(default_factory=dict)
+    older: bool = False
 
     def write(self, folder: Path) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
         content = kept(self.base)
         self.edit(content)
-        files = {"tokenizer.json": content, "config.json": {"model_type": self.model_type}, **self.files}
+        files = {"config.json": {"model_type": self.model_type}, **self.files}
+        files |= _vocabulary(content["model"]) if self.older else {"tokenizer.json": content}
         if self.config is not None:
             files["tokenizer_config.json"] = self.config
         for name, stored in files.items():
-            (folder / name).write_text(json.dumps(stored, ensure_ascii=False), encoding="utf-8")
+            text = stored if isinstance(stored, str) else json.dumps(stored, ensure_ascii=False)
+            (folder / name).write_text(text, encoding="utf-8")
         return folder
+
+
+def _vocabulary(model: Content) -> dict[str, Any]:
+    if "merges" not in model:
+        return {"vocab.txt": "".join(f"{token}\n" for token in sorted(model["vocab"], key=model["vocab"].__getitem__))}
+    merges = "".join(f"{first} {second}\n" for first, second in model["merges"])
+    return {"vocab.json": model["vocab"], "merges.txt": f"#version: 0.2\n{merges}"}
 
 
 def _roberta(content: Content) -> None:
@@ -62,6 +75,13 @@ def _lower(content: Content) -> None:
 
 def _mpnet(content: Content) -> None:
     _rename(content, {"[CLS]": "<s>", "[SEP]": "</s>", "[PAD]": "<pad>", "[MASK]": "<mask>"})
+    content["post_processor"] = {
+        "type": "RobertaProcessing",
+        "sep": ["</s>", 3],
+        "cls": ["<s>", 2],
+        "trim_offsets": True,
+        "add_prefix_space": False,
+    }
 
 
 def _rename(content: Content, names: dict[str, str]) -> None:
@@ -75,6 +95,27 @@ def _rename(content: Content, names: dict[str, str]) -> None:
 def _deberta(content: Content) -> None:
     _rename(content, {"<s>": "[CLS]", "</s>": "[SEP]", "<pad>": "[PAD]", "<unk>": "[UNK]", "<mask>": "[MASK]"})
     content["post_processor"] = _around(["[CLS]", 0], ["[SEP]", 2])
+    content["post_processor"]["pair"].pop(3)
+
+
+def _neox(content: Content) -> None:
+    content["normalizer"] = {"type": "NFC"}
+
+
+def _whisper(content: Content) -> None:
+    names = ["<|startoftranscript|>", "<|translate|>", "<|transcribe|>", "<|notimestamps|>"]
+    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+    count = len(content["model"]["vocab"])
+    content["added_tokens"] += [{"id": count + n, "content": name, **flags} for n, name in enumerate(names)]
+    first, second = ({"SpecialToken": {"id": names[n], "type_id": 0}} for n in (0, 3))
+    content["post_processor"] = _around(None, [TEXT, 5])
+    content["post_processor"]["single"][:0] = [first, second]
+    content["post_processor"]["pair"] = [
+        *(first, second, {"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}),
+        {"SpecialToken": {"id": TEXT, "type_id": 1}},
+    ]
+    used = {names[n]: {"id": names[n], "ids": [count + n], "tokens": [names[n]]} for n in (0, 3)}
+    content["post_processor"]["special_tokens"] |= used
 
 
 def _around(first: list[Any] | None, last: list[Any] | None) -> Content:
@@ -119,6 +160,8 @@ def _xlnet(content: Content) -> None:
     content["post_processor"] = _around(None, ["<sep>", count])
     for name in ("single", "pair"):
         content["post_processor"][name].append({"SpecialToken": {"id": "<cls>", "type_id": 2}})
+    quotes = [{"type": "Replace", "pattern": {"String": old}, "content": '"'} for old in ("``", "''")]
+    content["normalizer"] = {"type": "Sequence", "normalizers": [*quotes, {"type": "NFKD"}, {"type": "StripAccents"}]}
     content["post_processor"]["special_tokens"]["<cls>"] = {"id": "<cls>", "ids": [count + 1], "tokens": ["<cls>"]}
 
 
@@ -126,6 +169,8 @@ def _xglm(content: Content) -> None:
     content["post_processor"] = _around(["</s>", 2], None)
     pair = content["post_processor"]["pair"]
     pair.insert(2, pair[0])
+    content["normalizer"] = {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "}
+    content["pre_tokenizer"] = content["pre_tokenizer"]["pretokenizers"][1]
 
 
 def _albert(content: Content) -> None:
@@ -265,8 +310,8 @@ PLAIN: dict[str, Folder] = {
         _ends(["</s>", 2], None),
     ),
     "codegen": Folder("byte-bpe", "phi", _named("CodeGenTokenizer", GPT2)),
-    "gpt-neox": Folder("byte-bpe", "gpt_neox", _named("GPTNeoXTokenizer", GPT2, add_bos_token=False)),
-    "whisper": Folder("byte-bpe", "whisper", _named("WhisperTokenizer", GPT2)),
+    "gpt-neox": Folder("byte-bpe", "gpt_neox", _named("GPTNeoXTokenizer", GPT2, add_bos_token=False), _neox),
+    "whisper": Folder("byte-bpe", "whisper", _named("WhisperTokenizer", GPT2), _whisper),
     "bloom": Folder("split-bpe", "bloom", _named("BloomTokenizerFast", ROBERTA)),
     "modernbert": Folder(
         "byte-bpe", "modernbert", _named("PreTrainedTokenizerFast", ROBERTA), _ends(["<s>", 0], ["</s>", 2])
@@ -348,9 +393,14 @@ SWITCHED: dict[str, Folder] = {
         _named("Qwen2Tokenizer", {"eos_token": TEXT, "pad_token": TEXT}, add_bos_token=False),
         _ends(None, [TEXT, 5]),
     ),
-    "gpt-neox add_eos_token": Folder("byte-bpe", "gpt_neox", _named("GPTNeoXTokenizer", GPT2, add_eos_token=True)),
+    "gpt-neox add_eos_token": Folder(
+        "byte-bpe", "gpt_neox", _named("GPTNeoXTokenizer", GPT2, add_eos_token=True), _neox
+    ),
     "gpt-neox post-processor with an end token": Folder(
-        "byte-bpe", "gpt_neox", _named("GPTNeoXTokenizer", GPT2), _ends(None, [TEXT, 5])
+        "byte-bpe",
+        "gpt_neox",
+        _named("GPTNeoXTokenizer", GPT2),
+        lambda content: (_neox(content), _ends(None, [TEXT, 5])(content))[0],
     ),
     "xlm-roberta add_prefix_space off": Folder(
         "unigram", "xlm-roberta", _named("XLMRobertaTokenizer", ROBERTA, add_prefix_space=False)
@@ -363,4 +413,32 @@ SWITCHED: dict[str, Folder] = {
     ),
     "mbart src_lang": Folder("unigram", "mbart", _named("MBartTokenizer", ROBERTA, src_lang="de_DE")),
 }
-FOLDERS = PLAIN | SWITCHED
+#: folders without a tokenizer.json
+OLDER: dict[str, Folder] = {
+    "vocab.txt": Folder("wordpiece", "bert", _bert({"do_lower_case": True}), older=True),
+    "vocab.txt cased, without tokenizer_config.json": Folder("wordpiece", "bert", None, older=True),
+    "vocab.txt, electra": Folder("wordpiece", "electra", _named("ElectraTokenizer", BERT), older=True),
+    "vocab.txt, distilbert": Folder(
+        "wordpiece", "distilbert", _named("DistilBertTokenizer", BERT, do_lower_case=False), older=True
+    ),
+    "vocab.txt, mpnet": Folder(
+        "wordpiece", "mpnet", _named("MPNetTokenizer", {**ROBERTA, "unk_token": "[UNK]"}), _mpnet, older=True
+    ),
+    "merges.txt, gpt2": Folder("byte-bpe", "gpt2", _named("GPT2Tokenizer", GPT2), older=True),
+    "merges.txt, gpt2 without tokenizer_config.json": Folder("byte-bpe", "gpt2", None, older=True),
+    "merges.txt, opt": Folder(
+        "byte-bpe", "opt", _named("GPT2Tokenizer", {**ROBERTA, "bos_token": "</s>"}, add_bos_token=True), older=True
+    ),
+    "merges.txt, roberta": Folder("byte-bpe", "roberta", _named("RobertaTokenizer", ROBERTA), older=True),
+    "merges.txt, bart add_prefix_space": Folder(
+        "byte-bpe", "bart", _named("BartTokenizer", ROBERTA, add_prefix_space=True), older=True
+    ),
+    "merges.txt, codegen": Folder("byte-bpe", "phi", _named("CodeGenTokenizer", GPT2), older=True),
+    "merges.txt, qwen2": Folder(
+        "split-bpe",
+        "qwen2",
+        _named("Qwen2Tokenizer", {"eos_token": TEXT, "pad_token": TEXT}, bos_token=None),
+        older=True,
+    ),
+}
+FOLDERS = PLAIN | SWITCHED | OLDER

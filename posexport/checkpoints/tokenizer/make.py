@@ -1,12 +1,16 @@
 """A bundle's tokenizer.json from the files of a folder, and what was checked."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from posexport.checkpoints.tokenizer import fits
-from posexport.checkpoints.tokenizer.rewrite import rewritten
-from posexport.checkpoints.tokenizer.settings import TOKENIZER
+from posexport.checkpoints.tokenizer import fits, library
+from posexport.checkpoints.tokenizer.compare import Render, compare
+from posexport.checkpoints.tokenizer.rewrite import content_of, encoded, rewritten
+from posexport.checkpoints.tokenizer.settings import TOKENIZER, Settings, read
+from posexport.checkpoints.tokenizer.switches.switch import Content
+from posexport.checkpoints.tokenizer.vocabulary_files import FORMS, built
 
 BY_RULES = "by rules"
 
@@ -38,13 +42,51 @@ class Made:
     checked: str | None = None
 
 
-def made(files: Mapping[str, Path], model: Model) -> Made:
-    """``files``: by their names in the bundle.
+def made(files: Mapping[str, Path], model: Model, render: Render | None = None) -> Made:
+    """``files``: by their names in the bundle; ``render``: of conversations, to be compared too.
 
     Raises:
         PosexportError: a file that is none, or a value that a key cannot have.
     """
-    if TOKENIZER not in files:
-        return Made()
-    result = rewritten(files, cut=model.cut, longest=model.longest)
-    return Made(result.data, [*result.remarks, *fits.remarks(result.tokens, model.rows)], BY_RULES)
+    settings = read(files)
+    settings.cut, settings.longest = model.cut, model.longest
+    if TOKENIZER in files:
+        stored: Content | None = content_of(files[TOKENIZER])
+        own: list[str] = []
+    else:
+        stored, own = stored_in_other_files(files, settings)
+    if stored is None:
+        return Made(remarks=own)
+    result = rewritten(stored, files, settings)
+    data = result.data if result.data is not None or TOKENIZER in files else encoded(stored)
+    remarks = [*own, *result.remarks, *fits.remarks(result.tokens, model.rows)]
+    compared = compare(data or files[TOKENIZER].read_bytes(), files, settings, render)
+    if compared is None:
+        return Made(data, remarks, BY_RULES)
+    return Made(data, [*remarks, *compared.remarks], compared.checked)
+
+
+def stored_in_other_files(files: Mapping[str, Path], settings: Settings) -> tuple[Content | None, list[str]]:
+    """The tokenizer.json that older files give, and remarks; None where there is none, or none can be made."""
+    forms = [name for name in FORMS if name in files]
+    if not forms:
+        return None, []
+    if (content := built(files, settings)) is not None:
+        return content, []
+    named = " and ".join(forms)
+    if not library.is_installed():
+        return None, [
+            f"the folder has {named} and no {TOKENIZER}: the bundle takes ids only; for texts install the extra, "
+            "pip install 'posexport[transformers]', and convert again"
+        ]
+    with library.folder(files) as folder:
+        try:
+            theirs = library.load(folder, settings.handed_on)
+            content = json.loads(theirs.backend_tokenizer.to_str())
+        except Exception as err:  # noqa: BLE001 - whatever the library raises
+            reason = " ".join(str(err).split())[:200]
+            return None, [
+                f"transformers {library.version()} makes no {TOKENIZER} of {named}: the bundle takes ids "
+                f"only ({reason})"
+            ]
+    return content, [f"{TOKENIZER} was made of {named} by transformers {library.version()}"]

@@ -8,43 +8,42 @@ from pathlib import Path
 from typing import Any
 
 from posexport.checkpoints.tokenizer import keys, sentence_transformers
-from posexport.checkpoints.tokenizer.settings import TOKENIZER, Settings, read
+from posexport.checkpoints.tokenizer.settings import TOKENIZER, Settings
 from posexport.checkpoints.tokenizer.switches import SWITCHES
-from posexport.checkpoints.tokenizer.switches.switch import vocabulary
+from posexport.checkpoints.tokenizer.switches.switch import Content, vocabulary
 from posexport.errors import PosexportError
 
 
 @dataclass
 class Rewritten:
-    """``data``: the content of a tokenizer.json, None where it may stay as it is; ``highest``: the largest id."""
+    """``data``: the content of a tokenizer.json, None where it may stay as it is; ``tokens``: ids by token."""
 
     data: bytes | None
     remarks: list[str] = field(default_factory=list)
     tokens: dict[str, int] = field(default_factory=dict)
-    settings: Settings | None = None
 
 
-def rewritten(files: Mapping[str, Path], *, cut: int | None = None, longest: int | None = None) -> Rewritten:
-    """The tokenizer.json among ``files``, as transformers' tokenizer is once all of ``files`` are read.
-
-    ``cut``, ``longest``: as of `Settings`.
+def rewritten(stored: Content, files: Mapping[str, Path], settings: Settings) -> Rewritten:
+    """``stored``, the content of a tokenizer.json, as transformers' tokenizer is once all of ``files`` are read.
 
     Raises:
-        PosexportError: a file that is none, or a value that a key cannot have.
+        PosexportError: a value that a key cannot have.
     """
-    stored = _content(files[TOKENIZER])
-    settings = read(files)
-    settings.cut, settings.longest = cut, longest
     content = copy.deepcopy({**stored, "model": None}) | {"model": stored["model"]}
     remarks = [sentence for switch in SWITCHES for sentence in switch.apply(content, settings)]
     remarks += sentence_transformers.apply(content, files)
     tokens = vocabulary(content)
     remarks += keys.remarks(settings, tokens)
-    data = None if content == stored else json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode()
-    return Rewritten(data, remarks, tokens, settings)
+    data = None if content == stored else encoded(content)
+    return Rewritten(data, remarks, tokens)
 
 
-def _content(path: Path) -> dict[str, Any]:
+def encoded(content: Content) -> bytes:
+    return json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def content_of(path: Path) -> dict[str, Any]:
+    """A tokenizer.json; PosexportError for what is none."""
     try:
         content = json.loads(path.read_bytes())
     except (ValueError, RecursionError) as err:

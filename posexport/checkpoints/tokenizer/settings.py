@@ -35,6 +35,7 @@ class Settings:
         origins: key to file.
         added: tokens by id that ``added_tokens_decoder`` or ``added_tokens.json`` list.
         lists_added: whether ``added_tokens_decoder`` is there, so that special_tokens_map.json is not read.
+        handed_on: what sentence-transformers hands to ``from_pretrained``; in ``values`` too.
         cut: the number of tokens that the model's rules cut texts to; None: they do not.
         longest: the number of tokens that the model takes; None: any.
     """
@@ -44,6 +45,7 @@ class Settings:
     origins: dict[str, str]
     added: dict[int, dict[str, Any]] = field(default_factory=dict)
     lists_added: bool = False
+    handed_on: dict[str, Any] = field(default_factory=dict)
     cut: int | None = None
     longest: int | None = None
 
@@ -87,7 +89,8 @@ def read(files: Mapping[str, Path]) -> Settings:
         settings.added = {int(key): _token(token) for key, token in listed.items()}
     else:
         _read_older(files, settings)
-    values |= _handed_on(files, origins)
+    settings.handed_on = _handed_on(files, origins)
+    values |= settings.handed_on
     return settings
 
 

@@ -1,0 +1,53 @@
+"""transformers' own tokenizer of a folder, where the library is installed. Nothing of the folder is executed."""
+
+import contextlib
+import importlib.util
+import logging
+import shutil
+import warnings
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+
+def is_installed() -> bool:
+    return importlib.util.find_spec("transformers") is not None
+
+
+def version() -> str:
+    import transformers
+
+    return str(transformers.__version__)
+
+
+@contextlib.contextmanager
+def folder(files: Mapping[str, Path]) -> Iterator[Path]:
+    """A folder with these files under their names; large ones are links."""
+    with TemporaryDirectory(prefix="posexport-tokenizer-") as name:
+        for file, path in files.items():
+            copy = Path(name) / file
+            if path.suffix in (".safetensors", ".bin", ".onnx"):
+                continue
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            if path.stat().st_size > 1_000_000:
+                copy.symlink_to(path.resolve())
+            else:
+                shutil.copyfile(path, copy)
+        yield Path(name)
+
+
+def load(at: Path, handed_on: Mapping[str, Any]) -> Any:
+    """``AutoTokenizer.from_pretrained``, quietly; whatever it raises."""
+    import transformers
+
+    level = transformers.logging.get_verbosity()
+    transformers.logging.set_verbosity(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return transformers.AutoTokenizer.from_pretrained(
+                str(at), local_files_only=True, trust_remote_code=False, **handed_on
+            )
+    finally:
+        transformers.logging.set_verbosity(level)

@@ -1,0 +1,101 @@
+"""A tokenizer.json from older vocabulary files: ``vocab.txt`` (WordPiece), ``vocab.json`` and ``merges.txt`` (GPT-2).
+
+The same as what transformers makes of these files. A SentencePiece model needs transformers.
+"""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from posexport.checkpoints.tokenizer.settings import Settings
+from posexport.checkpoints.tokenizer.switches.begin_end import template
+from posexport.checkpoints.tokenizer.switches.switch import Content
+from posexport.errors import PosexportError
+
+#: files that hold a vocabulary, in other forms than tokenizer.json
+FORMS = ("vocab.txt", "vocab.json", "merges.txt", "bpe.codes", "spiece.model", "spm.model", "sentencepiece.bpe.model")
+FORMS += ("sentencepiece.model", "tokenizer.model", "source.spm")
+#: classes whose byte-level tokenizers are built here, with what stands around a text
+_BYTE_LEVEL = ("GPT2Tokenizer", "CodeGenTokenizer", "RobertaTokenizer", "BartTokenizer", "LongformerTokenizer")
+_CLS_SEP = ("BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer")
+
+
+def built(files: Mapping[str, Path], settings: Settings) -> Content | None:
+    """The content of a tokenizer.json; None where the files or the class are of another kind."""
+    if "vocab.txt" in files and settings.name in (*_CLS_SEP, "MPNetTokenizer"):
+        return _word_piece(files["vocab.txt"], settings)
+    if "vocab.json" in files and "merges.txt" in files and settings.name in (*_BYTE_LEVEL, "Qwen2Tokenizer"):
+        return _byte_level(files, settings)
+    return None
+
+
+def _token(settings: Settings, key: str) -> str | None:
+    stored = settings.values[key] if key in settings.values else settings.facts.tokens.get(key)
+    text = stored.get("content") if isinstance(stored, dict) else stored
+    return text if isinstance(text, str) and text else None
+
+
+def _named(settings: Settings, key: str, vocab: Mapping[str, int]) -> str:
+    token = _token(settings, key)
+    if token is None or token not in vocab:
+        raise PosexportError(f"the vocabulary of this folder has no {key} ({token!r}); give a folder with both")
+    return token
+
+
+def _word_piece(path: Path, settings: Settings) -> Content:
+    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
+
+    lines = path.read_text(encoding="utf-8").split("\n")
+    vocab = {line.rstrip("\r"): number for number, line in enumerate(lines) if line or number < len(lines) - 1}
+    unknown = _named(settings, "unk_token", vocab)
+    tokenizer = Tokenizer(models.WordPiece(vocab, unk_token=unknown))
+    tokenizer.normalizer = normalizers.BertNormalizer()
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.decoder = decoders.WordPiece(prefix="##")
+    content: Content = json.loads(tokenizer.to_str())
+    first, last = _named(settings, "cls_token", vocab), _named(settings, "sep_token", vocab)
+    if settings.name == "MPNetTokenizer":
+        content["post_processor"] = _roberta(first, last, vocab)
+    else:
+        content["post_processor"] = template(first, last, vocab)
+        content["post_processor"]["pair"].pop(3)  # one token between two texts
+    return content
+
+
+def _byte_level(files: Mapping[str, Path], settings: Settings) -> Content:
+    from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+
+    vocab = json.loads(files["vocab.json"].read_bytes())
+    lines = files["merges.txt"].read_text(encoding="utf-8").split("\n")
+    lines = lines[1:] if lines[0].startswith("#version") else lines
+    merges = [(first, second) for first, _, second in (line.rstrip("\r").partition(" ") for line in lines) if second]
+    affixes: dict[str, Any] = {"continuing_subword_prefix": "", "end_of_word_suffix": "", "fuse_unk": False}
+    tokenizer = Tokenizer(models.BPE(vocab, merges, **affixes))
+    tokenizer.decoder = decoders.ByteLevel()
+    if settings.name == "Qwen2Tokenizer":
+        tokenizer.normalizer = normalizers.NFC()
+        split = pre_tokenizers.Split(Regex(_QWEN2), behavior="isolated")
+        inner = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+        tokenizer.pre_tokenizer = pre_tokenizers.Sequence([split, inner])
+        tokenizer.post_processor = processors.ByteLevel(trim_offsets=False)
+    else:
+        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        tokenizer.post_processor = processors.ByteLevel(trim_offsets=False)
+    content: Content = json.loads(tokenizer.to_str())
+    if settings.name in ("RobertaTokenizer", "BartTokenizer", "LongformerTokenizer"):
+        first, last = _named(settings, "cls_token", vocab), _named(settings, "sep_token", vocab)
+        content["post_processor"] = _roberta(first, last, vocab)
+    elif settings.name == "GPT2Tokenizer" and settings.flag("add_bos_token", False):
+        content["post_processor"] = template(_named(settings, "bos_token", vocab), None, vocab)
+    return content
+
+
+_QWEN2 = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+
+
+def _roberta(first: str, last: str, vocab: Mapping[str, int]) -> Content:
+    ends = {"sep": [last, vocab[last]], "cls": [first, vocab[first]]}
+    return {"type": "RobertaProcessing", **ends, "trim_offsets": True, "add_prefix_space": False}
