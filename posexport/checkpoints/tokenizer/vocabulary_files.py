@@ -14,8 +14,10 @@ from posexport.checkpoints.tokenizer.switches.switch import Content
 from posexport.errors import PosexportError
 
 #: files that hold a vocabulary, in other forms than tokenizer.json
-FORMS = ("vocab.txt", "vocab.json", "merges.txt", "bpe.codes", "spiece.model", "spm.model", "sentencepiece.bpe.model")
-FORMS += ("sentencepiece.model", "tokenizer.model", "source.spm")
+FORMS = (
+    *("vocab.txt", "vocab.json", "merges.txt", "bpe.codes", "spiece.model", "spm.model", "sentencepiece.bpe.model"),
+    *("sentencepiece.model", "tokenizer.model", "source.spm"),
+)
 #: classes whose byte-level tokenizers are built here, with what stands around a text
 _BYTE_LEVEL = ("GPT2Tokenizer", "CodeGenTokenizer", "RobertaTokenizer", "BartTokenizer", "LongformerTokenizer")
 _CLS_SEP = ("BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer")
