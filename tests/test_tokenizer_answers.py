@@ -4,6 +4,7 @@ The golden ids are of transformers 4.57.6 and 5.24.0, for a folder of each token
 for folders whose files contradict each other.
 """
 
+import contextlib
 import json
 import re
 import shutil
@@ -144,6 +145,9 @@ class Library:
     def __call__(self, *texts: str) -> dict[str, list[int]]:
         return {"input_ids": self._tokenizer.encode(*texts).ids}
 
+    def decode(self, ids: list[int], *, skip_special_tokens: bool) -> str:
+        return self._tokenizer.decode(ids, skip_special_tokens=skip_special_tokens)
+
 
 @pytest.fixture(autouse=True)
 def _not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,6 +161,7 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Path], obj
     def install(load: Callable[[Path], object]) -> None:
         monkeypatch.setattr(library, "is_installed", lambda: True)
         monkeypatch.setattr(library, "version", lambda: "9.9.9")
+        monkeypatch.setattr(library, "quiet", contextlib.nullcontext)
         monkeypatch.setattr(library, "load", lambda at, _: load(at))
 
     return install

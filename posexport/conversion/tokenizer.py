@@ -28,17 +28,21 @@ def with_tokenizer_made(source: "Source", directory: Path) -> "tuple[Source, str
     rules = [each.max_length for each in (source.text_rules, source.pair_rules) if each is not None]
     longest = source.limits.max_length
     cuts = [length for length in (*rules, longest if rules else None) if length is not None]
-    result = made(source.files, Model(rows, min(cuts, default=None), longest), _render)
+    result = made(source.files, Model(rows, min(cuts, default=None), longest), render)
     files = source.files
     if result.data is not None:
         path = directory / TOKENIZER
         path.write_bytes(result.data)
         files = {**files, TOKENIZER: path}
+    if result.cut is not None and source.text_rules is not None:
+        source = msgspec.structs.replace(
+            source, text_rules=msgspec.structs.replace(source.text_rules, max_length=result.cut)
+        )
     source = msgspec.structs.replace(source, files=files, remarks=[*source.remarks, *result.remarks])
     return source, result.checked
 
 
-def _render(folder: Path, messages: Sequence[Mapping[str, Any]]) -> str | None:
+def render(folder: Path, messages: Sequence[Mapping[str, Any]]) -> str | None:
     """A conversation as a bundle with the files in ``folder`` renders it."""
     files = {path.name: None for path in folder.iterdir()}
     try:

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from posexport.bundle.manifest import Manifest
 from posexport.bundle.read import locate
+from posexport.checkpoints.tokenizer.classes import NAMED
+from posexport.checkpoints.tokenizer.settings import read
 from posexport.errors import PosexportError
 
 if TYPE_CHECKING:
@@ -25,7 +27,6 @@ TEMPLATE = "chat_template.jinja"
 CONFIG = "tokenizer_config.json"
 #: where templates stood before they had a file of their own; the first that has one decides
 _OLDER = (CONFIG, "chat_template.json")
-_SPECIAL = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 
 
 def as_chats(prompts: Any) -> "list[list[Message]] | None":
@@ -121,11 +122,15 @@ class Chat:
         return default
 
     def _special_tokens(self) -> dict[str, Any]:
-        """The special tokens by the names that templates use, those that there are."""
-        mapped, config = self._json("special_tokens_map.json"), self._json(CONFIG)
-        stated = {**mapped, **{name: value for name, value in config.items() if value is not None}}
-        tokens = {name: _content(stated.get(name)) for name in _SPECIAL}
-        variables: dict[str, Any] = {name: token for name, token in tokens.items() if token is not None}
+        """The special tokens by the names that templates use: those of the files, else of the tokenizer's class."""
+        names = [name for name in (CONFIG, "special_tokens_map.json", "config.json") if name in self._manifest.files]
+        try:
+            settings = read({name: locate(self._directory, name) for name in names})
+        except PosexportError as err:
+            raise PosexportError(f"cannot use {self._directory}: {err}") from err
+        stated = {**settings.facts.tokens, **settings.values}
+        tokens = {name: _content(stated.get(name)) for name in NAMED}
+        variables: dict[str, Any] = {name: token for name, token in tokens.items() if token}
         more = stated.get("additional_special_tokens")
         if isinstance(more, list):
             variables["additional_special_tokens"] = [token for token in map(_content, more) if token is not None]

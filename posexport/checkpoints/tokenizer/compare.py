@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from posexport.checkpoints.tokenizer import library
+from posexport.checkpoints.tokenizer import library, sentence_transformers
 from posexport.checkpoints.tokenizer.sample_texts import CHATS, sample_pairs, sample_texts
 from posexport.checkpoints.tokenizer.settings import Settings
 
@@ -32,9 +32,11 @@ def compare(data: bytes, files: Mapping[str, Path], settings: Settings, render: 
     from tokenizers import Tokenizer
 
     name = f"transformers {library.version()}"
-    with library.folder(files) as folder:
+    with library.folder(files) as folder, library.quiet():
         try:
             theirs = library.load(folder, settings.handed_on)
+            if sentence_transformers.asks(files):
+                sentence_transformers.apply_to_library(theirs)
         except Exception as err:  # noqa: BLE001 - whatever the library raises
             reason = " ".join(str(err).split())[:200]
             return Comparison("by rules", [f"{name} does not load this tokenizer, so ids are by rules: {reason}"])
@@ -45,9 +47,10 @@ def compare(data: bytes, files: Mapping[str, Path], settings: Settings, render: 
         texts = sample_texts(map(str, getattr(theirs, "all_special_tokens", [])))
         different = _different(ours, theirs, texts, sample_pairs(texts))
         chats = [] if render is None else _chats(ours, theirs, folder, render)
+        others = [] if different else _decoded(name, ours, theirs, texts)
     checked = f"compared with {name}"
     if not different and not chats:
-        return Comparison(checked)
+        return Comparison(checked, others)
     return Comparison(f"{checked}: {len(different) + len(chats)} differ", [*_sentence(name, theirs, different), *chats])
 
 
@@ -72,6 +75,21 @@ def _sentence(name: str, theirs: Any, different: list[tuple[_Asked, list[int], l
         f"{name} ({type(theirs).__name__}) gives other ids than tokenizer.json with the settings of this folder, "
         f"for {len(different)} of 220 texts and pairs, such as {_short(text)}: {_short(other)}, in the bundle "
         f"{_short(mine)}"
+    ]
+
+
+def _decoded(name: str, ours: "Tokenizer", theirs: Any, texts: list[str]) -> list[str]:
+    """A sentence where ids become other texts."""
+    rows = [list(row.ids) for row in ours.encode_batch(texts) if len(row.ids) < 200]
+    mine = [ours.decode(row, skip_special_tokens=True) for row in rows]
+    other = [theirs.decode(row, skip_special_tokens=True) for row in rows]
+    different = [pair for pair in zip(mine, other, strict=True) if pair[0] != pair[1]]
+    if not different:
+        return []
+    own, wanted = min(different, key=lambda pair: len(pair[0]))
+    return [
+        f"{name} decodes {len(different)} of {len(rows)} texts otherwise, such as to {_short(wanted)}, in the bundle "
+        f"{_short(own)}"
     ]
 
 

@@ -37,8 +37,9 @@ def folder(files: Mapping[str, Path]) -> Iterator[Path]:
         yield Path(name)
 
 
-def load(at: Path, handed_on: Mapping[str, Any]) -> Any:
-    """``AutoTokenizer.from_pretrained``, quietly; whatever it raises."""
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Keep the library's warnings from the user."""
     import transformers
 
     level = transformers.logging.get_verbosity()
@@ -46,8 +47,15 @@ def load(at: Path, handed_on: Mapping[str, Any]) -> Any:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return transformers.AutoTokenizer.from_pretrained(
-                str(at), local_files_only=True, trust_remote_code=False, **handed_on
-            )
+            yield
     finally:
         transformers.logging.set_verbosity(level)
+
+
+def load(at: Path, handed_on: Mapping[str, Any]) -> Any:
+    """``AutoTokenizer.from_pretrained`` of a folder; whatever it raises."""
+    import transformers
+
+    return transformers.AutoTokenizer.from_pretrained(
+        str(at), local_files_only=True, trust_remote_code=False, **handed_on
+    )

@@ -32,14 +32,19 @@ class Model:
 
 @dataclass
 class Made:
-    """``data``: the content of tokenizer.json, None where the file stays as it is or there is none.
+    """A tokenizer.json and what is known of it.
 
-    ``checked``: what its ids were compared with, for the manifest; None without a tokenizer.
+    Attributes:
+        data: its content; None where the file stays as it is or there is none.
+        remarks: sentences for the user.
+        checked: what its ids were compared with, for the manifest; None without a tokenizer.
+        cut: ``model_max_length`` that sentence-transformers hands on, which goes before all other limits.
     """
 
     data: bytes | None = None
     remarks: list[str] = field(default_factory=list)
     checked: str | None = None
+    cut: int | None = None
 
 
 def made(files: Mapping[str, Path], model: Model, render: Render | None = None) -> Made:
@@ -49,7 +54,9 @@ def made(files: Mapping[str, Path], model: Model, render: Render | None = None) 
         PosexportError: a file that is none, or a value that a key cannot have.
     """
     settings = read(files)
-    settings.cut, settings.longest = model.cut, model.longest
+    handed_on = settings.handed_on.get("model_max_length")
+    cut = handed_on if isinstance(handed_on, int) and handed_on > 0 else None
+    settings.cut, settings.longest = cut or model.cut, model.longest
     if TOKENIZER in files:
         stored: Content | None = content_of(files[TOKENIZER])
         own: list[str] = []
@@ -62,8 +69,8 @@ def made(files: Mapping[str, Path], model: Model, render: Render | None = None) 
     remarks = [*own, *result.remarks, *fits.remarks(result.tokens, model.rows)]
     compared = compare(data or files[TOKENIZER].read_bytes(), files, settings, render)
     if compared is None:
-        return Made(data, remarks, BY_RULES)
-    return Made(data, [*remarks, *compared.remarks], compared.checked)
+        return Made(data, remarks, BY_RULES, cut)
+    return Made(data, [*remarks, *compared.remarks], compared.checked, cut)
 
 
 def stored_in_other_files(files: Mapping[str, Path], settings: Settings) -> tuple[Content | None, list[str]]:
@@ -79,7 +86,7 @@ def stored_in_other_files(files: Mapping[str, Path], settings: Settings) -> tupl
             f"the folder has {named} and no {TOKENIZER}: the bundle takes ids only; for texts install the extra, "
             "pip install 'posexport[transformers]', and convert again"
         ]
-    with library.folder(files) as folder:
+    with library.folder(files) as folder, library.quiet():
         try:
             theirs = library.load(folder, settings.handed_on)
             content = json.loads(theirs.backend_tokenizer.to_str())
