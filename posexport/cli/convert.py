@@ -12,6 +12,7 @@ from posexport.cli.command import Command
 from posexport.cli.of_record import all_of, groups
 from posexport.cli.progress import bar, remark
 from posexport.cli.source_argument import check_source
+from posexport.cli.terminal import fit
 from posexport.conversion.options import GROUPS, ConvertOptions
 from posexport.options.recipe import OUTPUT
 
@@ -42,5 +43,5 @@ def command(source: str, output: Path, as_json: bool, **choices: Any) -> None:
     # a Python file of the user's may print; stdout is for the result
     with bar("Converting") as progress, redirect_stdout(sys.stderr):
         done = posexport.convert(source, output, progress=progress, remark=remark, **given)
-    click.echo(done.to_json() if as_json else done.to_text())
+    click.echo(done.to_json() if as_json else done.to_text(**fit()))
     sys.exit(0 if done.good else 1)

@@ -11,6 +11,7 @@ from posexport.cli import complete, options
 from posexport.cli import junit as junit_file
 from posexport.cli.command import Command
 from posexport.cli.progress import bar, remark
+from posexport.cli.terminal import fit
 from posexport.targets.precisions import PRECISIONS
 
 _GROUPS = {
@@ -99,5 +100,5 @@ def command(
             **choices,
         )
         write(report)
-    click.echo(report.to_json().decode() if as_json else report.to_text(), nl=as_json)
+    click.echo(report.to_json().decode() if as_json else report.to_text(**fit()), nl=as_json)
     sys.exit(0 if report.passed else 1)

@@ -85,11 +85,11 @@ class Conversion:
             }
         )
 
-    def to_text(self) -> str:
-        """The table of the proof, and where the bundle is."""
-        from posexport.parity.report.point_table import plain
+    def to_text(self, *, width: int | None = None, colour: bool = False) -> str:
+        """The table of the proof, and where the bundle is; ``width`` and ``colour`` as of `Report.to_text`."""
+        from posexport.parity.report.point_table import fitted, plain
 
-        lines = [] if self.report is None else [plain(self.report)]
+        lines = [] if self.report is None else [plain(self.report, width=width, colour=colour)]
         if self.manifest is None:
             lines.append(f"nothing was written to {self.output}; --keep writes it anyway, marked as not proven")
         else:
@@ -97,7 +97,8 @@ class Conversion:
             limits = _up_to(self.manifest)
             lines.append(f"{self.output}: {size_text(size)}, opset {self.manifest.opset}, {self.verdict}{limits}")
             lines += [f"  {name}: {each.verdict}" for name, each in self.variants.items()]
-        return "\n".join(lines)
+        table, *sentences = lines if self.report is not None else ["", *lines]
+        return "\n".join([*[table] * (self.report is not None), *fitted(sentences, width, colour=colour)])
 
 
 def _up_to(manifest: Manifest) -> str:

@@ -98,7 +98,7 @@ def build(
     stored = apply(model, finished, made_for, recipe, calibration)
     _save(model, finished, path, lowered.lowerings, recipe, store)
     names = sorted(function.name for function in model.functions.values() if function.domain == DOMAIN)
-    return Built(
+    built = Built(
         names,
         passes,
         chosen,
@@ -108,6 +108,10 @@ def build(
         weights=(weight_bytes(model), before),
         written=written,
     )
+    # the rewrite rules of onnxscript 0.7 are global and keep the last graph that they saw: its weights must not stay
+    for value in model.graph.initializers.values():
+        value.const_value = None
+    return built
 
 
 def _lowered(source: Source, recipe: Recipe, clients_have: frozenset[str]) -> _Lowered:

@@ -112,13 +112,36 @@ def _plans(model: ir.Model, target: Target, lowering: str) -> list[_Planned]:
 
 
 def _sized(target: Target, spec: NodeSpec, nodes: Sequence[ir.Node]) -> Target:
-    """The target for the function of these nodes: attention inside windows has queries of a fixed number."""
+    """The target for the function of these nodes.
+
+    Attention inside windows has a fixed number of queries, attention of one row after the other a fixed batch.
+    """
     if not isinstance(spec, AttentionSpec):
         return target
     shapes = [node.inputs[0].shape for node in nodes if node.inputs[0] is not None]
-    sizes = {None if shape is None else shape[1 if spec.packed else 2] for shape in shapes}
-    fixed = [size for size in sizes if isinstance(size, int)]
-    return replace(target, longest=max(fixed), shortest=min(fixed)) if len(fixed) == len(sizes) and fixed else target
+    lengths = _fixed([None if shape is None else shape[1 if spec.packed else 2] for shape in shapes])
+    if lengths:
+        return replace(target, longest=max(lengths), shortest=min(lengths))
+    batches = _fixed([None if shape is None else shape[0] for shape in shapes])
+    heads = _fixed([_heads(spec, node) for node in nodes])
+    if batches and heads and target.longest is not None:
+        return replace(target, most_scores=max(batches) * max(heads) * target.longest**2)
+    return target
+
+
+def _fixed(sizes: Sequence[int | ir.SymbolicDim | None]) -> set[int]:
+    """The different sizes, if all of them are known; else none."""
+    known = {size for size in sizes if isinstance(size, int)}
+    return known if all(isinstance(size, int) for size in sizes) else set()
+
+
+def _heads(spec: AttentionSpec, node: ir.Node) -> int | ir.SymbolicDim | None:
+    """How many heads the queries of ``node`` have."""
+    if spec.packed:
+        heads = node.attributes.get("heads")
+        return None if heads is None else heads.as_int()
+    shape = None if node.inputs[0] is None else node.inputs[0].shape
+    return None if shape is None else shape[1]
 
 
 def _with_tiled_biases(planned: Sequence[_Planned]) -> list[_Planned]:

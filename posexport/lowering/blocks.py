@@ -12,6 +12,11 @@ def may_tile(target: Target) -> bool:
     return target.longest is None or target.longest > BLOCK
 
 
+def may_tile_scores(target: Target, limit: int) -> bool:
+    """Calls may have more than ``limit`` elements of scores."""
+    return target.most_scores is None or target.most_scores > limit
+
+
 def always_tiles(target: Target) -> bool:
     """All calls have more queries than a block holds."""
     return target.shortest > BLOCK

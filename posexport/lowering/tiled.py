@@ -19,7 +19,7 @@ import onnx_ir as ir
 from posexport.graph.builder import Builder
 from posexport.lowering.attention import Attention, cache_refusal, drops_any, operator_refusal
 from posexport.lowering.bias import MAX_UNTILED_SCORES
-from posexport.lowering.blocks import BLOCK, always_tiles, may_tile
+from posexport.lowering.blocks import BLOCK, always_tiles, may_tile, may_tile_scores
 from posexport.lowering.heads import pack_heads
 from posexport.lowering.key_chunks import causal_reach, keys_are_padded, pad_keys
 from posexport.lowering.lowering import Inputs, Lowering
@@ -55,7 +55,9 @@ class Tiled(Lowering[AttentionSpec]):
         def by_tiles() -> ir.Value:
             return _by_tiles(attention, target, by_operator=by_operator)
 
-        if not may_tile(target) or spec.bias == "full":
+        by_scores = spec.bias == "none" and not _only_length_counts(spec)
+        always_small = by_scores and not may_tile_scores(target, MAX_UNTILED_SCORES)
+        if not may_tile(target) or spec.bias == "full" or always_small:
             return at_once()
         if always_tiles(target) and spec.bias == "none" and _only_length_counts(spec):
             return by_tiles()

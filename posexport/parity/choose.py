@@ -240,7 +240,7 @@ class _Choice:
                 provider=wishes.provider,
                 threads=wishes.threads,
                 budget=self._budget,
-                progress=lambda text: wishes.progress(0, 0, text),
+                progress=wishes.progress,
             )
             points += coverage.added
             yield Branches(coverage)

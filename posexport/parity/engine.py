@@ -39,8 +39,7 @@ def measure(proof: Proof) -> Outcome:
     for done, point in enumerate(fitting):
         proof.progress(done, len(fitting), f"proving, {point}")
         values += _compared(proof, point, proof.reference.case(point))
-    proof.progress(len(fitting), len(fitting), "")
-    largest = proof.reference.largest(values)
+    largest = proof.reference.largest(values, proof.progress)
     tolerances = {key: proof.judge.tolerance(*key, baseline) for key, baseline in largest.items()}
     return Outcome(values, largest, tolerances, left_out, proof.reference.changed())
 

@@ -69,8 +69,11 @@ class Reference(Protocol):
         """What is right at a point."""
         ...
 
-    def largest(self, values: "Sequence[Value]") -> PerLength:
-        """PyTorch's largest error for every output at every length of ``values``, which tolerances follow from."""
+    def largest(self, values: "Sequence[Value]", progress: Progress) -> PerLength:
+        """PyTorch's largest error for every output at every length of ``values``, which tolerances follow from.
+
+        ``progress``: is called where more inputs are drawn for it.
+        """
         ...
 
     def changed(self) -> bool:

@@ -37,6 +37,7 @@ class Target:
         steps: most calls are decode steps, one new token behind a cache.
         longest, shortest: the most (None: any number) and the fewest queries of a row, so that no branch is written for
             other numbers.
+        most_scores: the most elements of the scores [B, H, T, S] of one attention; None: any number.
         dtype: of the floating-point weights and activations.
         clients_have: ONNX Runtime's own operators that every client of the layout has, whatever the target.
         keep_float: glob patterns of weights that are not quantised: they are not joined with others.
@@ -48,6 +49,7 @@ class Target:
     steps: bool = False
     longest: int | None = None
     shortest: int = 1
+    most_scores: int | None = None
     dtype: DType = MODEL_DTYPE
     clients_have: frozenset[str] = frozenset()
     keep_float: tuple[str, ...] = ()

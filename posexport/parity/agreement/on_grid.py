@@ -31,11 +31,12 @@ class CostOnGrid:
     def __call__(self, proof: Proof, outcome: Outcome, report: Report) -> Report:
         """The report with mean and least cosine of every output, those of a KV cache together."""
         source = self.source
-        definition = whole(PrecisionCopy(source.module, torch.float64, outputs=len(source.outputs)), source)
+        definition = whole(PrecisionCopy(source.module, torch.float64, outputs=len(source.outputs), share=True), source)
         subject = whole(proof.subject, source)
         found: dict[str, list[Cosines]] = {}
-        for point in few([p for p in proof.points if p not in outcome.skipped]):
-            proof.progress(0, 0, f"what {report.precision} costs, {point}")
+        points = few([p for p in proof.points if p not in outcome.skipped])
+        for done, point in enumerate(points):
+            proof.progress(done, len(points), f"cost of {report.precision}, {point}")
             feeds = draw(point, source.inputs)
             for spec, y, y64 in zip(source.outputs, subject(feeds), definition(feeds), strict=True):
                 name = CACHE if spec.name.startswith(CACHE[:-1]) else spec.name

@@ -4,9 +4,10 @@ A branch that no point reaches is not proven, however many points pass. Imports 
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import takewhile, zip_longest
 from pathlib import Path
 
 import msgspec
@@ -18,7 +19,7 @@ from posexport.parity.grid import memory
 from posexport.parity.grid.inputs import draw
 from posexport.parity.grid.memory import Budget
 from posexport.parity.grid.point import GridPoint
-from posexport.parity.proof import Outcome, Proof
+from posexport.parity.proof import Outcome, Progress, Proof
 from posexport.parity.report.report import Report
 from posexport.parity.subjects.runner import RunError
 from posexport.sizes import frames, samples
@@ -31,6 +32,9 @@ _STEP = 32
 _FIRST = 160
 #: no branch depends on more tokens than these in a row, or on more rows
 _LONGEST, _MOST_ROWS = 1 << 15, 1 << 10
+#: bytes that a point with more rows may need: four times the largest bias that is held at once
+#: (`posexport.lowering.bias`), which is the largest number of scores that a branch depends on
+_ROWS_ROOM = 2 << 30
 #: nor on images of more than this many times a side of the grid's
 _SCALES = (2, 3, 4, 6, 8, 12, 16, 24, 32)
 
@@ -75,7 +79,7 @@ def cover(
     provider: str,
     threads: int,
     budget: Budget,
-    progress: Callable[[str], None] = lambda _: None,
+    progress: Progress = lambda *_: None,
 ) -> Coverage:
     """Run a copy of ``model`` that says which branches run, at points of the grid and then at larger ones."""
     watched = Watched.of(source, model, [part.spec for part in source.parts], provider=provider, threads=threads)
@@ -89,22 +93,25 @@ class _Search:
         watched: Watched,
         points: Sequence[GridPoint],
         budget: Budget,
-        progress: Callable[[str], None],
+        progress: Progress,
     ) -> None:
         self._source, self._watched = source, watched
         # as it is now: what the search itself takes must not change which points it tries
         self._heads, self._limit, self._progress = budget.heads, budget.room(), progress
         self._coverage = Coverage(sorted(watched.branches))
-        #: bytes of the smallest point that was too large to try
-        self._needs: int | None = None
+        #: bytes of the smallest point that was too large to try, and those that it might have
+        self._needs: tuple[int, int] | None = None
         self._failure = ""
         self._points = [point for point in points if not point.must_be_rejected and self._fits(point)]
 
     def run(self) -> Coverage:
         for point in _telling(self._points):
             self._try(point)
-        for kind in self._kinds():
-            self._grow(kind)
+        # in turn, so that no way to call the model grows far beyond the size at which another one is enough
+        for grown in zip_longest(*map(self._growth, self._kinds())):
+            for point in filter(None, grown):
+                if self._try(point):
+                    self._add(point)
         for point in self._points:
             self._try(point)
         for branch in self._missing:
@@ -119,21 +126,21 @@ class _Search:
         if self._failure:
             return self._failure
         if self._needs is not None:
-            return f"needs more than {memory.readable(self._limit)}, {memory.readable(self._needs)} at the next size"
+            need, limit = map(memory.readable, self._needs)
+            return f"needs more than {limit}, {need} at the next size"
         return "no length, batch or padding that was tried reaches it"
 
-    def _fits(self, point: GridPoint) -> bool:
-        need = memory.needed(point, self._source.outputs, self._heads)
-        if need <= self._limit:
-            return True
-        self._needs = need if self._needs is None else min(self._needs, need)
-        return False
+    def _fits(self, point: GridPoint, most: int | None = None) -> bool:
+        need, limit = memory.needed(point, self._source.outputs, self._heads), min(self._limit, most or self._limit)
+        if need > limit:
+            self._needs = min(self._needs or (need, limit), (need, limit))
+        return need <= limit
 
     def _try(self, point: GridPoint) -> bool:
         """Whether a point ran a branch that none did before. Nothing is run where all of them did."""
         if not self._missing:
             return False
-        self._progress(f"branches of the graph at {point}")
+        self._progress(len(self._coverage.reached), len(self._coverage.branches), f"branches of the graph, at {point}")
         source, before = self._source, set(self._watched.ran)
         try:
             in_calls(self._watched, draw(point, source.inputs), source, point.calls)
@@ -167,26 +174,31 @@ class _Search:
                 if padding == "right":
                     yield msgspec.structs.replace(largest, padding="few")
 
-    def _grow(self, point: GridPoint) -> None:
-        """Longer inputs up to the limit, then more rows of the longest."""
+    def _growth(self, point: GridPoint) -> Iterator[GridPoint]:
+        """Longer inputs up to the limit, then more rows of the longest.
+
+        A smaller size between two of them is not looked for: what a graph does at once it does in the most memory just
+        below the size from which on it does not.
+        """
         if point.image is not None or (point.sizes and not self._tokens()):
             largest = self._source.limits.max_sizes
-            scaled = list(dict.fromkeys(_scaled(point, factor, largest) for factor in _SCALES))
-            self._rising(scaled.__getitem__, range(len(scaled)))
-            self._more_rows(point)
+            scaled = dict.fromkeys(_scaled(point, factor, largest) for factor in _SCALES)
+            yield from takewhile(self._fits, scaled)
+            yield from self._more_rows(point)
             return
-        tokens = self._tokens()
-        self._rising(partial(self._sized, point), tokens)
-        longest = next((n for n in reversed(tokens) if self._fits(self._sized(point, n))), None)
-        if longest is None:
-            self._more_rows(point)
+        longer = list(takewhile(self._fits, (self._sized(point, tokens) for tokens in self._tokens())))
+        yield from longer
+        if not longer:
+            yield from self._more_rows(point)
             return
+        longest = frames(longer[-1].length, self._source.limits.convolutions)
         for count in dict.fromkeys((longest, max(longest // _STEP * _STEP, 1))):
-            self._more_rows(self._sized(point, count))
+            yield from self._more_rows(self._sized(point, count))
 
-    def _more_rows(self, point: GridPoint) -> None:
-        rows = [point.batch << n for n in range(1, _MOST_ROWS.bit_length()) if point.batch << n <= _MOST_ROWS]
-        self._rising(lambda batch: msgspec.structs.replace(point, batch=batch), rows)
+    def _more_rows(self, point: GridPoint) -> Iterator[GridPoint]:
+        batches = (point.batch << n for n in range(1, _MOST_ROWS.bit_length()) if point.batch << n <= _MOST_ROWS)
+        rows = (msgspec.structs.replace(point, batch=batch) for batch in batches)
+        return takewhile(partial(self._fits, most=_ROWS_ROOM), rows)
 
     def _tokens(self) -> list[int]:
         """Numbers of tokens to try, ascending; none where the length cannot be chosen."""
@@ -206,18 +218,6 @@ class _Search:
             limit = limits.max_length if ENCODER_SEQUENCE in limits.limited_axes else None
             far = tokens if limit is None else min(tokens, limit)
         return msgspec.structs.replace(point, length=samples(tokens, limits.convolutions), encoder_length=far)
-
-    def _rising(self, sized: Callable[[int], GridPoint], sizes: Sequence[int]) -> None:
-        """Try ascending sizes while branches are missing.
-
-        A smaller size between two of them is not looked for: what a graph does at once it does in the most memory just
-        below the size from which on it does not.
-        """
-        for point in map(sized, sizes):
-            if not self._missing or not self._fits(point):
-                return
-            if self._try(point):
-                self._add(point)
 
 
 def _scaled(point: GridPoint, factor: int, largest: Mapping[str, int]) -> GridPoint:

@@ -66,4 +66,4 @@ def _refused(limits: Limits, sizes: Sizes) -> str | None:
 
 def _point(limits: Limits, batch: int, sizes: Sizes) -> GridPoint:
     tokens = max(1, int(math.prod(sizes.values()) / limits.elements_per_token))
-    return GridPoint(batch=batch, length=tokens, sizes=tuple(sizes.items()))
+    return GridPoint(batch=batch, length=tokens, sizes=tuple(sizes.items()), length_estimated=True)

@@ -61,8 +61,9 @@ class Invariants:
         rows = max((point.batch for point in points), default=1)  # 1 where no input has a batch
         batched = {point.length: point for point in points if point.batch == rows and point not in outcome.skipped}
         invariants = list(report.invariants)
-        for length in _spread(sorted(batched)):
-            proof.progress(0, 0, f"invariants at length {length}")
+        lengths = _spread(sorted(batched))
+        for done, length in enumerate(lengths):
+            proof.progress(done, len(lengths), f"invariants, length {length}")
             invariants += check(promise, batched[length], _at(length, proof, outcome))
         return msgspec.structs.replace(report, invariants=invariants)
 

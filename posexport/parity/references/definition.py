@@ -14,7 +14,8 @@ from posexport.parity.criterion import NOT_FINITE, Array, Measured, RealTokens, 
 from posexport.parity.grid.conditioning import inputs_of
 from posexport.parity.grid.inputs import token_mask
 from posexport.parity.grid.point import GridPoint
-from posexport.parity.proof import Case, PerLength, Run, Value
+from posexport.parity.proof import Case, PerLength, Progress, Run, Value
+from posexport.parity.quantized.module import AsStored
 from posexport.parity.references import baseline_error
 from posexport.parity.references.precision_copy import PrecisionCopy, fingerprint
 from posexport.parity.sample.writer import SampleWriter
@@ -75,6 +76,8 @@ class DefinitionReference:
     def _copy(self) -> None:
         module, outputs = self.source.module, len(self.source.outputs)
         how: dict[str, Any] = {"outputs": outputs, "fresh": self._fresh, "device": self._device}
+        # most of its parameters are read in another form than their own
+        how["share"] = isinstance(module, AsStored)
         self.truth = PrecisionCopy(module, torch.float64, **how)
         self.baseline = PrecisionCopy(module, BY_PRECISION[self.precision].torch, **how)
 
@@ -121,20 +124,24 @@ class DefinitionReference:
             self._sample.add(point, feeds, y64s, keeps)
         return Case(feeds, truths)
 
-    def largest(self, values: Sequence[Value]) -> PerLength:
+    def largest(self, values: Sequence[Value], progress: Progress) -> PerLength:
         """Over the points of a length, and over more draws where outputs are small."""
         largest: dict[tuple[int, str], float] = defaultdict(float)
         of_points = ((value.point.length, value.truth.output, value.truth.baseline.error) for value in values)
-        for length, output, error in (*of_points, *self._more()):
+        for length, output, error in (*of_points, *self._more(progress)):
             # a reference that cannot be measured must not excuse the model
             largest[length, output] = max(largest[length, output], error if np.isfinite(error) else 0.0)
         return dict(largest)
 
-    def _more(self) -> Iterator[tuple[int, str, float]]:
+    def _more(self, progress: Progress) -> Iterator[tuple[int, str, float]]:
         """PyTorch's errors over more draws of every length, where the outputs of its points have few elements."""
         source = self.source
         plain = [p for p in self._points if p.padding == "none" and not (p.calls or p.position_ids_given)]
-        for point in {point.length: point for point in plain}.values():
+        lengths = {point.length: point for point in plain}
+        for done, point in enumerate(lengths.values()):
+            progress(
+                done, len(lengths), f"PyTorch {self.precision} against float64, more inputs of length {point.length}"
+            )
             errors = baseline_error.errors(point, source, self.whole_truth, self.whole_baseline, source.limits.ragged)
             yield from ((point.length, spec.name, error) for spec, error in zip(source.outputs, errors, strict=True))
 

@@ -27,19 +27,26 @@ class PrecisionCopy:
 
     ``device``: PyTorch's name of where it computes.
 
-    The copy of a large module reads the original's parameters one at a time
+    The copy of a large module, and any with ``share``, reads the original's parameters one at a time
     (`posexport.parity.references.shared_weights`).
     """
 
     def __init__(
-        self, module: nn.Module, dtype: torch.dtype, *, outputs: int, fresh: bool = False, device: str = "cpu"
+        self,
+        module: nn.Module,
+        dtype: torch.dtype,
+        *,
+        outputs: int,
+        fresh: bool = False,
+        device: str = "cpu",
+        share: bool = False,
     ) -> None:
         self.original = module
         self.device = torch.device(device)
         self.dtype = dtype
         self.outputs = outputs
-        large = mapped.size_of(module.parameters()) > mapped.LARGE
-        self.reader = Reader(dtype) if large and shareable(module) and self.device.type == "cpu" else None
+        shares = share or mapped.size_of(module.parameters()) > mapped.LARGE
+        self.reader = Reader(dtype) if shares and shareable(module) and self.device.type == "cpu" else None
         self.copy = None if fresh else self._copied()
 
     def _copied(self) -> nn.Module:

@@ -1,8 +1,9 @@
 """The table a person reads: length against padding, worst error, PyTorch's own error, verdict."""
 
 import io
+import textwrap
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from posexport.parity.grid.point import PADDINGS
 from posexport.parity.report.points import Point
@@ -12,20 +13,31 @@ from posexport.parity.report.record import Record
 if TYPE_CHECKING:
     from rich.table import Table
 
-_COLOURS = {"FAIL": "bold red", "skipped": "yellow"}
+_COLOURS = {"FAIL": "bold red", "skipped": "yellow", "pass": "green"}
+#: words at which a sentence is a verdict, and their colours
+_VERDICTS = {"FAIL:": "bold red", "FAILED:": "bold red", "not proven:": "yellow", "skipped:": "yellow", "ok:": "green"}
+_VERDICTS |= {"passed:": "bold green"}
+#: columns of a terminal that has room for borders
+_BORDERS = 100
 
 
-def table(proof: Record) -> "Table":
+def table(proof: Record, width: int = _BORDERS) -> "Table":
     """One row a length; a cell is the worst error over batches and outputs with that padding.
 
-    The columns on the right are about the output that came nearest to its tolerance; PyTorch's is its largest.
+    The columns on the right are about the output that came nearest to its tolerance; PyTorch's is its largest. They
+    stand alone where ``width`` has no room for the others.
     """
+    from rich.box import ASCII2, SIMPLE_HEAD
     from rich.table import Table
     from rich.text import Text
 
     paddings = [padding for padding in PADDINGS if any(point.padding == padding for point in proof.points)]
-    grid = Table(title=title(proof), title_justify="left")
-    grid.add_column("image" if any(p.image for p in proof.points) else "length", justify="right")
+    grid = Table(title=title(proof), title_justify="left", box=ASCII2)
+    if width < _BORDERS:
+        # 9 columns for each padding, 2 of them space, and 46 for the others
+        paddings = paddings if 46 + 9 * len(paddings) <= width else []
+        grid.box, grid.show_edge, grid.padding = SIMPLE_HEAD, False, (0, 1, 0, 0)
+    grid.add_column(_size_heading(proof.points), justify="right")
     for name in (*(_HEADINGS[padding] for padding in paddings), "worst", f"PyTorch {proof.precision}", "tolerance"):
         grid.add_column(name, justify="right")
     grid.add_column("verdict")
@@ -39,6 +51,13 @@ def table(proof: Record) -> "Table":
         verdict = _verdict(here)
         grid.add_row(here[0].point.size, *cells, *numbers, Text(verdict, style=_COLOURS.get(verdict, "")))
     return grid
+
+
+def _size_heading(points: Sequence[Point]) -> str:
+    """What the rows differ in."""
+    if any(point.image for point in points):
+        return "image"
+    return "size" if any(point.length_estimated for point in points) else "length"
 
 
 def title(proof: Record) -> str:
@@ -88,17 +107,39 @@ def remarks(proof: Record) -> list[str]:
     return lines
 
 
-def plain(proof: Record, width: int = 100) -> str:
-    """Table and remarks as text without colours, no table line wider than ``width``."""
-    from rich.box import ASCII2
+def plain(proof: Record, *, width: int | None = None, colour: bool = False) -> str:
+    """Table and remarks as text; of a terminal with ``width`` columns no line is wider."""
+    # a file takes all columns: the one for `few` is seldom there
+    columns = width or _BORDERS + 12 * any(point.padding == "few" for point in proof.points)
+    lines = [line.rstrip() for line in _printed(table(proof, columns), columns, colour=colour).splitlines()]
+    return "\n".join([*lines, *fitted(remarks(proof), width, colour=colour)]) + "\n"
+
+
+def fitted(sentences: Sequence[str], width: int | None, *, colour: bool) -> list[str]:
+    """Sentences with their verdicts in colour, broken at words where they are wider than ``width``."""
+    lines = []
+    for sentence in sentences:
+        parts = textwrap.wrap(sentence, width, break_long_words=False, break_on_hyphens=False) if width else [sentence]
+        verdict = next((word for word in _VERDICTS if colour and sentence.startswith(word)), None)
+        if verdict is not None and parts[0].startswith(verdict):
+            parts[0] = _styled(verdict, _VERDICTS[verdict]) + parts[0][len(verdict) :]
+        lines += parts
+    return lines
+
+
+def _styled(text: str, style: str) -> str:
+    from rich.style import Style
+
+    return Style.parse(style).render(text)
+
+
+def _printed(grid: "Table", width: int, *, colour: bool) -> str:
     from rich.console import Console
 
-    grid = table(proof)
-    grid.box = ASCII2
     out = io.StringIO()
-    Console(file=out, width=width, no_color=True, force_terminal=False, legacy_windows=False).print(grid)
-    lines = [line.rstrip() for line in out.getvalue().splitlines()]
-    return "\n".join([*lines, *remarks(proof)]) + "\n"
+    color_system: Any = "standard" if colour else None
+    Console(file=out, width=width, color_system=color_system, force_terminal=colour, legacy_windows=False).print(grid)
+    return out.getvalue()
 
 
 _LEGEND = "padded tokens are not compared; PyTorch {0}: the error of PyTorch in {0} itself"

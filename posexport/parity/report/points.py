@@ -15,7 +15,17 @@ Outcome = Literal["pass", "fail", "skipped", "rejected"]
 #: how a sequence was read; None: either way
 Calls = Literal["one", "several"] | None
 #: the fields that a point has from the grid
-_OF_GRID = ("batch", "length", "padding", "encoder_length", "image", "sizes", "calls", "position_ids_given")
+_OF_GRID: tuple[str, ...] = (
+    "batch",
+    "length",
+    "padding",
+    "encoder_length",
+    "image",
+    "sizes",
+    "length_estimated",
+    "calls",
+)
+_OF_GRID += ("position_ids_given",)
 
 
 class Point(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,6 +37,7 @@ class Point(msgspec.Struct, frozen=True, kw_only=True):
         encoder_length: tokens of the encoder, for cross attention.
         image: height and width in pixels.
         sizes: of axes of a user's module that are neither batch nor sequence, by their names.
+        length_estimated: no axis is a sequence, and ``length`` is about how many tokens ``sizes`` make.
         calls: new tokens of each call, where the row was read in several (prefill, chunks, decode steps).
         position_ids_given: ``position_ids`` were fed, instead of counted from the mask.
         padding: where rows were padded.
@@ -46,6 +57,7 @@ class Point(msgspec.Struct, frozen=True, kw_only=True):
     encoder_length: int | None = None
     image: tuple[int, int] | None = None
     sizes: tuple[tuple[str, int], ...] = ()
+    length_estimated: bool = False
     calls: tuple[int, ...] = ()
     position_ids_given: bool = False
     padding: Padding

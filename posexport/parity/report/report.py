@@ -37,9 +37,13 @@ class Report(Record, frozen=True, kw_only=True):
         """The verdict in words: ``proven``, or what is less than that and why."""
         return verdict(self).words
 
-    def to_text(self) -> str:
-        """The table of lengths and paddings, and what failed."""
-        return plain(self)
+    def to_text(self, *, width: int | None = None, colour: bool = False) -> str:
+        """The table of lengths and paddings, and what failed.
+
+        ``width``: of a terminal in columns, to which the table and the sentences are fitted; None: sentences are not
+        broken. ``colour``: verdicts have ANSI colours.
+        """
+        return plain(self, width=width, colour=colour)
 
     def to_json(self) -> bytes:
         """The report as JSON that people can read, its verdict first, ending in a newline."""

@@ -7,7 +7,7 @@ import numpy as np
 
 from posexport.parity.criterion import Array, Measured, is_exact
 from posexport.parity.grid.point import GridPoint
-from posexport.parity.proof import Case, PerLength, Value
+from posexport.parity.proof import Case, PerLength, Progress, Value
 from posexport.parity.sample.header import Header, flat
 from posexport.spec import OutputSpec
 
@@ -72,9 +72,9 @@ class StoredReference:
             truths.append(Stored(spec, known.scale, rows, columns, values))
         return Case(feeds, truths)
 
-    def largest(self, values: Sequence[Value]) -> PerLength:
+    def largest(self, values: Sequence[Value], progress: Progress) -> PerLength:
         """As it was stored; not a number where PyTorch overflowed."""
-        del values
+        del values, progress
         return {key: float("nan") if worst is None else worst for key, (worst, _) in self._of_lengths().items()}
 
     def changed(self) -> bool:

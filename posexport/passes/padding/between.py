@@ -95,6 +95,11 @@ class Between:
             else:
                 given |= {value: row.part(value) for value in _read(node) if value not in given}
                 _copy(row.g, node, given, _alone(node, self.padding))
+            for value in node.outputs:
+                given[value].type = value.type
+                if value.shape is not None:  # by which lowerings write no branch for larger batches
+                    row_sizes = _row_shape(value, self.lead)
+                    given[value].shape = ir.Shape([None if size < 0 else size for size in row_sizes])
         return given[self.rows]
 
 
