@@ -225,7 +225,7 @@ def test_the_whole_grid_passes_and_is_summed_up(absolute: tuple[Source, onnx.Mod
     assert (counts.points, counts.passed, counts.rejected, counts.skipped) == (33, 30, 3, 0)
     assert counts.complete
     assert 0 < counts.worst_error <= counts.worst_tolerance
-    assert [done for done, total, _ in seen if total] == list(range(31))
+    assert [done for done, _, what in seen if what.startswith("proving")] == list(range(30))
     assert "left padding changes nothing" not in {item.name for item in report.invariants}
     assert Report.from_json(report.to_json()) == report
 

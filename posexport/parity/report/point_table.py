@@ -34,8 +34,8 @@ def table(proof: Record, width: int = _BORDERS) -> "Table":
     paddings = [padding for padding in PADDINGS if any(point.padding == padding for point in proof.points)]
     grid = Table(title=title(proof), title_justify="left", box=ASCII2)
     if width < _BORDERS:
-        # 9 columns for each padding, 2 of them space, and 46 for the others
-        paddings = paddings if 46 + 9 * len(paddings) <= width else []
+        # 9 columns for each padding, 2 of them space, and 48 for the others
+        paddings = paddings if 48 + 9 * len(paddings) <= width else []
         grid.box, grid.show_edge, grid.padding = SIMPLE_HEAD, False, (0, 1, 0, 0)
     grid.add_column(_size_heading(proof.points), justify="right")
     for name in (*(_HEADINGS[padding] for padding in paddings), "worst", f"PyTorch {proof.precision}", "tolerance"):
