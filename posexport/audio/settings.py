@@ -37,11 +37,11 @@ def settings_of(files: Mapping[str, Path]) -> dict[str, Any] | None:
 
     A ``processor_config.json`` of transformers 5 holds them under a key, and goes before preprocessor_config.json.
     """
-    nested = _read(files, PROCESSOR)
+    nested = read_json(files, PROCESSOR)
     for key in ("feature_extractor", "audio_processor"):
         if isinstance(nested.get(key), dict):
             return dict(nested[key])
-    settings = _read(files, PREPROCESSOR)
+    settings = read_json(files, PREPROCESSOR)
     return settings or None
 
 
@@ -49,7 +49,7 @@ def type_of(settings: Mapping[str, Any], files: Mapping[str, Path]) -> str | Non
     """Name of the extractor's class; None where no file says one."""
     named = settings.get(TYPE)
     if named is None:
-        named = BY_MODEL_TYPE.get(str(_read(files, CONFIG).get("model_type")))
+        named = BY_MODEL_TYPE.get(str(read_json(files, CONFIG).get("model_type")))
     return None if named is None else str(named)
 
 
@@ -61,7 +61,7 @@ def extractor_of(name: str, settings: Mapping[str, Any]) -> Extractor:
     )
 
 
-def remarks(files: Mapping[str, Path]) -> list[str]:
+def settings_remarks(files: Mapping[str, Path]) -> list[str]:
     """Sentences for what a checkpoint's files ask of its feature extractor and `Session.prepare` does not do.
 
     ``files``: the checkpoint's files by name. None for a folder that names no feature extractor.
@@ -110,7 +110,8 @@ def _value(field: "dataclasses.Field[Any]", value: Any) -> Any:
     return value
 
 
-def _read(files: Mapping[str, Path], name: str) -> dict[str, Any]:
+def read_json(files: Mapping[str, Path], name: str) -> dict[str, Any]:
+    """The object in one of the files; empty where there is none."""
     path = files.get(name)
     if path is None or not path.is_file():
         return {}

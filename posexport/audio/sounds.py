@@ -6,7 +6,7 @@ quality. Arrays are taken as ``transformers.pipeline`` takes them: [samples] or 
 
 import io
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +24,13 @@ MOST_CHANNELS = 2
 def as_list(audio: Any) -> list[Any]:
     """One sound or several, as a list; a list of numbers is one sound."""
     if isinstance(audio, (list, tuple)):
-        return (
-            [audio] if audio and all(np.isscalar(value) and not isinstance(value, str) for value in audio) else [*audio]
-        )
+        return [audio] if audio and are_numbers(audio) else [*audio]
     return [audio]
+
+
+def are_numbers(values: Sequence[Any]) -> bool:
+    """Whether a list is the samples of one sound."""
+    return all(isinstance(value, (int, float, np.number)) for value in values)
 
 
 def read_all(audio: Any, rate: int, sampling_rate: int | None = None) -> list[Sound]:

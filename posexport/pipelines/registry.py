@@ -31,6 +31,7 @@ class PipelineTask:
     takes: Kind = "text"
 
 
+_SOUND, _SPEECH = "audio-classification", "automatic-speech-recognition"
 _LABELS, _SEQ2SEQ = ("sequence-classification",), ("text2text-generation",)
 TASKS = (
     PipelineTask("text-classification", "text_classification:TextClassification", _LABELS),
@@ -44,6 +45,8 @@ TASKS = (
     PipelineTask("summarization", "text2text_generation:Summarization", _SEQ2SEQ),
     PipelineTask("translation", "text2text_generation:Translation", _SEQ2SEQ),
     PipelineTask("zero-shot-classification", "zero_shot_classification:ZeroShotClassification", _LABELS),
+    PipelineTask(_SOUND, "audio_classification:AudioClassification", (_SOUND,), "audio"),
+    PipelineTask(_SPEECH, "automatic_speech_recognition:AutomaticSpeechRecognition", ("ctc",), "audio"),
 )
 #: other names of the same tasks, as transformers has them
 ALIASES = {"sentiment-analysis": "text-classification", "ner": "token-classification"}

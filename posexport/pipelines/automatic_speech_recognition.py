@@ -1,0 +1,116 @@
+"""``automatic-speech-recognition``: the text of a sound, by frames (CTC) or by a decoder (whisper)."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from posexport.audio.chunks import ChunkLengths, Stride, chunk_lengths
+from posexport.audio.ctc import CtcTokenizer, Span, open_tokenizer
+from posexport.errors import PosexportError
+from posexport.pipelines.audio_pipeline import AudioPipeline, Sound
+from posexport.runtime.batches import Batches
+
+#: product of the strides of wav2vec2's convolutions, where config.json has none
+STRIDES = (5, 2, 2, 2, 2, 2, 2)
+
+
+class AutomaticSpeechRecognition(AudioPipeline):
+    """The text of each sound, and where it stands."""
+
+    def setup(self) -> None:
+        super().setup()
+        self.tokenizer: CtcTokenizer = open_tokenizer(
+            self.files.json("vocab.json"), self.files.tokenizer_config, self.files.json("special_tokens_map.json")
+        )
+
+    def answers(
+        self,
+        items: list[Any],
+        batches: Batches,
+        *,
+        chunk_length_s: float | None = None,
+        stride_length_s: float | Sequence[float] | None = None,
+        return_timestamps: bool | str | None = None,
+    ) -> list[Any]:
+        """``{"text"}`` of each sound, with timestamps also ``chunks``.
+
+        Args:
+            items: sounds. A dictionary may have ``stride``, samples (left, right) that are context alone; what else it
+                has is in the answer.
+            batches: chunks of one length that may share a call.
+            chunk_length_s: seconds of the chunks that long sounds are cut into; None: a sound is one chunk.
+            stride_length_s: seconds of context of a chunk on both sides or (left, right); None: a sixth of it.
+            return_timestamps: ``char`` or ``word``, seconds of each.
+        """
+        if return_timestamps not in (None, False, "char", "word"):
+            raise PosexportError(
+                f"return_timestamps must be char or word for a model with CTC, got {return_timestamps!r}"
+            )
+        lengths = None
+        if chunk_length_s:
+            lengths = chunk_lengths(chunk_length_s, stride_length_s, self.processor.sampling_rate, self.frame_samples)
+        return [self._answer(item, lengths, batches, return_timestamps) for item in items]
+
+    @property
+    def frame_samples(self) -> int:
+        """Samples from one frame of the logits to the next: transformers' ``inputs_to_logits_ratio``."""
+        config = self.files.config
+        if "feature_projection_input_dim" in config:  # wav2vec2-bert counts so
+            ratio = 2 * int(config["feature_projection_input_dim"])
+            if config.get("add_adapter"):
+                ratio *= int(config.get("adapter_stride", 2)) ** int(config.get("num_adapter_layers", 1))
+            return ratio
+        return math.prod(config.get("conv_stride", STRIDES))
+
+    def _answer(
+        self, item: Any, lengths: ChunkLengths | None, batches: Batches, timestamps: bool | str | None
+    ) -> dict[str, Any]:
+        (samples,) = self.processor.read([item])
+        chunks: list[tuple[Sound, Stride | None]] = [
+            (samples, stride_of(item, len(samples), self.processor.sampling_rate))
+        ]
+        if lengths is not None:
+            chunks = [*lengths.cut(samples)]
+        logits = self.logits([chunk for chunk, _ in chunks], batches)
+        ids = [self._kept(logits_FV.argmax(-1), stride) for logits_FV, (_, stride) in zip(logits, chunks, strict=True)]
+        characters = self.tokenizer.characters(np.concatenate(ids).tolist())
+        answer: dict[str, Any] = {"text": self.tokenizer.text(characters)}
+        if timestamps:
+            spans = characters if timestamps == "char" else self.tokenizer.words(characters)
+            answer["chunks"] = [self._timed(span) for span in spans]
+        return answer | {key: [value] * len(chunks) for key, value in extra_of(item).items()}
+
+    def _kept(self, ids_F: NDArray[np.int64], stride: Stride | None) -> NDArray[np.int64]:
+        """The frames of a chunk that are no context."""
+        if stride is None:
+            return ids_F
+        frames = stride.over(self.frame_samples)
+        return ids_F[frames.left : frames.length - frames.right]
+
+    def _timed(self, span: Span) -> dict[str, Any]:
+        start, end = (frame * self.frame_samples / self.processor.sampling_rate for frame in (span.start, span.end))
+        return {"text": span.text, "timestamp": (start, end)}
+
+
+def stride_of(item: Any, samples: int, rate: int) -> Stride | None:
+    """The context that a dictionary says its sound has; ``samples`` of it at ``rate``."""
+    if not isinstance(item, Mapping) or item.get("stride") is None:
+        return None
+    try:
+        left, right = (round(side * (rate / item["sampling_rate"])) for side in item["stride"])
+    except (TypeError, ValueError) as err:
+        raise PosexportError(f"stride is {item['stride']!r}; give two numbers of samples, (left, right)") from err
+    if min(left, right) < 0 or left + right > samples:
+        raise PosexportError(f"stride {item['stride']!r} is longer than the sound, {samples} samples at {rate} Hz")
+    return Stride(samples, left, right)
+
+
+def extra_of(item: Any) -> dict[str, Any]:
+    """What a dictionary has beside its sound, which transformers' pipeline hands on."""
+    if not isinstance(item, Mapping):
+        return {}
+    read = {"raw", "array", "sampling_rate", "stride"} | ({"path"} if item.get("raw") is None else set())
+    return {key: value for key, value in item.items() if key not in read}
