@@ -21,7 +21,7 @@ class AudioPipeline(Pipeline):
     def setup(self) -> None:
         self.processor: AudioProcessor = open_processor(self.session.directory, self.session.manifest)
 
-    def grouped(self, inputs: Any) -> Any:
+    def grouped(self, inputs: Any, options: dict[str, Any]) -> Any:
         """A tuple or list of numbers is one sound, as an array is."""
         return np.asarray(inputs) if isinstance(inputs, (list, tuple)) and inputs and are_numbers(inputs) else inputs
 

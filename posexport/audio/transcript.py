@@ -1,0 +1,189 @@
+"""Whisper's tokens as text: chunks between timestamps, and overlapping chunks of sound joined.
+
+What transformers' ``WhisperTokenizer._decode_asr`` returns, for tokens of windows and of strided chunks.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+Ids = list[int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpeechTokens:
+    """What tokens mean.
+
+    Attributes:
+        special: ids that are neither text nor timestamps.
+        languages: of these, names of languages.
+        first_timestamp: the id of ``<|0.00|>``.
+        time_precision: seconds from one timestamp to the next.
+        decode: ids to text.
+    """
+
+    special: frozenset[int]
+    languages: Mapping[int, str]
+    first_timestamp: int
+    time_precision: float
+    decode: Callable[[Ids], str]
+
+
+@dataclass(frozen=True)
+class Seconds:
+    """Of a chunk of sound: how long it is, and what is context alone at both ends."""
+
+    length: float
+    left: float
+    right: float
+
+
+@dataclass
+class _Chunk:
+    language: str | None = None
+    start: float | None = None
+    end: float | None = None
+    text: str = ""
+
+
+@dataclass
+class _Times:
+    """Timestamps of one chunk of sound: they begin anew where a window of the model ends."""
+
+    tokens: SpeechTokens
+    segment_size: int
+    before: float = 0.0
+    largest: float = 0.0
+    last_but_one: float = 0.0
+
+    def seconds(self, ids: Ids, place: int) -> float:
+        """Of the timestamp at ``place``, from the beginning of the chunk of sound."""
+        first = self.tokens.first_timestamp
+        value = (ids[place] - first) * self.tokens.time_precision
+        if value < self.largest:  # a window later
+            if place >= 2 and not (ids[place - 1] >= first and ids[place - 2] >= first):
+                self.before += self.tokens.time_precision * self.segment_size
+            else:
+                self.largest = self.last_but_one
+                self.before += self.last_but_one
+        self.last_but_one, self.largest = self.largest, value
+        return value + self.before
+
+
+@dataclass
+class Transcript:
+    """Text that grows by the tokens of chunks of sound, in order.
+
+    Attributes:
+        tokens: what they mean.
+        timestamps: chunks of text are asked for; else a change of language begins a new chunk.
+        segment_size: timestamps of a window of the model.
+    """
+
+    tokens: SpeechTokens
+    timestamps: bool
+    segment_size: int = 1500
+    _chunks: list[_Chunk] = field(default_factory=list)
+    _chunk: _Chunk = field(default_factory=_Chunk)
+    _language: str | None = None
+    _offset: float = 0.0
+    _waiting: list[Ids] = field(default_factory=list)
+    _skip: bool = False
+
+    def add(self, ids: Ids, stride: Seconds | None = None) -> None:
+        """Tokens of the next chunk of sound; ``stride``: what of it the chunks beside it have too."""
+        first, last = self._between(ids, stride)
+        times = _Times(self.tokens, self.segment_size)
+        text: Ids = []
+        for place, token in enumerate(ids):
+            if token in self.tokens.special:
+                text = self._special(token, text)
+            elif token < self.tokens.first_timestamp:
+                text.append(token)
+            else:
+                seconds = round(times.seconds(ids, place) + self._offset, 2)
+                text = self._stamp(token, seconds, text, first, last)
+        if stride is not None:
+            self._offset += stride.length - stride.right
+        if text:
+            self._waiting.append(text)
+        elif not any(self._waiting):
+            self._begin()
+
+    def chunks(self) -> list[dict[str, Any]]:
+        """All chunks so far: ``language``, ``timestamp`` and ``text``."""
+        if self._waiting:
+            self._end()
+        return [
+            {"language": each.language, "timestamp": (each.start, each.end), "text": each.text} for each in self._chunks
+        ]
+
+    def _between(self, ids: Ids, stride: Seconds | None) -> tuple[float, int | None]:
+        """Timestamps that count: from the first on, and before the last, which are at the edges of the context."""
+        first, last = self.tokens.first_timestamp, None
+        if stride is None:
+            return first, None
+        self._offset -= stride.left
+        if stride.right:
+            for token in reversed(ids):
+                if token < first:
+                    continue
+                if last is not None and (token - first) * self.tokens.time_precision < stride.length - stride.right:
+                    break
+                last = token
+        return (first + stride.left / self.tokens.time_precision if stride.left else first), last
+
+    def _special(self, token: int, text: Ids) -> Ids:
+        """A language is that of the chunk; other special tokens say nothing. Returns the text so far."""
+        language = self.tokens.languages.get(token)
+        if language is None:
+            return text
+        if self._language and language != self._language and not self.timestamps:
+            self._waiting.append(text)
+            self._end()
+            text = []
+        self._chunk.language = self._language = language
+        return text
+
+    def _stamp(self, token: int, seconds: float, text: Ids, first: float, last: int | None) -> Ids:
+        """A timestamp begins or ends a chunk of text; returns the text so far. Those in the context are left out."""
+        if last and token >= last:
+            self._skip = True  # and the next one, as they come in pairs
+        elif self._skip or (self._waiting and token < first):
+            self._skip = False
+        elif self._chunk.start is None:
+            self._chunk.start = seconds
+        elif seconds != self._chunk.start:  # else the same one twice, which begins it
+            self._chunk.end = seconds
+            self._waiting.append(text)
+            self._end()
+            return []
+        return text
+
+    def _end(self) -> None:
+        self._chunk.text = self.tokens.decode(joined(self._waiting))
+        self._chunks.append(self._chunk)
+        self._begin()
+
+    def _begin(self) -> None:
+        self._chunk, self._waiting = _Chunk(self._language), []
+
+
+def joined(sequences: Sequence[Ids]) -> Ids:
+    """Token sequences of overlapping chunks as one: cut in the middle of where each agrees best with the next.
+
+    Every shift of the two is scored by the part of the tokens that agree, and 0.0001 for each position of the shift.
+    """
+    left, found = sequences[0], []
+    for right in sequences[1:]:
+        best, cut = 0.0, (len(left), 0)
+        for shift in range(1, len(left) + len(right)):
+            start, stop = max(0, len(left) - shift), min(len(left), len(left) + len(right) - shift)
+            after, until = max(0, shift - len(left)), min(len(right), shift)
+            agree = sum(a == b for a, b in zip(left[start:stop], right[after:until], strict=True))
+            score = agree / shift + shift / 10000.0
+            if agree > 1 and score > best:
+                best, cut = score, ((start + stop) // 2, (after + until) // 2)
+        found += left[: cut[0]]
+        left = right[cut[1] :]
+    return [*found, *left]
