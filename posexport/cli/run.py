@@ -1,5 +1,7 @@
 """posexport run"""
 
+import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +10,7 @@ import click
 from posexport.cli import options
 from posexport.cli.command import Command
 from posexport.cli.progress import bar
+from posexport.errors import PosexportError
 
 
 @click.command("run", cls=Command)
@@ -16,13 +19,30 @@ from posexport.cli.progress import bar
 @click.option(
     "--texts", "texts_file", type=click.Path(path_type=Path), metavar="FILE", help="Input texts, one a line of a file."
 )
+@click.option("--image", "images", multiple=True, type=click.Path(path_type=Path), help="A picture (repeatable).")
+@click.option("--audio", multiple=True, type=click.Path(path_type=Path), help="A sound: WAV or FLAC (repeatable).")
+@click.option(
+    "--context", metavar="TEXT", help="What the texts are questions about, or the second text of pairs (classifiers)."
+)
+@click.option(
+    "--task", metavar="NAME", help="A task that the bundle also has, by transformers' name: zero-shot-classification."
+)
+@click.option(
+    "--option",
+    "options",
+    multiple=True,
+    metavar="NAME=VALUE",
+    callback=lambda _, __, pairs: _options(pairs),
+    help="Of the task, by transformers' name, e.g. aggregation_strategy=simple (repeatable); values may be JSON.",
+)
+@click.option("--tensors", "as_tensors", is_flag=True, help="Print the outputs, not the answer of the bundle's task.")
 @click.option(
     "--inputs",
     type=click.Path(path_type=Path),
     help='Input arrays by name: .npz, .safetensors or .json, e.g. {"input_ids": [[5, 2, 7]]}.',
 )
 @click.option("--query", metavar="TEXT", help="Rank the texts of --text for this query, the best first (rerankers).")
-@click.option("--output", "outputs", multiple=True, metavar="NAME", help="Only this output (repeatable); default: all.")
+@click.option("--output", "outputs", multiple=True, metavar="NAME", help="Only this output as a tensor (repeatable).")
 @click.option(
     "--truncate", is_flag=True, help="Cut texts at the model's length limit; otherwise longer ones are an error."
 )
@@ -36,7 +56,7 @@ from posexport.cli.progress import bar
     default="float32",
     help="Quantize vectors as sentence-transformers does, by the range of these texts (embedders).",
 )
-@click.option("--top-k", type=int, metavar="N", help="With --query: only the N best texts.")
+@click.option("--top-k", type=int, metavar="N", help="Only the N best texts of --query, or labels, tokens, answers.")
 @click.option("--activation-fn", metavar="NAME", help="With --query: Sigmoid, Identity, ... in place of the model's.")
 @click.option("-o", "--save", type=click.Path(path_type=Path), help="Write the outputs to this .npz file.")
 @click.option("--force", is_flag=True, help="Replace an existing file.")
@@ -46,20 +66,37 @@ from posexport.cli.progress import bar
 @options.threads_option
 @options.json_option
 def command(directory: Path, as_json: bool, **choices: Any) -> None:
-    """Run a bundle on texts or arrays.
+    """Run a bundle on texts, pictures, sounds or arrays.
 
-    DIR is a bundle. Prints the shape and first values of every output; for two or more texts and a sentence embedding
-    also their similarities. Of a model of sentence-transformers it is that of Session.encode: cut at its
-    max_seq_length, behind its default prompt. With --query: the texts in the order of Session.rank.
+    DIR is a bundle. Prints the answer of its task, as posexport.pipeline gives it: labels, entities, text. With
+    --tensors, and where it has no such task, the shape and first values of every output; for two or more texts and a
+    sentence embedding also their similarities. Of a model of sentence-transformers it is that of Session.encode: cut at
+    its max_seq_length, behind its default prompt. With --query: the texts in the order of Session.rank.
 
     \b
     Example:
         posexport run minilm --text "A cat sits." --text "A kitten rests."
         posexport run reranker --query "What do cats eat?" --text "Mice." --text "The moon is far."
+        posexport run sentiment --text "A joy from start to end." --top-k 3
+        posexport run ner --text "Wolfgang lives in Berlin." --option aggregation_strategy=simple
         posexport run shaw --inputs ids.json --output last_hidden_state -o states.npz
     """
-    from posexport.runtime.answer import answer
+    from posexport.pipelines.answer import answer
 
     with bar("Running") as progress:
         done = answer(directory, **choices, progress=progress)
     click.echo(done.to_json() if as_json else done.to_text())
+
+
+def _options(pairs: Sequence[str]) -> dict[str, Any]:
+    """Options by name; values are JSON where they can be read as such, and else texts."""
+    found: dict[str, Any] = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals or not name:
+            raise PosexportError(f"--option {pair} has no value; give NAME=VALUE, such as top_k=3")
+        try:
+            found[name] = json.loads(value)
+        except ValueError:
+            found[name] = value
+    return found

@@ -64,6 +64,9 @@ class FillMask(TextPipeline):
             rows, batches, [LOGITS], lambda number, row: self._answer(rows[number], row[LOGITS], count, ids)
         )
 
+    def truncating(self) -> dict[str, Any]:
+        return {"tokenizer_kwargs": {"truncation": True}}
+
     def __call__(self, inputs: Any, *, batch_size: int | None = None, **options: Any) -> Any:
         """As of every pipeline; a list of one text gives the answer of that text, as in transformers."""
         answers = super().__call__(inputs, batch_size=batch_size, **options)

@@ -58,6 +58,10 @@ class Pipeline(ABC):
     def setup(self) -> None:  # noqa: B027  # most tasks read nothing
         """What a task reads once, when the pipeline is made; PosexportError where the bundle does not have the task."""
 
+    def truncating(self) -> dict[str, Any]:
+        """The options that cut inputs that are too long; none where the task always does."""
+        return {"truncation": True} if "truncation" in inspect.signature(self.answers).parameters else {}
+
     def grouped(self, inputs: Any, options: dict[str, Any]) -> Any:
         """``inputs`` as an input, a list or an iterator of inputs. Chats, which are lists themselves, differ here."""
         return inputs

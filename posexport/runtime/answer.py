@@ -84,6 +84,8 @@ def answer(
     texts: Sequence[str] = (),
     texts_file: Path | None = None,
     inputs: Path | None = None,
+    images: Sequence[Path] = (),
+    audio: Sequence[Path] = (),
     query: str | None = None,
     outputs: Sequence[str] = (),
     precision: PrecisionName | None = None,
@@ -104,7 +106,8 @@ def answer(
 ) -> Answer:
     """Run a bundle on texts or a file of arrays (``.npz``, ``.safetensors``, ``.json``); ``save`` writes an ``.npz``.
 
-    Texts may stand in a file, one a line (``texts_file``).
+    Texts may stand in a file, one a line (``texts_file``); ``images`` and ``audio`` are files that `Session.prepare`
+    makes arrays of.
 
     The vectors of texts by a model of sentence-transformers are those of `Session.encode`, whose options these are
     (``embedding_precision``: its ``precision``). With a ``query`` texts are the documents of `Session.rank`, whose
@@ -121,7 +124,13 @@ def answer(
     texts = [*texts, *(read_texts(texts_file) if texts_file is not None else ())]
     asked = _any(embed)
     embeds = _any(only_vectors) if query is not None else asked
-    _check(texts=texts, inputs=inputs, query=query, outputs=outputs, truncate=truncate, embed=embeds, rank=_any(ranks))
+    files = {kind: [str(file) for file in given] for kind, given in (("images", images), ("audio", audio)) if given}
+    if files and (texts or inputs is not None or len(files) > 1):
+        raise PosexportError("pictures and sounds are run alone; leave out --text, --texts and --inputs, or --tensors")
+    if not files or query is not None or asked or truncate:
+        _check(
+            texts=texts, inputs=inputs, query=query, outputs=outputs, truncate=truncate, embed=embeds, rank=_any(ranks)
+        )
     arrays = None if inputs is None else read_arrays(inputs)
     session = load(
         directory, precision=precision, provider=provider, threads=threads, provider_options=provider_options
@@ -130,6 +139,8 @@ def answer(
         None if query is None else session.rank(query, texts, progress=progress, activation_fn=activation_fn, **prompts)
     )
     chosen = list(outputs) or None
+    if files:
+        arrays = session.prepare(**files)
     if ranking is not None:
         result = {"scores": np.array([each["score"] for each in sorted(ranking, key=lambda each: each["corpus_id"])])}
     elif arrays is not None:

@@ -1,0 +1,170 @@
+"""What ``posexport run`` prints of a bundle that has a task: the pipeline's answers, for a person or a program."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from posexport.bundle.manifest import Manifest
+from posexport.bundle.read import read
+from posexport.errors import PosexportError
+from posexport.pipelines.open import pipeline
+from posexport.pipelines.registry import check_task, kind_of, tasks_of
+from posexport.runtime import answer as tensors
+from posexport.runtime.text_file import read_texts
+
+#: tasks whose answers are tensors, which `posexport.runtime.answer` shows with their shapes
+_TENSORS = ("feature-extraction", "image-feature-extraction")
+
+
+@dataclass(frozen=True)
+class Answers:
+    """The answers of one run, one for each input. ``inputs``: as they were given, paths of pictures and sounds too."""
+
+    directory: Path
+    providers: list[str]
+    task: str
+    inputs: list[str]
+    answers: list[Any]
+
+    def to_json(self) -> str:
+        """One JSON document."""
+        document = {
+            "bundle": str(self.directory),
+            "providers": self.providers,
+            "task": self.task,
+            "inputs": self.inputs,
+            "answers": self.answers,
+        }
+        return msgspec.json.encode(document, enc_hook=lambda value: value.tolist()).decode()
+
+    def to_text(self) -> str:
+        """The answer in lines; of several inputs each below its input."""
+        if len(self.inputs) == 1:
+            return "\n".join(lines(self.answers[0]))
+        parts = zip(self.inputs, self.answers, strict=True)
+        return "\n\n".join("\n".join((f"--- {' '.join(given.split())}", *lines(each))) for given, each in parts)
+
+
+def lines(answer: Any) -> list[str]:
+    """An answer of any task, readable: a score first, then the other values."""
+    if isinstance(answer, list):
+        return [line for each in answer for line in lines(each)]
+    if not isinstance(answer, dict):
+        return [str(answer)]
+    if "labels" in answer and "scores" in answer:
+        return [f"{score:10.4f}  {label}" for label, score in zip(answer["labels"], answer["scores"], strict=True)]
+    for key, value in answer.items():
+        if key == "text" or key.endswith("_text"):
+            text = value if isinstance(value, str) else value[-1]["content"]
+            return [text, *(f"{_span(each.get('timestamp'))}  {each['text']}" for each in answer.get("chunks", []))]
+    start, end = answer.get("start"), answer.get("end")
+    place = [] if start is None else [f"[{start}:{end}]"]
+    others = [str(value) for key, value in answer.items() if key not in ("score", "start", "end", "index", "token")]
+    score = [f"{answer['score']:10.4f}"] if "score" in answer else []
+    return ["  ".join((*score, *others, *place))]
+
+
+def _span(timestamp: Any) -> str:
+    """Seconds from and to."""
+    start, end = timestamp or (None, None)
+    return f"[{'' if start is None else f'{start:.2f}'} - {'' if end is None else f'{end:.2f}'}]"
+
+
+def answer(
+    directory: Path,
+    *,
+    task: str | None = None,
+    context: str | None = None,
+    options: Mapping[str, Any] | None = None,
+    as_tensors: bool = False,
+    **choices: Any,
+) -> "Answers | tensors.Answer":
+    """The answers of the bundle's pipeline; of what has none, or where tensors are asked for, its tensors.
+
+    Args:
+        directory: a bundle.
+        task: transformers' name; None: the bundle's own.
+        context: what the texts are questions about, or the second text of each pair.
+        options: of the task, by transformers' names.
+        as_tensors: tensors also where the bundle has a task.
+        choices: the arguments of `posexport.runtime.answer.answer`; ``texts`` beside ``images`` are labels.
+
+    Raises:
+        PosexportError: inputs that exclude each other, or that the bundle does not take.
+    """
+    if task is not None:
+        check_task(task)
+    manifest = read(directory, choices.get("precision"))
+    _check_kind(manifest, choices)
+    about_task = task is not None or context is not None or bool(options)
+    tensors_only = as_tensors or _about_tensors(choices)
+    if about_task and tensors_only:
+        raise PosexportError(
+            "--task, --context and --option are about the answer of a task; leave them out, or leave out the options "
+            "for tensors (--tensors, --output, --save, --inputs, --query and those for vectors)"
+        )
+    there = tasks_of(manifest)
+    if tensors_only or (not about_task and (not there or there[0].name in _TENSORS)):
+        return tensors.answer(directory, **choices)
+    return _answers(directory, task, context, dict(options or {}), choices)
+
+
+def _answers(
+    directory: Path, task: str | None, context: str | None, options: dict[str, Any], choices: Mapping[str, Any]
+) -> Answers:
+    file = choices.get("texts_file")
+    texts = [*choices.get("texts", ()), *(read_texts(file) if file is not None else ())]
+    files = [*map(str, choices.get("images", ())), *map(str, choices.get("audio", ()))]
+    made = pipeline(directory, task, **{name: choices[name] for name in _LOADING if choices.get(name) is not None})
+    if choices.get("truncate"):
+        options |= made.truncating()
+    if choices.get("top_k") is not None:
+        options["top_k"] = choices["top_k"]
+    if files and texts:
+        options["candidate_labels"] = texts
+    shown = files or texts
+    if not shown:
+        raise PosexportError("give --text, --texts, --image, --audio or --inputs")
+    inputs = shown if context is None else [_pair(text, context, made.task) for text in shown]
+    # a list of one is answered as its only input by some tasks of the library
+    answers = [made(inputs[0], **options)] if len(inputs) == 1 else made(inputs, **options)
+    return Answers(directory, made.session.providers, made.task, shown, answers)
+
+
+#: arguments of `posexport.runtime.answer.answer` that say how a bundle is loaded
+_LOADING = ("precision", "provider", "threads", "provider_options")
+#: those that ask for tensors or for a ranking
+_OF_TENSORS = (
+    "inputs",
+    "query",
+    "outputs",
+    "save",
+    "prompt_name",
+    "prompt",
+    "truncate_dim",
+    "normalize_embeddings",
+    "activation_fn",
+)
+
+
+def _about_tensors(choices: Mapping[str, Any]) -> bool:
+    asked = any(choices.get(name) not in (None, False, (), []) for name in _OF_TENSORS)
+    return asked or choices.get("embedding_precision", "float32") != "float32"
+
+
+def _check_kind(manifest: Manifest, choices: Mapping[str, Any]) -> None:
+    """PosexportError for pictures or sounds that the bundle does not take."""
+    kind = kind_of(manifest)
+    for name, option in (("images", "--image"), ("audio", "--audio")):
+        if choices.get(name) and kind != name:
+            taken = {"text": "texts", "images": "pictures (--image)", "audio": "sound (--audio)"}[kind]
+            raise PosexportError(f"this bundle is for {manifest.task} and takes {taken}; leave out {option}")
+
+
+def _pair(text: str, context: str, task: str) -> dict[str, str]:
+    if task == "question-answering":
+        return {"question": text, "context": context}
+    return {"text": text, "text_pair": context}
