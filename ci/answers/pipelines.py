@@ -8,14 +8,16 @@ import copy
 import json
 import math
 import sys
+import tempfile
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from ci.answers.case import Case
+from ci.answers.seeded import store
 from ci.answers.tiny_models import CORPUS, MODELS
 
 LIMIT = 1e-5
@@ -184,6 +186,15 @@ def equal(one: Any, other: Any) -> bool:
     return type(one) is type(other) and bool(one == other)
 
 
+def rounded(value: Any) -> Any:
+    """Floats with as many digits as are compared, and two more."""
+    if isinstance(value, dict):
+        return {key: rounded(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [rounded(each) for each in value]
+    return round(value, 7) if isinstance(value, float) else value
+
+
 def cases(work: Path) -> Iterator[Case]:
     """A row for each call."""
     import posexport
@@ -206,26 +217,15 @@ def cases(work: Path) -> Iterator[Case]:
 
 def golden(into: Path) -> None:
     """Write the library's answers and the checkpoints without their weights to ``into``."""
-    rows, kept = [], ("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "shapes.json")
-    for ask in here():
-        checkpoint = into / "full" / ask.model
-        if not checkpoint.exists():
-            MODELS[ask.model](checkpoint)
-            stored = into / ask.model
-            stored.mkdir(parents=True, exist_ok=True)
-            for name in kept:
-                if (checkpoint / name).exists():
-                    (stored / name).write_bytes((checkpoint / name).read_bytes())
-        rows.append(
-            {
-                "model": ask.model,
-                "task": ask.task,
-                "made": ask.made,
-                "inputs": ask.inputs,
-                "options": ask.options,
-                "answer": theirs(ask, checkpoint),
-            }
-        )
+    into.mkdir(parents=True, exist_ok=True)
+    rows = []
+    with tempfile.TemporaryDirectory() as work:
+        for ask in here():
+            checkpoint = Path(work) / ask.model
+            if not checkpoint.exists():
+                MODELS[ask.model](checkpoint)
+                store(checkpoint, into)
+            rows.append({**asdict(ask), "answer": rounded(theirs(ask, checkpoint))})
     major = version("transformers").partition(".")[0]
     lines = ",\n".join(json.dumps(row, ensure_ascii=False) for row in rows)
     (into / f"answers-{major}.json").write_text(f"[\n{lines}\n]\n")

@@ -12,6 +12,9 @@ from safetensors.numpy import load_file, save_file
 
 SHAPES = "shapes.json"
 WEIGHTS = "model.safetensors"
+TOKENIZER = "tokenizer.json"
+#: files of JSON that `store` keeps
+PARTS = (SHAPES, "config.json", "generation_config.json", "tokenizer_config.json")
 #: in names of tensors that make logits: large enough that answers differ
 HEADS = ("classifier", "score.", "qa_outputs", "lm_head", "decoder.weight", "vocab_projector", "predictions.decoder")
 
@@ -39,13 +42,23 @@ def refill(directory: Path) -> None:
     _write(directory, floats, others)
 
 
+def store(checkpoint: Path, into: Path) -> None:
+    """Write the checkpoint without its weights to ``into``: one file for it, and its tokenizer, which others share."""
+    parts = {name: json.loads((checkpoint / name).read_text()) for name in PARTS if (checkpoint / name).exists()}
+    tokenizer = (checkpoint / TOKENIZER).read_bytes()
+    name = f"tokenizer-{zlib.crc32(tokenizer):08x}.json"
+    (into / name).write_bytes(tokenizer)
+    (into / f"{checkpoint.name}.json").write_text(json.dumps({TOKENIZER: name, **parts}) + "\n")
+
+
 def rebuild(stored: Path, into: Path) -> Path:
-    """The checkpoint whose configuration, tokenizer and shapes are in ``stored``, with its weights, in ``into``."""
+    """The checkpoint that `store` wrote to the file ``stored``, with its weights, in ``into``."""
     into.mkdir(parents=True, exist_ok=True)
-    for path in stored.iterdir():
-        if path.is_file() and path.name != SHAPES:
-            (into / path.name).write_bytes(path.read_bytes())
-    _write(into, json.loads((stored / SHAPES).read_text()), {})
+    parts = json.loads(stored.read_text())
+    (into / TOKENIZER).write_bytes((stored.parent / parts.pop(TOKENIZER)).read_bytes())
+    for name, content in parts.items():
+        (into / name).write_text(json.dumps(content) + "\n")
+    _write(into, parts[SHAPES], {})
     return into
 
 

@@ -1,5 +1,6 @@
 """Tiny checkpoints of transformers: a trained tokenizer, sizes that cannot be confused, weights by `seeded`."""
 
+import functools
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +23,7 @@ Machine learning models read tokens, not words: un-believ-able, isn't it? 1,234.
 """.strip().split("\n")
 
 
+@functools.cache
 def wordpiece() -> Tokenizer:
     """As of BERT: lower case, ``##`` before what continues a word."""
     tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
@@ -37,6 +39,7 @@ def wordpiece() -> Tokenizer:
     return tokenizer
 
 
+@functools.cache
 def byte_bpe(*, roberta: bool) -> Tokenizer:
     """As of GPT-2 and, with marks at both ends, of RoBERTa and BART."""
     tokenizer = Tokenizer(models.BPE())
@@ -55,6 +58,7 @@ def byte_bpe(*, roberta: bool) -> Tokenizer:
     return tokenizer
 
 
+@functools.cache
 def unigram(*, languages: tuple[str, ...] = ()) -> Tokenizer:
     """As of T5, and with codes of languages of mBART: pieces with a blank before a word."""
     tokenizer = Tokenizer(models.Unigram())

@@ -66,13 +66,15 @@ class TextPipeline(Pipeline):
             check_input(given, number, split=split)
         strategy = truncation_strategy(truncation, max_length)
         limit = None if strategy == "do_not_truncate" else self.cut_at(max_length)
-        tokenizer = self._tokenizer(limit, strategy, stride)
         try:
+            tokenizer = self._tokenizer(limit, strategy, stride)
             rows = tokenizer.encode_batch(list(inputs), is_pretokenized=split, add_special_tokens=add_special_tokens)
         except BaseException as err:  # the library raises Exception, and its panics are none
             if isinstance(err, KeyboardInterrupt | SystemExit):
                 raise
-            raise PosexportError(f"the tokenizer refuses truncation={truncation!r} at {limit} tokens: {err}") from err
+            raise PosexportError(
+                f"the tokenizer cannot cut to {limit} tokens ({strategy}) with a stride of {stride}: {err}"
+            ) from err
         self._check_lengths(rows)
         return list(rows)
 
