@@ -242,3 +242,13 @@ def test_more_tokens_than_the_embedding_has_rows(tmp_path):
 def test_bad_values(tmp_path, config, sentence):
     with pytest.raises(PosexportError, match=sentence):
         convert(copied(tmp_path, **config), tmp_path / "bundle")
+
+
+def test_truncation_and_padding_of_older_files_have_no_side(tmp_path: Path) -> None:
+    """Before tokenizers 0.12 neither had a ``direction``, which is right since."""
+    tokenizer = json.loads((MODEL / "tokenizer.json").read_text())
+    tokenizer["truncation"] = {"max_length": 128, "strategy": "LongestFirst", "stride": 0}
+    tokenizer["padding"] = {"strategy": "BatchLongest", "pad_id": 0, "pad_type_id": 0, "pad_token": "[PAD]"}
+    (tmp_path / "tokenizer.json").write_text(json.dumps(tokenizer))
+    content = json.loads(made(tmp_path).data or (tmp_path / "tokenizer.json").read_text())
+    assert content["truncation"].get("direction", "Right") == content["padding"].get("direction", "Right") == "Right"

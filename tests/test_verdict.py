@@ -46,6 +46,19 @@ def test_the_whole_grid_is_proven(tmp_path: Path) -> None:
     assert done.manifest is not None
     assert (done.manifest.proven, done.manifest.proven_on, done.manifest.checked_lengths) == (True, ["cpu"], [])
     assert done.to_text().endswith(", proven")
+    assert done.report is not None
+    fits(done.report)
+
+
+def fits(report: Report) -> None:
+    """No line is wider than the terminal, no number is cut, sentences break at words, verdicts have colours."""
+    for width in (100, 80, 60):
+        text = report.to_text(width=width)
+        assert max(map(len, text.splitlines())) <= width
+        assert "\N{HORIZONTAL ELLIPSIS}" not in text
+        assert " ".join(text.split()).endswith(" ".join(report.to_text().split())[-60:])
+    assert "\x1b[1;32mpassed:\x1b[0m" in report.to_text(width=80, colour=True)
+    assert "\x1b" not in report.to_text(width=80)
 
 
 def test_skipped_points_are_not_proven(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

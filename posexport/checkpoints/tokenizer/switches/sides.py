@@ -10,13 +10,15 @@ from posexport.checkpoints.tokenizer.switches.switch import Content, Switch, voc
 
 def apply(content: Content, settings: Settings) -> list[str]:
     truncation, padding = content.get("truncation"), content.get("padding")
-    side = settings.side("truncation_side", "right" if truncation is None else truncation["direction"].lower())
+    side = settings.side(
+        "truncation_side", "right" if truncation is None else truncation.get("direction", "Right").lower()
+    )
     limit = settings.cut if settings.cut is not None or truncation is None else settings.longest
     content["truncation"] = None
     if limit is not None:
         content["truncation"] = {"direction": side.capitalize(), "max_length": limit, "strategy": "LongestFirst"}
         content["truncation"] |= {"stride": 0}
-    default = settings.facts.padding_side if padding is None else padding["direction"].lower()
+    default = settings.facts.padding_side if padding is None else padding.get("direction", "Right").lower()
     direction = settings.side("padding_side", default).capitalize()
     stored = settings.values.get("pad_token", settings.facts.tokens.get("pad_token"))
     token = stored.get("content") if isinstance(stored, dict) else stored
