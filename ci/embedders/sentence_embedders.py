@@ -83,20 +83,21 @@ def embedder(
     return calls, [opened.encode(list(asked), show_progress_bar=False, **call) for call in calls]
 
 
-def splade(
+def splade_of(
     target: Path,
     corpus: Sequence[str],
     asked: Sequence[str],
     randomise: Callable[..., None],
     *,
+    model: Callable[[], nn.Module],
     seed: int,
     **pooling: Any,
 ) -> tuple[list[dict[str, Any]], list[np.ndarray]]:
     """Weights of words."""
-    model = transformers.BertForMaskedLM(transformers.BertConfig(**BERT))
-    randomise(model, seed, 0.25)
+    drawn = model()
+    randomise(drawn, seed, 0.25)
     with TemporaryDirectory() as plain:
-        model.save_pretrained(plain)
+        drawn.save_pretrained(plain)
         wordpiece(corpus).save_pretrained(plain)
         modules = [MLMTransformer(plain), SpladePooling(**pooling)]
         SparseEncoder(modules=modules, device="cpu").save_pretrained(str(target))
@@ -133,6 +134,7 @@ def as_version_2(target: Path, lower: bool) -> None:
         (target / "tokenizer.json").write_text(json.dumps(tokenizer))
 
 
+splade = partial(splade_of, model=lambda: transformers.BertForMaskedLM(transformers.BertConfig(**BERT)))
 ALL = ("cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken")
 _qwen3 = transformers.Qwen3Config(**DECODER)
 _gemma = transformers.Gemma3TextConfig(

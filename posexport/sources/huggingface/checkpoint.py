@@ -67,7 +67,8 @@ def checkpoint_source(
     if through == "transformers" or _is_foreign(config):
         from posexport.sources.transformers.checkpoint import through_source
 
-        return through_source(files, config, task=task, allow_pickle=allow_pickle, adapted=adapted)
+        _check_embeds(task, config, pooling)
+        return through_source(files, config, task=task, allow_pickle=allow_pickle, adapted=adapted, pooling=pooling)
     family = _family(config)
     config.spellings = family.spellings
     config.refuse_unsupported(family.allowed)
@@ -116,15 +117,20 @@ def _family(config: Config) -> Family:
     return FAMILIES[config.text("model_type")]
 
 
-def _task(task: str | None, config: Config, family: Family, pooling: Pooling | None) -> tuple[str, list[str]]:
-    """The task, and remarks on how it was chosen."""
-    known = list(dict.fromkeys([*family.architectures.values(), *family.tasks]))
+def _check_embeds(task: str | None, config: Config, pooling: Pooling | None) -> None:
+    """PosexportError for a task of vectors of texts that no files say how to make."""
     if task in EMBEDDING_TASKS and (pooling is None or pooling.task != task):
         raise PosexportError(
             f"{config.label}: the task {task} needs a {MODULES} of sentence-transformers that says how, and "
             f"{'there is none' if pooling is None else f'this one is for {pooling.task}'}; use --task features for the "
             "transformer alone"
         )
+
+
+def _task(task: str | None, config: Config, family: Family, pooling: Pooling | None) -> tuple[str, list[str]]:
+    """The task, and remarks on how it was chosen."""
+    known = list(dict.fromkeys([*family.architectures.values(), *family.tasks]))
+    _check_embeds(task, config, pooling)
     if task not in (None, *EMBEDDING_TASKS, *known):
         raise PosexportError(f"{config.label}: {family.model_type} has no task {task}; it has {', '.join(known)}")
     if task is not None:

@@ -82,13 +82,8 @@ def with_pooling(plan: Plan, pooling: Pooling, family: str) -> Plan:
         raise PosexportError(
             f"{pooling.label} says {pooling.width_key} = {pooling.width}; config.json says hidden_size = {hidden}"
         )
-    steps = [step.dense for step in pooling.steps]
     with torch.device("meta"):
-        head: Head = (
-            SentenceEmbedding(hidden, pooling.modes, steps)
-            if pooling.rules.tokens is None
-            else TokenEmbeddings(hidden, [step for step in steps if step is not None])
-        )
+        head = head_of(pooling, hidden)
     origins = plan.origins
     if not pooling.rules.prompt_pooled:
         assert isinstance(head, SentenceEmbedding)
@@ -99,7 +94,7 @@ def with_pooling(plan: Plan, pooling: Pooling, family: str) -> Plan:
         model = HeadedDecoder(decoder, head)
     else:
         model.head, model.reads_first_token = head, head.reads_first_token
-    projections = {f"head.{name}": Origin((_stored(name, pooling.steps),)) for name, _ in head.named_parameters()}
+    projections = {f"head.{name}": Origin((stored_name(name, pooling.steps),)) for name, _ in head.named_parameters()}
     return replace(plan, model=model, origins=origins | projections)
 
 
@@ -112,7 +107,15 @@ def _with_splade(plan: Plan, config: SpladeConfig) -> Plan:
     return replace(plan, origins=origins)
 
 
-def _stored(name: str, steps: Sequence[Step]) -> str:
+def head_of(pooling: Pooling, hidden: int) -> Head:
+    """The head that pools, or projects tokens, without its weights; ``hidden``: channels of the states."""
+    steps = [step.dense for step in pooling.steps]
+    if pooling.rules.tokens is None:
+        return SentenceEmbedding(hidden, pooling.modes, steps)
+    return TokenEmbeddings(hidden, [step for step in steps if step is not None])
+
+
+def stored_name(name: str, steps: Sequence[Step]) -> str:
     """``steps.INDEX.PARAMETER`` of the head as the folder of that step has it."""
     _, index, parameter = name.split(".", 2)
     return steps[int(index)].folder + parameter

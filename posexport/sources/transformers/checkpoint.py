@@ -10,14 +10,16 @@ import torch
 from torch import nn
 
 from posexport.errors import PosexportError
+from posexport.sources.huggingface import scoring
 from posexport.sources.huggingface.adapter import Adapter
 from posexport.sources.huggingface.config import Config
 from posexport.sources.huggingface.copied import copied
 from posexport.sources.huggingface.directory import Directory
-from posexport.sources.huggingface.weights import open_weights, sha256
+from posexport.sources.huggingface.pooling import Pooling
+from posexport.sources.huggingface.weights import Weights, open_weights, sha256
 from posexport.sources.live_module import source_of_module
 from posexport.sources.source import Source
-from posexport.sources.transformers import library, refusals, seq2seq, vision
+from posexport.sources.transformers import heads, library, refusals, seq2seq, vision
 from posexport.sources.transformers.agreement import computed_by_ours
 from posexport.sources.transformers.decoder import decoder_source
 from posexport.sources.transformers.tasks import (
@@ -33,34 +35,48 @@ from posexport.sources.transformers.tasks import (
     task_of,
 )
 from posexport.sources.transformers.wrapped import POSITIONS, SOUND, Wrapped, limits_of, taken, wrapped
+from posexport.spec import PairRules
 
 
 def through_source(
-    files: Directory, config: Config, *, task: str | None, allow_pickle: bool, adapted: Adapter | None = None
+    files: Directory,
+    config: Config,
+    *,
+    task: str | None,
+    allow_pickle: bool,
+    adapted: Adapter | None = None,
+    pooling: Pooling | None = None,
 ) -> Source:
     """The checkpoint in ``files``, for ``task`` or the one that its class is for. Executes nothing from the directory.
 
-    ``adapted``: the adapter that is merged into it.
+    ``adapted``: the adapter that is merged into it. ``pooling``: what makes vectors of its states, where that is asked.
 
     Raises:
         PosexportError: neither transformers nor posexport knows it, or it cannot be converted.
     """
     refusals.check(config)
     transformers = library.library(f"{refusals.says_type(config)}, which")
-    chosen, remarks = _task(config, task)
+    below = "" if pooling is None else pooling.below
+    chosen, remarks = _task(config, task) if pooling is None else (_below_head(pooling), [])
     with library.quiet(transformers):
-        weights = open_weights(files, "", allow_pickle=allow_pickle)
-        model = _load(transformers, files, config, chosen)
+        weights = open_weights(files, below, allow_pickle=allow_pickle)
+        for folder in [] if pooling is None else pooling.folders:
+            weights = weights.beside(folder, open_weights(files, folder, allow_pickle=allow_pickle))
+        model = _load(transformers, files.path / below, config, chosen)
         if adapted is not None:
             weights = replace(weights, files=weights.files | adapted.files)
             remarks = [*remarks, adapted.remark]
             adapted.merge_into(model)
-        source, own = _MAKERS.get(chosen.name, _alone)(files, config, model, chosen)
+        if pooling is None:
+            source, own = _MAKERS.get(chosen.name, _alone)(files, config, model, chosen)
+            source = msgspec.structs.replace(source, pair_rules=_pair_rules(files, config, source))
+        else:
+            source, own = _pooled(files, config, model, pooling, weights)
     return msgspec.structs.replace(
         source,
         kind="transformers",
-        sha256=sha256(files, weights, ["config.json"]),
-        files=copied(files, "") | ({} if adapted is None else copied(Directory(Path(adapted.label)), "")),
+        sha256=sha256(files, weights, [f"{below}config.json", *([] if pooling is None else pooling.files)]),
+        files=copied(files, below) | ({} if adapted is None else copied(Directory(Path(adapted.label)), "")),
         remarks=[*remarks, *own, *library.remarks(transformers.__version__), *source.remarks],
         tools={"transformers": transformers.__version__},
     )
@@ -69,16 +85,42 @@ def through_source(
 def _alone(files: Directory, config: Config, model: Any, task: Task) -> tuple[Source, list[str]]:
     """The source of a model that is one graph, and remarks on its attention."""
     module, own = _module(config, model, task)
-    source = source_of_module(str(files.path), module, *module.told, label=config.text("model_type"), fingerprint=b"")
-    source = msgspec.structs.replace(
-        source,
-        kind="transformers",
-        task=AUDIO.name if task.name == "sequence-classification" and SOUND in taken(model) else task.name,
-        limits=limits_of(source, module),
-    )
+    source = _of_module(files, config, module)
+    sound = task.name == "sequence-classification" and SOUND in taken(model)
+    source = msgspec.structs.replace(source, task=AUDIO.name if sound else task.name)
     if task is GENERATION:
         source = decoder_source(source, model.config.get_text_config().num_hidden_layers)
     return source, own
+
+
+def _pooled(
+    files: Directory, config: Config, model: Any, pooling: Pooling, weights: Weights
+) -> tuple[Source, list[str]]:
+    """The source of a model whose states become vectors of texts, and remarks on its attention."""
+    _without_cache(model)
+    module = heads.pooled(config.label, model, pooling, weights)
+    own = computed_by_ours(config.label, module)
+    source = _of_module(files, config, module)
+    return msgspec.structs.replace(source, task=pooling.task, text_rules=pooling.rules), own
+
+
+def _of_module(files: Directory, config: Config, module: Wrapped) -> Source:
+    source = source_of_module(str(files.path), module, *module.told, label=config.text("model_type"), fingerprint=b"")
+    return msgspec.structs.replace(source, kind="transformers", limits=limits_of(source, module))
+
+
+def _pair_rules(files: Directory, config: Config, source: Source) -> PairRules | None:
+    """How pairs of texts become scores, of a model that classifies texts."""
+    if not any(spec.role == "tokens" for spec in source.inputs):
+        return None
+    return scoring.pair_rules(files, config, "", source.task)
+
+
+def _below_head(pooling: Pooling) -> Task:
+    """The task of the model that a pooling stands on."""
+    task = task_named(pooling.built_as)
+    assert task is not None
+    return task
 
 
 #: by task, what makes a source of several graphs
@@ -113,9 +155,9 @@ def _task(config: Config, named: str | None) -> tuple[Task, list[str]]:
     return task, []
 
 
-def _load(transformers: Any, files: Directory, config: Config, task: Task) -> Any:
+def _load(transformers: Any, folder: Path, config: Config, task: Task) -> Any:
     """The model of transformers, in float32, with every weight of the checkpoint."""
-    kind, path = config.text("model_type"), str(files.path)
+    kind, path = config.text("model_type"), str(folder)
     try:
         settings = transformers.AutoConfig.from_pretrained(path, trust_remote_code=False, local_files_only=True)
     except Exception as err:
@@ -175,9 +217,13 @@ def _without_pooler(model: nn.Module) -> None:
             setattr(part, "pooler", None)  # noqa: B010 (no type knows it)
 
 
+def _without_cache(model: Any) -> None:
+    model.config.use_cache = model.config.get_text_config().use_cache = False
+
+
 def _module(config: Config, model: Any, task: Task) -> tuple[Wrapped, list[str]]:
     """The model by its inputs, and remarks on who computes its attention (`computed_by_ours`)."""
-    model.config.use_cache = model.config.get_text_config().use_cache = False
+    _without_cache(model)
     numbered = task is GENERATION
     if numbered and POSITIONS not in taken(model):
         raise PosexportError(

@@ -58,9 +58,13 @@ class Wrapped(nn.Module):
         """The same model by other inputs."""
         return Wrapped(self.model, self._outputs, inputs, numbered=self._numbered).eval()
 
-    def forward(self, **tensors: Tensor) -> dict[str, Tensor]:
+    def number(self, tensors: dict[str, Tensor]) -> None:
+        """Add positions, where it is given some and the caller has none."""
         if self._numbered and POSITIONS not in tensors:
             tensors[POSITIONS] = (tensors[MASK].cumsum(1) - 1).clamp(min=0)
+
+    def forward(self, **tensors: Tensor) -> dict[str, Tensor]:
+        self.number(tensors)
         answer = self.model(**tensors, return_dict=True)
         return {name: answer[name] for name in self._outputs if answer.get(name) is not None}
 

@@ -1,0 +1,167 @@
+"""Poolings, projections and scores on model types that posexport converts through transformers."""
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ci.answers.case import Case
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "embedders"))
+
+PART = "heads through transformers"
+#: of the largest element
+ROUNDING = 1e-5
+SIZES = {"hidden_size": 24, "num_attention_heads": 4, "num_hidden_layers": 2, "intermediate_size": 40}
+ENCODER = {**SIZES, "vocab_size": 300, "max_position_embeddings": 160, "pad_token_id": 0}
+DECODER = {**SIZES, "vocab_size": 400, "max_position_embeddings": 512, "pad_token_id": 0, "eos_token_id": 2}
+DECODER |= {"bos_token_id": 1, "num_key_value_heads": 2, "head_dim": 6}
+LOCAL = {"local_attention": 16, "layer_types": ["sliding_attention", "full_attention"]}
+INSTRUCTIONS = {"query": "Ba ceba, fodi: ", "document": "Represent the text:"}
+
+
+def cases(work: Path) -> Iterator[Case]:
+    """A row for every model and call; transformers before 5 has few of these types."""
+    import transformers
+
+    if version("transformers").startswith("4."):
+        return
+    from corpus import randomise, texts
+
+    asked = texts()
+    for name, make in {**embedders(transformers), **scorers(transformers)}.items():
+        calls, answers = make(work / name / "model", asked, asked, randomise)
+        yield from of_model(work / name, asked, calls, answers)
+    yield from decoders_alone(work, asked)
+
+
+def embedders(transformers: Any) -> dict[str, Callable[..., Any]]:
+    from corpus import byte_level, wordpiece
+    from sentence_embedders import ALL, embedder, splade_of
+    from torch import nn
+
+    encoder = partial(embedder, tokenizer=wordpiece, scale=0.3)
+    left = partial(byte_level, side="left")
+    return {
+        "eurobert-mean": partial(
+            encoder,
+            config=transformers.EuroBertConfig(**ENCODER, num_key_value_heads=2),
+            pooling="mean",
+            seed=61,
+            dense=[(17, True, nn.Tanh())],
+            normalise=True,
+            length=100,
+            prompts={"query": "find: ", "document": ""},
+        ),
+        "nomic-bert-all-poolings": partial(
+            encoder, config=transformers.NomicBertConfig(**ENCODER), pooling=ALL, seed=62, lower=True
+        ),
+        "gte-cls": partial(
+            encoder, config=transformers.GteConfig(**ENCODER), pooling="cls", seed=63, similarity_fn_name="dot"
+        ),
+        "jina-v3-prompt-excluded": partial(
+            encoder,
+            config=transformers.JinaEmbeddingsV3Config(**ENCODER),
+            pooling=("mean", "cls", "weightedmean"),
+            seed=64,
+            include_prompt=False,
+            prompts=INSTRUCTIONS,
+            default_prompt_name="query",
+        ),
+        "modernbert-decoder-lasttoken": partial(
+            embedder,
+            config=transformers.ModernBertDecoderConfig(**{**DECODER, **LOCAL}),
+            tokenizer=left,
+            pooling="lasttoken",
+            seed=65,
+            scale=0.3,
+            normalise=True,
+        ),
+        # positions are added to the embeddings: padding on the left must move none
+        "biogpt-weightedmean": partial(
+            embedder,
+            config=transformers.BioGptConfig(**DECODER),
+            tokenizer=left,
+            pooling="weightedmean",
+            seed=66,
+            scale=0.2,
+        ),
+        "eurobert-splade": partial(
+            splade_of,
+            model=lambda: transformers.EuroBertForMaskedLM(
+                transformers.EuroBertConfig(**ENCODER, num_key_value_heads=2)
+            ),
+            seed=67,
+        ),
+    }
+
+
+def scorers(transformers: Any) -> dict[str, Callable[..., Any]]:
+    from corpus import byte_level, wordpiece
+    from rerankers import cross_encoder, of
+
+    encoder, seeds = partial(cross_encoder, tokenizer=wordpiece), iter(range(71, 99))
+    made = {
+        "eurobert-reranker": ("EuroBert", {**ENCODER, "num_key_value_heads": 2, "num_labels": 1}),
+        "nomic-bert-classifier": ("NomicBert", {**ENCODER, "num_labels": 3}),
+        "gte-reranker": ("Gte", {**ENCODER, "num_labels": 1}),
+    }
+    found: dict[str, Callable[..., Any]] = {
+        name: partial(encoder, model=of(f"{kind}ForSequenceClassification", f"{kind}Config", **sizes), seed=next(seeds))
+        for name, (kind, sizes) in made.items()
+    }
+    found["modernbert-decoder-reranker"] = partial(
+        cross_encoder,
+        model=of(
+            "ModernBertDecoderForSequenceClassification",
+            "ModernBertDecoderConfig",
+            **{**DECODER, **LOCAL, "num_labels": 1},
+        ),
+        tokenizer=byte_level,
+        seed=next(seeds),
+        saved_by_library=True,
+    )
+    return found
+
+
+def of_model(
+    folder: Path, asked: Sequence[str], calls: Sequence[dict[str, Any]], answers: Sequence[np.ndarray]
+) -> Iterator[Case]:
+    import posexport
+
+    done = posexport.convert(str(folder / "model"), folder / "bundle", target="cpu", force=True)
+    session, library = posexport.load(folder / "bundle"), f"sentence-transformers {version('sentence-transformers')}"
+    manifest = session.manifest
+    told = f"{folder.name}: {manifest.task} of {manifest.source.kind}"
+    yield Case(part=PART, asked=f"{told}, proven", library="", ours=done.verdict, theirs="proven", equal=done.good)
+    pairs = list(zip(asked, [*asked[1:], asked[0]], strict=True))
+    for call, wanted in zip(calls, answers, strict=True):
+        renamed = {("normalize_embeddings" if key == "normalize" else key): value for key, value in call.items()}
+        got = session.predict(pairs) if manifest.pair_rules else session.encode(list(asked), **renamed)
+        off = float(np.abs(got - wanted).max()) / max(1.0, float(np.abs(wanted).max()))
+        right = got.shape == wanted.shape and off <= ROUNDING and manifest.source.kind == "transformers"
+        shown = f"{got.dtype} {list(got.shape)}, off by {off:.1e}"
+        yield Case(
+            part=PART, asked=f"{told} {call}", library=library, ours=shown, theirs=list(wanted.shape), equal=right
+        )
+
+
+def decoders_alone(work: Path, asked: Sequence[str]) -> Iterator[Case]:
+    """Padding on the left moves no position: a text alone has the vector that it has among others."""
+    import posexport
+
+    session = posexport.load(work / "biogpt-weightedmean" / "bundle")
+    alone = np.stack([session.encode(text) for text in asked[:12]])
+    off = float(np.abs(session.encode(list(asked[:12])) - alone).max())
+    yield Case(
+        part=PART,
+        asked="biogpt-weightedmean: texts alone and in a batch, padded on the left",
+        library="",
+        ours=f"off by {off:.1e}",
+        theirs="the same",
+        equal=off <= ROUNDING,
+    )

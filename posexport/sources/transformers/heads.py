@@ -1,0 +1,117 @@
+"""Poolings, projections and scores on the hidden states of a model of transformers.
+
+The heads are those of posexport's definitions (`posexport.nn.pooling`, `posexport.nn.splade`), their weights those of
+the folders of sentence-transformers' modules.
+
+Shape letters: B batch, T tokens, C channels, V words.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from posexport.errors import PosexportError
+from posexport.nn.heads import Head
+from posexport.nn.pooling import SentenceEmbedding
+from posexport.nn.splade import Splade
+from posexport.sources.huggingface.pooling import Pooling, head_of, stored_name
+from posexport.sources.huggingface.weights import Weights
+from posexport.sources.transformers.wrapped import (
+    IDS,
+    MASK,
+    PIXELS,
+    POSITIONS,
+    SOUND,
+    TYPES,
+    Wrapped,
+    taken,
+    text_inputs,
+)
+from posexport.spec import BATCH, PROMPT_MASK, SEQUENCE, Axis, InputSpec
+
+
+class Headed(Wrapped):
+    """``head`` on the output ``states`` of ``model``, which are ``last_hidden_state`` or the ``logits`` of words."""
+
+    def __init__(
+        self, model: Any, head: Head, inputs: list[InputSpec], *, states: str = "last_hidden_state", numbered: bool
+    ) -> None:
+        super().__init__(model, (), inputs, numbered=numbered)
+        self.head = head
+        self._states = states
+
+    def forward(self, **tensors: Tensor) -> dict[str, Tensor]:
+        prompt_BT = tensors.pop(PROMPT_MASK, None)
+        self.number(tensors)
+        x_BTC = self.model(**tensors, return_dict=True)[self._states]
+        marked = () if prompt_BT is None else (prompt_BT,)
+        answers = self.head(x_BTC, tensors.get(MASK), *marked)
+        return {spec.name: answer for spec, answer in zip(self.head.outputs, answers, strict=True)}
+
+
+class Given(nn.Module):
+    """The head of a model that gives logits of words by itself."""
+
+    def forward(self, x_BTV: Tensor, _mask_BT: Tensor | None) -> tuple[Tensor, ...]:
+        return (x_BTV,)
+
+
+def pooled(label: str, model: Any, pooling: Pooling, weights: Weights) -> Headed:
+    """``model`` with a pooling as its head; ``label`` names the checkpoint, ``weights`` hold those of its projections.
+
+    Raises:
+        PosexportError: the model reads more than texts, or its states are of another size than those that are pooled.
+    """
+    inputs = _inputs(label, model)
+    settings = model.config.get_text_config()
+    if pooling.splade is not None:
+        head: Head = Splade(Given(), settings.vocab_size, pooling.splade)
+        return Headed(model, head, inputs, states="logits", numbered=False).eval()
+    numbered = is_numbered(model)
+    if numbered and pooling.rules.tokens is not None and pooling.rules.tokens.filled_to is not None:
+        raise PosexportError(
+            f"{pooling.label}: queries are filled up with tokens (query expansion), which a decoder, "
+            f"{type(model).__name__}, is not given here; convert it with query expansion switched off"
+        )
+    hidden = getattr(settings, "hidden_size", pooling.width)
+    if hidden != pooling.width:
+        raise PosexportError(
+            f"{pooling.label} says {pooling.width_key} = {pooling.width}; config.json says hidden_size = {hidden}"
+        )
+    head = head_of(pooling, hidden)
+    for name, parameter in head.named_parameters():
+        _fill(parameter, stored_name(name, pooling.steps), weights)
+    if not pooling.rules.prompt_pooled:
+        assert isinstance(head, SentenceEmbedding)
+        axes: list[Axis] = [BATCH, SEQUENCE]
+        inputs.append(InputSpec(name=PROMPT_MASK, dtype="int64", axes=axes, role="flags", size=2, default=0))
+    return Headed(model, head, inputs, numbered=numbered).eval()
+
+
+def is_numbered(model: Any) -> bool:
+    """Whether tokens are numbered by the mask, so that padding moves none: of decoders, whose tokens have no types."""
+    return {POSITIONS, MASK} <= taken(model) and TYPES not in taken(model)
+
+
+def _inputs(label: str, model: Any) -> list[InputSpec]:
+    """Those of texts, which are all that the model takes."""
+    names, kind = taken(model), type(model).__name__
+    if model.config.is_encoder_decoder or IDS not in names or names & {PIXELS, SOUND}:
+        what = "is an encoder-decoder" if model.config.is_encoder_decoder else "reads more than texts"
+        raise PosexportError(
+            f"{label}: {kind} {what}, whose states are not pooled through transformers; use --task features"
+        )
+    return text_inputs(model, names - {TYPES} if is_numbered(model) else names)
+
+
+def _fill(parameter: nn.Parameter, name: str, weights: Weights) -> None:
+    if name not in weights.shapes:
+        raise PosexportError(f"{weights.label} has no tensor {name}; download the checkpoint again")
+    if weights.shapes[name] != list(parameter.shape):
+        raise PosexportError(
+            f"{weights.label}: {name} has the shape {weights.shapes[name]}, its configuration says "
+            f"{list(parameter.shape)}; download the checkpoint again"
+        )
+    with torch.no_grad():
+        parameter.copy_(weights.read(name))
