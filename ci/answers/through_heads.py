@@ -35,7 +35,7 @@ def cases(work: Path) -> Iterator[Case]:
     from corpus import randomise, texts
 
     asked = texts()
-    for name, make in {**embedders(transformers), **scorers(transformers)}.items():
+    for name, make in {**embedders(transformers), **scorers()}.items():
         calls, answers = make(work / name / "model", asked, asked, randomise)
         yield from of_model(work / name, asked, *(([], []) if name in BY_BATCH else (calls, answers)))
     for name in BY_BATCH:
@@ -102,7 +102,7 @@ def embedders(transformers: Any) -> dict[str, Callable[..., Any]]:
     }
 
 
-def scorers(transformers: Any) -> dict[str, Callable[..., Any]]:
+def scorers() -> dict[str, Callable[..., Any]]:
     from corpus import byte_level, wordpiece
     from rerankers import cross_encoder, of
 
