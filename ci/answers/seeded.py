@@ -14,7 +14,7 @@ SHAPES = "shapes.json"
 WEIGHTS = "model.safetensors"
 TOKENIZER = "tokenizer.json"
 #: files of JSON that `store` keeps
-PARTS = (SHAPES, "config.json", "generation_config.json", "tokenizer_config.json")
+PARTS = (SHAPES, "config.json", "generation_config.json", "tokenizer_config.json", "preprocessor_config.json")
 #: in names of tensors that make logits: large enough that answers differ
 HEADS = ("classifier", "score.", "qa_outputs", "lm_head", "decoder.weight", "vocab_projector", "predictions.decoder")
 
@@ -29,7 +29,7 @@ def tensor(name: str, shape: Sequence[int]) -> NDArray[np.float32]:
         drawn = drawn * 0.1 + ("norm" in name.lower() or ".ln_" in name) * name.endswith("weight")
     else:
         drawn *= (4.0 if any(head in name for head in HEADS) else 1.3) / np.sqrt(shape[-1])
-    return drawn.astype(np.float32)
+    return np.asarray(drawn, dtype=np.float32)  # of a scalar NumPy draws a number
 
 
 def refill(directory: Path) -> None:
@@ -43,19 +43,22 @@ def refill(directory: Path) -> None:
 
 
 def store(checkpoint: Path, into: Path) -> None:
-    """Write the checkpoint without its weights to ``into``: one file for it, and its tokenizer, which others share."""
+    """Write the checkpoint without its weights to ``into``: one file for it, and a tokenizer, which others share."""
     parts = {name: json.loads((checkpoint / name).read_text()) for name in PARTS if (checkpoint / name).exists()}
-    tokenizer = (checkpoint / TOKENIZER).read_bytes()
-    name = f"tokenizer-{zlib.crc32(tokenizer):08x}.json"
-    (into / name).write_bytes(tokenizer)
-    (into / f"{checkpoint.name}.json").write_text(json.dumps({TOKENIZER: name, **parts}) + "\n")
+    if (checkpoint / TOKENIZER).exists():
+        tokenizer = (checkpoint / TOKENIZER).read_bytes()
+        name = f"tokenizer-{zlib.crc32(tokenizer):08x}.json"
+        (into / name).write_bytes(tokenizer)
+        parts = {TOKENIZER: name, **parts}
+    (into / f"{checkpoint.name}.json").write_text(json.dumps(parts) + "\n")
 
 
 def rebuild(stored: Path, into: Path) -> Path:
     """The checkpoint that `store` wrote to the file ``stored``, with its weights, in ``into``."""
     into.mkdir(parents=True, exist_ok=True)
     parts = json.loads(stored.read_text())
-    (into / TOKENIZER).write_bytes((stored.parent / parts.pop(TOKENIZER)).read_bytes())
+    if TOKENIZER in parts:
+        (into / TOKENIZER).write_bytes((stored.parent / parts.pop(TOKENIZER)).read_bytes())
     for name, content in parts.items():
         (into / name).write_text(json.dumps(content) + "\n")
     _write(into, parts[SHAPES], {})

@@ -41,6 +41,18 @@ TASKS = (
     PipelineTask("feature-extraction", "feature_extraction:FeatureExtraction", ("features", "sentence-embedding")),
     PipelineTask("text-generation", "text_generation:TextGeneration", ("text-generation",)),
     PipelineTask("text2text-generation", "text2text_generation:Text2TextGeneration", _SEQ2SEQ),
+    PipelineTask(
+        "image-classification", "image_classification:ImageClassification", ("image-classification",), "images"
+    ),
+    PipelineTask(
+        "image-feature-extraction", "image_feature_extraction:ImageFeatureExtraction", ("features",), "images"
+    ),
+    PipelineTask(
+        "zero-shot-image-classification",
+        "zero_shot_image_classification:ZeroShotImageClassification",
+        ("zero-shot-image-classification",),
+        "images",
+    ),
     # of the same bundles, where they are named
     PipelineTask("summarization", "text2text_generation:Summarization", _SEQ2SEQ),
     PipelineTask("translation", "text2text_generation:Translation", _SEQ2SEQ),

@@ -286,11 +286,15 @@ def _with_vocabularies(
 
     The second answer says for which inputs the example's largest id is all that is known.
     """
-    tables: dict[int, int] = {}
+    tables: dict[tuple[int, int], int] = {}
+
+    def elements(tensor: Tensor) -> tuple[int, int]:
+        """The same for a view of all elements in another shape, such as ``input_ids.view(-1, length)``."""
+        return tensor.data_ptr(), tensor.numel()
 
     def seen(part: nn.Module, inputs: tuple[Any, ...]) -> None:
         if isinstance(part, nn.Embedding):
-            tables.setdefault(id(inputs[0]), part.num_embeddings)
+            tables.setdefault(elements(inputs[0]), part.num_embeddings)
 
     hooks = [part.register_forward_pre_hook(seen) for part in module.modules() if isinstance(part, nn.Embedding)]
     try:
@@ -300,7 +304,7 @@ def _with_vocabularies(
     finally:
         for hook in hooks:
             hook.remove()
-    sizes = {name: tables[id(tensor)] for name, tensor in tensors.items() if id(tensor) in tables}
+    sizes = {name: tables[elements(tensor)] for name, tensor in tensors.items() if elements(tensor) in tables}
     known = [msgspec.structs.replace(spec, size=sizes.get(spec.name, spec.size)) for spec in specs]
     bounded = [
         f"input {spec.name}: ids from 0 to {(spec.size or 1) - 1} are taken, as the example has; give the largest there"

@@ -1,0 +1,110 @@
+"""``zero-shot-image-classification``: labels that the caller names, by a model of pictures and texts (CLIP, SigLIP).
+
+Radford et al., "Learning Transferable Visual Models From Natural Language Supervision" (arXiv:2103.00020), 3.1: each
+label becomes a sentence, and the likeness of its vector to the picture's is the label's logit. CLIP's scores are their
+softmax; SigLIP's (arXiv:2303.15343) are each a sigmoid.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from posexport.errors import PosexportError
+from posexport.pipelines.image_pipeline import ImagePipeline
+from posexport.pipelines.scores import sigmoid, softmax
+from posexport.pipelines.text_pipeline import TextPipeline
+from posexport.runtime.batches import Batches
+
+if TYPE_CHECKING:
+    from tokenizers import Encoding
+
+PER_IMAGE, MASK = "logits_per_image", "attention_mask"
+#: tokens that SigLIP's texts are padded to, as it was trained
+SIGLIP_LENGTH = 64
+
+
+class ZeroShotImageClassification(ImagePipeline, TextPipeline):
+    """Inputs are pictures."""
+
+    shortening = "shorter labels, or a shorter hypothesis_template"
+
+    def setup(self) -> None:
+        ImagePipeline.setup(self)
+        TextPipeline.setup(self)
+        self._siglip = "siglip" in str(self.files.config.get("model_type"))
+
+    def __call__(
+        self,
+        inputs: Any,
+        candidate_labels: Sequence[str] | None = None,
+        *,
+        batch_size: int | None = None,
+        **options: Any,
+    ) -> Any:
+        """The labels of each picture with scores, the likeliest first; ``candidate_labels`` may come second."""
+        if candidate_labels is not None:
+            options["candidate_labels"] = candidate_labels
+        return super().__call__(inputs, batch_size=batch_size, **options)
+
+    def answers(
+        self,
+        items: list[Any],
+        batches: Batches,
+        *,
+        candidate_labels: Sequence[str] | None = None,
+        hypothesis_template: str = "This is a photo of {}.",
+    ) -> list[list[dict[str, Any]]]:
+        """``[{"score", "label"}, ...]`` of each picture, the likeliest first.
+
+        Args:
+            items: pictures.
+            batches: of calls.
+            candidate_labels: a list of texts.
+            hypothesis_template: with ``{}`` where the label goes; ``"{}"`` for labels that are sentences.
+        """
+        labels = _labels(candidate_labels)
+        feeds = self._feeds([_sentence(hypothesis_template, label) for label in labels])
+        answers = []
+        for logits_N in self.run_pictures(items, batches, PER_IMAGE, feeds=feeds):
+            scores_N = sigmoid(logits_N) if self._siglip else softmax(logits_N)
+            order = np.argsort(-scores_N, kind="stable")
+            answers.append([{"score": float(scores_N[place]), "label": labels[place]} for place in order])
+        return answers
+
+    def _feeds(self, sentences: list[str]) -> dict[str, NDArray[Any]]:
+        """Token ids and mask of ``sentences``; SigLIP's are cut and padded to `SIGLIP_LENGTH`."""
+        if not self._siglip:
+            return dict(self.texts.padded(self.encoded(sentences)))
+        rows = self.encoded(sentences, truncation=True, max_length=SIGLIP_LENGTH)
+        for row in rows:
+            self._pad(row)
+        feeds: dict[str, NDArray[Any]] = dict(self.texts.padded(rows))
+        if MASK in feeds and not self._has_mask():
+            feeds[MASK] = np.ones_like(feeds[MASK])
+        return feeds
+
+    def _pad(self, row: "Encoding") -> None:
+        side = "right" if self.texts.start(SIGLIP_LENGTH, 1) == 0 else "left"
+        row.pad(SIGLIP_LENGTH, direction=side, pad_id=self.special_id("pad_token") or 0)
+
+    def _has_mask(self) -> bool:
+        """Whether the tokenizer gives a mask; those of published SigLIPs give none, so that padding is attended to."""
+        names = self.files.tokenizer_config.get("model_input_names")
+        return MASK in names if isinstance(names, list) else True
+
+
+def _labels(stated: Sequence[str] | None) -> list[str]:
+    if isinstance(stated, str) or not stated or not all(isinstance(label, str) for label in stated):
+        raise PosexportError(f"candidate_labels must be a list of texts, got {stated!r:.60}; name at least one label")
+    return list(stated)
+
+
+def _sentence(template: str, label: str) -> str:
+    try:
+        return template.format(label)
+    except (IndexError, KeyError, ValueError) as err:
+        raise PosexportError(
+            f"hypothesis_template {template!r} cannot take a label ({err}); give a text with {{}} where the label goes"
+        ) from None
