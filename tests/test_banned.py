@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import numpy as np
 import pytest
 
 from posexport.conversion.convert import convert
@@ -15,28 +14,11 @@ from posexport.encodings.build import build
 from posexport.encodings.compose import RotationAndTerm
 from posexport.encodings.local_window import LocalWindow
 from posexport.errors import PosexportError
-from posexport.runtime.banned import Banned
-from posexport.runtime.generate import _threshold
 from posexport.runtime.load import load
+from posexport.runtime.prefill import recomputed_from
 from posexport.spec import EncodingSpec
 
 GOLDEN = Path(__file__).parent / "golden"
-LOGITS = np.arange(6, dtype=np.float32)
-
-
-def dropped(banned: Banned, prompt: list[int], new: list[int]) -> list[int]:
-    found = np.flatnonzero(np.isinf(banned(LOGITS, prompt, new))).tolist()
-    assert np.isfinite(LOGITS).all()
-    return found
-
-
-def test_tokens_are_forbidden_always_at_first_or_behind_others() -> None:
-    banned = Banned(suppress_tokens=(1, 99), begin_suppress_tokens=(2,), bad_words_ids=((3,), (5, 0, 4)))
-    assert dropped(banned, [0], []) == [1, 2, 3]
-    assert dropped(banned, [5], [0]) == [1, 3, 4]
-    assert dropped(banned, [5, 0], []) == [1, 2, 3, 4]
-    assert dropped(banned, [], [5, 0, 0]) == [1, 3]
-    assert dropped(Banned(), [5], [0]) == []
 
 
 def converted(tmp_path: Path, name: str, **generation: Any) -> Path:
@@ -79,5 +61,5 @@ def test_a_longrope_inside_a_window_is_recomputed_too() -> None:
     rotation, _ = build("rope-longrope", {"head_size": 4, "max_positions": 20}, {})
     windowed = RotationAndTerm(rotation, LocalWindow(left=5, right=0)).spec
     assert windowed.name == "rope-longrope+local-window"
-    assert _threshold([plain, windowed]) == 20
-    assert _threshold([plain]) is None
+    assert recomputed_from([plain, windowed]) == 20
+    assert recomputed_from([plain]) is None

@@ -5,16 +5,21 @@ from typing import Any
 
 import click
 
-from posexport.cli import options
+from posexport.cli import of_record, options
 from posexport.cli.command import Command
 from posexport.cli.progress import remark
+from posexport.runtime import generation_config
+from posexport.runtime.generation_config import GenerationConfig
 
-_GROUPS = {
-    "Prompts": ("prompts", "inputs", "decoder_prompts", "chat", "system"),
-    "Stopping": ("max_new_tokens", "stop_strings"),
-    "Sampling": ("do_sample", "temperature", "top_k", "top_p", "seed"),
-    "Runtime": (*options.RUNTIME, "provider_options", "prefill_chunk_size", "no_recompute"),
-}
+_GROUPS = of_record.groups(
+    GenerationConfig,
+    ("Prompts", *generation_config.GROUPS),
+    {
+        "Prompts": ("prompts", "inputs", "decoder_prompts", "chat", "system"),
+        generation_config.SAMPLING: ("greedy",),
+        generation_config.RUNTIME: (*options.RUNTIME, "provider_options"),
+    },
+)
 
 
 @click.command("generate", cls=Command, groups=_GROUPS)
@@ -34,33 +39,10 @@ _GROUPS = {
 @click.option("--chat", is_flag=True, help="Put each prompt into the model's chat template as a user message.")
 @click.option("--system", metavar="TEXT", help="A system message before each prompt, with --chat.")
 @click.option(
-    "--max-new-tokens",
-    type=click.IntRange(min=1),
-    metavar="N",
-    default=64,
-    show_default=True,
-    help="Most tokens to generate for a prompt.",
+    "--greedy", is_flag=True, help="The most likely token each time: no sampling and no beams, whatever the model says."
 )
-@click.option("--do-sample", is_flag=True, help="Sample, also where none of the options below is given.")
-@click.option("--temperature", type=float, help="Sample with logits divided by this; 0 is greedy.")
-@click.option("--top-k", type=int, help="Sample among the K most likely tokens.")
-@click.option("--top-p", type=float, help="Sample among the fewest tokens whose probabilities add up to this.")
-@click.option(
-    "--seed", type=click.IntRange(min=0), metavar="N", default=0, show_default=True, help="Random seed for sampling."
-)
-@click.option("--stop-strings", multiple=True, metavar="TEXT", help="Stop before this text (repeatable).")
+@of_record.all_of(GenerationConfig)
 @click.option("--stream", is_flag=True, help="Print text as it is generated.")
-@click.option(
-    "--prefill-chunk-size",
-    type=click.IntRange(min=1),
-    metavar="N",
-    help="Chunked prefill, N tokens at a time: less memory.",
-)
-@click.option(
-    "--no-recompute",
-    is_flag=True,
-    help="Reject prompts for which a longrope model would compute its cached keys again.",
-)
 @options.variant_option
 @options.provider_option
 @options.provider_options_option
@@ -74,9 +56,8 @@ def command(
     decoder_prompts: tuple[str, ...],
     chat: bool,
     system: str | None,
-    do_sample: bool,
+    greedy: bool,
     stream: bool,
-    no_recompute: bool,
     precision: str | None,
     provider: str,
     provider_options: dict[str, str],
@@ -86,10 +67,11 @@ def command(
 ) -> None:
     """Generate text with a decoder or encoder-decoder.
 
-    DIR is a bundle. Decodes greedily, or samples if --do-sample, --temperature, --top-k or --top-p is given. Stops at
-    the end tokens of the bundle's configuration, at --stop-strings, after --max-new-tokens or at the model's length
-    limit. Prompts of different lengths run as one batch, and each gets the tokens it gets alone. Prompt and generation
-    speed are printed to stderr separately.
+    DIR is a bundle. Options have transformers' names. What is not given is as the bundle's generation_config.json says,
+    else as in transformers: greedy decoding. An option of sampling samples. Stops at the end tokens of the bundle's
+    configuration, at --stop-strings, after --max-new-tokens or at the model's length limit. Prompts of different
+    lengths run as one batch, and each gets the tokens it gets alone. What the configuration decided, and prompt and
+    generation speed, are printed to stderr.
 
     \b
     Example:
@@ -97,14 +79,21 @@ def command(
         posexport generate qwen --chat --prompt "Who wrote Faust?"
         posexport generate t5 --prompt "translate English to German: A cat sits."
         posexport generate smollm --prompt "A cat" --prompt "My dog likes" --temperature 0.8 --top-p 0.9 --seed 7
+        posexport generate bart --prompt "A long text" --num-beams 4 --no-repeat-ngram-size 3 --min-length 20
     """
     from posexport.errors import PosexportError
     from posexport.runtime.completion import continue_texts
-    from posexport.runtime.generation_config import GenerationConfig
 
     if stream and as_json:
         raise PosexportError("--stream prints text as it comes and --json one document at the end; give one of them")
-    config = GenerationConfig(do_sample=do_sample or None, recompute=not no_recompute, **choices)
+    chosen = {name: value for name, value in choices.items() if value not in (None, ())}
+    if greedy:
+        if chosen.get("do_sample") or chosen.get("num_beams", 1) > 1:
+            raise PosexportError(
+                "--greedy takes one likeliest token after the other; leave --do-sample or --num-beams out"
+            )
+        chosen |= {"do_sample": False, "num_beams": 1}
+    config = GenerationConfig(**chosen)
     done = continue_texts(
         directory,
         prompts,

@@ -18,13 +18,15 @@ Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 def one_of(record: type[msgspec.Struct], name: str) -> Decorator:
     """The option of the record's field ``name``."""
     listed = options_in(record)[name]
-    about, multiple = listed.about, _is_multiple(listed)
+    about, multiple = listed.about, _is_multiple(listed) and not listed.about.json
     settings: dict[str, Any] = {"help": about.help, "metavar": about.metavar, "multiple": multiple}
     if about.complete:
         first = [listed.default] if isinstance(listed.default, str) else []
         settings["shell_complete"] = complete.words(about.complete, first)
-    if bool in listed.kinds:
+    if bool in listed.kinds and not about.json:
         settings |= {"is_flag": True, "callback": _negated if listed.default else None}
+        if listed.default is None:
+            settings["default"] = None  # not given
     else:
         several = (listed.default,) if listed.default else ()
         settings |= {"type": _type(listed), "default": several if multiple else listed.default}
@@ -62,6 +64,8 @@ def _is_multiple(listed: Listed) -> bool:
 def _type(listed: Listed) -> Any:
     """What click reads a value as."""
     about = listed.about
+    if about.json:
+        return _Json()
     kinds = {inner for kind in listed.kinds for inner in (kind, *get_args(kind))}
     if listed.choices:
         return click.Choice(listed.choices)
@@ -69,7 +73,19 @@ def _type(listed: Listed) -> Any:
         return click.Path(path_type=Path)
     if int in kinds:
         return int if about.least is None else click.IntRange(about.least, about.most)
-    return str
+    return float if float in kinds else str
+
+
+class _Json(click.ParamType):  # type: ignore[type-arg]
+    """A JSON document."""
+
+    name = "json"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        try:
+            return msgspec.json.decode(value) if isinstance(value, str) else value
+        except msgspec.DecodeError as err:
+            self.fail(f"{value!r} is no JSON: {err}", param, ctx)
 
 
 def _negated(_ctx: click.Context, _parameter: click.Parameter, given: bool) -> bool:

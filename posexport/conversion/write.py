@@ -18,6 +18,7 @@ from posexport.conversion.result import MissedError, Written
 from posexport.conversion.tokenizer import with_tokenizer_made
 from posexport.errors import PosexportError
 from posexport.runtime import preparation
+from posexport.runtime.generation_file import remarks as generation_remarks
 from posexport.targets.precisions import FP32
 from posexport.targets.providers import CPU
 from posexport.tokenizer import with_tokenizer
@@ -68,7 +69,7 @@ def write(
     plan.check_name(options.lowering)
     tell(0, 2, "loading")
     source, tokenizer = with_tokenizer_made(_prepared(argument, options, layout, name), directory)
-    for sentence in [*source.remarks, *preparation.remarks(source.files)]:
+    for sentence in [*source.remarks, *preparation.remarks(source.files), *generation_remarks(source.files)]:
         remark(sentence)
     for note in source.notes:
         tell(1, 2, note)

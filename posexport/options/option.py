@@ -33,6 +33,7 @@ class Option:
         complete: what the shell completes: what ``posexport list`` calls it, or ``settings``.
         least, most: a number's bounds.
         show_default: ``--help`` shows the default, where there is one.
+        json: on the command line the value is a JSON document.
     """
 
     group: str = ""
@@ -44,6 +45,7 @@ class Option:
     least: int | None = None
     most: int | None = None
     show_default: bool = True
+    json: bool = False
 
 
 class Listed(NamedTuple):

@@ -143,17 +143,25 @@ class Cache:
         last = chain.links[-1]
         device = provider_named(provider).device
         self._session, self._device, self._room = last.session, device, room
+        self._provider, self._gathers = provider, dict[tuple[str, int], GatherRows]()
         self._embedding = chain.embedding(ports.tokens.name)
         self._ports = renamed(ports, last, self._embedding)
         self._last = None if device == HOST else LastToken(provider, self._logits_type())
         before = chain.before_last(fixed or {}, self._embedding)
         self._fixed = {name: self._on_device(array) for name, array in before.items()}
+        #: the row of the fixed inputs that each row began as
+        self._origin_B = np.arange(rows)
         self.clear(rows)
 
     def _logits_type(self) -> str:
         """ONNX Runtime's name of the logits' element type."""
         types = {value.name: value.type for value in self._session.get_outputs()}
         return BY_ORT_TYPE[types[LOGITS]].ort
+
+    def reopen(self, rows: int, room: int) -> None:
+        """Forget all tokens; a static KV cache has room for so many from now on."""
+        self._room = room
+        self.clear(rows)
 
     def clear(self, rows: int) -> None:
         self.mask_BS: Ids = np.zeros((rows, 0), dtype=np.int64)
@@ -217,21 +225,58 @@ class Cache:
         values = {name: to_value(array) for name, array in arrays.items()} | self._fixed | self._held
         return run_placed(self._session, values, [LOGITS, *self._ports.present], self._device)
 
+    def reorder(self, rows: Sequence[int]) -> None:
+        """Row ``rows[i]`` becomes row i; one may become several. This copies, unless every row stays where it is."""
+        index = np.asarray(rows)
+        if np.array_equal(index, np.arange(len(self.mask_BS))):
+            return
+        self.mask_BS, self.ids_BS = self.mask_BS[index], self.ids_BS[index]
+        for spec in self._ports.past:
+            self._held[spec.name] = self._gathered(self._held[spec.name], index, spec.axes.index(BATCH))
+        origin_B, self._origin_B = self._origin_B, self._origin_B[index]
+        if not np.array_equal(origin_B, self._origin_B):  # beams of one prompt have the same
+            # all of these begin with the row
+            self._fixed = {name: self._gathered(value, index, 0) for name, value in self._fixed.items()}
+
+    def _gathered(self, value: "OrtValue", index: NDArray[np.intp], axis: int) -> "OrtValue":
+        if self._device == HOST or not all(value.shape()):
+            return self._on_device(np.take(to_array(value), index, axis=axis))
+        key = (value.data_type(), axis)
+        if key not in self._gathers:
+            self._gathers[key] = GatherRows(self._provider, BY_ORT_TYPE[value.data_type()].ort, axis)
+        return self._gathers[key](value, index, self._device)
+
     def compact(self, rows: Sequence[int]) -> None:
         """Keep only some rows, and drop the padding that they have in common on the left. This copies."""
-        index = np.asarray(rows)
-        self.mask_BS, self.ids_BS = self.mask_BS[index], self.ids_BS[index]
+        self.reorder(rows)
         start = int(np.argmax(self.mask_BS.any(0)))
+        if not start:
+            return
         self.mask_BS, self.ids_BS = self.mask_BS[:, start:], self.ids_BS[:, start:]
         for spec in self._ports.past:
-            kept = np.take(to_array(self._held[spec.name]), index, axis=spec.axes.index(BATCH))
+            held = to_array(self._held[spec.name])
             if self._ports.static:
-                kept = np.roll(kept, -start, axis=spec.axes.index(CAPACITY))
+                held = np.roll(held, -start, axis=spec.axes.index(CAPACITY))
             else:
-                kept = np.take(kept, range(start, kept.shape[spec.axes.index(PAST)]), axis=spec.axes.index(PAST))
-            self._held[spec.name] = self._on_device(kept)
-        # all of these begin with the row
-        self._fixed = {name: self._on_device(to_array(value)[index]) for name, value in self._fixed.items()}
+                held = np.take(held, range(start, held.shape[spec.axes.index(PAST)]), axis=spec.axes.index(PAST))
+            self._held[spec.name] = self._on_device(held)
+
+
+class GatherRows:
+    """Rows of a tensor in another order, copied on the device."""
+
+    def __init__(self, provider: str, dtype: str, axis: int) -> None:
+        import onnx.parser
+
+        model = onnx.parser.parse_model(
+            f'<ir_version: 8, opset_import: ["": 18]> rows ({dtype}[] x, int64[n] rows) => '
+            f"({dtype}[] y) {{y = Gather <axis = {axis}> (x, rows)}}"
+        )
+        self._session = make_session(model.SerializeToString(), provider=provider)
+
+    def __call__(self, value: "OrtValue", index: NDArray[np.intp], device: str) -> "OrtValue":
+        (gathered,) = run_bound(self._session, {"rows": index.astype(np.int64)}, {"x": value}, {"y": device})
+        return gathered
 
 
 class LastToken:

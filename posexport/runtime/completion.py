@@ -10,8 +10,9 @@ import numpy as np
 
 from posexport.errors import PosexportError
 from posexport.runtime.arrays import read_arrays
-from posexport.runtime.generate import Generation
+from posexport.runtime.generation import Generation
 from posexport.runtime.generation_config import GenerationConfig
+from posexport.runtime.generation_file import described
 from posexport.runtime.load import load
 from posexport.targets.precisions import PrecisionName
 from posexport.targets.providers import DEFAULT_PROVIDER
@@ -19,7 +20,7 @@ from posexport.targets.providers import DEFAULT_PROVIDER
 
 @dataclass(frozen=True)
 class Continued:
-    """The completions of one run."""
+    """The completions of one run; ``prompts``: that of each completion."""
 
     directory: Path
     providers: list[str]
@@ -34,9 +35,11 @@ class Continued:
             "bundle": str(self.directory),
             "providers": self.providers,
             "completions": [
-                {"prompt": prompt, "text": completion.text, "tokens": completion.tokens, "finish": completion.finish}
-                for prompt, completion in zip(self.prompts, generation.completions, strict=True)
+                {"prompt": prompt, "text": one.text, "tokens": one.tokens, "finish": one.finish}
+                | ({} if one.score is None else {"score": one.score})
+                for prompt, one in zip(self.prompts, generation.completions, strict=True)
             ],
+            **({"followed": generation.followed} if generation.followed else {}),
             "speed": {
                 "prompt_tokens": generation.prompt_tokens,
                 "prompt_seconds": generation.prompt_seconds,
@@ -63,7 +66,12 @@ class Continued:
             speed += f"; generation: {generation.step_tokens} tokens ({generation.rate:.0f} tok/s)"
         pairs = zip(self.prompts, generation.completions, strict=True)
         ended = [prompt for prompt, completion in pairs if completion.finish == "limit"]
-        return [speed, *(f"{heading(prompt)} ends early: it takes at most {self.limit} tokens" for prompt in ended)]
+        said = [described(generation.followed)] if generation.followed else []
+        return [
+            *said,
+            speed,
+            *(f"{heading(prompt)} ends early: it takes at most {self.limit} tokens" for prompt in ended),
+        ]
 
 
 def heading(prompt: str) -> str:
@@ -152,4 +160,6 @@ def continue_texts(
     )
     if pieces is not None:
         pieces.finish()
-    return Continued(directory, session.providers, list(prompts), generation, session.manifest.limits.max_length)
+    times = len(generation.completions) // len(prompts)
+    each = [prompt for prompt in prompts for _ in range(times)]
+    return Continued(directory, session.providers, each, generation, session.manifest.limits.max_length)

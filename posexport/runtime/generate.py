@@ -8,74 +8,21 @@ import operator
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from posexport.errors import PosexportError
-from posexport.runtime.banned import Banned
-from posexport.runtime.cache import Cache, Ids, Ports, left_padded
-from posexport.runtime.feeds import limit_sentence
-from posexport.runtime.generation_config import GenerationConfig
-from posexport.runtime.sampling import Chooser
+from posexport.runtime.beams import beam_search
+from posexport.runtime.cache import Cache, Ports
+from posexport.runtime.generation import Completion, Decode, Finish, Generation, Piece, Plan, Streamer
+from posexport.runtime.logits.registry import process, processors
+from posexport.runtime.logits.token_rows import NONE, TokenRows
+from posexport.runtime.prefill import Reader, check_prompts, recomputed_from, refuse_recomputing
+from posexport.runtime.sampling import NOT_NUMBERS, Chooser
 from posexport.runtime.streams import Pieces, StopTexts
 from posexport.spec import SEQUENCE, EncodingSpec, InputSpec, LengthContract
-
-Finish = Literal["stop", "length", "limit"]
-#: a row, and new text of it
-Piece = tuple[int, str]
-Streamer = Callable[[int, str], None]
-Decode = Callable[[Sequence[int]], str]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Completion:
-    """What came after one prompt. ``text``: None without a tokenizer.
-
-    ``finish``: ``stop`` (a stop token, which is not among ``tokens``, or a stop text, which is not in ``text``),
-    ``length`` (as many tokens as asked for) or ``limit`` (the model takes no more).
-    """
-
-    prompt_tokens: list[int]
-    tokens: list[int]
-    text: str | None
-    finish: Finish
-
-
-@dataclass(frozen=True, kw_only=True)
-class Generation:
-    """A completion for every prompt, and how long it took.
-
-    The prompt's time ends with the logits after it; ``step_tokens`` are those that the steps after that gave.
-    """
-
-    completions: list[Completion]
-    prompt_tokens: int
-    prompt_seconds: float
-    step_tokens: int
-    step_seconds: float
-
-    @property
-    def prompt_rate(self) -> float:
-        """Tokens of prompts read in a second, padding not counted."""
-        return self.prompt_tokens / self.prompt_seconds if self.prompt_seconds else 0.0
-
-    @property
-    def rate(self) -> float:
-        """Tokens made in a second after the prompts were read, of all rows."""
-        return self.step_tokens / self.step_seconds if self.step_seconds else 0.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class Plan:
-    """A `GenerationConfig` for one bundle: stop tokens and texts apart, and the tokens that its configuration bans."""
-
-    config: GenerationConfig = field(default_factory=GenerationConfig)
-    stop_tokens: frozenset[int] = frozenset()
-    stop_texts: tuple[str, ...] = ()
-    banned: Banned = field(default_factory=Banned)
 
 
 def as_ids(prompts: Sequence[Any], tokens: InputSpec) -> list[list[int]]:
@@ -114,8 +61,8 @@ def generate(
     ``keys``: what rows continue beside their prompts, where that differs. ``encodings``: the layers', if keys
     are to be recomputed. ``decode``: ids to text.
 
-    Raises PosexportError for no prompts, an empty one, one beyond the limit, and stop texts without a tokenizer; what
-    ONNX Runtime raises passes as it is.
+    Raises PosexportError for no prompts, an empty one, one beyond the limit, stop texts without a tokenizer, and
+    pieces of text with beams; what ONNX Runtime raises passes as it is.
     """
     limit = limits.max_length if SEQUENCE in limits.limited_axes else None
     if decode is None and (plan.stop_texts or texts):
@@ -123,36 +70,80 @@ def generate(
             "this bundle has no tokenizer.json, so it gives no text to stop at or to stream; leave stop_strings and "
             "streaming out"
         )
-    _check(prompts, limits, limit)
-    threshold = _threshold(encodings)
+    if texts and plan.config.beams > 1:
+        raise PosexportError(
+            f"beam search knows its text at the end, so {plan.config.beams} beams cannot be streamed; give num_beams=1"
+        )
+    if texts and plan.config.sequences > 1:
+        raise PosexportError("one text of each prompt can be streamed; give num_return_sequences=1")
+    check_prompts(prompts, limits, limit, plan.config)
+    threshold = recomputed_from(encodings)
     if threshold is not None and not plan.config.recompute:
-        _refuse_recomputing(prompts, plan.config, encodings, threshold, limit)
-    longest = max(map(len, prompts)) + plan.config.max_new_tokens - 1  # the last token is not read
+        refuse_recomputing(prompts, plan.config, encodings, threshold, limit)
+    most = [plan.config.most(len(prompt)) for prompt in prompts]
+    longest = max(map(len, prompts)) + max(most) - 1  # the last token is not read
     room = longest if limit is None else min(longest, limit)
-    seen: Counter[tuple[bytes, ...]] = Counter()
-    rows: list[_Row] = []
+    rows = TokenRows(prompts, [len(prompt) + count for prompt, count in zip(prompts, most, strict=True)])
+    turns = _turns(prompts, keys)
+
+    def reader() -> Reader:
+        return Reader(make_cache(len(prompts), room), threshold, prompts, plan.config)
+
+    if plan.config.beams > 1:
+        yield beam_search(reader, ports, prompts, rows, plan, limit=limit, turns=turns, decode=decode)
+        return
     pieces: list[Piece] = []
-    for number, (prompt, key) in enumerate(zip(prompts, keys or [b""] * len(prompts), strict=True)):
+    each = [_Row(*row, plan, limit, decode, pieces) for row in zip(range(len(prompts)), prompts, turns, strict=True)]
+    yield from _loop(reader, ports, each, rows, plan, limit, pieces)
+
+
+def _turns(prompts: Sequence[Sequence[int]], keys: Sequence[bytes] | None) -> list[int]:
+    """How often the same prompt comes before each."""
+    seen: Counter[tuple[bytes, ...]] = Counter()
+    turns = []
+    for prompt, key in zip(prompts, keys or [b""] * len(prompts), strict=True):
         same = (key, np.array(prompt, np.int64).tobytes())
-        rows.append(_Row(number, prompt, plan, Chooser(plan.config.sampling, seen[same]), limit, decode, pieces))
+        turns.append(seen[same])
         seen[same] += 1
+    return turns
+
+
+def _loop(
+    make_reader: Callable[[], Reader],
+    ports: Ports,
+    rows: "list[_Row]",
+    token_rows: TokenRows,
+    plan: Plan,
+    limit: int | None,
+    pieces: list[Piece],
+) -> Iterator[Piece | Generation]:
+    """A token of every row at a time, the best one or one that is drawn."""
+    each = processors(plan.config, plan.setting)
     started = time.perf_counter()
-    reader = _Reader(make_cache(len(prompts), room), threshold, prompts, plan)
+    reader = make_reader()
     logits_BV = reader.prompts(ports.tokens.padding)
     read = time.perf_counter()
     cached, steps = rows, 0  # the rows in the cache, those that are finished among them
     while True:
-        for row, logits_V in zip(cached, logits_BV, strict=True):
+        scores_BV = logits_BV
+        if each:
+            if np.isnan(logits_BV).any() and not plan.config.remove_invalid_values:
+                raise PosexportError(NOT_NUMBERS)  # truncation would hide them
+            scores_BV = process(logits_BV, token_rows, each)
+        for row, scores_V in zip(cached, scores_BV, strict=True):
             if row.finish is None:
-                row.take(logits_V)
+                row.take(scores_V)
         yield from pieces
         pieces.clear()
         going = [index for index, row in enumerate(cached) if row.finish is None]
         if not going:
             break
+        if each:
+            token_rows.append([NONE if row.finish else row.tokens[-1] for row in cached])
         if limit is not None and reader.cache.slots >= limit:
             # padding of longer prompts took the room; every row must have what it has alone
             reader.cache.compact(going)
+            token_rows.take(going)
             cached = [cached[index] for index in going]
         ids = [ports.tokens.padding if row.finish else row.tokens[-1] for row in cached]
         keep = [int(row.finish is None) for row in cached]
@@ -160,7 +151,7 @@ def generate(
         steps += sum(keep)
     yield Generation(
         completions=[row.completion() for row in rows],
-        prompt_tokens=sum(map(len, prompts)),
+        prompt_tokens=sum(len(row.prompt) for row in rows),
         prompt_seconds=read - started,
         step_tokens=steps,
         step_seconds=time.perf_counter() - read,
@@ -174,13 +165,16 @@ class _Row:
         self,
         number: int,
         prompt: Sequence[int],
+        turn: int,
         plan: Plan,
-        choose: Chooser,
         limit: int | None,
         decode: Decode | None,
         pieces: list[Piece],
     ) -> None:
-        self._number, self._prompt, self._plan, self._choose = number, list(prompt), plan, choose
+        self._number, self._plan = number, plan
+        self.prompt = list(prompt)
+        self._choose = Chooser(samples=plan.config.samples, seed=plan.config.seed, turn=turn)
+        self._most = plan.config.most(len(prompt))
         self._limit, self._told = limit, pieces
         self._pieces = None if decode is None else Pieces(decode, prompt)
         self._stops = StopTexts(plan.stop_texts)
@@ -188,9 +182,9 @@ class _Row:
         self.tokens: list[int] = []
         self.finish: Finish | None = None
 
-    def take(self, logits_V: NDArray[Any]) -> None:
+    def take(self, scores_V: NDArray[Any]) -> None:
         """Choose the next token, and see whether it is the last."""
-        token = self._choose(self._plan.banned(logits_V, self._prompt, self.tokens))
+        token = self._choose(scores_V)
         if token in self._plan.stop_tokens:
             self._end("stop")
             return
@@ -199,15 +193,15 @@ class _Row:
             self._tell(self._stops.push(self._pieces.push(token)))
         if self._stops.stopped:
             self._end("stop")
-        elif len(self.tokens) >= self._plan.config.max_new_tokens:
+        elif len(self.tokens) >= self._most:
             self._end("length")
-        elif self._limit is not None and len(self._prompt) + len(self.tokens) > self._limit:
+        elif self._limit is not None and len(self.prompt) + len(self.tokens) > self._limit:
             self._end("limit")  # this token itself can no longer be read
 
     def completion(self) -> Completion:
         assert self.finish is not None
         text = None if self._pieces is None else self._text
-        return Completion(prompt_tokens=self._prompt, tokens=self.tokens, text=text, finish=self.finish)
+        return Completion(prompt_tokens=self.prompt, tokens=self.tokens, text=text, finish=self.finish)
 
     def _end(self, finish: Finish) -> None:
         if self._pieces is not None:
@@ -221,79 +215,6 @@ class _Row:
         self._text += piece
         if piece:
             self._told.append((self._number, piece))
-
-
-class _Reader:
-    """Reads tokens into the cache, and all of them again where their keys have changed."""
-
-    def __init__(self, cache: Cache, threshold: int | None, prompts: Sequence[Sequence[int]], plan: Plan) -> None:
-        self.cache, self._threshold, self._prompts, self._chunk = (
-            cache,
-            threshold,
-            prompts,
-            plan.config.prefill_chunk_size,
-        )
-
-    def prompts(self, padding: int) -> NDArray[Any]:
-        """Read the prompts, padded on the left; the logits after them, [B, V]."""
-        ids_BT, keep_BT = left_padded(self._prompts, padding)
-        length = ids_BT.shape[1]
-        step = self._chunk or length
-        for start in range(0, length, step):
-            logits_BV = self.read(ids_BT[:, start : start + step], keep_BT[:, start : start + step])
-        return logits_BV
-
-    def read(self, ids_BT: Ids, keep_BT: Ids) -> NDArray[Any]:
-        """The logits after these tokens, [B, V]."""
-        before_B = self.cache.tokens_B
-        if _crosses(before_B, before_B + keep_BT.sum(1), self._threshold):
-            ids_BT = np.concatenate((self.cache.ids_BS, ids_BT), 1)
-            keep_BT = np.concatenate((self.cache.mask_BS, keep_BT), 1)
-            self.cache.clear(len(ids_BT))
-        return self.cache.read(ids_BT, keep_BT)
-
-
-def _crosses(before: NDArray[Any], after: NDArray[Any], threshold: int | None) -> bool:
-    """A row grows beyond the threshold; the keys of its tokens, if it has any, were made for rows up to there."""
-    return threshold is not None and bool(((before <= threshold) & (after > threshold)).any())
-
-
-def _threshold(encodings: Sequence[EncodingSpec]) -> int | None:
-    """Row length beyond which the cached keys of some layer are computed again."""
-    return min((spec.cached_keys_until for spec in encodings if spec.cached_keys_until is not None), default=None)
-
-
-def _check(prompts: Sequence[Sequence[int]], limits: LengthContract, limit: int | None) -> None:
-    if not prompts:
-        raise PosexportError("got no prompts; give at least one")
-    for number, prompt in enumerate(prompts):
-        if not len(prompt):
-            raise PosexportError(f"prompt {number} is empty; give at least one token")
-        if limit is not None and len(prompt) > limit:
-            raise PosexportError(
-                f"prompt {number} has {len(prompt)} tokens and is longer than {limit} positions: "
-                f"{limit_sentence(limits)}; shorten it"
-            )
-
-
-def _refuse_recomputing(
-    prompts: Sequence[Sequence[int]],
-    config: GenerationConfig,
-    encodings: Sequence[EncodingSpec],
-    threshold: int,
-    limit: int | None,
-) -> None:
-    # of a rotation inside a window, the rotation's name
-    rotation = next(spec.name.partition("+")[0] for spec in encodings if spec.cached_keys_until == threshold)
-    for number, prompt in enumerate(prompts):
-        longest = len(prompt) + config.max_new_tokens - 1  # the last token is not read
-        longest = longest if limit is None else min(longest, limit)
-        first = min(len(prompt), config.prefill_chunk_size or len(prompt))
-        if first <= threshold < longest:
-            raise PosexportError(
-                f"prompt {number} is to be read up to {longest} tokens, {first} of them at first, and beyond "
-                f"{threshold} all cached keys of {rotation} change; allow to recompute them, or ask for fewer tokens"
-            )
 
 
 def drain(events: Iterable[Piece | Generation], streamer: Streamer | None = None) -> Generation:

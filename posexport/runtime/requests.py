@@ -1,9 +1,10 @@
 """What `posexport.Session.generate` is asked: prompts of every kind, as token ids and an encoder's arrays."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from posexport.errors import PosexportError
@@ -11,7 +12,7 @@ from posexport.runtime.cache import Ports
 from posexport.runtime.chat import Message, as_chats
 from posexport.runtime.generate import as_ids
 from posexport.runtime.seq2seq import decoder_prompts as begin
-from posexport.runtime.seq2seq import encoder_feeds, keys_of, read_tokens, rows_of
+from posexport.runtime.seq2seq import encoder_feeds, encoder_ids, keys_of, read_tokens, rows_of
 from posexport.runtime.texts import Texts
 from posexport.spec import LengthContract
 
@@ -28,6 +29,7 @@ class Request:
         encoder_feeds: an encoder's inputs by name.
         keys: what rows continue beside their ids, where that differs.
         encoder_tokens: that the encoder reads.
+        context: token ids that the encoder reads for each row, of a decoder alone those of the prompt.
     """
 
     ids: list[list[int]]
@@ -35,6 +37,17 @@ class Request:
     encoder_feeds: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     keys: Sequence[bytes] | None = None
     encoder_tokens: int = 0
+    context: Sequence[Sequence[int]] = ()
+
+    def repeated(self, count: int) -> "Request":
+        """Every row so many times."""
+        return replace(
+            self,
+            ids=[ids for ids in self.ids for _ in range(count)],
+            encoder_feeds={name: np.repeat(array, count, axis=0) for name, array in self.encoder_feeds.items()},
+            keys=None if self.keys is None else [key for key in self.keys for _ in range(count)],
+            context=[ids for ids in self.context for _ in range(count)],
+        )
 
 
 def read_request(
@@ -47,11 +60,16 @@ def read_request(
     has_tokenizer: bool,
     render: Callable[[Sequence[Message]], str],
     start: Callable[[], int | None],
+    all_ids: bool = False,
 ) -> Request:
     """Prompts for the graph with ``ports``.
 
     ``texts``, ``render`` and ``start``: the bundle's tokenizer, chat template and first token of a decoder, read only
-    where the prompts need them. Raises PosexportError for prompts of another kind than the bundle takes.
+    where the prompts need them.
+
+    ``all_ids``: a decoder's first ids are taken as they are.
+
+    Raises PosexportError for prompts of another kind than the bundle takes.
     """
     if isinstance(prompts, str):
         raise PosexportError("prompts must be a list of texts, got one text; give [text]")
@@ -63,16 +81,19 @@ def read_request(
     tokenizer = texts() if as_texts or has_tokenizer else None
     if ports.fixed:
         feeds = encoder_feeds(prompts, ports.fixed, limits, tokenizer)
-        ids = begin(decoder_prompts, rows_of(feeds), ports.tokens, start(), tokenizer)
+        ids = begin(decoder_prompts, rows_of(feeds), ports.tokens, start(), tokenizer, all_ids=all_ids)
         return Request(
             ids=ids,
             texts=tokenizer,
             encoder_feeds=feeds,
             keys=keys_of(feeds, ports.fixed) if feeds else None,
             encoder_tokens=read_tokens(feeds, ports.fixed),
+            context=encoder_ids(feeds, ports.fixed),
         )
     if decoder_prompts is not None or isinstance(prompts, Mapping):
         raise PosexportError("this bundle is a decoder alone; give prompts as texts or ids, and no decoder_prompts")
     if as_texts and tokenizer is not None:
-        return Request(ids=tokenizer.prompts([str(prompt) for prompt in prompts]), texts=tokenizer)
-    return Request(ids=as_ids(prompts, ports.tokens), texts=tokenizer)
+        ids = tokenizer.prompts([str(prompt) for prompt in prompts])
+    else:
+        ids = as_ids(prompts, ports.tokens)
+    return Request(ids=ids, texts=tokenizer, context=ids)

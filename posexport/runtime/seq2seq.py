@@ -49,9 +49,17 @@ def encoder_feeds(
 
 
 def decoder_prompts(
-    prompts: Sequence[Any] | None, rows: int, tokens: InputSpec, start: int | None, texts: Texts | None
+    prompts: Sequence[Any] | None,
+    rows: int,
+    tokens: InputSpec,
+    start: int | None,
+    texts: Texts | None,
+    *,
+    all_ids: bool = False,
 ) -> list[list[int]]:
-    """The decoder's first tokens, row by row: ``start``, and behind it those of texts; lists of ids are all there is.
+    """The decoder's first tokens, row by row: ``start``, and behind it those of texts or lists of ids.
+
+    A list that begins with ``start`` is all there is, as in transformers; with ``all_ids`` (Whisper) every list.
 
     Raises PosexportError where nothing says how to begin, and for another number of prompts than ``rows``.
     """
@@ -61,7 +69,11 @@ def decoder_prompts(
         number = "a text as" if isinstance(prompts, str) else str(len(prompts))
         raise PosexportError(f"got {number} decoder_prompts and {rows} prompts; give a list with one for each")
     if not all(isinstance(prompt, str) for prompt in prompts):
-        return as_ids(prompts, tokens)
+        lists = as_ids(prompts, tokens)
+        if empty := [number for number, ids in enumerate(lists) if not ids]:
+            raise PosexportError(f"decoder prompt {empty[0]} is empty; give at least one token, or no decoder_prompts")
+        begun = start is None or all_ids
+        return lists if begun else [ids if ids[:1] == [start] else [start, *ids] for ids in lists]  # type: ignore[list-item]
     if start is None:
         raise PosexportError(
             "this bundle's configuration has no decoder_start_token_id; give decoder_prompts, a list of ids for each "
@@ -93,3 +105,14 @@ def read_tokens(feeds: Mapping[str, NDArray[Any]], fixed: Sequence[InputSpec]) -
 
 def rows_of(feeds: Mapping[str, NDArray[Any]]) -> int:
     return len(next(iter(feeds.values())))
+
+
+def encoder_ids(feeds: Mapping[str, NDArray[Any]], fixed: Sequence[InputSpec]) -> list[list[int]]:
+    """The token ids that the encoder reads, row by row, without padding; empty where it reads none."""
+    tokens = next((spec for spec in fixed if spec.role == "tokens"), None)
+    if tokens is None:
+        return []
+    mask = next((spec for spec in fixed if spec.role == "mask" and spec.axes == tokens.axes), None)
+    ids = feeds[tokens.name]
+    keep = [[True] * len(row) for row in ids] if mask is None else feeds[mask.name] == 1
+    return [[int(token) for token in row[kept]] for row, kept in zip(ids, keep, strict=True)]

@@ -3,7 +3,6 @@
 import functools
 import importlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,19 +11,19 @@ from numpy.typing import NDArray
 
 from posexport.bundle.manifest import Manifest
 from posexport.errors import PosexportError
-from posexport.runtime.cache import Cache, Ports, ports, refuse
 from posexport.runtime.chain import Chain
 from posexport.runtime.chat import Chat, Message
+from posexport.runtime.continuation import Continuation
 from posexport.runtime.feeds import prepare
-from posexport.runtime.generate import Generation, Piece, Plan, Streamer, drain, generate
-from posexport.runtime.generation_config import GenerationConfig, token_ids
+from posexport.runtime.generate import drain
+from posexport.runtime.generation import Generation, Piece, Streamer
+from posexport.runtime.generation_config import GenerationConfig
 from posexport.runtime.memory import Kept
 from posexport.runtime.preparation import Processor, open_processor
-from posexport.runtime.rank import LOGITS
 from posexport.runtime.refusal import refusal
-from posexport.runtime.requests import Prompts, Request, read_request
+from posexport.runtime.requests import Prompts
 from posexport.runtime.scores import ScoreMethods
-from posexport.runtime.texts import TOKENIZER, Texts, banned_tokens, end_tokens, start_token
+from posexport.runtime.texts import Texts
 from posexport.spec import PRESENT, InputSpec, OutputSpec
 from posexport.targets.providers import PROVIDERS
 
@@ -154,9 +153,10 @@ class Session(ScoreMethods):
             prompts: a message has a ``role`` and ``content``; the bundle's chat template makes a prompt of every list
                 of them, and the completion is the answer. Of an encoder-decoder: what the encoder reads, once, or
                 arrays by the names of its inputs.
-            config: how tokens are chosen and when to stop (`posexport.GenerationConfig`).
-            decoder_prompts: of an encoder-decoder, what answers begin with, behind the token that config.json names:
-                texts, or lists of ids that begin with that token.
+            config: how tokens are chosen and when to stop (`posexport.GenerationConfig`); what it does not set is as
+                the bundle's generation_config.json says, as in transformers' ``generate``.
+            decoder_prompts: of an encoder-decoder, what answers begin with, behind the token that the configuration
+                names: texts, or lists of ids, which of Whisper are all there is.
             streamer: called with the row and each new piece of its text.
             options: fields of the config by name, in place of its own.
 
@@ -197,54 +197,12 @@ class Session(ScoreMethods):
         *,
         texts: bool,
     ) -> Iterator[Piece | Generation]:
-        """What `posexport.runtime.generate` yields, with this bundle's cache, tokenizer and stop tokens."""
         asked = (config or GenerationConfig()).changed(options)
-        bundle_ports = ports(self.inputs, self.outputs)
-        if bundle_ports is None:
-            raise refuse(self._manifest.task, self.inputs, self.outputs)
-        bundle_ports = bundle_ports.of(self._chain.needs([LOGITS, *bundle_ports.present]))
-        request = self._request(prompts, decoder_prompts, bundle_ports)
-        events = generate(
-            functools.partial(self._cache, bundle_ports, request.encoder_feeds),
-            bundle_ports,
-            self._manifest.limits,
-            request.ids,
-            self._plan(asked, request.texts),
-            keys=request.keys,
-            encodings=self._manifest.layers,
-            decode=None if request.texts is None else request.texts.decode,
-            texts=texts,
-        )
-        return _explained(events, request)
+        return self._continuation.events(prompts, asked, decoder_prompts, texts=texts)
 
-    def _request(self, prompts: Any, decoder_prompts: Any, bundle_ports: Ports) -> Request:
-        return read_request(
-            prompts,
-            decoder_prompts,
-            ports=bundle_ports,
-            limits=self._manifest.limits,
-            texts=lambda: self._texts,
-            has_tokenizer=TOKENIZER in self._manifest.files,
-            render=self.render_chat,
-            start=lambda: start_token(self._directory, self._manifest),
-        )
-
-    def _plan(self, config: GenerationConfig, texts: Texts | None) -> Plan:
-        if config.eos_token_id is None:
-            ends = token_ids(end_tokens(self._directory, self._manifest))
-        else:
-            ends = token_ids(config.eos_token_id)
-        special = {text: texts.special(text) for text in config.stop_strings} if texts else {}
-        return Plan(
-            config=config,
-            stop_tokens=ends | {token for token in special.values() if token is not None},
-            stop_texts=tuple(text for text in config.stop_strings if special.get(text) is None),
-            banned=banned_tokens(self._directory, self._manifest),
-        )
-
-    def _cache(self, bundle_ports: Ports, encoder_feeds: Mapping[str, NDArray[Any]], rows: int, room: int) -> Cache:
-        fixed = dict(encoder_feeds)
-        return Cache(self._chain, bundle_ports, rows=rows, room=room, fixed=fixed, provider=self._provider)
+    @functools.cached_property
+    def _continuation(self) -> Continuation:
+        return Continuation(self._directory, self._manifest, self._chain, lambda: self._texts, self.render_chat)
 
     @property
     def _provider(self) -> str:
@@ -281,22 +239,6 @@ class Session(ScoreMethods):
         if unknown := [name for name in chosen if name not in known]:
             raise PosexportError(f"unknown output {', '.join(unknown)}; this bundle gives {', '.join(known)}")
         return chosen or known
-
-
-def _explained(events: Iterator[Piece | Generation], request: Request) -> Iterator[Piece | Generation]:
-    """``events``, with what the encoder read counted among the prompts' tokens, and refusals in a sentence."""
-    try:
-        for event in events:
-            if isinstance(event, Generation):
-                event = replace(event, prompt_tokens=event.prompt_tokens + request.encoder_tokens)
-            yield event
-    except PosexportError:
-        raise
-    except Exception as err:
-        if reason := refusal(err):
-            prompts = f"{len(request.ids)} prompts of up to {max(map(len, request.ids))} tokens"
-            raise PosexportError(f"the bundle stopped at {prompts}: {reason}") from err
-        raise
 
 
 def _sizes(spec: InputSpec | OutputSpec) -> str:

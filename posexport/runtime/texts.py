@@ -1,9 +1,9 @@
 """Texts to arrays, with a bundle's ``tokenizer.json`` and the `tokenizers` library."""
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from posexport.bundle.manifest import Manifest
 from posexport.bundle.read import locate
 from posexport.errors import PosexportError
-from posexport.runtime.banned import Banned
 from posexport.runtime.feeds import limit_sentence
 from posexport.runtime.vocabulary import checked, rows_of
 from posexport.spec import SEQUENCE, TOTAL, PairRules, TextRules
@@ -20,11 +19,8 @@ from posexport.spec import SEQUENCE, TOTAL, PairRules, TextRules
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-S = TypeVar("S", bound=msgspec.Struct)
 TOKENIZER = "tokenizer.json"
 CONFIG = "tokenizer_config.json"
-#: where stop tokens are named; the first one that names any decides
-GENERATION = ("generation_config.json", "config.json")
 
 
 class _AddedToken(msgspec.Struct):
@@ -69,14 +65,6 @@ class _Config(msgspec.Struct):
         if self.model_input_names is not None:
             return "token_type_ids" in self.model_input_names
         return self.tokenizer_class != "TokenizersBackend"
-
-
-class _Said(msgspec.Struct):
-    """What configuration files say of the tokens that begin and end a text."""
-
-    eos_token_id: int | list[int] | None = None
-    bos_token_id: int | list[int] | None = None
-    decoder_start_token_id: int | list[int] | None = None
 
 
 class Joined:
@@ -295,46 +283,6 @@ class Texts:
         if padding is None:
             padding = next((spec.padding for spec in self._manifest.inputs if spec.role == "tokens"), 0)
         return int(padding)
-
-
-def end_tokens(directory: Path, manifest: Manifest) -> list[int]:
-    """The ids that end a text, as the bundle's configuration files say; none where they say nothing."""
-    return _named_tokens(directory, manifest, "eos_token_id")
-
-
-def start_token(directory: Path, manifest: Manifest) -> int | None:
-    """The id that a decoder behind an encoder begins with, as the bundle's configuration files say.
-
-    Where they name none it is the one that begins texts, as in transformers.
-    """
-    for field in ("decoder_start_token_id", "bos_token_id"):
-        if found := _named_tokens(directory, manifest, field):
-            return found[0]
-    return None
-
-
-def banned_tokens(directory: Path, manifest: Manifest) -> Banned:
-    """What the first of the bundle's configuration files that forbids anything forbids."""
-    return next((banned for banned in _configured(directory, manifest, Banned) if banned != Banned()), Banned())
-
-
-def _named_tokens(directory: Path, manifest: Manifest, field: str) -> list[int]:
-    """Of the first file that says something."""
-    for said in _configured(directory, manifest, _Said):
-        ids = getattr(said, field)
-        if ids is not None:
-            return [ids] if isinstance(ids, int) else list(ids)
-    return []
-
-
-def _configured(directory: Path, manifest: Manifest, kind: type[S]) -> Iterator[S]:
-    """The fields of ``kind`` in every configuration file of the bundle."""
-    for name in GENERATION:
-        if name in manifest.files:
-            try:
-                yield msgspec.json.decode(locate(directory, name).read_bytes(), type=kind)
-            except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as err:
-                raise PosexportError(f"cannot use {directory / name}: {err}; convert again with a sound one") from err
 
 
 def check_texts(texts: Sequence[str], what: str) -> None:

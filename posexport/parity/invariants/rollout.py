@@ -26,7 +26,8 @@ from posexport.parity.report.report import Report
 from posexport.parity.subjects.runner import RunError, Runner
 from posexport.runtime.cache import LOGITS, Cache, Ids, Ports, left_padded, of_text
 from posexport.runtime.cache import ports as ports_of
-from posexport.runtime.generate import Plan, drain, generate
+from posexport.runtime.generate import drain, generate
+from posexport.runtime.generation import Plan
 from posexport.runtime.generation_config import GenerationConfig
 from posexport.spec import BATCH, CAPACITY, PAST, InputSpec, LengthContract, Limits
 

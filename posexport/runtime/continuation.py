@@ -1,0 +1,170 @@
+"""A bundle's generation: its files, tokenizer and KV cache put together for `posexport.runtime.generate`."""
+
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from posexport.bundle.manifest import Manifest
+from posexport.errors import PosexportError
+from posexport.runtime.cache import LOGITS, Cache, Ports, ports, refuse
+from posexport.runtime.chain import Chain
+from posexport.runtime.chat import Message
+from posexport.runtime.generate import generate
+from posexport.runtime.generation import Generation, Piece, Plan
+from posexport.runtime.generation_config import GenerationConfig, token_ids
+from posexport.runtime.generation_file import Stated, read_stated
+from posexport.runtime.logits.processor import Setting
+from posexport.runtime.refusal import refusal
+from posexport.runtime.requests import Prompts, Request, read_request
+from posexport.runtime.resolve_options import resolve
+from posexport.runtime.texts import TOKENIZER, Texts
+from posexport.runtime.whisper import begin, check, timestamps, with_room
+from posexport.targets.providers import PROVIDERS
+
+#: a KV cache for so many rows and tokens
+MakeCache = Callable[[int, int], Cache]
+
+
+@dataclass
+class Continuation:
+    """What a session generates with. ``texts``, ``render``: its tokenizer and chat template, opened when needed."""
+
+    directory: Path
+    manifest: Manifest
+    chain: Chain
+    texts: Callable[[], Texts]
+    render: Callable[[Sequence[Message]], str]
+
+    @functools.cached_property
+    def stated(self) -> Stated:
+        """What the bundle's files say of generation."""
+        return read_stated(self.directory, self.manifest)
+
+    def events(
+        self,
+        prompts: Prompts,
+        asked: GenerationConfig,
+        decoder_prompts: Sequence[str] | Sequence[Sequence[int]] | None,
+        *,
+        texts: bool,
+    ) -> Iterator[Piece | Generation]:
+        """What `posexport.runtime.generate` yields. Arguments are those of `posexport.Session.generate`.
+
+        ``texts``: pieces of text are asked for.
+        """
+        manifest = self.manifest
+        decoder = ports(manifest.inputs, manifest.outputs)
+        if decoder is None:
+            raise refuse(manifest.task, manifest.inputs, manifest.outputs)
+        decoder = decoder.of(self.chain.needs([LOGITS, *decoder.present]))
+        options, followed = resolve(asked, self.stated)
+        self._check_whisper(asked, decoder_prompts)
+        request = read_request(
+            prompts,
+            decoder_prompts,
+            ports=decoder,
+            limits=manifest.limits,
+            texts=self.texts,
+            has_tokenizer=TOKENIZER in manifest.files,
+            render=self.render,
+            start=lambda: self.stated.start,
+            all_ids=self.stated.whisper is not None,
+        )
+        make_cache: MakeCache = functools.partial(self._cache, decoder, request.encoder_feeds)
+        if self.stated.whisper is not None:
+            if decoder_prompts is None and self.stated.start is not None:
+                make_cache, request = self._whisper(make_cache, request, options)
+            options = with_room(self.stated.whisper, options, request.ids)
+        if options.beams == 1 and options.sequences > 1:
+            request = request.repeated(options.sequences)
+            make_cache = functools.partial(self._cache, decoder, request.encoder_feeds)
+        events = generate(
+            make_cache,
+            decoder,
+            manifest.limits,
+            request.ids,
+            self._plan(options, request),
+            keys=request.keys,
+            encodings=manifest.layers,
+            decode=None if request.texts is None else request.texts.decode,
+            texts=texts,
+        )
+        return _explained(events, request, followed)
+
+    def _check_whisper(self, asked: GenerationConfig, decoder_prompts: Sequence[Any] | None) -> None:
+        """PosexportError for options of Whisper that the model, or the call, has no use for."""
+        named = [name for name in ("language", "task", "return_timestamps") if getattr(asked, name)]
+        if self.stated.whisper is not None:
+            check(self.stated.whisper, asked)
+            if decoder_prompts is not None and (words := [name for name in named if name != "return_timestamps"]):
+                raise PosexportError(f"{words[0]} and decoder_prompts both begin the answer; give one of them")
+        elif named:
+            raise PosexportError(
+                f"{named[0]} is an option of Whisper, and this bundle is none; a translator's language is "
+                "forced_bos_token_id or decoder_prompts"
+            )
+
+    def _whisper(self, make_cache: MakeCache, request: Request, options: GenerationConfig) -> tuple[MakeCache, Request]:
+        """The request with Whisper's first tokens; where a language is detected, the encoder has run then."""
+        whisper, start = self.stated.whisper, self.stated.start
+        assert whisper is not None
+        assert start is not None
+        rows = len(request.ids)
+        opened: list[Cache] = []
+
+        def detect(languages: Sequence[int]) -> list[int]:
+            opened.append(make_cache(rows, 1))
+            ids = np.full((rows, 1), start, np.int64)
+            logits_BV = opened[0].read(ids, np.ones_like(ids))
+            return [int(languages[place]) for place in logits_BV[:, languages].argmax(1)]
+
+        def reopened(count: int, room: int) -> Cache:
+            opened[0].reopen(count, room)
+            return opened[0]
+
+        request = replace(request, ids=begin(whisper, start, options, rows, detect))
+        return (reopened if opened and options.sequences == 1 else make_cache), request
+
+    def _plan(self, config: GenerationConfig, request: Request) -> Plan:
+        eos = self.stated.eos if config.eos_token_id is None else token_ids(config.eos_token_id)
+        stops = list(config.stop_strings or ())
+        special = {text: request.texts.special(text) for text in stops} if request.texts else {}
+        return Plan(
+            config=config,
+            stop_tokens=frozenset(eos) | {token for token in special.values() if token is not None},
+            stop_texts=tuple(text for text in stops if special.get(text) is None),
+            setting=Setting(
+                eos=eos,
+                context=request.context,
+                beams=config.beams,
+                timestamps=timestamps(self.stated.whisper, config, eos) if self.stated.whisper else None,
+            ),
+        )
+
+    def _cache(self, decoder: Ports, encoder_feeds: Mapping[str, NDArray[Any]], rows: int, room: int) -> Cache:
+        provider = next(each.name for each in PROVIDERS.values() if each.ort_name == self.chain.providers[0])
+        return Cache(self.chain, decoder, rows=rows, room=room, fixed=dict(encoder_feeds), provider=provider)
+
+
+def _explained(
+    events: Iterator[Piece | Generation], request: Request, followed: Mapping[str, Any]
+) -> Iterator[Piece | Generation]:
+    """``events``, with what the encoder read counted among the prompts' tokens, and refusals in a sentence."""
+    try:
+        for event in events:
+            if isinstance(event, Generation):
+                count = event.prompt_tokens + request.encoder_tokens
+                event = replace(event, prompt_tokens=count, followed=followed)
+            yield event
+    except PosexportError:
+        raise
+    except Exception as err:
+        if reason := refusal(err):
+            prompts = f"{len(request.ids)} prompts of up to {max(map(len, request.ids))} tokens"
+            raise PosexportError(f"the bundle stopped at {prompts}: {reason}") from err
+        raise

@@ -1,0 +1,192 @@
+"""What a bundle's ``generation_config.json``, or ``config.json`` where there is none, asks of generation."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from posexport.bundle.manifest import Manifest
+from posexport.bundle.read import locate
+from posexport.errors import PosexportError
+from posexport.runtime.generation_config import GenerationConfig, token_ids
+from posexport.runtime.unsupported import UNSUPPORTED
+from posexport.runtime.whisper import WhisperTokens
+
+GENERATION, MODEL = "generation_config.json", "config.json"
+_TOKENS = ("eos_token_id", "bos_token_id", "decoder_start_token_id")
+#: options that no checkpoint states
+_OURS = ("seed", "recompute", "prefill_chunk_size", "eos_token_id")
+#: options that only generation_config.json states: in config.json these names mean other things
+_WHISPER = ("language", "task", "return_timestamps", "is_multilingual")
+#: keys that change no token: of outputs, caches, speed, versions, and tokens that fill up batches
+_WITHOUT_EFFECT = {
+    "transformers_version",
+    "_from_model_config",
+    "_commit_hash",
+    "use_cache",
+    "cache_implementation",
+    "cache_config",
+    "max_cache_len",
+    "compile_config",
+    "disable_compile",
+    "prefill_chunk_size",
+    "output_attentions",
+    "output_hidden_states",
+    "output_scores",
+    "output_logits",
+    "return_dict_in_generate",
+    "pad_token_id",
+    "low_memory",
+    "is_assistant",
+    "num_assistant_tokens",
+    "num_assistant_tokens_schedule",
+    "assistant_confidence_threshold",
+    "assistant_lookbehind",
+    "target_lookbehind",
+    "max_matching_ngram_size",
+    "assistant_ensemble_weight",
+    "alignment_heads",
+    "median_filter_width",
+    "prev_sot_token_id",
+    "continuous_batching_config",
+}
+#: values of unsupported options that ask for nothing
+_NEUTRAL: dict[str, tuple[Any, ...]] = {
+    "guidance_scale": (1, 1.0),
+    "num_beam_groups": (1,),
+    "diversity_penalty": (0, 0.0),
+    "penalty_alpha": (0, 0.0),
+    "token_healing": (False,),
+    "use_mtp": (False,),
+    "condition_on_prev_tokens": (False,),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stated:
+    """What the configuration files of a bundle say of generation.
+
+    Attributes:
+        options: of generation_config.json, else of config.json.
+        eos: end tokens.
+        start: first token of a decoder behind an encoder.
+        whisper: tokens of languages, tasks and timestamps; None: no Whisper.
+    """
+
+    options: GenerationConfig = field(default_factory=GenerationConfig)
+    eos: tuple[int, ...] = ()
+    start: int | None = None
+    whisper: WhisperTokens | None = None
+
+
+def read_stated(directory: Path, manifest: Manifest) -> Stated:
+    """What the files in ``directory`` say; PosexportError where one is unsound."""
+    documents = {name: _document(directory, name) for name in (GENERATION, MODEL) if name in manifest.files}
+    named = {key: _named(directory, documents, key) for key in _TOKENS}
+    begins = named["decoder_start_token_id"] or named["bos_token_id"]
+    if not documents:
+        return Stated()
+    name = next(iter(documents))  # config.json only where there is no generation_config.json
+    try:
+        options = _options(documents[name], name)
+        whisper = _whisper(documents) if _is_whisper(documents) else None
+    except (PosexportError, msgspec.ValidationError) as err:
+        raise _unsound(directory / name, err) from err
+    return Stated(options=options, eos=named["eos_token_id"], start=next(iter(begins), None), whisper=whisper)
+
+
+def _document(directory: Path, name: str) -> dict[str, Any]:
+    try:
+        return msgspec.json.decode(locate(directory, name).read_bytes(), type=dict[str, Any])
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as err:
+        raise _unsound(directory / name, err) from err
+
+
+def _unsound(path: Path, err: Exception) -> PosexportError:
+    return PosexportError(f"cannot use {path}: {err}; convert again with a sound one")
+
+
+def _named(directory: Path, documents: Mapping[str, Mapping[str, Any]], key: str) -> tuple[int, ...]:
+    """Token ids of the first file that names some."""
+    for name, document in documents.items():
+        if (stated := document.get(key)) is not None:
+            try:
+                return token_ids(stated)
+            except PosexportError as err:
+                raise _unsound(directory / name, PosexportError(f"{key} is {stated!r:.60}")) from err
+    return ()
+
+
+def _options(document: Mapping[str, Any], name: str) -> GenerationConfig:
+    """The options that a file states; a key that is null states nothing."""
+    skipped = _OURS if name == GENERATION else (*_OURS, *_WHISPER)
+    names = [key for key in GenerationConfig.__struct_fields__ if key not in skipped]
+    stated = {key: document[key] for key in names if document.get(key) is not None}
+    if stated.get("do_sample") is False:
+        del stated["do_sample"]  # a file may also say how tokens would be drawn
+    return GenerationConfig(**stated)
+
+
+def _is_whisper(documents: Mapping[str, Mapping[str, Any]]) -> bool:
+    return documents.get(MODEL, {}).get("model_type") == "whisper" or (
+        "no_timestamps_token_id" in documents.get(GENERATION, {})
+    )
+
+
+def _whisper(documents: Mapping[str, Mapping[str, Any]]) -> WhisperTokens:
+    stated = dict(documents.get(GENERATION, {}))
+    for key in ("forced_decoder_ids", "max_target_positions"):
+        if stated.get(key) is None:
+            stated[key] = documents.get(MODEL, {}).get(key)
+    known = {key: value for key, value in stated.items() if value is not None}
+    return msgspec.convert(known, WhisperTokens)
+
+
+def remarks(files: Mapping[str, Path]) -> list[str]:
+    """What generation will not follow of a checkpoint's generation_config.json, in sentences, for its conversion.
+
+    ``files``: those that the bundle gets, by name.
+    """
+    if GENERATION not in files:
+        return []
+    try:
+        document = msgspec.json.decode(files[GENERATION].read_bytes(), type=dict[str, Any])
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError, OSError) as err:
+        return [f"{GENERATION} cannot be read ({err}), so generate will refuse it"]
+    sentences, unknown = [], []
+    followed = {*GenerationConfig.__struct_fields__, *_TOKENS, *_WITHOUT_EFFECT}
+    if "no_timestamps_token_id" in document:
+        followed |= {*WhisperTokens.__struct_fields__}
+    for key, value in document.items():
+        if value is None or key in followed or value in _NEUTRAL.get(key, ()):
+            continue
+        if key in UNSUPPORTED:
+            sentences.append(f"{GENERATION} asks for {key} {_short(value)}, which is not followed: {UNSUPPORTED[key]}")
+        else:
+            unknown.append(key)
+    if unknown:
+        sentences.append(f"{GENERATION} has {', '.join(unknown)}, which posexport does not know and does not follow")
+    try:
+        _options(document, GENERATION)
+    except PosexportError as err:
+        sentences.append(f"{GENERATION} is unsound, so generate will refuse it: {err}")
+    return sentences
+
+
+def _short(value: Any) -> str:
+    text = msgspec.json.encode(value).decode()
+    return text if len(text) <= 40 else f"{text[:37]}..."
+
+
+def described(followed: Mapping[str, Any]) -> str:
+    """Options that a file decided, as one sentence for people."""
+    shown = ", ".join(f"{name} {_listed(value)}" for name, value in followed.items())
+    return f"as generation_config.json says: {shown}"
+
+
+def _listed(value: Any) -> str:
+    if isinstance(value, Sequence) and not isinstance(value, str) and len(value) > 4:
+        return f"of {len(value)}"
+    return _short(value)

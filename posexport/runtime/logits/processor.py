@@ -1,0 +1,101 @@
+"""What a logits processor is, and what it knows of a generation before the first token.
+
+Shape letters: B rows, S tokens so far, V vocabulary.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from posexport.runtime.logits.token_rows import TokenRows
+
+#: logits or log-probabilities, [B, V]
+Scores = NDArray[np.floating[Any]]
+
+
+class Processor(Protocol):
+    """Scores of the next token, changed; what it is called with is left as it is."""
+
+    def __call__(self, scores_BV: Scores, rows: TokenRows, /) -> Scores: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """What processors are made from beside the options.
+
+    Attributes:
+        eos: end tokens.
+        context: for each prompt the ids that an encoder reads, or those of the prompt; empty where it reads none.
+        timestamps: Whisper's first timestamp token and its largest first timestamp, where timestamps are generated.
+        beams: so many.
+    """
+
+    eos: tuple[int, ...] = ()
+    context: Sequence[Sequence[int]] = ()
+    timestamps: "Timestamps | None" = None
+    beams: int = 1
+
+    @property
+    def least(self) -> int:
+        """Tokens that truncation keeps at least: with beams one that goes on."""
+        return 1 if self.beams == 1 else max(len(self.eos), 1) + 1
+
+
+@dataclass(frozen=True)
+class Timestamps:
+    """Whisper's timestamp tokens: ``first`` is 0.00 s, those below it are text and special tokens.
+
+    ``largest_initial``: the last timestamp, counted from ``first``, that a completion may begin with.
+    """
+
+    first: int
+    eos: int
+    largest_initial: int | None = None
+
+
+def without(scores_BV: Scores, tokens: NDArray[Any], rows_B: NDArray[np.bool_] | None = None) -> Scores:
+    """Scores with minus infinity for ``tokens`` in the rows that ``rows_B`` marks; unknown ids are skipped."""
+    tokens = tokens[(tokens >= 0) & (tokens < scores_BV.shape[1])]
+    if not tokens.size or (rows_B is not None and not rows_B.any()):
+        return scores_BV
+    changed_BV = scores_BV.copy()
+    if rows_B is None:
+        changed_BV[:, tokens] = -np.inf
+    else:
+        changed_BV[np.ix_(rows_B, tokens)] = -np.inf
+    return changed_BV
+
+
+def only(scores_BV: Scores, tokens: Sequence[int], rows_B: NDArray[np.bool_]) -> Scores:
+    """Scores with 0 for ``tokens`` and minus infinity for all others, in the rows that ``rows_B`` marks."""
+    if not rows_B.any():
+        return scores_BV
+    changed_BV = scores_BV.copy()
+    changed_BV[rows_B] = -np.inf
+    changed_BV[np.ix_(rows_B, np.array(tokens))] = 0.0
+    return changed_BV
+
+
+def log_softmax(scores_BV: Scores) -> Scores:
+    """Log-probabilities of scores, row by row."""
+    with np.errstate(under="ignore", over="ignore", divide="ignore", invalid="ignore"):
+        shifted_BV = scores_BV - scores_BV.max(axis=-1, keepdims=True)
+        log_BV: Scores = shifted_BV - np.log(np.exp(shifted_BV).sum(axis=-1, keepdims=True))
+    return log_BV
+
+
+def softmax(scores_BV: Scores) -> Scores:
+    """Probabilities of scores, row by row."""
+    with np.errstate(under="ignore", over="ignore", invalid="ignore"):
+        weights_BV = np.exp(scores_BV - scores_BV.max(axis=-1, keepdims=True))
+        p_BV: Scores = weights_BV / weights_BV.sum(axis=-1, keepdims=True)
+    return p_BV
+
+
+def kept(scores_BV: Scores, keep_BV: NDArray[np.bool_], least: int = 1) -> Scores:
+    """Scores with minus infinity where ``keep_BV`` is False, but for the ``least`` best of each row."""
+    largest_B1 = np.partition(scores_BV, -least, axis=-1)[:, -least][:, None] if least < scores_BV.shape[1] else -np.inf
+    return np.where(keep_BV | (scores_BV >= largest_B1), scores_BV, -np.inf).astype(scores_BV.dtype, copy=False)

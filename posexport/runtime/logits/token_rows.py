@@ -1,0 +1,59 @@
+"""The token ids of every row of a batch while it grows, as logits processors read them."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+#: in place of an id where a row has not begun or has ended
+NONE = -1
+
+
+class TokenRows:
+    """Ids of prompts and new tokens, [B, S], rows shorter than others filled on the left with `NONE`.
+
+    All rows grow together. ``most``: the length at which each row ends, [B]; ``prompt_B``: the prompt of each row.
+    """
+
+    def __init__(self, prompts: Sequence[Sequence[int]], most: Sequence[int]) -> None:
+        self._width = max(map(len, prompts))
+        self._new = 0
+        self.begin_B = np.array([len(prompt) for prompt in prompts], np.int64)
+        self.most_B = np.array(most, np.int64)
+        self.prompt_B: NDArray[np.int64] = np.arange(len(prompts))
+        room = self._width + int((self.most_B - self.begin_B).max(initial=0))
+        self._ids = np.full((len(prompts), room), NONE, np.int64)
+        for row, prompt in zip(self._ids, prompts, strict=True):
+            row[self._width - len(prompt) : self._width] = prompt
+
+    @property
+    def ids_BS(self) -> NDArray[np.int64]:
+        return self._ids[:, : self._width + self._new]
+
+    @property
+    def new(self) -> int:
+        """Tokens behind each prompt."""
+        return self._new
+
+    @property
+    def lengths_B(self) -> NDArray[np.int64]:
+        """Tokens of each row, those of the prompt included."""
+        lengths: NDArray[np.int64] = self.begin_B + self._new
+        return lengths
+
+    @property
+    def new_BN(self) -> NDArray[np.int64]:
+        """The ids behind the prompts."""
+        return self._ids[:, self._width : self._width + self._new]
+
+    def append(self, tokens: Sequence[int] | NDArray[Any]) -> None:
+        """One more token of every row."""
+        self._ids[:, self._width + self._new] = tokens
+        self._new += 1
+
+    def take(self, rows: Sequence[int] | NDArray[Any]) -> None:
+        """Keep these rows, in this order; one may be there several times."""
+        index = np.asarray(rows)
+        self._ids = self._ids[index]
+        self.begin_B, self.most_B, self.prompt_B = self.begin_B[index], self.most_B[index], self.prompt_B[index]

@@ -1,0 +1,109 @@
+"""The options of one generation: those of the call, else of the bundle's files, else transformers' defaults."""
+
+from typing import Any
+
+from posexport.errors import PosexportError
+from posexport.runtime.generation_config import SAMPLING_OPTIONS, GenerationConfig
+from posexport.runtime.generation_file import Stated
+
+_BEAM_OPTIONS = ("length_penalty", "early_stopping")
+#: options of which a call sets one, and a file's other one then says nothing
+_PAIRS = (("max_new_tokens", "max_length"), ("min_new_tokens", "min_length"))
+#: values that ask for nothing: they are not named among what a file decided
+_NEUTRAL: dict[str, tuple[Any, ...]] = {
+    "repetition_penalty": (1,),
+    "encoder_repetition_penalty": (1,),
+    "no_repeat_ngram_size": (0,),
+    "encoder_no_repeat_ngram_size": (0,),
+    "min_length": (0,),
+    "num_beams": (1,),
+    "num_return_sequences": (1,),
+    "length_penalty": (1,),
+    "early_stopping": (False,),
+    "do_sample": (False,),
+    "temperature": (1,),
+    "top_p": (1,),
+    "typical_p": (1,),
+    "epsilon_cutoff": (0,),
+    "eta_cutoff": (0,),
+    "remove_invalid_values": (False,),
+    "renormalize_logits": (False,),
+    "return_timestamps": (False,),
+    "is_multilingual": (True, False),
+}
+
+
+def resolve(asked: GenerationConfig, stated: Stated) -> tuple[GenerationConfig, dict[str, Any]]:
+    """The options that count, and those of them that the bundle's files decided.
+
+    Raises PosexportError for options of the call that contradict each other, or the file's.
+    """
+    _check_asked(asked)
+    file = _set(stated.options)
+    call = _set(asked)
+    samples = _samples(asked, stated)
+    if not samples:
+        file = {name: value for name, value in file.items() if name not in SAMPLING_OPTIONS}
+        call = {name: value for name, value in call.items() if name not in SAMPLING_OPTIONS}
+    if stated.whisper is not None:
+        # its generate samples at a temperature of the call alone, and then without beams
+        file.pop("temperature", None)
+        if samples:
+            file["num_beams"] = 1
+    for pair in _PAIRS:
+        if any(name in call for name in pair):
+            file = {name: value for name, value in file.items() if name not in pair}
+    if call.get("num_beams", file.get("num_beams", 1)) == 1:
+        file = {name: value for name, value in file.items() if name not in _BEAM_OPTIONS}
+    config = GenerationConfig(**{**file, **call, "do_sample": samples})
+    _check_beams(config, asked)
+    said = {name: value for name, value in file.items() if name not in call and value not in _NEUTRAL.get(name, ())}
+    if samples and asked.do_sample is None and not asked.sampling_options:
+        said = {"do_sample": True, **said}
+    else:
+        said.pop("do_sample", None)
+    return config, said
+
+
+def _set(config: GenerationConfig) -> dict[str, Any]:
+    """Options of a config that are not at their default."""
+    defaults = GenerationConfig()
+    each = {name: getattr(config, name) for name in config.__struct_fields__}
+    return {name: value for name, value in each.items() if value != getattr(defaults, name)}
+
+
+def _samples(asked: GenerationConfig, stated: Stated) -> bool:
+    if asked.do_sample is not None or asked.sampling_options:
+        return asked.samples
+    if stated.whisper is not None:
+        return False
+    return stated.options.do_sample is True and stated.options.temperature != 0
+
+
+def _check_asked(asked: GenerationConfig) -> None:
+    """PosexportError for options of one call that contradict each other."""
+    for first, second in _PAIRS:
+        if getattr(asked, first) is not None and getattr(asked, second) is not None:
+            raise PosexportError(f"{first} and {second} say the same thing in two ways; give one of them")
+    least, most = asked.min_new_tokens, asked.max_new_tokens
+    if least is not None and most is not None and least > most:
+        raise PosexportError(f"min_new_tokens={least} is more than max_new_tokens={most}; make it smaller")
+    least, most = asked.min_length, asked.max_length
+    if least is not None and most is not None and least > most:
+        raise PosexportError(f"min_length={least} is more than max_length={most}; make it smaller")
+
+
+def _check_beams(config: GenerationConfig, asked: GenerationConfig) -> None:
+    """PosexportError for options of beam search without beams, and for more sequences than there are."""
+    for name in _BEAM_OPTIONS if config.beams == 1 else ():
+        value = getattr(asked, name)
+        if value is not None and value not in _NEUTRAL[name]:
+            raise PosexportError(f"{name}={value} is about beam search, and num_beams is 1; give num_beams=2 or more")
+    count = config.sequences
+    if config.beams > 1 and count > config.beams:
+        raise PosexportError(f"num_return_sequences={count} is more than num_beams={config.beams}; give as many beams")
+    if config.beams == 1 and count > 1 and not config.samples:
+        raise PosexportError(
+            f"num_return_sequences={count} would be the same text {count} times without sampling or beams; give "
+            "do_sample=True or num_beams"
+        )
