@@ -3,6 +3,7 @@
 import json
 import math
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,21 +11,33 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from posexport.errors import PosexportError
-from posexport.runtime.sampling import Chooser, Sampling, pick, probabilities
+from posexport.runtime.generation_config import GenerationConfig
+from posexport.runtime.logits.processor import Setting, softmax
+from posexport.runtime.logits.registry import process, processors
+from posexport.runtime.logits.token_rows import TokenRows
+from posexport.runtime.sampling import Chooser, pick
 from posexport.runtime.streams import Pieces, StopTexts
 from tests.tolerances import agree_each
 
 # -- the distribution ------------------------------------------------------------------------------
 
 
+def probabilities(logits: list[float], **options: Any) -> np.ndarray:
+    """What tokens are drawn from."""
+    scores = np.array([logits], np.float32)
+    each = processors(GenerationConfig(do_sample=True, **options), Setting())
+    return softmax(process(scores, TokenRows([[1]], [9]), each).astype(np.float64))[0]
+
+
 def by_definition(
     logits: list[float], temperature: float | None, top_k: int | None, top_p: float | None
 ) -> list[float]:
-    """Plain Python, token by token: softmax, the k likeliest, of these the fewest with a probability of p."""
+    """Plain Python, token by token: softmax, the k likeliest and what is as likely, the fewest with probability p."""
     best = max(logits)
     weights = [math.exp((x - best) / (temperature or 1.0)) for x in logits]
-    order = sorted(range(len(logits)), key=lambda i: (-logits[i], i))
-    kept = order[: top_k or len(order)]
+    order = sorted(range(len(logits)), key=lambda i: (-logits[i], -i))
+    count = min(50 if top_k is None else top_k or len(order), len(order))
+    kept = [i for i in order if logits[i] >= logits[order[count - 1]]]
     if top_p is not None:
         share, nucleus = Fraction(0), []
         total = sum(Fraction(weights[i]) for i in kept)
@@ -39,41 +52,35 @@ def by_definition(
 
 
 #: eighths, so that some are equal
-LOGITS = st.lists(st.integers(-40, 40).map(lambda n: n / 8), min_size=1, max_size=30)
+LOGITS = st.lists(st.integers(-40, 40).map(lambda n: n / 8), min_size=1, max_size=60)
 
 
 @settings(max_examples=150, deadline=None)
 @given(
     logits=LOGITS,
     temperature=st.none() | st.sampled_from([0.25, 0.7, 1.0, 3.0]),
-    top_k=st.none() | st.integers(0, 35),
+    top_k=st.none() | st.integers(0, 65),
     top_p=st.none() | st.sampled_from([0.001, 0.3, 0.61, 0.87, 0.999]),
 )
 def test_probabilities_are_those_of_the_definition(
     logits: list[float], temperature: float | None, top_k: int | None, top_p: float | None
 ) -> None:
-    sampling = Sampling(temperature=temperature, top_k=top_k, top_p=top_p)
-    got = probabilities(np.array(logits, np.float32), sampling)
-    wanted = by_definition(logits, temperature, top_k, top_p)
-    assert got.dtype == np.float64
-    agree_each(got, wanted, "attention", np.float64)
+    got = probabilities(logits, temperature=temperature, top_k=top_k, top_p=top_p)
+    agree_each(got, by_definition(logits, temperature, top_k, top_p), "attention", np.float32)
 
 
 def test_large_logits_neither_overflow_nor_vanish() -> None:
-    p = probabilities(np.array([3e38, -3e38, 3e38], np.float32), Sampling(temperature=0.01))
-    assert p.tolist() == [0.5, 0.0, 0.5]
+    assert probabilities([3e38, -3e38, 3e38], temperature=0.01).tolist() == [0.5, 0.0, 0.5]
 
 
-@pytest.mark.parametrize(("top_k", "kept"), [(1, [1]), (2, [1, 3]), (3, [0, 1, 3]), (0, [0, 1, 2, 3])])
-def test_of_equal_tokens_the_lower_ids_come_first(top_k: int, kept: list[int]) -> None:
-    p = probabilities(np.array([1.0, 2.0, 1.0, 2.0], np.float32), Sampling(top_k=top_k))
-    assert np.flatnonzero(p).tolist() == kept
+@pytest.mark.parametrize(("top_k", "kept"), [(1, [1, 3]), (2, [1, 3]), (3, [0, 1, 2, 3]), (0, [0, 1, 2, 3])])
+def test_tokens_as_likely_as_the_kth_are_kept(top_k: int, kept: list[int]) -> None:
+    assert np.flatnonzero(probabilities([1.0, 2.0, 1.0, 2.0], top_k=top_k)).tolist() == kept
 
 
 def test_the_whole_probability_keeps_every_token() -> None:
-    logits = np.array([0.0, -30.0, -36.0], np.float32)
-    assert (probabilities(logits, Sampling(top_p=1.0)) > 0).all()
-    assert np.flatnonzero(probabilities(logits, Sampling(top_p=1e-9))).tolist() == [0]
+    assert (probabilities([0.0, -30.0, -36.0], top_p=1.0) > 0).all()
+    assert np.flatnonzero(probabilities([0.0, -30.0, -36.0], top_p=1e-9)).tolist() == [0]
 
 
 # -- the draw --------------------------------------------------------------------------------------
@@ -91,10 +98,11 @@ def test_draws_invert_the_cumulative_distribution() -> None:
 
 def test_frequencies_are_the_probabilities() -> None:
     logits = np.array([0.5, -1.0, 2.0, 0.0, 1.0], np.float32)
-    sampling = Sampling(temperature=1.5, top_k=4, seed=11)
-    choose, count = Chooser(sampling), 20000
-    found = np.bincount([choose(logits) for _ in range(count)], minlength=5) / count
+    choose, count = Chooser(samples=True, seed=11), 20000
     wanted = by_definition(logits.tolist(), 1.5, 4, None)
+    with np.errstate(divide="ignore"):
+        scores = np.log(wanted)
+    found = np.bincount([choose(scores) for _ in range(count)], minlength=5) / count
     assert found[1] == 0
     # four standard deviations of a binomial count
     assert all(abs(f - w) <= 4 * math.sqrt(w * (1 - w) / count) for f, w in zip(found, wanted, strict=True))
@@ -104,7 +112,7 @@ def test_a_chooser_is_its_seed_and_turn() -> None:
     logits = np.zeros(50, np.float32)
 
     def drawn(seed: int, turn: int) -> list[int]:
-        choose = Chooser(Sampling(temperature=1.0, seed=seed), turn)
+        choose = Chooser(samples=True, seed=seed, turn=turn)
         return [choose(logits) for _ in range(10)]
 
     assert drawn(3, 0) == drawn(3, 0)
@@ -112,28 +120,31 @@ def test_a_chooser_is_its_seed_and_turn() -> None:
 
 
 @pytest.mark.parametrize(
-    ("sampling", "greedy"),
+    ("options", "samples"),
     [
-        (Sampling(), True),
-        (Sampling(seed=9), True),
-        (Sampling(temperature=0), True),
-        (Sampling(temperature=0, top_k=5), True),
-        (Sampling(temperature=1e-3), False),
-        (Sampling(top_k=5), False),
-        (Sampling(top_p=0.5), False),
+        ({}, False),
+        ({"seed": 9}, False),
+        ({"temperature": 0}, False),
+        ({"temperature": 0, "top_k": 5}, False),
+        ({"temperature": 1e-3}, True),
+        ({"top_k": 5}, True),
+        ({"min_p": 0.5}, True),
+        ({"do_sample": True}, True),
+        ({"num_beams": 3}, False),
     ],
 )
-def test_what_is_greedy(sampling: Sampling, greedy: bool) -> None:
-    assert sampling.greedy == greedy
-    if greedy:
-        assert Chooser(sampling)(np.array([1.0, 5.0, 5.0, -1.0], np.float32)) == 1
+def test_what_samples(options: dict[str, Any], samples: bool) -> None:
+    assert GenerationConfig(**options).samples == samples
 
 
 def test_no_token_comes_from_what_is_no_number() -> None:
-    for sampling in (Sampling(), Sampling(temperature=1.0)):
+    for samples in (False, True):
         with pytest.raises(PosexportError, match=r"not numbers \(NaN\)"):
-            Chooser(sampling)(np.array([1.0, np.nan], np.float32))
-    assert Chooser(Sampling(temperature=1.0))(np.array([-np.inf, 0.0, -np.inf], np.float32)) == 1
+            Chooser(samples=samples)(np.array([1.0, np.nan], np.float32))
+    assert Chooser(samples=True)(np.array([-np.inf, 0.0, -np.inf], np.float32)) == 1
+    assert Chooser()(np.array([1.0, 5.0, 5.0, -1.0], np.float32)) == 1
+    with pytest.raises(PosexportError, match="every token is forbidden"):
+        Chooser(samples=True)(np.full(3, -np.inf, np.float32))
 
 
 # -- text in pieces --------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """Generation: tokens and scores of ``model.generate()``, by the options of a call and of generation_config.json.
 
-The checkpoints are those of tests/golden, with weights in float32. `golden` writes what tests/test_generation_answers.py
-compares with: ``python -m ci.answers.generation``.
+The checkpoints are those of tests/golden, with weights in float32. ``python -m ci.answers.generation`` writes the
+answers that tests/test_generation_answers.py compares with.
 """
 
 import json
@@ -22,14 +22,14 @@ ANSWERS = ROOT / "tests" / "answers" / "generation"
 #: by a short name: the checkpoint's folder
 MODELS = {
     "gpt2": "gpt2-lmheadmodel",
-    "llama": "llama-forcausallm",
+    "qwen2": "qwen2-forcausallm",
     "t5": "t5-forconditionalgeneration",
     "bart": "bart-forconditionalgeneration",
     "mbart": "mbart-forconditionalgeneration",
     "marian": "marian-mtmodel",
     "whisper": "whisper-forconditionalgeneration",
 }
-DECODERS, TRANSLATORS = ("gpt2", "llama"), ("t5", "bart")
+DECODERS, TRANSLATORS = ("gpt2", "qwen2"), ("t5", "bart")
 PROMPTS = [[5, 9, 5, 9, 7, 3], [8, 4, 11], [6, 12, 17, 6, 10, 14, 6, 12]]
 #: of scores that are compared: float32 in two libraries
 CLOSE = 2e-4
@@ -126,7 +126,7 @@ FILES: list[tuple[str, str, dict[str, Any]]] = [
     ),
     (
         "Qwen2.5-Instruct's, but for sampling",
-        "llama",
+        "qwen2",
         {"repetition_penalty": 1.1, "temperature": 0.7, "top_p": 0.8, "top_k": 20, "max_new_tokens": 9},
     ),
     ("opus-mt's", "marian", {"num_beams": 6, "max_length": 15, "bad_words_ids": [[28]], "forced_eos_token_id": 0}),
@@ -151,7 +151,9 @@ def questions() -> Iterator[Question]:
             # padding counts as tokens there: repeated n-grams of it, and in 4.57 the penalty
             padded = model in DECODERS and "no_repeat_ngram_size" in options
             unpadded = model in TRANSLATORS and any(key.startswith("encoder_") for key in options)
-            yield Question(name, model, {**NEW, **options}, alone=padded or unpadded)
+            # else most tokens of this one would be padding
+            base = NEW | ({"suppress_tokens": [0]} if model == "t5" else {})
+            yield Question(name, model, {**base, **options}, alone=padded or unpadded)
     for name, model, stated in FILES:
         yield Question(name, model, {}, stated, alone=True)
     yield Question("the same, and the call overrides", "bart", {"num_beams": 1, "max_new_tokens": 9}, FILES[0][2])
@@ -173,7 +175,8 @@ def checkpoint(question: Question, work: Path) -> Path:
         shutil.copytree(CHECKPOINTS / MODELS[question.model], work / name)
         if question.file is not None:
             target = work / name / "generation_config.json"
-            before = json.loads(target.read_text()) if target.exists() else {}
+            before = json.loads((target if target.exists() else work / name / "config.json").read_text())
+            before = {key: value for key, value in before.items() if key.endswith(("token_id", "token_ids"))}
             target.write_text(json.dumps(before | question.file))
     return work / name
 
@@ -210,8 +213,10 @@ class Theirs:
         with warnings.catch_warnings(), torch.inference_mode():
             warnings.simplefilter("ignore")
             if question.model == "whisper":
-                made = model.generate(torch.tensor(sounds()), return_dict_in_generate=False, **options)
-                return [{"tokens": cut(row.tolist(), ends), "score": None} for row in made]
+                made = model.generate(
+                    torch.tensor(sounds()), force_unique_generate_call=True, use_cache=False, **options
+                )
+                return [{"tokens": row.tolist()[:4] + cut(row.tolist()[4:], ends), "score": None} for row in made]
             for batch in [[prompt] for prompt in PROMPTS] if question.alone else [PROMPTS]:
                 width = max(map(len, batch))
                 left = question.model in DECODERS
@@ -225,6 +230,7 @@ class Theirs:
                     attention_mask=torch.tensor(mask),
                     return_dict_in_generate=True,
                     output_scores=True,
+                    use_cache=left,  # its cache takes no decoder with more layers than the encoder
                     **({"pad_token_id": 0} if config.pad_token_id is None else {}),
                     **options,
                 )
@@ -252,10 +258,7 @@ class Ours:
         self._sessions: dict[Path, Any] = {}
 
     def __call__(self, question: Question, folder: Path) -> list[dict[str, Any]]:
-        session = self.session(folder)
-        prompts = {"input_features": sounds()} if question.model == "whisper" else PROMPTS
-        made = session.generate(prompts, **question.options)
-        return [{"tokens": one.tokens, "score": one.score} for one in made.completions]
+        return answers(self.session(folder), question)
 
     def session(self, folder: Path) -> Any:
         import posexport
@@ -265,6 +268,13 @@ class Ours:
             posexport.convert(str(folder), target, verify=False, precision="fp32", cache=self._cache)
             self._sessions[folder] = posexport.load(target, threads=1)
         return self._sessions[folder]
+
+
+def answers(session: Any, question: Question) -> list[dict[str, Any]]:
+    """Tokens and score of each completion; of Whisper with its first tokens."""
+    speech = question.model == "whisper"
+    made = session.generate({"input_features": sounds()} if speech else PROMPTS, **question.options)
+    return [{"tokens": one.prompt_tokens * speech + one.tokens, "score": one.score} for one in made.completions]
 
 
 def same(ours: list[dict[str, Any]], theirs: list[dict[str, Any]]) -> bool:
@@ -365,6 +375,7 @@ def drawn() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Ids [3, S], the encoder's ids [3, 6] and logits [3, V]."""
     rng = np.random.default_rng(11)
     ids, context = rng.integers(0, 9, (3, LENGTH)), rng.integers(0, 9, (3, 6))
+    context[:, 2] = ids[:, -1]
     return ids, context, (2.5 * rng.standard_normal((3, VOCAB))).astype(np.float32)
 
 
@@ -386,8 +397,8 @@ def processed_by_transformers(name: str, options: dict[str, Any]) -> np.ndarray:
     model = GPT2LMHeadModel(GPT2Config(vocab_size=VOCAB, n_embd=4, n_head=1, n_layer=1))
     chosen = {"num_beams": 1, "do_sample": False, **options}
     config = GenerationConfig(eos_token_id=_ENDS, **chosen)
-    config._eos_token_tensor = torch.tensor(_ENDS)
-    each = model._get_logits_processor(
+    config._eos_token_tensor = torch.tensor(_ENDS)  # noqa: SLF001  # generate sets it
+    each = model._get_logits_processor(  # noqa: SLF001  # no other way to its order
         config,
         input_ids_seq_length=PROMPT,
         encoder_input_ids=torch.tensor(context),

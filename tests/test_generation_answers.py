@@ -1,0 +1,100 @@
+"""Generation is transformers': whole calls and each logits processor, against answers of transformers 5.24."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import posexport
+from ci.answers import generation as asked
+from posexport.bundle.read import read
+from posexport.bundle.write import seal
+from posexport.runtime.session import Session
+
+QUESTIONS = list(asked.questions())
+ANSWERS = json.loads((asked.ANSWERS / "generate.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def session(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Session]:
+    """A bundle of each checkpoint, with the question's generation_config.json."""
+    work, bundles = tmp_path_factory.mktemp("answers"), dict[tuple[str, str], Path]()
+
+    def opened(question: asked.Question, cache: str = "dynamic") -> Session:
+        key = (question.model, cache)
+        if key not in bundles:
+            bundles[key] = work / f"{question.model}-{cache}"
+            posexport.convert(
+                str(asked.CHECKPOINTS / asked.MODELS[question.model]),
+                bundles[key],
+                verify=False,
+                precision="fp32",
+                cache=cache,
+            )
+        bundle = bundles[key]
+        stated = asked.checkpoint(question, work) / "generation_config.json"
+        if stated.exists():
+            (bundle / stated.name).write_bytes(stated.read_bytes())
+        else:
+            (bundle / stated.name).unlink(missing_ok=True)
+        seal(bundle, read(bundle))
+        return posexport.load(bundle, threads=1)
+
+    return opened
+
+
+def named(question: asked.Question) -> str:
+    return f"{question.model}: {question.name}"
+
+
+def parameters() -> list[Any]:
+    """Questions and answers; a conversion takes seconds, so two models wait for the long tier."""
+    pairs = zip(QUESTIONS, ANSWERS, strict=True)
+    long = {"marian": pytest.mark.all, "mbart": pytest.mark.all}
+    return [pytest.param(*pair, id=named(pair[0]), marks=long.get(pair[0].model, ())) for pair in pairs]
+
+
+@pytest.mark.parametrize(("question", "wanted"), parameters())
+def test_a_call_gives_transformers_tokens(
+    question: asked.Question, wanted: list[dict[str, object]], session: Callable[..., Session]
+) -> None:
+    found = asked.answers(session(question), question)
+    assert [each["tokens"] for each in found] == [each["tokens"] for each in wanted]
+    assert asked.same(found, wanted)
+
+
+def test_the_answers_are_not_all_alike() -> None:
+    """Each option changes tokens, and sequences end at different lengths: a broken option would show."""
+    by_model = [[each["tokens"] for each in wanted] for wanted in ANSWERS]
+    for model in (*asked.DECODERS, *asked.TRANSLATORS):
+        mine = [rows for question, rows in zip(QUESTIONS, by_model, strict=True) if question.model == model]
+        assert len({json.dumps(rows) for rows in mine}) >= len(mine) - 3
+        assert len({len(row) for rows in mine for row in rows}) >= 4
+        assert len({token for rows in mine for row in rows for token in row}) >= 10
+
+
+@pytest.mark.parametrize("model", ["qwen2", pytest.param("bart", marks=pytest.mark.all)])
+def test_a_static_cache_follows_the_beams(model: str, session: Callable[..., Session]) -> None:
+    pairs = zip(QUESTIONS, ANSWERS, strict=True)
+    for question, wanted in [pair for pair in pairs if pair[0].model == model and "beams" in pair[0].name][:2]:
+        assert asked.same(asked.answers(session(question, "static"), question), wanted)
+
+
+@pytest.mark.parametrize("name", asked.PROCESSORS)
+def test_a_processor_gives_transformers_scores(name: str) -> None:
+    with np.load(asked.ANSWERS / "processors.npz") as stored:
+        wanted = stored[name]
+    found = asked.processed_by_posexport(name, asked.PROCESSORS[name])
+    assert asked.close(found, wanted)
+    plain = asked.drawn()[2]
+    assert not np.array_equal(wanted, plain) or name == "min_length reached"
+
+
+@pytest.mark.parametrize("name", asked.STAMPS)
+def test_timestamps_follow_transformers_rules(name: str) -> None:
+    with np.load(asked.ANSWERS / "processors.npz") as stored:
+        wanted = stored[f"timestamps: {name}"]
+    assert asked.close(asked.stamped_by_posexport(asked.STAMPS[name]), wanted)
