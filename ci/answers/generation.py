@@ -151,8 +151,8 @@ def questions() -> Iterator[Question]:
             # padding counts as tokens there: repeated n-grams of it, and in 4.57 the penalty
             padded = model in DECODERS and "no_repeat_ngram_size" in options
             unpadded = model in TRANSLATORS and any(key.startswith("encoder_") for key in options)
-            # else most tokens of this one would be padding
-            base = NEW | ({"suppress_tokens": [0]} if model == "t5" else {})
+            # else most of their tokens would be this one
+            base = NEW | ({"suppress_tokens": [0]} if model in TRANSLATORS else {})
             yield Question(name, model, {**base, **options}, alone=padded or unpadded)
     for name, model, stated in FILES:
         yield Question(name, model, {}, stated, alone=True)
