@@ -71,7 +71,7 @@ def test_the_answers_are_not_all_alike() -> None:
     by_model = [[each["tokens"] for each in wanted] for wanted in ANSWERS]
     for model in (*asked.DECODERS, *asked.TRANSLATORS):
         mine = [rows for question, rows in zip(QUESTIONS, by_model, strict=True) if question.model == model]
-        assert len({json.dumps(rows) for rows in mine}) >= len(mine) - 4
+        assert len({json.dumps(rows) for rows in mine}) >= 0.7 * len(mine)
         assert len({len(row) for rows in mine for row in rows}) >= 4
         assert len({token for rows in mine for row in rows for token in row}) >= 10
 
