@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from posexport.sources.source import Source
 
 END = "</w>"
+#: files of a folder that belong to its tokenizer
+_FOLDER = (TOKENIZER, "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "chat_template.jinja")
 #: numbers 0 and 1: what fills padded places, and what stands for a letter that the corpus does not have
 SPECIAL = ("<pad>", "<unk>")
 
@@ -108,7 +110,9 @@ def read(path: Path) -> "Tokenizer":
 
 
 def with_tokenizer(source: "Source", path: Path) -> "Source":
-    """``source`` with the tokenizer in ``path`` for its bundle.
+    """``source`` with the tokenizer in ``path``, a tokenizer.json or a folder with one, for its bundle.
+
+    Of a folder also what its other files say counts, such as tokenizer_config.json and a chat template.
 
     Raises:
         PosexportError: a file that is no tokenizer, one with more tokens than the model, a model without token ids, or
@@ -119,6 +123,10 @@ def with_tokenizer(source: "Source", path: Path) -> "Source":
             f"{source.name} brings its own {TOKENIZER}, which its weights were trained with; leave --tokenizer out, or "
             f"move that file away"
         )
+    given = {TOKENIZER: path}
+    if path.is_dir():
+        given = {name: path / name for name in _FOLDER if (path / name).is_file()}
+        path = path / TOKENIZER
     spec = next((spec for spec in source.inputs if spec.role == "tokens"), None)
     if spec is None:
         raise PosexportError(f"{source.name} takes no token ids, so --tokenizer does not fit it; leave it out")
@@ -130,7 +138,7 @@ def with_tokenizer(source: "Source", path: Path) -> "Source":
             f"the tokenizer {path} numbers its tokens up to {highest}, the model {source.name} takes ids below "
             f"{spec.size}; give a tokenizer of at most {spec.size} tokens, or a model with a larger vocabulary"
         )
-    return msgspec.structs.replace(source, files={**source.files, TOKENIZER: path})
+    return msgspec.structs.replace(source, files={**source.files, **given})
 
 
 def _fresh(merges: list[tuple[str, str]], vocab: dict[str, int]) -> "Tokenizer":

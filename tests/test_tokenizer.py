@@ -151,6 +151,8 @@ def test_convert_refuses_what_does_not_fit(tmp_path: Path) -> None:
     assert given_one.files == {"tokenizer.json": path}
     with pytest.raises(PosexportError, match=r"brings its own tokenizer.json"):
         with_tokenizer(given_one, path)
+    (tmp_path / "tokenizer_config.json").write_text('{"padding_side": "left"}')
+    assert set(with_tokenizer(fits, tmp_path).files) == {"tokenizer.json", "tokenizer_config.json"}
     path.write_text('{"version": "1.0"}')
     with pytest.raises(PosexportError, match=r"is no tokenizer.json"):
         with_tokenizer(fits, path)

@@ -20,8 +20,7 @@ from ci.answers.tokenizer_folders.folders import FOLDERS, SWITCHED
 from ci.answers.tokenizer_folders.texts import PAIRS, TEXTS
 from posexport import PosexportError
 from posexport.checkpoints.tokenizer import library
-from posexport.checkpoints.tokenizer.make import Made, Model
-from posexport.checkpoints.tokenizer.make import made as made_of
+from posexport.checkpoints.tokenizer.make import Model, TokenizerFile, make_tokenizer
 from posexport.checkpoints.tokenizer.sample_texts import sample_pairs, sample_texts
 from posexport.runtime.texts import Texts
 
@@ -54,8 +53,8 @@ UNCHANGED = {
 }
 
 
-def made(folder: Path) -> Made:
-    return made_of({path.name: path for path in folder.iterdir()}, Model())
+def made(folder: Path) -> TokenizerFile:
+    return make_tokenizer({path.name: path for path in folder.iterdir()}, Model(generates=True))
 
 
 def answers(content: bytes, *, splits: bool = False) -> dict[str, list]:
@@ -145,7 +144,8 @@ class Library:
     def __call__(self, *texts: str) -> dict[str, list[int]]:
         return {"input_ids": self._tokenizer.encode(*texts).ids}
 
-    def decode(self, ids: list[int], *, skip_special_tokens: bool) -> str:
+    def decode(self, ids: list[int], *, skip_special_tokens: bool, clean_up_tokenization_spaces: bool) -> str:
+        assert not clean_up_tokenization_spaces
         return self._tokenizer.decode(ids, skip_special_tokens=skip_special_tokens)
 
 

@@ -40,9 +40,9 @@ def _splits(config: dict[str, Any] | None) -> bool:
 
 
 def _asked(name: str, folder: Path, splits: bool) -> Case:
-    from posexport.checkpoints.tokenizer.make import Model, made
+    from posexport.checkpoints.tokenizer.make import Model, make_tokenizer
 
-    result = made({path.name: path for path in folder.iterdir() if path.is_file()}, Model())
+    result = make_tokenizer({path.name: path for path in folder.iterdir() if path.is_file()}, Model(generates=True))
     stored = folder / "tokenizer.json"
     data = stored.read_bytes() if result.data is None and stored.exists() else result.data
     wanted = theirs(folder)

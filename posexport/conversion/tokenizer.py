@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec
 
 from posexport.bundle.manifest import Manifest
-from posexport.checkpoints.tokenizer.make import Model, made
+from posexport.checkpoints.tokenizer.make import Model, make_tokenizer
 from posexport.checkpoints.tokenizer.settings import TOKENIZER
 from posexport.errors import PosexportError
 from posexport.runtime.chat import Chat
@@ -25,10 +25,11 @@ def with_tokenizer_made(source: "Source", directory: Path) -> "tuple[Source, str
     if not any(spec.role == "tokens" for graph in source.graphs.values() for spec in graph.inputs):
         return source, None
     rows = next((spec.size for spec in source.inputs if spec.role == "tokens"), None)
-    rules = [each.max_length for each in (source.text_rules, source.pair_rules) if each is not None]
+    rules = [rule.max_length for rule in (source.text_rules, source.pair_rules) if rule is not None]
     longest = source.limits.max_length
+    generates = source.limits.kv_cache or bool(source.parts)
     cuts = [length for length in (*rules, longest if rules else None) if length is not None]
-    result = made(source.files, Model(rows, min(cuts, default=None), longest), render)
+    result = make_tokenizer(source.files, Model(rows, min(cuts, default=None), longest, generates), render)
     files = source.files
     if result.data is not None:
         path = directory / TOKENIZER

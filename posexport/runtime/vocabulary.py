@@ -25,8 +25,8 @@ def rows_of(manifest: Manifest, tokenizer: "Tokenizer") -> int | None:
 def checked(encoded: Sequence[Row], rows: int | None, tokenizer: "Tokenizer") -> list[Row]:
     """``encoded``; PosexportError for an id beyond ``rows``, None: there is none."""
     if rows is not None:
-        for row in encoded:
-            odd = next((number for number in row.ids if number >= rows), None)
+        for encoding in encoded:
+            odd = next((number for number in encoding.ids if number >= rows), None)
             if odd is not None:
                 raise PosexportError(sentence(tokenizer.id_to_token(odd), odd, rows))
     return list(encoded)

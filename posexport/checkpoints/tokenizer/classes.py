@@ -20,9 +20,9 @@ class TokenizerClass:
         tokens: special tokens by key.
         more: further special tokens, where no file lists any.
         always: further special tokens, whatever a file lists.
-        language: the language that texts are in where no file says it, behind the end token (mBART).
+        language: the language that texts are in where no file says it, after the end token (mBART).
         normalizer: keys of tokenizer_config.json that change a ``BertNormalizer``.
-        prefix_space: ``add_prefix_space`` of a byte-level pre-tokenizer where no file says it; None: its own.
+        prefix_space: ``add_prefix_space`` of a byte-level pre-tokenizer where no file says it; None: its value.
         nested_prefix_space: whether ``add_prefix_space`` also reaches a pre-tokenizer inside a sequence.
         template: whether ``add_bos_token`` and ``add_eos_token`` change the post-processor.
         template_default: what they are where no file says it; None: the post-processor's.
@@ -144,19 +144,19 @@ BY_MODEL_TYPE: dict[str, str] = {
 
 def named(settings: "Settings") -> dict[str, dict[str, Any]]:
     """Special tokens by their text, in transformers' order, each with the flags that a file or the class gives it."""
-    found: dict[str, dict[str, Any]] = {}
+    result: dict[str, dict[str, Any]] = {}
     facts, values = settings.facts, settings.values
     for key in NAMED:
         default = facts.tokens.get(key)
         stored = values.get(key) if key in values else default
         strips = key == "mask_token" and facts.mask_strips
         if token := special(stored, strips=strips):
-            found.setdefault(token["content"], token)
+            result.setdefault(token["content"], token)
     listed = [item for key in LISTED for item in _items(values.get(key))]
     for stored in [*(listed or facts.more), *facts.always, *_sentinels(settings, listed)]:
         if token := special(stored):
-            found.setdefault(token["content"], token)
-    return found
+            result.setdefault(token["content"], token)
+    return result
 
 
 def _sentinels(settings: "Settings", listed: list[Any]) -> list[str]:
@@ -165,7 +165,7 @@ def _sentinels(settings: "Settings", listed: list[Any]) -> list[str]:
     if (
         settings.name != "T5Tokenizer"
         or not isinstance(count, int)
-        or any("<extra_id_" in str(each) for each in listed)
+        or any("<extra_id_" in str(token) for token in listed)
     ):
         return []
     return [f"<extra_id_{number}>" for number in range(count)]

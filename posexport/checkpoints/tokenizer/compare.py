@@ -46,50 +46,51 @@ def compare(data: bytes, files: Mapping[str, Path], settings: Settings, render: 
         ours.encode_special_tokens = settings.flag("split_special_tokens", False)
         texts = sample_texts(map(str, getattr(theirs, "all_special_tokens", [])))
         different = _different(ours, theirs, texts, sample_pairs(texts))
-        chats = [] if render is None else _chats(ours, theirs, folder, render)
-        others = [] if different else _decoded(name, ours, theirs, texts)
+        chats = [] if render is None else _chats(name, ours, theirs, folder, render)
+        decoding = _decoded(name, ours, theirs, texts) if settings.generates and not different else []
     checked = f"compared with {name}"
     if not different and not chats:
-        return Comparison(checked, others)
+        return Comparison(checked, decoding)
     return Comparison(f"{checked}: {len(different) + len(chats)} differ", [*_sentence(name, theirs, different), *chats])
 
 
-_Asked = str | tuple[str, str]
+_Input = str | tuple[str, str]
 
 
 def _different(
     ours: "Tokenizer", theirs: Any, texts: list[str], pairs: list[tuple[str, str]]
-) -> list[tuple[_Asked, list[int], list[int]]]:
-    """What has other ids, the bundle's and the library's."""
-    asked: list[_Asked] = [*texts, *pairs]
-    mine = [list(row.ids) for row in ours.encode_batch(asked)]
-    other = [list(theirs(*([each] if isinstance(each, str) else each))["input_ids"]) for each in asked]
-    return [row for row in zip(asked, mine, other, strict=True) if row[1] != row[2]]
+) -> list[tuple[_Input, list[int], list[int]]]:
+    """Texts and pairs with other ids in the library, each with the bundle's ids and the library's."""
+    inputs: list[_Input] = [*texts, *pairs]
+    bundle_ids = [list(encoding.ids) for encoding in ours.encode_batch(inputs)]
+    library_ids = [list(theirs(*([item] if isinstance(item, str) else item))["input_ids"]) for item in inputs]
+    return [triple for triple in zip(inputs, bundle_ids, library_ids, strict=True) if triple[1] != triple[2]]
 
 
-def _sentence(name: str, theirs: Any, different: list[tuple[_Asked, list[int], list[int]]]) -> list[str]:
+def _sentence(name: str, theirs: Any, different: list[tuple[_Input, list[int], list[int]]]) -> list[str]:
     if not different:
         return []
-    text, mine, other = min(different, key=lambda row: len(row[1]) + len(row[0]))
+    text, bundle_ids, library_ids = min(different, key=lambda triple: len(triple[1]) + len(triple[0]))
     return [
         f"{name} ({type(theirs).__name__}) gives other ids than tokenizer.json with the settings of this folder, "
-        f"for {len(different)} of 220 texts and pairs, such as {_short(text)}: {_short(other)}, in the bundle "
-        f"{_short(mine)}"
+        f"for {len(different)} of 220 texts and pairs, such as {_short(text)}: {_short(library_ids)}, in the bundle "
+        f"{_short(bundle_ids)}"
     ]
 
 
 def _decoded(name: str, ours: "Tokenizer", theirs: Any, texts: list[str]) -> list[str]:
     """A sentence where ids become other texts."""
-    rows = [list(row.ids) for row in ours.encode_batch(texts) if len(row.ids) < 200]
-    mine = [ours.decode(row, skip_special_tokens=True) for row in rows]
-    other = [theirs.decode(row, skip_special_tokens=True) for row in rows]
-    different = [pair for pair in zip(mine, other, strict=True) if pair[0] != pair[1]]
+    rows = [list(encoding.ids) for encoding in ours.encode_batch(texts) if len(encoding.ids) < 200]
+    bundle_texts = [ours.decode(ids, skip_special_tokens=True) for ids in rows]
+    options = {"skip_special_tokens": True, "clean_up_tokenization_spaces": False}
+    library_texts = [theirs.decode(ids, **options) for ids in rows]
+    different = [pair for pair in zip(bundle_texts, library_texts, strict=True) if pair[0] != pair[1]]
     if not different:
         return []
-    own, wanted = min(different, key=lambda pair: len(pair[0]))
+    bundle_text, library_text = min(different, key=lambda pair: len(pair[0]))
     return [
-        f"{name} decodes {len(different)} of {len(rows)} texts otherwise, such as to {_short(wanted)}, in the bundle "
-        f"{_short(own)}"
+        f"{name} decodes {len(different)} of {len(rows)} texts otherwise, such as to {_short(library_text)}, in the "
+        f"bundle {_short(bundle_text)}"
     ]
 
 
@@ -98,21 +99,21 @@ def _short(value: Any) -> str:
     return text if len(text) <= 60 else f"{text[:56]} ..."
 
 
-def _chats(ours: "Tokenizer", theirs: Any, folder: Path, render: Render) -> list[str]:
-    """A sentence for each conversation that the bundle renders in another way."""
+def _chats(name: str, ours: "Tokenizer", theirs: Any, folder: Path, render: Render) -> list[str]:
+    """A sentence for a conversation that the bundle renders in another way, the first one."""
     if not getattr(theirs, "chat_template", None):
         return []
-    remarks = []
     for chat in CHATS:
         try:
-            text = theirs.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
+            library_text = theirs.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
         except Exception:  # noqa: BLE001 - a template refuses what it does not know
             continue
-        mine = render(folder, chat)
-        wanted = theirs(text, add_special_tokens=False)["input_ids"]
-        if mine != text or list(ours.encode(text, add_special_tokens=False).ids) != list(wanted):
-            remarks.append(
-                f"the chat template gives another prompt than with transformers for {_short(chat)}: {_short(text)}, in "
-                f"the bundle {_short(mine)}"
-            )
-    return remarks[:1]
+        bundle_text = render(folder, chat)
+        library_ids = list(theirs(library_text, add_special_tokens=False)["input_ids"])
+        bundle_ids = list(ours.encode(library_text, add_special_tokens=False).ids)
+        if bundle_text != library_text or bundle_ids != library_ids:
+            return [
+                f"the chat template gives another prompt than with {name} for {_short(chat)}: {_short(library_text)}, in "
+                f"the bundle {_short(bundle_text)}"
+            ]
+    return []

@@ -25,7 +25,7 @@ _SLOW |= {"legacy_behaviour", "vocab_size", "bos_token_id", "eos_token_id", "pad
 _CALLS = {"stride", "truncation_strategy", "pad_to_multiple_of", "padding", "truncation", "return_token_type_ids"}
 _CALLS |= {"verbose", "max_seq_length", "wordpieces_prefix", "tgt_lang", "language", "task", "predict_timestamps"}
 _NO_EFFECT = _ELSEWHERE | _PROVENANCE | _SLOW | _CALLS
-#: of pictures and sound inside texts: names of tokens, which stand among the added ones
+#: of pictures and sound inside texts: names of tokens, which are among the added ones
 _NAMES_OF_TOKENS = "_token"
 
 

@@ -1,4 +1,4 @@
-"""transformers' own tokenizer of a folder, where the library is installed. Nothing of the folder is executed."""
+"""The tokenizer of transformers for a folder, where the library is installed. Nothing of the folder is executed."""
 
 import contextlib
 import importlib.util

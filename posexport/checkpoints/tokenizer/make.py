@@ -1,4 +1,4 @@
-"""A bundle's tokenizer.json from the files of a folder, and what was checked."""
+"""A bundle's tokenizer.json from the files of a folder, and its check."""
 
 import json
 from collections.abc import Mapping
@@ -17,28 +17,30 @@ BY_RULES = "by rules"
 
 @dataclass(frozen=True)
 class Model:
-    """What a tokenizer must know of its model.
+    """Facts of a model that its tokenizer depends on.
 
     Attributes:
         rows: of the embedding; None: any id is one.
         cut: the number of tokens that the model's rules cut texts to; None: they do not.
         longest: the number of tokens that the model takes; None: any.
+        generates: whether it gives texts.
     """
 
     rows: int | None = None
     cut: int | None = None
     longest: int | None = None
+    generates: bool = False
 
 
 @dataclass
-class Made:
-    """A tokenizer.json and what is known of it.
+class TokenizerFile:
+    """A tokenizer.json and facts about it.
 
     Attributes:
         data: its content; None where the file stays as it is or there is none.
         remarks: sentences for the user.
         checked: what its ids were compared with, for the manifest; None without a tokenizer.
-        cut: ``model_max_length`` that sentence-transformers hands on, which goes before all other limits.
+        cut: ``model_max_length`` that sentence-transformers hands on, which overrides all other limits.
     """
 
     data: bytes | None = None
@@ -47,7 +49,7 @@ class Made:
     cut: int | None = None
 
 
-def made(files: Mapping[str, Path], model: Model, render: Render | None = None) -> Made:
+def make_tokenizer(files: Mapping[str, Path], model: Model, render: Render | None = None) -> TokenizerFile:
     """``files``: by their names in the bundle; ``render``: of conversations, to be compared too.
 
     Raises:
@@ -56,21 +58,21 @@ def made(files: Mapping[str, Path], model: Model, render: Render | None = None) 
     settings = read(files)
     handed_on = settings.handed_on.get("model_max_length")
     cut = handed_on if isinstance(handed_on, int) and handed_on > 0 else None
-    settings.cut, settings.longest = cut or model.cut, model.longest
+    settings.cut, settings.longest, settings.generates = cut or model.cut, model.longest, model.generates
     if TOKENIZER in files:
         stored: Content | None = content_of(files[TOKENIZER])
-        own: list[str] = []
+        remarks: list[str] = []
     else:
-        stored, own = stored_in_other_files(files, settings)
+        stored, remarks = stored_in_other_files(files, settings)
     if stored is None:
-        return Made(remarks=own)
+        return TokenizerFile(remarks=remarks)
     result = rewritten(stored, files, settings)
     data = result.data if result.data is not None or TOKENIZER in files else encoded(stored)
-    remarks = [*own, *result.remarks, *fits.remarks(result.tokens, model.rows)]
+    remarks = [*remarks, *result.remarks, *fits.remarks(result.tokens, model.rows)]
     compared = compare(data or files[TOKENIZER].read_bytes(), files, settings, render)
     if compared is None:
-        return Made(data, remarks, BY_RULES, cut)
-    return Made(data, [*remarks, *compared.remarks], compared.checked, cut)
+        return TokenizerFile(data, remarks, BY_RULES, cut)
+    return TokenizerFile(data, [*remarks, *compared.remarks], compared.checked, cut)
 
 
 def stored_in_other_files(files: Mapping[str, Path], settings: Settings) -> tuple[Content | None, list[str]]:

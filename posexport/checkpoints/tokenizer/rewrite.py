@@ -43,7 +43,7 @@ def encoded(content: Content) -> bytes:
 
 
 def content_of(path: Path) -> dict[str, Any]:
-    """A tokenizer.json; PosexportError for what is none."""
+    """A tokenizer.json; PosexportError for any other content."""
     try:
         content = json.loads(path.read_bytes())
     except (ValueError, RecursionError) as err:

@@ -1,6 +1,6 @@
 """The texts on which a bundle's tokenizer is compared with the library's: 200, the same each time."""
 
-# ruff: noqa: RUF001 - letters that look alike are what tokenizers differ in
+# ruff: noqa: RUF001 - tokenizers differ in letters that look the same
 
 import random
 from collections.abc import Iterable
@@ -38,7 +38,7 @@ _FIXED = (
 
 
 def sample_texts(special: Iterable[str]) -> list[str]:
-    """``special``: the tokenizer's special tokens, whose own texts are among them."""
+    """The 200 texts; ``special``: special tokens, which are part of some of them."""
     drawn = random.Random(20261126)
     texts = [*_FIXED, " ".join(drawn.choice(_WORDS) for _ in range(2000))]
     for token in [*special][:20]:
@@ -53,12 +53,12 @@ def sample_texts(special: Iterable[str]) -> list[str]:
 
 
 def sample_pairs(texts: list[str]) -> list[tuple[str, str]]:
-    """Twenty pairs of them."""
+    """Returns 20 pairs of the shorter texts."""
     short = [text for text in texts if len(text) < 200]
     return list(zip(short[:40:2], short[1:40:2], strict=True))
 
 
-#: conversations, of which a template may refuse some
+#: conversations, some of which a template may refuse
 CHATS = (
     [{"role": "user", "content": "Hello there"}],
     [{"role": "system", "content": "Be brief."}, {"role": "user", "content": " What is 2+2?\n"}],

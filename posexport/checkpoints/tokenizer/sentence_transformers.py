@@ -31,5 +31,5 @@ def apply_to_library(theirs: Any) -> None:
     backend = theirs.backend_tokenizer
     content = json.loads(backend.to_str())
     if not any(lowers_text(step) for step in steps_of(content.get("normalizer"))):
-        own = backend.normalizer
-        backend.normalizer = Sequence([Lowercase(), *([] if own is None else [own])])
+        normalizer = backend.normalizer
+        backend.normalizer = Sequence([Lowercase(), *([] if normalizer is None else [normalizer])])

@@ -1,4 +1,4 @@
-"""What a folder's files say about its tokenizer, merged as transformers' ``from_pretrained`` merges them."""
+"""A folder's settings of its tokenizer, merged as transformers' ``from_pretrained`` merges them."""
 
 import json
 from collections.abc import Mapping
@@ -38,6 +38,7 @@ class Settings:
         handed_on: what sentence-transformers hands to ``from_pretrained``; in ``values`` too.
         cut: the number of tokens that the model's rules cut texts to; None: they do not.
         longest: the number of tokens that the model takes; None: any.
+        generates: whether the model gives texts.
     """
 
     name: str
@@ -48,6 +49,7 @@ class Settings:
     handed_on: dict[str, Any] = field(default_factory=dict)
     cut: int | None = None
     longest: int | None = None
+    generates: bool = False
 
     @property
     def facts(self) -> classes.TokenizerClass:
@@ -118,10 +120,10 @@ def _handed_on(files: Mapping[str, Path], origins: dict[str, str]) -> dict[str, 
     if name is None:
         return {}
     config = _object(files, name)
-    given: dict[str, Any] = next((config[key] for key in HANDED_ON if isinstance(config.get(key), dict)), {})
-    kept = {key: value for key, value in given.items() if key not in _WHERE}
-    origins.update(dict.fromkeys(kept, name))
-    return kept
+    arguments: dict[str, Any] = next((config[key] for key in HANDED_ON if isinstance(config.get(key), dict)), {})
+    handed_on = {key: value for key, value in arguments.items() if key not in _WHERE}
+    origins.update(dict.fromkeys(handed_on, name))
+    return handed_on
 
 
 def _class_name(config: Mapping[str, Any], model: Mapping[str, Any]) -> str:

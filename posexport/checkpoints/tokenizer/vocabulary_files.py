@@ -18,7 +18,7 @@ FORMS = (
     *("vocab.txt", "vocab.json", "merges.txt", "bpe.codes", "spiece.model", "spm.model", "sentencepiece.bpe.model"),
     *("sentencepiece.model", "tokenizer.model", "source.spm"),
 )
-#: classes whose byte-level tokenizers are built here, with what stands around a text
+#: classes with byte-level tokenizers that are built here
 _BYTE_LEVEL = ("GPT2Tokenizer", "CodeGenTokenizer", "RobertaTokenizer", "BartTokenizer", "LongformerTokenizer")
 _CLS_SEP = ("BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer")
 

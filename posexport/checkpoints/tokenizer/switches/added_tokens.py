@@ -1,4 +1,4 @@
-"""Special and added tokens: those of the configuration files that tokenizer.json lacks, or has with other flags."""
+"""Special and added tokens that configuration files list and tokenizer.json lacks, or has with other flags."""
 
 import json
 from typing import Any
@@ -31,7 +31,7 @@ def missing_tokens(content: Content, settings: Settings) -> list[dict[str, Any]]
 
 
 def _with(content: Content, tokens: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The list of added tokens as the library has it once ``tokens`` are added, numbered behind all others."""
+    """The list of added tokens as the library has it once ``tokens`` are added, with the highest ids."""
     from tokenizers import AddedToken, Tokenizer
 
     tokenizer = Tokenizer.from_str(json.dumps(content))

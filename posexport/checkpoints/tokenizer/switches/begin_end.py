@@ -21,22 +21,22 @@ def apply(content: Content, settings: Settings) -> list[str]:
     has = _has(content, ids, tokens)
     if not settings.facts.template:
         return _unheard(settings, has)
-    remarks, wanted = [], dict(has)
+    remarks, adds = [], dict(has)
     for key, token in tokens.items():
         default = settings.facts.template_default
         if settings.says(key) or default is not None:
-            wanted[key] = settings.flag(key, bool(default))
-        if wanted[key] and not has[key] and (token is None or token not in ids):
+            adds[key] = settings.flag(key, bool(default))
+        if adds[key] and not has[key] and (token is None or token not in ids):
             remarks.append(f"{settings.shown(key)}, and no file names a {ADDED[key]} of the vocabulary: none is added")
-            wanted[key] = False
+            adds[key] = False
         if has[key] != _DEFAULTS[key] and not settings.says(key) and default is None:
             remarks.append(
                 f"no file says {key}: texts are as the post-processor of tokenizer.json has them, as in transformers "
                 f"5; transformers 4.57 takes {str(_DEFAULTS[key]).lower()}"
             )
-    changed = [key for key in ADDED if wanted[key] != has[key]]
+    changed = [key for key in ADDED if adds[key] != has[key]]
     if changed:
-        first, last = (tokens[key] if wanted[key] else None for key in ADDED)
+        first, last = (tokens[key] if adds[key] else None for key in ADDED)
         content["post_processor"] = template(first, last, ids)
         said = [settings.shown(key) for key in changed if settings.says(key)]
         if said:
@@ -48,7 +48,7 @@ def apply(content: Content, settings: Settings) -> list[str]:
 
 
 def template(first: str | None, last: str | None, ids: dict[str, int]) -> dict[str, Any]:
-    """A post-processor that puts ``first`` before each text and ``last`` behind it."""
+    """A post-processor that puts ``first`` before each text and ``last`` after it."""
 
     def around(part: str, kind: int) -> list[dict[str, Any]]:
         text = {"Sequence": {"id": part, "type_id": kind}}
@@ -89,13 +89,15 @@ def _has(content: Content, ids: dict[str, int], tokens: dict[str, str | None]) -
 
 
 def ends(processor: dict[str, Any] | None) -> tuple[list[int], list[int]]:
-    """The ids that a post-processor puts before a text and behind it."""
+    """The ids that a post-processor puts before a text and after it."""
     kind = None if processor is None else processor.get("type")
     if processor is None or kind == "ByteLevel":
         return [], []
     if kind == "Sequence":
-        parts = [ends(each) for each in processor["processors"]]
-        return [number for part in parts for number in part[0]], [number for part in parts for number in part[1]]
+        sides_of_steps = [ends(step) for step in processor["processors"]]
+        return [number for pair in sides_of_steps for number in pair[0]], [
+            number for pair in sides_of_steps for number in pair[1]
+        ]
     if kind in ("BertProcessing", "RobertaProcessing"):
         return [processor["cls"][1]], [processor["sep"][1]]
     ids = {name: token["ids"] for name, token in (processor.get("special_tokens") or {}).items()}

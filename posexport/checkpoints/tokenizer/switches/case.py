@@ -1,6 +1,6 @@
 """``do_lower_case``, ``strip_accents`` and ``tokenize_chinese_chars`` of the BERT family, ALBERT, XLNet and DeBERTa-v2.
 
-The classes of the BERT family set a ``BertNormalizer`` to them, or to their own defaults where the file is silent.
+The classes of the BERT family set a ``BertNormalizer`` to them, or to their defaults where the file is silent.
 """
 
 from typing import Any
@@ -23,7 +23,7 @@ def apply(content: Content, settings: Settings) -> list[str]:
     normalizer = content.get("normalizer")
     if settings.facts.normalizer:
         if normalizer is None:
-            # transformers 4 does not load such a file
+            # transformers 4 does not load this file
             content["normalizer"] = normalizer = {"type": "BertNormalizer", "clean_text": True}
             normalizer |= {"handle_chinese_chars": True, "strip_accents": None, "lowercase": True}
         if normalizer.get("type") == "BertNormalizer":
@@ -40,24 +40,24 @@ def _steps(content: Content, settings: Settings) -> list[str]:
     steps = steps_of(content.get("normalizer"))
     remarks = []
     if settings.says("do_lower_case"):
-        lowers, asked = any(lowers_text(step) for step in steps), settings.flag("do_lower_case", False)
-        if lowers != asked and settings.name in _STEPS:
+        lowers, wants = any(lowers_text(step) for step in steps), settings.flag("do_lower_case", False)
+        if lowers != wants and settings.name in _STEPS:
             place = len(steps) - sum(step.get("type") == "Precompiled" for step in steps[-1:])
             place = 0 if settings.name == "DebertaV2Tokenizer" else place
-            steps = [*steps[:place], _LOWER, *steps[place:]] if asked else [s for s in steps if not lowers_text(s)]
+            steps = [*steps[:place], _LOWER, *steps[place:]] if wants else [s for s in steps if not lowers_text(s)]
             remarks.append(
                 f"{settings.shown('do_lower_case')}, and tokenizer.json not: it is followed, by transformers 5 too"
             )
-        elif lowers != asked:
+        elif lowers != wants:
             remarks.append(
                 f"{settings.shown('do_lower_case')}, and the normalizer of tokenizer.json not: ids are those of "
                 f"tokenizer.json, as in transformers 4.57"
             )
     if settings.name == "AlbertTokenizer" and settings.says("keep_accents"):
-        strips, asked = any(s.get("type") == "StripAccents" for s in steps), not settings.flag("keep_accents", False)
-        if strips != asked:
+        strips, wants = any(s.get("type") == "StripAccents" for s in steps), not settings.flag("keep_accents", False)
+        if strips != wants:
             steps = (
-                [*_ACCENTS, *steps] if asked else [s for s in steps if s.get("type") not in ("NFKD", "StripAccents")]
+                [*_ACCENTS, *steps] if wants else [s for s in steps if s.get("type") not in ("NFKD", "StripAccents")]
             )
             remarks.append(
                 f"{settings.shown('keep_accents')}, and tokenizer.json not: it is followed, by transformers 5 too"
@@ -78,7 +78,7 @@ def steps_of(normalizer: dict[str, Any] | None) -> list[dict[str, Any]]:
 
 
 def set_steps(content: Content, steps: list[dict[str, Any]]) -> None:
-    """The normalizer with these steps; as it was where they are its own."""
+    """The normalizer with these steps; unchanged where they are the same."""
     if steps != steps_of(content.get("normalizer")):
         content["normalizer"] = steps[0] if len(steps) == 1 else {"type": "Sequence", "normalizers": steps}
 

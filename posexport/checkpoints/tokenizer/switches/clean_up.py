@@ -1,34 +1,21 @@
-"""``clean_up_tokenization_spaces``: decoded texts lose the blank before punctuation, by steps of the decoder."""
+"""``clean_up_tokenization_spaces``: transformers takes the blank before punctuation out of decoded texts.
 
-from typing import Any
+It is no step of tokenizer.json's decoder there, and none here: a text that grows by tokens would change before them.
+"""
 
 from posexport.checkpoints.tokenizer.settings import Settings
 from posexport.checkpoints.tokenizer.switches.switch import Content, Switch
 
 KEY = "clean_up_tokenization_spaces"
-_REPLACED = (
-    *((" .", "."), (" ?", "?"), (" !", "!"), (" ,", ","), (" ' ", "'")),
-    *((" n't", "n't"), (" 'm", "'m"), (" 's", "'s"), (" 've", "'ve"), (" 're", "'re")),
-)
 
 
 def apply(content: Content, settings: Settings) -> list[str]:
-    if not settings.flag(KEY, False):
-        return []
-    if content["model"].get("type") == "BPE":
-        return [
-            f"{settings.shown(KEY)}, which transformers 5 does not follow for byte-pair encoding, since it damages "
-            "texts; transformers 4.57 removes the blank before punctuation when it decodes"
-        ]
-    decoder = content.get("decoder")
-    if decoder is not None:
-        inner = decoder["decoders"] if decoder.get("type") == "Sequence" else [decoder]
-        content["decoder"] = {"type": "Sequence", "decoders": [*inner, {"type": "Fuse"}, *_replacements()]}
-    return []
-
-
-def _replacements() -> list[dict[str, Any]]:
-    return [{"type": "Replace", "pattern": {"String": old}, "content": new} for old, new in _REPLACED]
+    kind = content["model"].get("type")
+    if not settings.flag(KEY, False) or not settings.generates or kind == "WordPiece":
+        return []  # the decoder of WordPiece does it by itself
+    if kind == "BPE":
+        return [f"{settings.shown(KEY)}, which transformers 5 ignores for byte-pair encoding, and 4.57 does not"]
+    return [f"{settings.shown(KEY)}: posexport.pipeline follows it, Session.generate gives texts as they are decoded"]
 
 
 SWITCH = Switch((KEY,), apply)

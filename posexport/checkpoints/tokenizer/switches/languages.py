@@ -1,4 +1,4 @@
-"""``src_lang`` of mBART: the token of a text's language, behind its end (mBART) or before its begin (mBART-50)."""
+"""``src_lang`` of mBART: the token of a text's language, after its end (mBART) or before its begin (mBART-50)."""
 
 from posexport.checkpoints.tokenizer.settings import Settings
 from posexport.checkpoints.tokenizer.switches.switch import Content, Switch, vocabulary

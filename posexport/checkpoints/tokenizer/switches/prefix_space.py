@@ -16,47 +16,47 @@ MARK = "▁"
 
 def apply(content: Content, settings: Settings) -> list[str]:
     facts = settings.facts
-    asked = settings.flag(KEY, bool(facts.prefix_space)) if settings.says(KEY) else facts.prefix_space
+    prefix = settings.flag(KEY, bool(facts.prefix_space)) if settings.says(KEY) else facts.prefix_space
     pre_tokenizer = content.get("pre_tokenizer")
-    if asked is None:
+    if prefix is None:
         return []
     remarks = []
     if pre_tokenizer is not None and pre_tokenizer.get("type") == "ByteLevel":
-        pre_tokenizer[KEY] = asked
+        pre_tokenizer[KEY] = prefix
     else:
         for step in _steps(pre_tokenizer):
-            if step.get("type") == "ByteLevel" and step.get(KEY) != asked and settings.says(KEY):
+            if step.get("type") == "ByteLevel" and step.get(KEY) != prefix and settings.says(KEY):
                 if facts.nested_prefix_space:
-                    step[KEY] = asked
+                    step[KEY] = prefix
                 else:
                     remarks.append(f"{settings.shown(KEY)}, which transformers does not follow in this tokenizer.json")
     if settings.says(KEY):
-        remarks += _metaspace(content, settings, asked=asked)
+        remarks += _metaspace(content, settings, prefix=prefix)
     processor = content.get("post_processor")
     if processor is not None and processor.get("type") == "RobertaProcessing":
-        processor[KEY] = asked
+        processor[KEY] = prefix
         processor["trim_offsets"] = settings.flag("trim_offsets", True)
     return remarks
 
 
-def _metaspace(content: Content, settings: Settings, *, asked: bool) -> list[str]:
+def _metaspace(content: Content, settings: Settings, *, prefix: bool) -> list[str]:
     before = [_prepends(content)]
     for step in _steps(content.get("pre_tokenizer")):
         if step.get("type") == "Metaspace":
             first = settings.values.get("legacy") is False and settings.facts.template
             step.pop(KEY, None)
-            if before == [True] and asked:
-                continue  # "first" and "always" are the file's own choice
-            step["prepend_scheme"] = ("first" if first else "always") if asked else "never"
+            if before == [True] and prefix:
+                continue  # "first" and "always" are the choice of the file
+            step["prepend_scheme"] = ("first" if first else "always") if prefix else "never"
     steps = steps_of(content.get("normalizer"))
     prepends = [step for step in steps if step.get("type") == "Prepend"]
-    if prepends and not asked:
+    if prepends and not prefix:
         set_steps(content, [step for step in steps if step not in prepends])
-    elif asked and not _prepends(content) and any(_marks(step) for step in steps) and settings.facts.template:
+    elif prefix and not _prepends(content) and any(_marks(step) for step in steps) and settings.facts.template:
         set_steps(content, [{"type": "Prepend", "prepend": MARK}, *steps])
     if before == [_prepends(content)]:
         return []
-    _mend_decoder(content, asked=asked)
+    _mend_decoder(content, prefix=prefix)
     return [f"{settings.shown(KEY)}, and tokenizer.json the opposite: tokenizer_config.json is followed"]
 
 
@@ -73,17 +73,17 @@ def _marks(step: dict[str, Any]) -> bool:
     return step.get("type") == "Replace" and step.get("content") == MARK
 
 
-def _mend_decoder(content: Content, *, asked: bool) -> None:
+def _mend_decoder(content: Content, *, prefix: bool) -> None:
     """A decoder takes the blank away that was put there."""
     decoder = content.get("decoder")
     if decoder is None:
         return
     if decoder.get("type") == "Metaspace":
-        decoder["prepend_scheme"] = "always" if asked else "never"
+        decoder["prepend_scheme"] = "always" if prefix else "never"
     elif decoder.get("type") == "Sequence":
         strip = {"type": "Strip", "content": " ", "start": 1, "stop": 0}
-        others = [step for step in decoder["decoders"] if step.get("type") != "Strip"]
-        decoder["decoders"] = [*others, strip] if asked else others
+        steps = [step for step in decoder["decoders"] if step.get("type") != "Strip"]
+        decoder["decoders"] = [*steps, strip] if prefix else steps
 
 
 def _steps(pre_tokenizer: dict[str, Any] | None) -> list[dict[str, Any]]:

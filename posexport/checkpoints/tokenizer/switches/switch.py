@@ -1,4 +1,4 @@
-"""What a switch is: the keys that it follows, and what it changes in a tokenizer.json."""
+"""A switch: the keys that it follows, and its change of a tokenizer.json."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
