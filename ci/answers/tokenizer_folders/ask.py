@@ -19,7 +19,8 @@ def theirs(folder: Path) -> dict[str, Any]:
         return {"error": f"{type(err).__name__}: {err}"[:200]}
     ids = [tokenizer(text)["input_ids"] for text in TEXTS]
     pairs = [tokenizer(*pair)["input_ids"] for pair in PAIRS]
-    decoded = [tokenizer.decode(row, skip_special_tokens=True) for row in ids]
+    options = {"skip_special_tokens": True, "clean_up_tokenization_spaces": False}
+    decoded = [tokenizer.decode(row, **options) for row in ids]
     return {"class": type(tokenizer).__name__, "ids": ids, "pairs": pairs, "decoded": decoded}
 
 

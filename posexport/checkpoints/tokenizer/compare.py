@@ -113,7 +113,7 @@ def _chats(name: str, ours: "Tokenizer", theirs: Any, folder: Path, render: Rend
         bundle_ids = list(ours.encode(library_text, add_special_tokens=False).ids)
         if bundle_text != library_text or bundle_ids != library_ids:
             return [
-                f"the chat template gives another prompt than with {name} for {_short(chat)}: {_short(library_text)}, in "
-                f"the bundle {_short(bundle_text)}"
+                f"the chat template gives another prompt than with {name} for {_short(chat)}: {_short(library_text)}, "
+                f"in the bundle {_short(bundle_text)}"
             ]
     return []

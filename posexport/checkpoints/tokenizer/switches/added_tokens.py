@@ -18,7 +18,8 @@ def apply(content: Content, settings: Settings) -> list[str]:
 
 def missing_tokens(content: Content, settings: Settings) -> list[dict[str, Any]]:
     """The tokens that transformers adds after it has read the file, in its order."""
-    has = {token["content"]: {name: token[name] for name in _FLAGS} for token in content.get("added_tokens") or []}
+    listed_now = content.get("added_tokens") or []
+    has = {token["content"]: {name: token.get(name, False) for name in _FLAGS} for token in listed_now}
     special = classes.named(settings)
     listed = [token for _, token in sorted(settings.added.items())]
     missing = [

@@ -44,9 +44,9 @@ def _metaspace(content: Content, settings: Settings, *, prefix: bool) -> list[st
     for step in _steps(content.get("pre_tokenizer")):
         if step.get("type") == "Metaspace":
             first = settings.values.get("legacy") is False and settings.facts.template
-            step.pop(KEY, None)
             if before == [True] and prefix:
                 continue  # "first" and "always" are the choice of the file
+            step.pop(KEY, None)
             step["prepend_scheme"] = ("first" if first else "always") if prefix else "never"
     steps = steps_of(content.get("normalizer"))
     prepends = [step for step in steps if step.get("type") == "Prepend"]
@@ -62,9 +62,9 @@ def _metaspace(content: Content, settings: Settings, *, prefix: bool) -> list[st
 
 def _prepends(content: Content) -> bool:
     """Whether a text begins with the mark."""
-    schemes = [
-        step.get("prepend_scheme") for step in _steps(content.get("pre_tokenizer")) if step.get("type") == "Metaspace"
-    ]
+    marked = [step for step in _steps(content.get("pre_tokenizer")) if step.get("type") == "Metaspace"]
+    # before tokenizers 0.16 add_prefix_space was the field
+    schemes = [step.get("prepend_scheme", "always" if step.get(KEY, True) else "never") for step in marked]
     prepended = any(step.get("type") == "Prepend" for step in steps_of(content.get("normalizer")))
     return prepended or any(scheme in ("first", "always") for scheme in schemes)
 
