@@ -1,6 +1,5 @@
 """Special and added tokens that configuration files list and tokenizer.json lacks, or has with other flags."""
 
-import json
 from typing import Any
 
 from posexport.checkpoints.tokenizer import classes
@@ -32,13 +31,17 @@ def missing_tokens(content: Content, settings: Settings) -> list[dict[str, Any]]
 
 
 def _with(content: Content, tokens: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The list of added tokens as the library has it once ``tokens`` are added, with the highest ids."""
-    from tokenizers import AddedToken, Tokenizer
-
-    tokenizer = Tokenizer.from_str(json.dumps(content))
-    tokenizer.add_tokens([AddedToken(**token) for token in tokens])
-    added: list[dict[str, Any]] = json.loads(tokenizer.to_str())["added_tokens"]
-    return added
+    """The added tokens and ``tokens``, numbered as the tokenizers library does: the id of the model, else the next."""
+    stored = content["model"].get("vocab", {})
+    ids = {token: number for number, (token, *_) in enumerate(stored)} if isinstance(stored, list) else stored
+    added = {token["content"]: token for token in content.get("added_tokens") or []}
+    for token in tokens:
+        name = token["content"]
+        number = added[name]["id"] if name in added else ids.get(name)
+        if number is None:
+            number = max(len(ids), max((item["id"] for item in added.values()), default=-1) + 1)
+        added[name] = {"id": number, **token}
+    return sorted(added.values(), key=lambda token: token["id"])
 
 
 SWITCH = Switch((*classes.NAMED, *classes.LISTED, "added_tokens_decoder", "extra_ids"), apply)
