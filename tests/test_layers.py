@@ -76,6 +76,7 @@ WITHOUT_TORCH += [
     ".catalogue.stored",
     ".system.files",
     ".tokenizer",
+    ".checkpoints.tokenizer.make",
     ".engines.batcher",
     ".engines.service",
     ".deploy.write",

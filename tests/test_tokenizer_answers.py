@@ -22,6 +22,8 @@ from posexport import PosexportError
 from posexport.checkpoints.tokenizer import library
 from posexport.checkpoints.tokenizer.make import Model, TokenizerFile, make_tokenizer
 from posexport.checkpoints.tokenizer.sample_texts import sample_pairs, sample_texts
+from posexport.checkpoints.tokenizer.settings import Settings
+from posexport.checkpoints.tokenizer.switches import mistral_regex
 from posexport.runtime.texts import Texts
 
 GOLDEN = json.loads((KEPT / "answers.json").read_text(encoding="utf-8"))
@@ -34,6 +36,7 @@ OF_5 = {
     "xlm-roberta add_prefix_space off",
     "albert do_lower_case off",
     "merges.txt, opt",
+    "deberta-v2 split_by_punct",
 }
 #: where it is transformers 5 that does not follow the folder
 ONLY_OF_4 = {
@@ -209,6 +212,20 @@ def test_the_sample_is_the_same_each_time():
     assert {"", "a", "<s>"} <= set(texts)
     assert max(len(text.split()) for text in texts) >= 1900
     assert len(sample_pairs(texts)) == 20
+
+
+def test_the_pattern_of_mistral():
+    """By hand: transformers asks for more than 100,000 tokens."""
+    content = kept("split-bpe")
+    content["model"]["vocab"] |= {f"word{number}": 1000 + number for number in range(100_001)}
+    values, model = {"fix_mistral_regex": True}, {"model_type": "mistral", "transformers_version": "4.50.0"}
+    for change, changed in (({}, True), ({"model_type": "llama"}, False), ({"transformers_version": "5.1.0"}, False)):
+        other = json.loads(json.dumps(content))
+        mistral_regex.apply(other, Settings("", values, {"fix_mistral_regex": "tokenizer_config.json"}, model | change))
+        steps = other["pre_tokenizer"]["pretokenizers"]
+        assert (steps[0] != content["pre_tokenizer"]["pretokenizers"][0]) == changed
+        assert steps[1:] == content["pre_tokenizer"]["pretokenizers"][1:]
+        Tokenizer.from_str(json.dumps(other))
 
 
 def test_more_tokens_than_the_embedding_has_rows(tmp_path):

@@ -189,6 +189,14 @@ def _deberta_v2(content: Content) -> None:
     content["pre_tokenizer"] = content["pre_tokenizer"]["pretokenizers"][1]
 
 
+def _deberta_v2_5(content: Content) -> None:
+    """With the normalizer of transformers 5."""
+    _deberta_v2(content)
+    blanks = {"type": "Replace", "pattern": {"Regex": r"\s{2,}|[\n\r\t]"}, "content": " "}
+    steps = [blanks, {"type": "NFC"}, {"type": "Strip", "strip_left": False, "strip_right": True}]
+    content["normalizer"] = {"type": "Sequence", "normalizers": steps}
+
+
 def _gemma(content: Content) -> None:
     _rename(content, {"<s>": "<bos>", "</s>": "<eos>"})
     content["normalizer"] = {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}
@@ -410,6 +418,12 @@ SWITCHED: dict[str, Folder] = {
         "albert",
         _named("AlbertTokenizer", {**BERT, "unk_token": "<unk>", "pad_token": "<pad>"}, do_lower_case=False),
         _albert,
+    ),
+    "deberta-v2 split_by_punct": Folder(
+        "unigram",
+        "deberta-v2",
+        _named("DebertaV2Tokenizer", {**BERT, "bos_token": "[CLS]", "eos_token": "[SEP]"}, split_by_punct=True),
+        _deberta_v2_5,
     ),
     "mbart src_lang": Folder("unigram", "mbart", _named("MBartTokenizer", ROBERTA, src_lang="de_DE")),
 }

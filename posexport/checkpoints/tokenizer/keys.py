@@ -20,10 +20,33 @@ _PROVENANCE |= {"use_fast", "from_slow", "files_loaded", "_commit_hash", "transf
 #: of the slow tokenizers in Python, which transformers does not use where there is a tokenizer.json
 _SLOW = {"do_basic_tokenize", "never_split", "sp_model_kwargs", "spaces_between_special_tokens", "errors", "unk_id"}
 _SLOW |= {"word_tokenizer_type", "subword_tokenizer_type", "remove_space", "sp_model", "use_default_system_prompt"}
-_SLOW |= {"legacy_behaviour", "vocab_size", "bos_token_id", "eos_token_id", "pad_token_id", "unk_token_id"}
+_SLOW |= {
+    "vocab_type",
+    "separate_vocabs",
+    "source_lang",
+    "target_lang",
+    "lang_codes",
+    "legacy_behaviour",
+    "vocab_size",
+    "bos_token_id",
+    "eos_token_id",
+    "pad_token_id",
+    "unk_token_id",
+}
 #: arguments of calls, which a call without them does not have
 _CALLS = {"stride", "truncation_strategy", "pad_to_multiple_of", "padding", "truncation", "return_token_type_ids"}
-_CALLS |= {"verbose", "max_seq_length", "wordpieces_prefix", "tgt_lang", "language", "task", "predict_timestamps"}
+_CALLS |= {"suffix_first", "grounded_generation_template", "tool_use_template", "response_schema"}
+_CALLS |= {
+    "response_template",
+    "chat_control_tokens",
+    "verbose",
+    "max_seq_length",
+    "wordpieces_prefix",
+    "tgt_lang",
+    "language",
+    "task",
+    "predict_timestamps",
+}
 _NO_EFFECT = _ELSEWHERE | _PROVENANCE | _SLOW | _CALLS
 #: of pictures and sound inside texts: names of tokens, which are among the added ones
 _NAMES_OF_TOKENS = "_token"
@@ -43,7 +66,7 @@ def remarks(settings: Settings, vocabulary: dict[str, int]) -> list[str]:
         )
     if unknown:
         named = ", ".join(f"{key} in {settings.origins[key]}" for key in unknown[:8])
-        sentences.append(f"not followed: {named}; the tokenizer of the bundle does not depend on it")
+        sentences.append(f"{named}: unknown to posexport, so the tokenizer of the bundle does not follow it")
     return sentences
 
 

@@ -33,6 +33,7 @@ class Settings:
         name: of transformers' tokenizer class, without ``Fast``; empty where no file says it.
         values: by key, the more specific file first.
         origins: key to file.
+        model: config.json.
         added: tokens by id that ``added_tokens_decoder`` or ``added_tokens.json`` list.
         lists_added: whether ``added_tokens_decoder`` is there, so that special_tokens_map.json is not read.
         handed_on: what sentence-transformers hands to ``from_pretrained``; in ``values`` too.
@@ -44,6 +45,7 @@ class Settings:
     name: str
     values: dict[str, Any]
     origins: dict[str, str]
+    model: dict[str, Any] = field(default_factory=dict)
     added: dict[int, dict[str, Any]] = field(default_factory=dict)
     lists_added: bool = False
     handed_on: dict[str, Any] = field(default_factory=dict)
@@ -84,7 +86,7 @@ def read(files: Mapping[str, Path]) -> Settings:
     config = _object(files, CONFIG)
     values, origins = dict(config), dict.fromkeys(config, CONFIG)
     model = _object(files, "config.json")
-    settings = Settings(_class_name(config, model), values, origins)
+    settings = Settings(_class_name(config, model), values, origins, model)
     listed = values.get("added_tokens_decoder")
     if isinstance(listed, dict):
         settings.lists_added = True

@@ -6,7 +6,9 @@ from posexport.checkpoints.tokenizer.switches import (
     case,
     clean_up,
     languages,
+    mistral_regex,
     prefix_space,
+    punctuation,
     sides,
     split_special,
 )
@@ -16,6 +18,8 @@ SWITCHES: tuple[Switch, ...] = (
     added_tokens.SWITCH,
     case.SWITCH,
     prefix_space.SWITCH,
+    punctuation.SWITCH,
+    mistral_regex.SWITCH,
     begin_end.SWITCH,
     languages.SWITCH,
     clean_up.SWITCH,
