@@ -16,7 +16,7 @@ from tokenizers import Tokenizer
 
 import posexport
 from ci.answers.tokenizer_folders.bases import KEPT, kept
-from ci.answers.tokenizer_folders.folders import FOLDERS, SWITCHED
+from ci.answers.tokenizer_folders.folders import FOLDERS, SWITCHED, Folder
 from ci.answers.tokenizer_folders.texts import PAIRS, TEXTS
 from posexport import PosexportError
 from posexport.checkpoints.tokenizer import library
@@ -24,6 +24,7 @@ from posexport.checkpoints.tokenizer.make import Model, TokenizerFile, make_toke
 from posexport.checkpoints.tokenizer.sample_texts import sample_pairs, sample_texts
 from posexport.checkpoints.tokenizer.settings import Settings
 from posexport.checkpoints.tokenizer.switches import mistral_regex
+from posexport.conversion.tokenizer import render
 from posexport.runtime.texts import Texts
 
 GOLDEN = json.loads((KEPT / "answers.json").read_text(encoding="utf-8"))
@@ -203,6 +204,17 @@ def test_a_sentencepiece_model_alone(tmp_path, installed):
     assert result.checked == "compared with transformers 9.9.9"
     assert result.remarks == ["tokenizer.json was made of tokenizer.model by transformers 9.9.9"]
     assert json.loads(result.data)["model"]["type"] == "BPE"
+
+
+def test_a_conversation_has_the_special_tokens_of_the_class(tmp_path):
+    config = {"tokenizer_class": "LlamaTokenizer", "eos_token": {"content": "</end>"}}
+    folder = Folder("mark-bpe", "llama", config).write(tmp_path / "folder")
+    (folder / "chat_template.jinja").write_text("{{ bos_token }}{{ messages[0]['content'] }}{{ eos_token }}")
+    assert render(folder, [{"role": "user", "content": "Hello"}]) == "<s>Hello</end>"
+    (folder / "special_tokens_map.json").write_text('{"bos_token": "<begin>"}')
+    assert render(folder, [{"role": "user", "content": "Hello"}]) == "<begin>Hello</end>"
+    (folder / "chat_template.jinja").unlink()
+    assert render(folder, []) is None
 
 
 def test_the_sample_is_the_same_each_time():
