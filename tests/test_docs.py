@@ -50,6 +50,7 @@ NOT_RUN = {
     "generation.md": 1,
     "parity.md": 1,
     "performance.md": 2,
+    "pictures-and-sound.md": 3,
 }
 
 

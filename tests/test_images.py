@@ -42,6 +42,14 @@ def test_equal_to_the_library(name: str, tmp_path: Path) -> None:
             assert made.same(ours, theirs), (form, picture, ours, theirs)
 
 
+def test_near_to_torchvision(tmp_path: Path) -> None:
+    """DINOv3 resizes real numbers, which transformers does with torchvision alone."""
+    for number, row in enumerate(json.loads((made.PICTURES / "dinov3.json").read_text())):
+        ours = opened(tmp_path / str(number), row["settings"])(made.PICTURES / row["picture"])["pixel_values"]
+        assert ours.dtype == np.float32
+        assert np.abs(ours - np.array(row["pixel_values"])).max() < 1e-5
+
+
 def test_the_golden_answers_differ_from_each_other() -> None:
     """A processor that ignored a setting would give another one's answers."""
     hashes = [entry["answers"]["file"]["colour.png"]["pixel_values"]["sha256"] for entry in GOLDEN.values()]
@@ -117,6 +125,7 @@ def test_where_settings_stand(tmp_path: Path) -> None:
         ({**VIT, "image_std": [1.0, 0.0, 1.0]}, "image_std holds 0"),
         ({"image_processor_type": "ConvNextImageProcessor", "size": [8, 8]}, "ConvNextImageProcessor resizes by short"),
         ({"image_processor_type": "ConvNextImageProcessor", "crop_pct": 0}, "crop_pct is 0"),
+        ({"image_processor_type": "Gemma3ImageProcessor", "do_pan_and_scan": True}, "do_pan_and_scan is true"),
         ({"image_processor_type": "Qwen2VLImageProcessor", "merge_size": 0}, "merge_size is 0; it must be at least 1"),
     ],
 )
@@ -184,13 +193,14 @@ def test_remarks(tmp_path: Path) -> None:
         file.write_text(json.dumps(settings))
         return preparation.remarks({file.name: file})
 
+    usual = {"image_processor_type": "BeitImageProcessor", "size": 8, "do_center_crop": False}
     silent = {"processor_class": "X", "do_reduce_labels": True, "do_pad": False, "data_format": "channels_first"}
-    assert said({"image_processor_type": "BeitImageProcessor", "size": 8, **silent}) == []
+    assert said({**usual, **silent}) == []
     assert said({"feature_extractor_type": "ViTFeatureExtractor", "size": 8}) == []
     assert preparation.remarks({}) == []
     assert said({"feature_extractor_type": "Wav2Vec2FeatureExtractor", "sampling_rate": 16000}) == []
     beit = {
-        "image_processor_type": "BeitImageProcessor",
+        **usual,
         "do_pad": True,
         "brightness": 2,
         "data_format": "channels_last",
@@ -201,6 +211,10 @@ def test_remarks(tmp_path: Path) -> None:
         "preprocessor_config.json says data_format = 'channels_last'; the graph takes channels_first, and pictures are "
         "given so",
     ]
+    (sentence,) = said({"image_processor_type": "PvtImageProcessor", "size": 8})
+    assert sentence == (
+        "preprocessor_config.json does not say resample; transformers 4.57 takes 2 and 5.24, which is followed, 3"
+    )
     (sentence,) = said({"image_processor_type": "SamImageProcessor"})
     assert sentence.startswith(
         "pictures cannot be prepared by this bundle, it runs arrays: preprocessor_config.json names Sam"

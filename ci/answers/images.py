@@ -3,6 +3,7 @@
 import hashlib
 import json
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -142,6 +143,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "crop_size": {"height": 20, "width": 20},
         "do_pad": True,
     },
+    "gemma3": {"image_processor_type": "Gemma3ImageProcessorFast", "size": {"height": 21, "width": 19}},
     "qwen2-vl": {
         "image_processor_type": "Qwen2VLImageProcessor",
         "min_pixels": 900,
@@ -257,6 +259,44 @@ def ours(folder: Path) -> Callable[[Any], Any]:
     return processor
 
 
+def dinov3(into: Path, work: Path) -> None:
+    """``pixel_values`` of DINOv3's processor, which transformers has with torchvision alone."""
+    from transformers import AutoImageProcessor
+    from transformers.image_utils import load_image
+
+    rows = []
+    for settings in (
+        {"size": {"height": 7, "width": 6}},
+        {"size": 5, "resample": 3, "do_center_crop": True, "crop_size": 4},
+    ):
+        settings = {"image_processor_type": "DINOv3ViTImageProcessorFast", **settings}
+        processor = AutoImageProcessor.from_pretrained(written(settings, work / "dinov3"))
+        for name in ("colour.png", "turned.jpg"):
+            pixels = processor(load_image(str(PICTURES / name)), return_tensors="np")["pixel_values"]
+            rows.append(
+                {"settings": settings, "picture": name, "pixel_values": np.round(np.asarray(pixels), 6).tolist()}
+            )
+    (into / "dinov3.json").write_text(json.dumps(rows, separators=(",", ":")) + "\n")
+
+
+#: why transformers 4 answers otherwise, by the settings or the form; transformers 5 is followed
+OLDER = {
+    "vit-fast": "resizes ViT's pictures to height and width alone",
+    "vit-longest": "resizes ViT's pictures to height and width alone",
+    "vit-max": "resizes ViT's pictures to height and width alone",
+    "vit-padded": "resizes ViT's pictures to height and width alone, and ignores do_pad",
+    "convnext": "has another default of resample; a remark says so",
+    "convnext-pct": "has another default of resample; a remark says so",
+    "pvt": "has another default of resample; a remark says so",
+    "efficientnet": "has another default of resample; a remark says so",
+    "efficientnet-crop": "has another default of resample; a remark says so",
+    "qwen2-vl-size": "does not read size where min_pixels is missing",
+    "file": "drops the alpha channel where transformers 5 lays pictures on white",
+    "PIL": "drops the alpha channel where transformers 5 lays pictures on white, or refuses modes that it takes",
+    "array RGBA": "refuses arrays with an alpha channel",
+}
+
+
 def cases(work: Path) -> Iterator[Case]:
     import transformers
 
@@ -274,7 +314,13 @@ def cases(work: Path) -> Iterator[Case]:
                 ours={path: pair[0] for path, pair in shown.items()},
                 theirs={path: pair[1] for path, pair in shown.items()},
                 equal=not wrong,
+                remark=_remark(name, form, transformers.__version__) if wrong else "",
             )
+
+
+def _remark(name: str, form: str, installed: str) -> str:
+    reason = OLDER.get(name, OLDER.get(form)) if installed.startswith("4.") else None
+    return f"transformers {installed} {reason}" if reason else ""
 
 
 def golden(into: Path, work: Path) -> None:
@@ -296,4 +342,7 @@ if __name__ == "__main__":
     import tempfile
 
     with tempfile.TemporaryDirectory() as temporary:
-        golden(PICTURES, Path(temporary))
+        if find_spec("torchvision"):
+            dinov3(PICTURES, Path(temporary))
+        else:
+            golden(PICTURES, Path(temporary))

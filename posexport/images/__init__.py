@@ -20,10 +20,10 @@ __all__ = ["open_processor", "remarks"]
 
 
 def open_processor(directory: Path, manifest: Manifest) -> Callable[..., dict[str, NDArray[Any]]]:
-    """``processor(images, **settings)`` of a bundle: the arrays that its graph takes, such as ``pixel_values``.
+    """``processor(images, **settings)`` of a bundle: the inputs of its graph: ``pixel_values``.
 
-    ``images``: one picture or a list of them (`posexport.images.pictures`). ``settings``: those of
-    preprocessor_config.json by name, in place of the file's.
+    ``images``: one picture or a list of them (`posexport.images.pictures`). ``settings``: names of
+    preprocessor_config.json with other values for this call.
 
     Raises:
         PosexportError: a bundle without preprocessor_config.json, a processor that is not known, settings that

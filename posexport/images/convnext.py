@@ -1,9 +1,12 @@
 """ConvNeXT's image processor: small pictures are resized to more than needed, then cut."""
 
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
 from posexport.errors import PosexportError
 from posexport.images import operations, processor
 from posexport.images.pictures import Picture
-from posexport.images.processor import BICUBIC, Channels, ImageProcessor, default_size
+from posexport.images.processor import BICUBIC, BILINEAR, Channels, ImageProcessor, default_size
 from posexport.images.sizes import SizeSetting, by_shortest_edge
 
 #: from this edge on, pictures are stretched to a square and nothing is cut
@@ -14,6 +17,7 @@ class ConvNextImageProcessor(ImageProcessor, frozen=True, kw_only=True):
     """Of convnext, resnet, regnet and others; ``crop_pct``: the part of the resized picture that is kept."""
 
     UNREAD = frozenset({"do_pad", "pad_size"})
+    OLDER_DEFAULTS: ClassVar[Mapping[str, Any]] = {"resample": BILINEAR}
 
     do_resize: bool | None = True
     size: SizeSetting | None = default_size(shortest_edge=_WHOLE)

@@ -1,8 +1,11 @@
 """EfficientNet's image processor: rescaled to -1 ... 1 on demand, and divided by image_std twice."""
 
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
 from posexport.images import operations, processor
 from posexport.images.pictures import Picture
-from posexport.images.processor import BICUBIC, Channels, ImageProcessor, default_size
+from posexport.images.processor import BICUBIC, NEAREST, Channels, ImageProcessor, default_size
 from posexport.images.sizes import SizeSetting
 
 
@@ -13,6 +16,7 @@ class EfficientNetImageProcessor(ImageProcessor, frozen=True, kw_only=True):
     """
 
     UNREAD = frozenset({"do_pad", "pad_size"})
+    OLDER_DEFAULTS: ClassVar[Mapping[str, Any]] = {"resample": NEAREST}
 
     do_resize: bool | None = True
     size: SizeSetting | None = default_size(height=346, width=346)

@@ -10,12 +10,12 @@ from posexport.images.processor import ImageProcessor
 from posexport.images.registry import BY_MODEL_TYPE, PROCESSORS
 
 PROCESSOR, PREPROCESSOR, CONFIG = "processor_config.json", "preprocessor_config.json", "config.json"
-#: what is read of a folder: where an image processor's settings stand, and the model type
+#: files with the settings of an image processor, and the one with the model type
 FILES = (PROCESSOR, PREPROCESSOR, CONFIG)
 _TYPE, _OLDER_TYPE = "image_processor_type", "feature_extractor_type"
 #: settings that no feature extractor of sound has
 _OF_PICTURES = {"do_resize", "do_rescale", "do_center_crop", "do_convert_rgb", "size", "image_mean", "image_std"}
-#: names of classes, of models and of what a call returns, and settings of the torchvision backend
+#: names of classes, and settings of outputs and of the torchvision backend
 _WITHOUT_EFFECT = {
     _TYPE,
     _OLDER_TYPE,
@@ -36,16 +36,16 @@ def read_processor(contents: Mapping[str, bytes], folder: str) -> ImageProcessor
     """The processor that the files of a folder describe; None where they describe none.
 
     Args:
-        contents: by name, those of `FILES` that the folder has.
+        contents: the bytes of the folder's `FILES`, by name.
         folder: what errors call it; "": the files alone are named.
 
     Raises:
         PosexportError: a file that is no JSON, a class that is not known, settings that are wrong or contradict.
     """
-    found = _settings(contents, folder)
-    if found is None:
+    described = _settings(contents, folder)
+    if described is None:
         return None
-    file, settings = found
+    file, settings = described
     place = str(Path(folder, file))
     name = _class_name(settings, contents, folder)
     if name not in PROCESSORS:
@@ -59,23 +59,28 @@ def read_processor(contents: Mapping[str, bytes], folder: str) -> ImageProcessor
 
 
 def remarks(files: Mapping[str, Path]) -> list[str]:
-    """Sentences for what a checkpoint's ``files`` (paths by name) say about pictures and no processor follows.
+    """Sentences for settings of pictures in a checkpoint's ``files`` (paths by name) that no processor follows.
 
     None for files that describe no image processor.
     """
     contents = {name: files[name].read_bytes() for name in FILES if name in files}
     try:
         processor = read_processor(contents, "")
-        found = _settings(contents, "")
+        described = _settings(contents, "")
     except PosexportError as err:
         return [f"pictures cannot be prepared by this bundle, it runs arrays: {err}"]
-    if processor is None or found is None:
+    if processor is None or described is None:
         return []
-    file, settings = found
+    file, settings = described
     kind = type(processor)
     silent = _WITHOUT_EFFECT | kind.WITHOUT_EFFECT
     followed = set(kind.__struct_fields__) - kind.UNREAD
-    said = []
+    said = [
+        f"{file} does not say {key}; transformers 4.57 takes {_short(older)} and 5.24, which is followed, "
+        f"{_short(getattr(kind(), key))}"
+        for key, older in kind.OLDER_DEFAULTS.items()
+        if settings.get(key) is None
+    ]
     for key, value in settings.items():
         if key in silent or key in followed or not value or _is_default(kind, key, value):
             continue
@@ -104,7 +109,7 @@ def _short(value: Any) -> str:
 
 
 def _settings(contents: Mapping[str, bytes], folder: str) -> tuple[str, dict[str, Any]] | None:
-    """The file that describes the image processor, and what it says; processor_config.json goes first."""
+    """The file that describes the image processor, and its content; processor_config.json has priority."""
     nested = _object(contents, PROCESSOR, folder).get("image_processor")
     if isinstance(nested, dict):
         return PROCESSOR, nested

@@ -8,7 +8,7 @@ from posexport.images.sizes import by_shortest_edge
 
 
 class LevitImageProcessor(CLIPImageProcessor, frozen=True, kw_only=True):
-    """Of levit."""
+    """Defaults of levit."""
 
     do_convert_rgb: bool | None = None
     image_mean: Channels | None = processor.IMAGENET_DEFAULT_MEAN

@@ -13,7 +13,7 @@ from posexport.images.processor import stacked
 
 
 class LlavaImageProcessor(CLIPImageProcessor, frozen=True, kw_only=True):
-    """Of llava."""
+    """Defaults of llava."""
 
     UNREAD = frozenset({"pad_size"})
 

@@ -27,6 +27,14 @@ def resize(picture: Picture, height: int, width: int, resample: int) -> Picture:
     return rescale(resized, 1 / 255) if scaled else resized
 
 
+def resize_floats(picture: Picture, height: int, width: int, resample: int) -> Picture:
+    """``picture`` of real numbers with other edges, by Pillow on 32 bits, as float32."""
+    from PIL import Image
+
+    channels = [Image.fromarray(np.ascontiguousarray(channel, dtype=np.float32)) for channel in picture]
+    return np.stack([np.array(each.resize((width, height), resample=Image.Resampling(resample))) for each in channels])
+
+
 def _is_scaled(picture: Picture) -> bool:
     """Whether values are from 0 to 1 and not integers from 0 to 255."""
     if picture.dtype == np.uint8:
@@ -49,7 +57,7 @@ def center_crop(picture: Picture, height: int, width: int) -> Picture:
     cut = []
     for edge, needed in zip(edges, (height, width), strict=True):
         start = (edge - needed) // 2
-        # a smaller picture stands in the middle of zeros, one nearer to the end where they do not halve
+        # a smaller picture is in the middle of zeros, one nearer to the end where they do not halve
         pad = max(0, ceil((needed - edge) / 2))
         cut.append((start + pad, pad))
     (top, top_pad), (left, left_pad) = cut

@@ -1,8 +1,8 @@
 """Pictures in every form as arrays [C, H, W]: files, bytes, ``PIL.Image`` and arrays.
 
 As in transformers 5, a file or its bytes are turned upright (EXIF) and made RGB, by dropping an alpha channel; a
-``PIL.Image`` and an array are taken as they are, and made RGB only where ``do_convert_rgb`` says so, by laying what is
-transparent on white (transformers 4 drops the alpha channel there too).
+``PIL.Image`` and an array stay as they are, and made RGB only where ``do_convert_rgb`` says so, by compositing on a
+white background (transformers 4 drops the alpha channel there too).
 """
 
 import base64
@@ -85,7 +85,7 @@ def _source(text: str) -> tuple[str, Any]:
         if path.is_file():
             return text, path
         reason = "is a folder; give its files one by one" if path.is_dir() else "does not exist"
-    except (OSError, ValueError) as err:  # such as a name that is too long
+    except (OSError, ValueError) as err:  # a name that is too long, for one
         reason = f"is no path: {err}"
     raise PosexportError(f"the picture {text[:200]} {reason}")
 

@@ -1,6 +1,7 @@
 """Image processors of transformers that differ by their defaults alone."""
 
-from typing import ClassVar
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 from posexport.images import processor
 from posexport.images.processor import BICUBIC, BILINEAR, Channels, ImageProcessor, default_size
@@ -8,7 +9,7 @@ from posexport.images.sizes import SizeSetting
 
 
 class ViTImageProcessor(ImageProcessor, frozen=True, kw_only=True):
-    """Of vit, swin, swinv2 and others."""
+    """Defaults of vit, swin, swinv2 and others."""
 
     do_resize: bool | None = True
     size: SizeSetting | None = default_size(height=224, width=224)
@@ -19,7 +20,9 @@ class ViTImageProcessor(ImageProcessor, frozen=True, kw_only=True):
 
 
 class PvtImageProcessor(ViTImageProcessor, frozen=True, kw_only=True):
-    """Of pvt and pvt_v2."""
+    """Defaults of pvt and pvt_v2."""
+
+    OLDER_DEFAULTS: ClassVar[Mapping[str, Any]] = {"resample": BILINEAR}
 
     resample: int | None = BICUBIC
     image_mean: Channels | None = processor.IMAGENET_DEFAULT_MEAN
@@ -27,7 +30,7 @@ class PvtImageProcessor(ViTImageProcessor, frozen=True, kw_only=True):
 
 
 class DeiTImageProcessor(ViTImageProcessor, frozen=True, kw_only=True):
-    """Of deit."""
+    """Defaults of deit."""
 
     resample: int | None = BICUBIC
     size: SizeSetting | None = default_size(height=256, width=256)
@@ -36,10 +39,11 @@ class DeiTImageProcessor(ViTImageProcessor, frozen=True, kw_only=True):
 
 
 class BeitImageProcessor(ViTImageProcessor, frozen=True, kw_only=True):
-    """Of beit and data2vec-vision. ``do_reduce_labels`` is for the maps of segmentation, in training."""
+    """Defaults of beit and data2vec-vision. ``do_reduce_labels`` is for the maps of segmentation, in training."""
 
     UNREAD: ClassVar[frozenset[str]] = frozenset({"do_pad", "pad_size"})
     WITHOUT_EFFECT: ClassVar[frozenset[str]] = frozenset({"do_reduce_labels", "reduce_labels"})
+    OLDER_DEFAULTS: ClassVar[Mapping[str, Any]] = {"size": {"height": 256, "width": 256}, "do_center_crop": True}
 
     resample: int | None = BICUBIC
     do_center_crop: bool | None = False
@@ -47,7 +51,7 @@ class BeitImageProcessor(ViTImageProcessor, frozen=True, kw_only=True):
 
 
 class SegformerImageProcessor(ViTImageProcessor, frozen=True, kw_only=True):
-    """Of segformer. ``do_reduce_labels`` is for the maps of segmentation, in training."""
+    """Defaults of segformer. ``do_reduce_labels`` is for the maps of segmentation, in training."""
 
     UNREAD: ClassVar[frozenset[str]] = frozenset({"do_center_crop", "crop_size", "do_pad", "pad_size"})
     WITHOUT_EFFECT: ClassVar[frozenset[str]] = frozenset({"do_reduce_labels", "reduce_labels"})
@@ -59,7 +63,7 @@ class SegformerImageProcessor(ViTImageProcessor, frozen=True, kw_only=True):
 
 
 class CLIPImageProcessor(ImageProcessor, frozen=True, kw_only=True):
-    """Of clip and others."""
+    """Defaults of clip and others."""
 
     do_convert_rgb: bool | None = True
     do_resize: bool | None = True
@@ -75,15 +79,15 @@ class CLIPImageProcessor(ImageProcessor, frozen=True, kw_only=True):
 
 
 class ChineseCLIPImageProcessor(CLIPImageProcessor, frozen=True, kw_only=True):
-    """Of chinese_clip."""
+    """Defaults of chinese_clip."""
 
 
 class BitImageProcessor(CLIPImageProcessor, frozen=True, kw_only=True):
-    """Of bit, dinov2, hiera and others."""
+    """Defaults of bit, dinov2, hiera and others."""
 
 
 class BlipImageProcessor(ImageProcessor, frozen=True, kw_only=True):
-    """Of blip."""
+    """Defaults of blip."""
 
     do_convert_rgb: bool | None = True
     do_resize: bool | None = True
@@ -96,7 +100,7 @@ class BlipImageProcessor(ImageProcessor, frozen=True, kw_only=True):
 
 
 class SiglipImageProcessor(BlipImageProcessor, frozen=True, kw_only=True):
-    """Of siglip, gemma3's vision towers and others."""
+    """Defaults of siglip, gemma3's vision towers and others."""
 
     size: SizeSetting | None = default_size(height=224, width=224)
     default_to_square: bool | None = False

@@ -25,7 +25,7 @@ CALL = "the settings given"
 
 
 def default_size(**edges: int) -> Any:
-    """The default of a size: a dictionary that each processor gets anew."""
+    """The default of a size: a new dictionary for every processor."""
     return msgspec.field(default_factory=lambda: dict(edges))
 
 
@@ -40,6 +40,8 @@ class ImageProcessor(msgspec.Struct, frozen=True, kw_only=True):
     UNREAD: ClassVar[frozenset[str]] = frozenset()
     #: further settings of the class that change nothing for pictures
     WITHOUT_EFFECT: ClassVar[frozenset[str]] = frozenset()
+    #: defaults of transformers 4.57 where those of 5.24, which are followed, differ
+    OLDER_DEFAULTS: ClassVar[Mapping[str, Any]] = {}
 
     do_convert_rgb: bool | None = None
     do_resize: bool | None = None
@@ -78,13 +80,17 @@ class ImageProcessor(msgspec.Struct, frozen=True, kw_only=True):
         return self.normalized(picture)
 
     def resize(self, picture: Picture) -> Picture:
-        """``picture`` at `size`."""
+        """``picture`` resized to `size`."""
         return self.resized_to(picture, resized(picture.shape, self.sizes("size")))
 
     def resized_to(self, picture: Picture, edges: tuple[int, int]) -> Picture:
         """``picture`` with height and width ``edges``, by the filter of `resample`."""
-        resample = BILINEAR if self.resample is None else self.resample
-        return operations.resize(picture, *edges, resample)
+        return operations.resize(picture, *edges, self.filter)
+
+    @property
+    def filter(self) -> int:
+        """Pillow's number of the filter for resizing."""
+        return BILINEAR if self.resample is None else self.resample
 
     def center_crop(self, picture: Picture) -> Picture:
         """The middle of ``picture``, as large as `crop_size`."""
@@ -125,18 +131,18 @@ class ImageProcessor(msgspec.Struct, frozen=True, kw_only=True):
             )
         current = {name: getattr(self, name) for name in self.__struct_fields__}
         try:
-            made = msgspec.convert({**current, **self.completed(settings)}, type(self))
+            changed = msgspec.convert({**current, **self.completed(settings)}, type(self))
         except msgspec.ValidationError as err:
             raise PosexportError(f"a setting of pictures in {origin} is wrong: {err}") from None
-        made.check()
-        return made
+        changed.check()
+        return changed
 
     def completed(self, settings: Mapping[str, Any]) -> Mapping[str, Any]:
         """``settings`` with what names of older versions mean."""
         return settings
 
     def check(self) -> None:
-        """Raise PosexportError where a step is asked for that has no settings, or has settings that contradict."""
+        """Raise PosexportError for a step without the settings that it needs, or with contradicting ones."""
         needed = {
             "do_resize": ("size", "resample"),
             "do_center_crop": ("crop_size",),

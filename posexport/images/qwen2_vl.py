@@ -23,7 +23,7 @@ class Qwen2VLImageProcessor(ImageProcessor, frozen=True, kw_only=True):
     ``size``: the least and the most pixels of a resized picture, as ``shortest_edge`` and ``longest_edge``;
     ``min_pixels`` and ``max_pixels`` are older names of them. ``patch_size``: edge of a patch in pixels;
     ``temporal_patch_size``: frames of a patch, all of them the picture; ``merge_size``: patches along each edge that
-    become one token, which stand together.
+    become one token, which are neighbours.
     """
 
     UNREAD = frozenset({"do_center_crop", "crop_size", "do_pad", "pad_size"})
@@ -50,8 +50,8 @@ class Qwen2VLImageProcessor(ImageProcessor, frozen=True, kw_only=True):
         size = settings.get("size", self.size)
         if not bounds or not isinstance(size, Mapping):
             return settings
-        kept = {name: edge for name, edge in size.items() if name not in ("min_pixels", "max_pixels")}
-        return {**settings, "size": {**kept, **bounds}}
+        edges_in_size = {name: edge for name, edge in size.items() if name not in ("min_pixels", "max_pixels")}
+        return {**settings, "size": {**edges_in_size, **bounds}}
 
     def arrays(self, pictures: Sequence[Picture]) -> dict[str, NDArray[Any]]:
         """``pixel_values`` [patches, values] of all pictures, and ``image_grid_thw`` [pictures, 3]."""

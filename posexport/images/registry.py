@@ -1,6 +1,6 @@
 """Image processors by the names of transformers' classes: one line each. And the class of a model type."""
 
-from posexport.images import convnext, efficientnet, levit, llava, plain, poolformer, qwen2_vl
+from posexport.images import convnext, dinov3, efficientnet, gemma3, levit, llava, plain, poolformer, qwen2_vl
 from posexport.images.processor import ImageProcessor
 
 _CLASSES: tuple[type[ImageProcessor], ...] = (
@@ -15,7 +15,9 @@ _CLASSES: tuple[type[ImageProcessor], ...] = (
     plain.SiglipImageProcessor,
     plain.ViTImageProcessor,
     convnext.ConvNextImageProcessor,
+    dinov3.DINOv3ViTImageProcessor,
     efficientnet.EfficientNetImageProcessor,
+    gemma3.Gemma3ImageProcessor,
     levit.LevitImageProcessor,
     llava.LlavaImageProcessor,
     poolformer.PoolFormerImageProcessor,
@@ -45,8 +47,10 @@ BY_MODEL_TYPE = {
     "deit": "DeiTImageProcessor",
     "dinat": "ViTImageProcessor",
     "dinov2": "BitImageProcessor",
+    "dinov3_vit": "DINOv3ViTImageProcessor",
     "efficientnet": "EfficientNetImageProcessor",
     "focalnet": "BitImageProcessor",
+    "gemma3": "Gemma3ImageProcessor",
     "groupvit": "CLIPImageProcessor",
     "hiera": "BitImageProcessor",
     "ijepa": "ViTImageProcessor",

@@ -29,7 +29,7 @@ class ImageFeatureExtraction(ImagePipeline):
             items: pictures.
             batches: of calls.
             pool: the pooled vector, of a model that has one.
-            return_tensors: NumPy arrays in the place of lists.
+            return_tensors: NumPy arrays instead of lists.
             image_processor_kwargs: settings of the image processor, in place of the bundle's.
         """
         names = [spec.name for spec in self.session.outputs]

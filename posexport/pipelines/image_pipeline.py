@@ -14,9 +14,9 @@ from posexport.runtime.preparation import open_processor
 
 
 class ImagePipeline(Pipeline):
-    """A task whose inputs are pictures: paths, bytes of files, ``PIL.Image`` or arrays.
+    """A task about pictures: paths, bytes of files, ``PIL.Image`` or arrays.
 
-    As in transformers, a ``PIL.Image`` is turned upright and made RGB, as a file is; an array is taken as it is.
+    As in transformers, a ``PIL.Image`` is turned upright and made RGB, as a file is; an array stays as it is.
     """
 
     def setup(self) -> None:

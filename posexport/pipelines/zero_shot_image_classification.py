@@ -62,7 +62,7 @@ class ZeroShotImageClassification(ImagePipeline, TextPipeline):
             items: pictures.
             batches: of calls.
             candidate_labels: a list of texts.
-            hypothesis_template: with ``{}`` where the label goes; ``"{}"`` for labels that are sentences.
+            hypothesis_template: with ``{}`` in the label's place; ``"{}"`` for labels that are sentences.
         """
         labels = _labels(candidate_labels)
         feeds = self._feeds([_sentence(hypothesis_template, label) for label in labels])
@@ -77,20 +77,20 @@ class ZeroShotImageClassification(ImagePipeline, TextPipeline):
         """Token ids and mask of ``sentences``; SigLIP's are cut and padded to `SIGLIP_LENGTH`."""
         if not self._siglip:
             return dict(self.texts.padded(self.encoded(sentences)))
-        rows = self.encoded(sentences, truncation=True, max_length=SIGLIP_LENGTH)
-        for row in rows:
-            self._pad(row)
-        feeds: dict[str, NDArray[Any]] = dict(self.texts.padded(rows))
+        encodings = self.encoded(sentences, truncation=True, max_length=SIGLIP_LENGTH)
+        for encoding in encodings:
+            self._pad(encoding)
+        feeds: dict[str, NDArray[Any]] = dict(self.texts.padded(encodings))
         if MASK in feeds and not self._has_mask():
             feeds[MASK] = np.ones_like(feeds[MASK])
         return feeds
 
-    def _pad(self, row: "Encoding") -> None:
+    def _pad(self, encoding: "Encoding") -> None:
         side = "right" if self.texts.start(SIGLIP_LENGTH, 1) == 0 else "left"
-        row.pad(SIGLIP_LENGTH, direction=side, pad_id=self.special_id("pad_token") or 0)
+        encoding.pad(SIGLIP_LENGTH, direction=side, pad_id=self.special_id("pad_token") or 0)
 
     def _has_mask(self) -> bool:
-        """Whether the tokenizer gives a mask; those of published SigLIPs give none, so that padding is attended to."""
+        """Whether the tokenizer gives a mask; without one, as of published SigLIPs, padding is attended to."""
         names = self.files.tokenizer_config.get("model_input_names")
         return MASK in names if isinstance(names, list) else True
 
