@@ -65,6 +65,8 @@ PLACES = {
     "posexport/sources": SOURCES,
     "posexport/runtime/cache.py": ("test_generate", "test_steps", "test_chain"),
     "posexport/runtime/sampling.py": ("test_sampling", "test_generate"),
+    "posexport/runtime/beams.py": ("test_generation_answers", "test_generation_options"),
+    "posexport/runtime/logits": ("test_generation_answers", "test_sampling"),
 }
 #: a part of a file's path -> the tests that notice before those of its place
 NEAREST = {

@@ -16,6 +16,7 @@ from posexport.bundle.read import read
 from posexport.bundle.write import seal
 from posexport.cli import group
 from posexport.errors import PosexportError
+from posexport.runtime.cache import Cache, GatherRows
 from posexport.runtime.generation_config import GenerationConfig
 from posexport.runtime.generation_file import Stated, remarks
 from posexport.runtime.logits.token_rows import NONE, TokenRows
@@ -320,6 +321,37 @@ def test_rows_of_ids_grow_and_are_gathered() -> None:
     assert rows.ids_BS.tolist() == [[NONE, NONE, 8, 2, 3], [NONE, NONE, 8, 2, 4], [5, 6, 7, 1, 9]]
     assert rows.new_BN.tolist() == [[2, 3], [2, 4], [1, 9]]
     assert (rows.lengths_B.tolist(), rows.most_B.tolist(), rows.prompt_B.tolist()) == ([3, 3, 5], [9, 9, 6], [1, 1, 0])
+
+
+@pytest.mark.parametrize("shape", [(3, 2, 4, 5), (3, 7), (2, 3, 4)])
+def test_rows_are_gathered_where_they_are(shape: tuple[int, ...]) -> None:
+    from onnxruntime import OrtValue
+
+    array, axis = np.random.default_rng(0).standard_normal(shape).astype(np.float32), shape.index(3)
+    index = np.array([2, 0, 0, 1])
+    gathered = GatherRows("cpu", "float", axis)(OrtValue.ortvalue_from_numpy(array), index, "cpu")
+    np.testing.assert_array_equal(gathered.numpy(), np.take(array, index, axis))
+
+
+def test_a_shared_encoder_is_gathered_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beams of one prompt have the same keys and values of the encoder."""
+    posexport.convert(str(GOLDEN / "t5-forconditionalgeneration"), tmp_path / "t5", verify=False, precision="fp32")
+    session = posexport.load(tmp_path / "t5", threads=1)
+    gathered: list[int] = []
+    plain = Cache._gathered
+
+    def noted(self: Cache, value: Any, index: Any, axis: int) -> Any:
+        gathered.append(len(value.shape()) and int(any(value is each for each in self._fixed.values())))
+        return plain(self, value, index, axis)
+
+    monkeypatch.setattr(Cache, "_gathered", noted)
+    options: dict[str, Any] = {"num_beams": 3, "max_new_tokens": 8, "eos_token_id": []}
+    made = session.generate([*PROMPTS], **options)
+    assert len({tuple(one.tokens) for one in made.completions}) == 2
+    fixed, per_step = sum(gathered), len(gathered) - sum(gathered)
+    assert 0 < fixed < per_step
+    layers = len(session._chain.links[-1].inputs)
+    assert fixed <= layers, "for all steps together"
 
 
 # -- Whisper ---------------------------------------------------------------------------------------

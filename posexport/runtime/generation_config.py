@@ -34,10 +34,8 @@ TOP_K = 50
 class GenerationConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Options of generation, with transformers' names and meanings.
 
-    None: as the bundle's ``generation_config.json`` says, else transformers' default; of ``max_new_tokens`` 64.
-
-    Attributes:
-        OPTIONS
+    None: as the bundle's ``generation_config.json`` says, else transformers' default; of ``max_new_tokens`` 64. What
+    each does: ``help(posexport.GenerationConfig)``, ``posexport generate --help``.
 
     Examples:
         >>> import posexport
@@ -370,6 +368,7 @@ def _several(kind: Any) -> str:
     return {int: "a list of token ids", str: "a list of texts"}.get(inner, "a list of numbers")
 
 
+_ATTRIBUTES = (f"{name}: {each.about.python or each.about.help}" for name, each in _OPTIONS.items())
 GenerationConfig.__doc__ = (GenerationConfig.__doc__ or "").replace(
-    "OPTIONS", "\n        ".join(f"{name}: {each.about.python or each.about.help}" for name, each in _OPTIONS.items())
+    "    Examples:", "\n        ".join(["    Attributes:", *_ATTRIBUTES]) + "\n\n    Examples:"
 )
