@@ -113,7 +113,7 @@ class QuestionAnswering(TextPipeline):
         stride = min(length // 2, 128) if doc_stride is None else doc_stride
         if stride > length:
             raise PosexportError(f"doc_stride ({stride}) is larger than max_seq_len ({length}); give a smaller one")
-        first = self.files.tokenizer_config.get("padding_side", "right") == "right"
+        first = self.texts.padding_side == "right"
         rows = self.encoded(
             [(each.question, each.context) if first else (each.context, each.question) for each in examples],
             truncation="only_second" if first else "only_first",

@@ -76,7 +76,7 @@ class TextPipeline(Pipeline):
                 f"the tokenizer cannot cut to {limit} tokens ({strategy}) with a stride of {stride}: {err}"
             ) from err
         self._check_lengths(rows)
-        return list(rows)
+        return self.texts.checked(rows)
 
     def cut_at(self, max_length: int | None) -> int | None:
         """Tokens at which truncation cuts: the smallest of what is asked, the tokenizer's and the model's limits."""
@@ -182,8 +182,9 @@ class TextPipeline(Pipeline):
         def made(limit: int | None, strategy: str, stride: int) -> "Tokenizer":
             tokenizer = self.texts.fresh()
             if limit is not None:
-                side = self.files.tokenizer_config.get("truncation_side", "right")
-                tokenizer.enable_truncation(limit, stride=stride, strategy=strategy, direction=side)
+                tokenizer.enable_truncation(
+                    limit, stride=stride, strategy=strategy, direction=self.texts.truncation_side
+                )
             return tokenizer
 
         return made

@@ -95,7 +95,7 @@ class Texts:
         self._whole = self._prepared(_tokenizer(directory, data))
         self._rows = rows_of(manifest, self._whole)
         self._padding_id = self._find_padding_id()
-        self._padding_side, self._truncation_side = self._find_sides()
+        self.padding_side, self.truncation_side = self._find_sides()
         self._whole.no_padding()
         self._whole.no_truncation()
         self._cut = self._whole
@@ -117,7 +117,7 @@ class Texts:
         """The tokenizer, cutting texts to ``limit`` tokens."""
         tokenizer = self._prepared(self._read())
         tokenizer.no_padding()
-        tokenizer.enable_truncation(limit, direction=self._truncation_side)
+        tokenizer.enable_truncation(limit, direction=self.truncation_side)
         return tokenizer
 
     def _prepared(self, tokenizer: "Tokenizer") -> "Tokenizer":
@@ -125,6 +125,8 @@ class Texts:
         from tokenizers.normalizers import Lowercase, Sequence
 
         tokenizer.encode_special_tokens = bool(self._config.split_special_tokens)
+        if self._manifest.tokenizer is not None:
+            return tokenizer  # its file was made with what other files say
         own = tokenizer.normalizer
         each: Any = own if isinstance(own, Sequence) else [own]
         lowers = any(isinstance(one, Lowercase) for one in each)
@@ -152,7 +154,7 @@ class Texts:
                     f"text {number} has {len(row.ids)} tokens, {limit_sentence(self._manifest.limits)}; shorten it "
                     f"or give truncate=True (posexport run: --truncate) to use its first {limit} tokens"
                 )
-        return self._checked(rows)
+        return self.checked(rows)
 
     def cut_rows(self, texts: Sequence[str], length: int | None, *, leaving: int) -> list[Any]:
         """What the library makes of each text, cut so that ``leaving`` more tokens have room in ``length``.
@@ -164,9 +166,10 @@ class Texts:
         tokenizer = self._whole
         if ends:
             tokenizer = self._cut_at(max(min(ends) - leaving, 1))
-        return self._checked(tokenizer.encode_batch(list(texts)))
+        return self.checked(tokenizer.encode_batch(list(texts)))
 
-    def _checked(self, rows: Sequence[Any]) -> list[Any]:
+    def checked(self, rows: Sequence[Any]) -> list[Any]:
+        """``rows``; PosexportError for an id that the model's embedding does not have."""
         return checked(rows, self._rows, self._whole)
 
     def token_id(self, token: str) -> int | None:
@@ -185,7 +188,7 @@ class Texts:
 
     def start(self, length: int, count: int) -> int:
         """Where the ``count`` tokens of a row padded to ``length`` begin."""
-        return length - count if self._padding_side == "left" else 0
+        return length - count if self.padding_side == "left" else 0
 
     def pairs(self, pairs: Sequence[tuple[str, str]], instruction: str | None) -> list[Any]:
         """What the library makes of each pair, cut where the rules or the model end; not padded."""
@@ -193,17 +196,17 @@ class Texts:
         for column in zip(*pairs, strict=True):
             check_texts(column, "text")
         if rules.template is None:
-            return self._checked(self._cut.encode_batch([tuple(pair) for pair in pairs]))
+            return self.checked(self._cut.encode_batch([tuple(pair) for pair in pairs]))
         stated = rules.instruction if instruction is None else instruction
         filled = [rules.template.format(instruction=stated, query=query, document=text) for query, text in pairs]
         ends = [self._whole.encode(end, add_special_tokens=False) for end in (rules.before, rules.after)]
         limit, taken = rules.max_length, sum(len(end.ids) for end in ends)
         if limit is not None and limit <= taken:
             raise PosexportError(f"the template alone has {taken} tokens, and pairs are cut at {limit}; convert again")
-        rows = self._checked(self._whole.encode_batch(filled))
+        rows = self.checked(self._whole.encode_batch(filled))
         for row in rows:
             if limit is not None:
-                row.truncate(limit - taken, direction=self._truncation_side)
+                row.truncate(limit - taken, direction=self.truncation_side)
         return [Joined((ends[0], row, ends[1])) for row in rows]
 
     def prompts(self, texts: Sequence[str]) -> list[list[int]]:
@@ -214,7 +217,7 @@ class Texts:
         check_texts(texts, "prompt")
         rows = []
         for number, (text, row) in enumerate(
-            zip(texts, self._checked(self._whole.encode_batch(list(texts))), strict=True)
+            zip(texts, self.checked(self._whole.encode_batch(list(texts))), strict=True)
         ):
             if not text or not row.ids:
                 raise PosexportError(f"prompt {number} ({text!r}) has no tokens; give a text to continue")
@@ -223,7 +226,7 @@ class Texts:
 
     def pieces(self, text: str) -> list[int]:
         """The ids of a text as it stands, without the special tokens that begin and end texts."""
-        return list(self._checked([self._whole.encode(text, add_special_tokens=False)])[0].ids)
+        return list(self.checked([self._whole.encode(text, add_special_tokens=False)])[0].ids)
 
     def special(self, text: str) -> int | None:
         """The id of a special token, which no decoded text shows; None where ``text`` is none."""
