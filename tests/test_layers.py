@@ -23,6 +23,7 @@ LAYERS = [
         "spec",
         "system",
         "targets",
+        "text_rules",
         "version",
     },
     {"ops"},

@@ -133,18 +133,45 @@ class Dense(nn.Module):
         return y + (x if self.residual is None else self.residual(x))
 
 
+@dataclass(frozen=True, kw_only=True)
+class LayerNormConfig:
+    """The layer normalisation of vectors (Ba et al., arXiv:1607.06450) of a size, with PyTorch's epsilon."""
+
+    size: int
+
+
+class Normed(nn.Module):
+    """Layer normalisation of vectors."""
+
+    def __init__(self, config: LayerNormConfig) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(config.size)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.norm(x)
+        return y
+
+
+#: None: vectors are divided by their length
+StepConfig = DenseConfig | LayerNormConfig | None
+
+
+def step_module(config: StepConfig) -> nn.Module:
+    """What a module of sentence-transformers behind the pooling computes."""
+    if config is None:
+        return Normalised()
+    return Dense(config) if isinstance(config, DenseConfig) else Normed(config)
+
+
 class SentenceEmbedding(Head):
-    """One vector a text: poolings side by side, projections, and of length 1 if asked.
+    """One vector a text: poolings side by side, then projections and normalisations in any order."""
 
-    The projections and the normalisation stand in any order: ``steps`` holds a `DenseConfig`, or None for the latter.
-    """
-
-    def __init__(self, hidden: int, modes: Sequence[Mode], steps: Sequence[DenseConfig | None] = ()) -> None:
+    def __init__(self, hidden: int, modes: Sequence[Mode], steps: Sequence[StepConfig] = ()) -> None:
         super().__init__()
         self.modes = tuple(modes)
         self.reads_first_token = "cls" in modes
-        self.steps = nn.ModuleList(Normalised() if step is None else Dense(step) for step in steps)
-        width = next((step.outer for step in reversed(steps) if step is not None), hidden * len(modes))
+        self.steps = nn.ModuleList(step_module(step) for step in steps)
+        width = next((step.outer for step in reversed(steps) if isinstance(step, DenseConfig)), hidden * len(modes))
         self.outputs = [
             OutputSpec(name="last_hidden_state", axes=[BATCH, SEQUENCE, hidden]),
             OutputSpec(name="sentence_embedding", axes=[BATCH, width]),
@@ -160,6 +187,17 @@ class SentenceEmbedding(Head):
         for step in self.steps:
             y_BC = step(y_BC)
         return x_BTC, y_BC
+
+
+class PooledScores(SentenceEmbedding):
+    """Scores of a text or a pair, from its vector: what a CrossEncoder of Pooling and Dense gives."""
+
+    def __init__(self, hidden: int, modes: Sequence[Mode], steps: Sequence[StepConfig]) -> None:
+        super().__init__(hidden, modes, steps)
+        self.outputs = [OutputSpec(name="logits", axes=self.outputs[-1].axes)]
+
+    def forward(self, x_BTC: Tensor, mask_BT: Tensor | None, prompt_BT: Tensor | None = None) -> tuple[Tensor, ...]:
+        return super().forward(x_BTC, mask_BT, prompt_BT)[1:]
 
 
 class TokenEmbeddings(Head):

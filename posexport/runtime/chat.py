@@ -66,10 +66,12 @@ class Chat:
         add_generation_prompt: bool = True,
         tools: Sequence[Any] | None = None,
         documents: Sequence[Any] | None = None,
+        **variables: Any,
     ) -> str:
         """The prompt, up to where the model's answer begins. Special tokens are in it: none are to be added again.
 
-        ``add_generation_prompt``, ``tools`` (as JSON schemas) and ``documents`` are what the template is told.
+        ``add_generation_prompt``, ``tools`` (as JSON schemas), ``documents`` and ``variables`` of its own are what the
+        template is told.
         """
         from jinja2.exceptions import SecurityError, TemplateError
 
@@ -79,7 +81,7 @@ class Chat:
                 tools=tools,
                 documents=documents,
                 add_generation_prompt=add_generation_prompt,
-                **self._special,
+                **{**self._special, **variables},
             )
         except SecurityError as err:
             raise PosexportError(

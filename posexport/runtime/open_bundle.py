@@ -7,6 +7,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from posexport.bundle.manifest import Manifest
+from posexport.runtime.chat import Chat
 from posexport.runtime.texts import Texts
 from posexport.spec import InputSpec, OutputSpec
 
@@ -33,6 +34,11 @@ class OpenBundle(abc.ABC):
     @abc.abstractmethod
     def _texts(self) -> Texts:
         """The bundle's tokenizer; PosexportError where it has none."""
+
+    @property
+    @abc.abstractmethod
+    def _chat(self) -> Chat:
+        """The bundle's chat template; PosexportError where it has none."""
 
     @abc.abstractmethod
     def run(self, inputs: Mapping[str, Any], *, outputs: Sequence[str] | None = None) -> dict[str, NDArray[Any]]:

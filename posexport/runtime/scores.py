@@ -12,6 +12,7 @@ from posexport.runtime.batches import BATCH_TOKENS, Batches, Progress
 from posexport.runtime.call_forms import as_pairs, as_texts, refuse, shown
 from posexport.runtime.embed import prompt_of
 from posexport.runtime.late_interaction import DOCUMENT, QUERY, maxsim
+from posexport.runtime.pair_messages import message_rows
 from posexport.runtime.rank import LOGITS, Ranked, activated, in_order
 from posexport.runtime.vectors import VectorMethods
 from posexport.spec import PairRules
@@ -83,7 +84,10 @@ class ScoreMethods(VectorMethods):
         before = "" if instruction is not None else prompt_of(rules, prompt_name, prompt)
         if not pairs:
             return np.array([]) if convert_to_numpy else []
-        rows = self._texts.pairs([(before + query, document) for query, document in pairs], instruction)
+        if rules.messages is None:
+            rows = self._texts.pairs([(before + query, document) for query, document in pairs], instruction)
+        else:
+            rows = message_rows(pairs, self._texts, self._chat, rules, before)
         scores = activated(batches.run(self._giving(LOGITS), self._texts, rows), rules, activation_fn)
         if apply_softmax and scores.ndim > 1:
             scores = softmax(scores)

@@ -228,6 +228,14 @@ class Texts:
         """The ids of a text as it stands, without the special tokens that begin and end texts."""
         return list(self.checked([self._whole.encode(text, add_special_tokens=False)])[0].ids)
 
+    def cut_pieces(self, texts: Sequence[str], length: int | None) -> list[list[int]]:
+        """The ids of `pieces` for each text, cut to ``length`` tokens at the tokenizer's side."""
+        rows = self._whole.encode_batch(list(texts), add_special_tokens=False)
+        for row in rows:
+            if length is not None:
+                row.truncate(length, direction=self._config.truncation_side)
+        return [list(row.ids) for row in rows]
+
     def special(self, text: str) -> int | None:
         """The id of a special token, which no decoded text shows; None where ``text`` is none."""
         added = self._whole.get_added_tokens_decoder()

@@ -9,7 +9,9 @@ from posexport.sources.huggingface import (
     adapter,
     assign,
     bidirectional,
+    cross_encoder,
     late_interaction,
+    module_keys,
     own_code,
     scoring,
     sentence_transformers,
@@ -29,6 +31,7 @@ from posexport.sources.source import Source
 
 #: tasks whose graphs end in vectors of texts
 EMBEDDING_TASKS = ("sentence-embedding", "token-embedding")
+SCORES = "sequence-classification"
 
 
 def checkpoint_source(
@@ -57,6 +60,9 @@ def checkpoint_source(
         files, task = adapted.base, task or adapted.task
     pooling = None
     below = ""
+    ranker = cross_encoder.read(files) if task in (None, scoring.TEXT_RANKING, SCORES) else None
+    if ranker is not None and task in (None, ranker.task):
+        pooling, below, task = ranker.pooling, ranker.below, task or ranker.task
     embeds = files.find(MODULES) is not None and not scoring.is_cross_encoder(files)
     if embeds and task in (None, *EMBEDDING_TASKS):
         pooling = sentence_transformers.read(files)
@@ -69,6 +75,7 @@ def checkpoint_source(
 
         _check_embeds(task, config, pooling)
         return through_source(files, config, task=task, allow_pickle=allow_pickle, adapted=adapted, pooling=pooling)
+    answers = None if ranker is None else ranker.answers
     family = _family(config)
     config.spellings = family.spellings
     config.refuse_unsupported(family.allowed)
@@ -79,7 +86,8 @@ def checkpoint_source(
     remarks += own_code.check(config)
     if pooling is not None:
         plan = with_pooling(plan, pooling, family.model_type)
-    plan = scoring.with_score(plan, files, config, below, family, chosen)
+    else:
+        plan = scoring.with_score(plan, files, config, below, family, chosen, answers=answers)
     weights = open_weights(files, below, allow_pickle=allow_pickle)
     for folder in pooling.folders if pooling is not None else []:
         weights = weights.beside(folder, open_weights(files, folder, allow_pickle=allow_pickle))
@@ -89,6 +97,7 @@ def checkpoint_source(
     with own_code.explained(config):
         remarks += assign.check(plan, weights, names, family, task=chosen)
     remarks += assign.fill(plan, weights, names)
+    remarks += module_keys.remarks(files) if pooling is not None or ranker is not None else []
     remarks += config.remarks + difference_remarks(family, plan.model) + ([] if adapted is None else [adapted.remark])
     return source_of(
         plan.model,
@@ -100,8 +109,8 @@ def checkpoint_source(
         sha256=sha256(files, weights, [f"{below}config.json", *(pooling.files if pooling else [])]),
         files=copied(files, below) | ({} if adapted is None else copied(own, "")),
         remarks=remarks,
-        text_rules=None if pooling is None else pooling.rules,
-        pair_rules=scoring.pair_rules(files, config, below, chosen),
+        text_rules=None if pooling is None or pooling.scores else pooling.rules,
+        pair_rules=scoring.pair_rules(files, config, below, chosen, answers=answers),
     )
 
 

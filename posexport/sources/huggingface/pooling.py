@@ -11,7 +11,15 @@ from posexport.models.decoder import DecoderModel
 from posexport.models.decoder_head import HeadedDecoder
 from posexport.models.prompt_excluded import PromptExcluded
 from posexport.nn.heads import Features, Head
-from posexport.nn.pooling import DenseConfig, Mode, SentenceEmbedding, TokenEmbeddings
+from posexport.nn.pooling import (
+    DenseConfig,
+    LayerNormConfig,
+    Mode,
+    PooledScores,
+    SentenceEmbedding,
+    StepConfig,
+    TokenEmbeddings,
+)
 from posexport.nn.splade import Splade, SpladeConfig
 from posexport.sources.huggingface.plan import Origin, Plan
 from posexport.spec import TextRules
@@ -19,10 +27,16 @@ from posexport.spec import TextRules
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """A module behind the pooling: a projection with its folder, ending in ``/``, or the normalisation (None)."""
+    """A module behind the pooling: a projection or layer normalisation with its folder, or the division by length."""
 
     dense: DenseConfig | None
+    norm: LayerNormConfig | None = None
+    #: of its weights, ending in ``/``
     folder: str = ""
+
+    @property
+    def config(self) -> StepConfig:
+        return self.dense or self.norm
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,9 +56,13 @@ class Pooling:
     files: list[str] = field(default_factory=list)
     #: weights of words in place of a pooling of states
     splade: SpladeConfig | None = None
+    #: what it gives are scores of a text or a pair of texts (CrossEncoder)
+    scores: bool = False
 
     @property
     def task(self) -> str:
+        if self.scores:
+            return "sequence-classification"
         return "token-embedding" if self.rules.tokens is not None else "sentence-embedding"
 
     @property
@@ -54,8 +72,8 @@ class Pooling:
 
     @property
     def folders(self) -> list[str]:
-        """Those of the projections' weights that are not beside the transformer's."""
-        return [step.folder for step in self.steps if step.dense is not None and step.folder]
+        """Those of the steps' weights that are not beside the transformer's."""
+        return [step.folder for step in self.steps if step.config is not None and step.folder]
 
 
 def with_pooling(plan: Plan, pooling: Pooling, family: str) -> Plan:
@@ -72,7 +90,8 @@ def with_pooling(plan: Plan, pooling: Pooling, family: str) -> Plan:
             f"{pooling.label}: the states of {family} are not pooled here; use --task features for the transformer "
             "alone"
         )
-    if decoder is not None and pooling.rules.tokens is not None and pooling.rules.tokens.filled_to is not None:
+    filled = pooling.rules.tokens is not None and pooling.rules.tokens.filled_to is not None
+    if filled and isinstance(model, DecoderModel | HeadedDecoder):
         raise PosexportError(
             f"{pooling.label}: queries are filled up with tokens (query expansion), which {family}, a decoder, is not "
             "given here; convert it with query expansion switched off, or --task features and pool yourself"
@@ -109,10 +128,10 @@ def _with_splade(plan: Plan, config: SpladeConfig) -> Plan:
 
 def head_of(pooling: Pooling, hidden: int) -> Head:
     """The head that pools, or projects tokens, without its weights; ``hidden``: channels of the states."""
-    steps = [step.dense for step in pooling.steps]
-    if pooling.rules.tokens is None:
-        return SentenceEmbedding(hidden, pooling.modes, steps)
-    return TokenEmbeddings(hidden, [step for step in steps if step is not None])
+    if pooling.rules.tokens is not None:
+        return TokenEmbeddings(hidden, [step.dense for step in pooling.steps if step.dense is not None])
+    kind = PooledScores if pooling.scores else SentenceEmbedding
+    return kind(hidden, pooling.modes, [step.config for step in pooling.steps])
 
 
 def stored_name(name: str, steps: Sequence[Step]) -> str:

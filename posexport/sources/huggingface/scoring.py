@@ -1,6 +1,6 @@
 """Decoders that score a text or a pair of texts at its last token, and how pairs become scores."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
@@ -10,6 +10,7 @@ from posexport.errors import PosexportError
 from posexport.models.decoder import DecoderModel
 from posexport.models.decoder_head import HeadedDecoder
 from posexport.nn.pooling import LastToken
+from posexport.sources.huggingface import chats
 from posexport.sources.huggingface.config import Config
 from posexport.sources.huggingface.directory import Directory
 from posexport.sources.huggingface.families.family import Family
@@ -29,8 +30,17 @@ QWEN3 = PairRules(
     instruction="Given a web search query, retrieve relevant passages that answer the query",
 )
 MODULES = "modules.json"
-ANSWERS = ("yes", "no")
+WORDS = ("yes", "no")
 TEXT_RANKING = "text-ranking"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answers:
+    """Ids of the tokens whose logits are the score: that of ``true`` less that of ``false`` (None: less nothing)."""
+
+    true: int
+    false: int | None
+    label: str
 
 
 def is_cross_encoder(directory: Directory) -> bool:
@@ -46,19 +56,39 @@ def built_as(task: str, family: Family) -> str:
     return "features" if task == "sequence-classification" and family.score is not None else task
 
 
-def pair_rules(directory: Directory, config: Config, below: str, task: str) -> PairRules | None:
-    """How pairs of texts become scores; None for other tasks."""
-    if task == TEXT_RANKING:
-        return msgspec.structs.replace(QWEN3, max_length=max_length(directory, below) or QWEN3.max_length)
-    if task != "sequence-classification":
+def pair_rules(
+    directory: Directory, config: Config, below: str, task: str, *, answers: Answers | None = None
+) -> PairRules | None:
+    """How pairs of texts become scores; None for other tasks. ``answers``: those of a LogitScore module."""
+    if task not in (TEXT_RANKING, "sequence-classification"):
         return None
     settings = _settings(directory)
     prompts, default = prompts_of(settings)
-    return PairRules(
+    rules = PairRules(
         max_length=max_length(directory, below),
         activation=_activation(settings, config),
         prompts=prompts,
         default_prompt=default,
+    )
+    if task == TEXT_RANKING and answers is None:
+        return _without_modules(directory, config, below, rules)
+    return chats.with_messages(directory, below, rules) if task == TEXT_RANKING else rules
+
+
+def _without_modules(directory: Directory, config: Config, below: str, rules: PairRules) -> PairRules:
+    """Of a generating model alone: its chat template where that has both roles, else Qwen3-Reranker's model card.
+
+    PosexportError for other models, for which nothing says how they read a pair.
+    """
+    template = chats.template_of(directory, below)
+    if template is not None and chats.names_roles(template):
+        return msgspec.structs.replace(rules, messages=chats.message_format(config.values.get("model_type"), template))
+    if config.values.get("model_type") == "qwen3":
+        return msgspec.structs.replace(QWEN3, max_length=rules.max_length or QWEN3.max_length)
+    raise PosexportError(
+        f"{config.label}: nothing says how this model reads a query and a document: there is no modules.json with "
+        "LogitScore, and no chat template with the roles query and document (of qwen3 that of Qwen3-Reranker's model "
+        "card is known); add one of them"
     )
 
 
@@ -82,10 +112,20 @@ def _activation(settings: Config | None, config: Config) -> str | None:
     return path.rpartition(".")[2] if isinstance(path, str) and path.startswith("torch.nn.") else None
 
 
-def with_score(plan: Plan, directory: Directory, config: Config, below: str, family: Family, task: str) -> Plan:
+def with_score(
+    plan: Plan,
+    directory: Directory,
+    config: Config,
+    below: str,
+    family: Family,
+    task: str,
+    *,
+    answers: Answers | None = None,
+) -> Plan:
     """The plan of a decoder as one that scores a text at its last token; other plans as they are.
 
-    ``text-ranking``: the logit of "yes" less that of "no", whose sigmoid is the softmax of both.
+    ``text-ranking``: the logit of one token less that of another, whose sigmoid is the softmax of both; ``answers``
+    says which tokens, else they are "yes" and "no".
     """
     model = plan.model
     if not isinstance(model, DecoderModel | HeadedDecoder) or built_as(task, family) == task:
@@ -96,7 +136,7 @@ def with_score(plan: Plan, directory: Directory, config: Config, below: str, fam
     origins = {name: source for name, source in plan.origins.items() if not name.startswith("head.")}
     if task == TEXT_RANKING:
         assert isinstance(model, DecoderModel)
-        origins["head.out.weight"] = _difference(plan, model, directory, config, below)
+        origins["head.out.weight"] = _difference(plan, model, config, answers or _yes_or_no(directory, below))
     else:
         origins["head.out.weight"] = Origin((f"{family.score}.weight",))
     padding = config.values.get("pad_token_id") if task != TEXT_RANKING else None
@@ -104,18 +144,27 @@ def with_score(plan: Plan, directory: Directory, config: Config, below: str, fam
     return replace(plan, model=scored, origins=origins)
 
 
-def _difference(plan: Plan, model: DecoderModel, directory: Directory, config: Config, below: str) -> Origin:
-    """The row of "yes" less the row of "no" of the projection to the vocabulary."""
+def _difference(plan: Plan, model: DecoderModel, config: Config, answers: Answers) -> Origin:
+    """The row of one answer less that of the other, of the projection to the vocabulary."""
     settings, head = model.decoder.config, model.head
     plain = head is not None and head.narrow is None and not settings.head.bias and head.scale == 1 and head.cap is None
     if not plain:
         raise PosexportError(
-            f"{config.label}: {TEXT_RANKING} reads the logits of {' and '.join(ANSWERS)}, which this model scales, "
-            "caps or shifts; choose --task text-generation"
+            f"{config.label}: {TEXT_RANKING} reads logits of two tokens, which this model scales, caps or shifts; "
+            "choose --task text-generation"
         )
-    first, second = (_token(directory, below, answer) for answer in ANSWERS)
+    if (most := max(answers.true, answers.false or 0)) >= settings.vocab:
+        raise PosexportError(
+            f"{answers.label} names the token {most}, and the vocabulary ends at {settings.vocab - 1}; take the file "
+            "that belongs to this model"
+        )
     name = "decoder.token.weight" if settings.head.tied else "head.out.weight"
-    return plan.origins[name].then(RowDifference(first, second, settings.vocab))
+    return plan.origins[name].then(RowDifference(answers.true, answers.false, settings.vocab))
+
+
+def _yes_or_no(directory: Directory, below: str) -> Answers:
+    true, false = (_token(directory, below, word) for word in WORDS)
+    return Answers(true=true, false=false, label=f"{directory.path}/{below}tokenizer.json")
 
 
 def _token(directory: Directory, below: str, word: str) -> int:
@@ -124,7 +173,7 @@ def _token(directory: Directory, below: str, word: str) -> int:
     path = directory.find(f"{below}tokenizer.json")
     if path is None:
         raise PosexportError(
-            f"{directory.path} has no tokenizer.json, which says the ids of {', '.join(ANSWERS)}: add it"
+            f"{directory.path} has no tokenizer.json, which says the ids of {', '.join(WORDS)}: add it"
         )
     try:
         number = Tokenizer.from_buffer(path.read_bytes()).token_to_id(word)

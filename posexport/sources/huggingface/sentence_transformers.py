@@ -5,7 +5,7 @@ from pathlib import PurePosixPath
 from typing import Any, Literal
 
 from posexport.errors import PosexportError
-from posexport.nn.pooling import MODES, DenseConfig, Mode
+from posexport.nn.pooling import MODES, DenseConfig, LayerNormConfig, Mode
 from posexport.nn.splade import SpladeConfig
 from posexport.sources.huggingface import late_interaction
 from posexport.sources.huggingface.config import Config
@@ -26,7 +26,9 @@ _POOLINGS: dict[str, Mode] = {
     "pooling_mode_weightedmean_tokens": "weightedmean",
     "pooling_mode_lasttoken": "lasttoken",
 }
-Vectors = Literal["sentence", "token"]
+Vectors = Literal["sentence", "token", "scores"]
+#: modules that may follow a pooling
+STEPS = ("Dense", "LayerNorm", "Normalize", "Dropout")
 #: classes of torch.nn to the names of activations; None: it changes nothing
 _CLASSES: dict[str, str | None] = {"Identity": None, "GELU": "gelu", "ReLU": "relu", "SiLU": "silu", "Tanh": "tanh"}
 
@@ -34,28 +36,31 @@ _CLASSES: dict[str, str | None] = {"Identity": None, "GELU": "gelu", "ReLU": "re
 def read(directory: Directory) -> Pooling:
     """What modules.json describes; PosexportError for any other module or pooling."""
     label = f"{directory.path}/{MODULES}"
-    modules = directory.json(MODULES)
-    if not isinstance(modules, list) or not all(isinstance(module, dict) for module in modules):
-        raise PosexportError(f"{label} is not a list of modules, as sentence-transformers writes it")
-    names = [_name(label, module) for module in modules]
-    folders = [_folder(label, module) for module in modules]
+    modules = modules_of(directory)
+    names, folders = [name for name, _ in modules], [folder for _, folder in modules]
     if names in (["MLMTransformer", "SpladePooling"], ["Transformer", "SpladePooling"]):
         return _splade(directory, folders)
     if _is_late_interaction(names):
-        return _late_interaction(directory, list(zip(names, folders, strict=True)))
-    if names[:2] != ["Transformer", "Pooling"] or set(names[2:]) - {"Dense", "Normalize", "Dropout"}:
+        return _late_interaction(directory, modules)
+    if names[:2] != ["Transformer", "Pooling"] or set(names[2:]) - set(STEPS):
         raise PosexportError(
-            f"{label} lists {', '.join(names) or 'nothing'}; only Transformer, Pooling and then any of Dense, "
-            f"Normalize and Dropout, or SpladePooling, or Dense and MultiVectorMask without a pooling, are supported, "
+            f"{label} lists {', '.join(names) or 'nothing'}; only Transformer, Pooling and then any of "
+            f"{', '.join(STEPS)}, or SpladePooling, or Dense and MultiVectorMask without a pooling, are supported, "
             f"use --task features for the transformer alone"
         )
-    below = folders[0]
+    return of_pooling(directory, modules)
+
+
+def of_pooling(directory: Directory, modules: Sequence[tuple[str, str]], *, scores: bool = False) -> Pooling:
+    """A transformer, a pooling and what follows; ``scores``: the last projection gives scores of a text or a pair."""
+    below = modules[0][1]
+    folders = [folder for _, folder in modules]
     config = Config(directory, f"{folders[1]}config.json")
     _check_states(directory, below)
     key = "embedding_dimension" if "embedding_dimension" in config.values else "word_embedding_dimension"
     modes, width = _modes(config), config.size(key)
-    steps = _steps(directory, list(zip(names[2:], folders[2:], strict=True)), width * len(modes))
-    files = [MODULES, config_name(folders[1]), *(config_name(step.folder) for step in steps if step.dense is not None)]
+    steps = _steps(directory, modules[2:], width * len(modes), of="scores" if scores else "sentence")
+    files = [MODULES, config_name(folders[1]), *(config_name(step.folder) for step in steps if step.config is not None)]
     rules = text_rules(directory, below, prompt_pooled=config.flag("include_prompt", True))
     return Pooling(
         modes=modes,
@@ -66,7 +71,17 @@ def read(directory: Directory) -> Pooling:
         rules=rules,
         below=below,
         files=[*files, *rule_files(directory, below)],
+        scores=scores,
     )
+
+
+def modules_of(directory: Directory) -> list[tuple[str, str]]:
+    """The modules that modules.json lists, each with its folder; PosexportError for code from elsewhere."""
+    label = f"{directory.path}/{MODULES}"
+    modules = directory.json(MODULES)
+    if not isinstance(modules, list) or not all(isinstance(module, dict) for module in modules):
+        raise PosexportError(f"{label} is not a list of modules, as sentence-transformers writes it")
+    return [(_name(label, module), _folder(label, module)) for module in modules]
 
 
 def _is_late_interaction(names: Sequence[str]) -> bool:
@@ -139,12 +154,17 @@ def _steps(
 ) -> list[Step]:
     """What follows the pooling, or of a token's vectors the states, each projection of the width before it."""
     steps = []
-    for name, folder in modules:
+    for place, (name, folder) in enumerate(modules):
         if name == "Normalize":
             steps.append(Step(dense=None))
+        elif name == "LayerNorm":
+            config = Config(directory, config_name(folder))
+            if (size := config.size("dimension")) != width:
+                raise PosexportError(f"{config.label} says dimension = {size}; what comes before has {width}")
+            steps.append(Step(dense=None, norm=LayerNormConfig(size=size), folder=folder))
         elif name == "Dense":
             config = Config(directory, config_name(folder))
-            dense = _dense(config, of)
+            dense = _dense(config, of, last=place == len(modules) - 1)
             if dense.inner != width:
                 raise PosexportError(f"{config.label} says in_features = {dense.inner}; what comes before has {width}")
             steps.append(Step(dense=dense, folder=folder))
@@ -152,14 +172,15 @@ def _steps(
     return steps
 
 
-def _dense(config: Config, of: Vectors) -> DenseConfig:
+def _dense(config: Config, of: Vectors, *, last: bool) -> DenseConfig:
     needed = "token_embeddings" if of == "token" else "sentence_embedding"
     read = config.text("module_input_name", needed)
     written = read if config.values.get("module_output_name") is None else config.text("module_output_name")
-    if (read, written) != (needed, needed):
+    to = "scores" if of == "scores" and last else needed
+    if (read, written) != (needed, to):
         raise PosexportError(
-            f"{config.label} projects {read} to {written}; only {needed} to itself is computed here, use --task "
-            "features for the transformer alone"
+            f"{config.label} projects {read} to {written}; only {needed} to {to} is computed here, use --task features "
+            "for the transformer alone"
         )
     return DenseConfig(
         inner=config.size("in_features"),

@@ -57,17 +57,17 @@ class Transpose(Transform):
 
 @dataclass(frozen=True)
 class RowDifference(Transform):
-    """One row of a table of ``rows`` less another, as a table of one row."""
+    """One row of a table of ``rows`` less another (None: less nothing), as a table of one row."""
 
     first: int
-    second: int
+    second: int | None
     rows: int
 
     def shape(self, output: Shape) -> Shape:
         return [self.rows, *output[1:]]
 
     def apply(self, value: Tensor, output: Shape, read: Read) -> Tensor:
-        return value[self.first, None] - value[self.second, None]
+        return value[self.first, None] - (0 if self.second is None else value[self.second, None])
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from posexport.errors import PosexportError
-from posexport.sources.huggingface import scoring
+from posexport.sources.huggingface import module_keys, scoring
 from posexport.sources.huggingface.adapter import Adapter
 from posexport.sources.huggingface.config import Config
 from posexport.sources.huggingface.copied import copied
@@ -101,7 +101,10 @@ def _pooled(
     module = heads.pooled(config.label, model, pooling, weights)
     own = computed_by_ours(config.label, module)
     source = _of_module(files, config, module)
-    return msgspec.structs.replace(source, task=pooling.task, text_rules=pooling.rules), own
+    rules = scoring.pair_rules(files, config, pooling.below, pooling.task) if pooling.scores else None
+    text_rules = None if pooling.scores else pooling.rules
+    own = [*own, *module_keys.remarks(files)]
+    return msgspec.structs.replace(source, task=pooling.task, text_rules=text_rules, pair_rules=rules), own
 
 
 def _of_module(files: Directory, config: Config, module: Wrapped) -> Source:

@@ -1,0 +1,78 @@
+"""Reads the modules.json of a CrossEncoder of sentence-transformers 6: what makes scores of a transformer's states.
+
+A transformer alone (its own classification head), one that generates with ``LogitScore`` (mxbai-rerank-v2,
+Qwen3-Reranker), or one whose states are pooled and projected to ``scores``.
+"""
+
+from dataclasses import dataclass
+
+from posexport.errors import PosexportError
+from posexport.sources.huggingface.config import Config
+from posexport.sources.huggingface.directory import Directory
+from posexport.sources.huggingface.pooling import Pooling
+from posexport.sources.huggingface.scoring import TEXT_RANKING, Answers, is_cross_encoder
+from posexport.sources.huggingface.sentence_transformers import MODULES, STEPS, config_name, modules_of, of_pooling
+from posexport.sources.huggingface.text_rules import texts_config
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ranker:
+    """``task``: None is what the transformer's class says. ``answers``: whose logits are the score."""
+
+    below: str
+    task: str | None
+    answers: Answers | None = None
+    pooling: Pooling | None = None
+
+
+def read(directory: Directory) -> Ranker | None:
+    """What modules.json describes; None for a folder that is no CrossEncoder's, or has none.
+
+    PosexportError for other modules.
+    """
+    if directory.find(MODULES) is None or not is_cross_encoder(directory):
+        return None
+    label = f"{directory.path}/{MODULES}"
+    modules = modules_of(directory)
+    names = [name for name, _ in modules]
+    below = modules[0][1] if modules else ""
+    if names == ["Transformer"]:
+        return Ranker(below=below, task=None)
+    if names == ["Transformer", "LogitScore"]:
+        _check_generates(directory, below)
+        return Ranker(below=below, task=TEXT_RANKING, answers=_answers(directory, modules[1][1]))
+    steps = names[2:]
+    if names[:2] != ["Transformer", "Pooling"] or set(steps) - set(STEPS) or steps[-1:] != ["Dense"]:
+        raise PosexportError(
+            f"{label} lists {', '.join(names) or 'nothing'}; of a CrossEncoder only Transformer alone, with "
+            f"LogitScore, or with Pooling, any of {', '.join(STEPS)}, and a last Dense to scores are supported"
+        )
+    pooling = of_pooling(directory, modules, scores=True)
+    if not pooling.rules.prompt_pooled:
+        raise PosexportError(
+            f"{pooling.label} says include_prompt = false, which is not computed for pairs of texts; set it to true if "
+            "its prompts are empty"
+        )
+    return Ranker(below=below, task=pooling.task, pooling=pooling)
+
+
+def _answers(directory: Directory, folder: str) -> Answers:
+    config = Config(directory, config_name(folder))
+    config.only("the logits of the last token are scored", module_input_name="causal_logits")
+    false = config.values.get("false_token_id")
+    return Answers(
+        true=config.size("true_token_id", least=0),
+        false=None if false is None else config.size("false_token_id", least=0),
+        label=config.label,
+    )
+
+
+def _check_generates(directory: Directory, below: str) -> None:
+    """PosexportError where the transformer gives no logits of next tokens."""
+    config = texts_config(directory, below)
+    task = "feature-extraction" if config is None else config.text("transformer_task", "feature-extraction")
+    if task != "text-generation":
+        label = f"{directory.path}/{MODULES}" if config is None else config.label
+        raise PosexportError(
+            f"{label}: LogitScore reads logits of next tokens, and transformer_task = {task}; set it to text-generation"
+        )
