@@ -23,6 +23,7 @@ from posexport.export.refusals import REFUSALS
 sys.path.append(str(Path(__file__).parent.parent))
 from ci.bench_suites.markdown import tables
 from ci.cuda_dry.table import table as cuda_dry
+from ci.providers.table import table as provider
 
 RESULTS = Path(__file__).parent / "results"
 #: charts, which pages of docs/ show
@@ -390,6 +391,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "profiles": profiles,
     "speed": speed_short,
     "cuda-dry": cuda_dry,
+    "webgpu": partial(provider, "webgpu"),
+    "openvino": partial(provider, "openvino"),
     "costs-encoder": partial(costs, "encoder"),
     "costs-decoder": partial(costs, "decoder"),
 } | {suite: partial(speed, suite) for suite in SUITES}

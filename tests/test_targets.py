@@ -1,5 +1,6 @@
 """Element types, providers and kernels as records: a new one of each is a row, and the kernel table is what runs."""
 
+import contextlib
 import re
 import shutil
 import sys
@@ -15,21 +16,25 @@ from onnxruntime.capi import onnxruntime_pybind11_state as binding
 
 from posexport.catalogue.stored import catalogue
 from posexport.errors import PosexportError
+from posexport.export.build import _lowered
 from posexport.lowering.group_query import GroupQuery
 from posexport.lowering.plan import ATTENTION, FAMILIES
 from posexport.ops.attention import AttentionSpec
 from posexport.passes.pipeline import PASSES
 from posexport.runtime.providers import make_session
+from posexport.sources.builtin import builtin_source
 from posexport.targets import kernels
 from posexport.targets.dtypes import BY_ORT_TYPE, DTYPES, FLOAT32, FLOATS, DType
-from posexport.targets.kernels import Kernels, KernelTable, load_table, version_for, versions
+from posexport.targets.kernels import Kernels, KernelTable, load_table, version_for
 from posexport.targets.providers import CPU, CUDA, PROVIDERS, Provider, register, targets
-from posexport.targets.target import MICROSOFT, TARGETS, Target
+from posexport.targets.target import LAST_ATTENTION_OPSET, MICROSOFT, TARGETS, Target
+from tests.small import recipe, source
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "ci" / "kernels"))
 import table as wheel  # the command of ci/
 
-VERSION = versions()[-1]
+#: of the table for the installed one
+VERSION = kernels.table_of("CPUExecutionProvider")
 
 
 def of_type(name: str) -> DType:
@@ -192,6 +197,61 @@ def test_the_table_before_the_installed_version_is_used(monkeypatch):
         "1.40.0": "1.40.0",
         None: "1.40.0",
     }
+
+
+def test_each_provider_has_the_newest_table_that_has_it(monkeypatch):
+    """Of CUDA there is none for 1.32 yet: onnxruntime-gpu appears later."""
+    chosen = {}
+    for installed in ("1.30.0", "1.31.1", "1.32.0", "1.40.0", None):
+        monkeypatch.setattr(kernels, "installed_version", lambda installed=installed: installed)
+        kernels.table_of.cache_clear()
+        chosen[installed] = kernels.table_of(CPU.ort_name), kernels.table_of(CUDA.ort_name)
+    kernels.table_of.cache_clear()
+    assert chosen["1.30.0"] == chosen["1.31.1"] == ("1.31.1", "1.31.1")
+    assert chosen["1.32.0"] == chosen["1.40.0"] == chosen[None] == ("1.32.0", "1.31.1")
+
+
+def test_the_cpu_of_1_32_has_attention_up_to_opset_24_alone():
+    """Later ones it takes apart; 1.31 had no later one."""
+    attention = [row for row in load_table("1.32.0").providers[CPU.ort_name].kernels if row.operator == "Attention"]
+    versions_of = {(row.since, row.until) for row in attention if row.domain == ""}
+    assert versions_of
+    assert all(max(since, until or since) <= LAST_ATTENTION_OPSET for since, until in versions_of)
+    target = Target("cpu", 25)
+    assert "end at opset 24, the graph has 25" in target.no_attention
+    assert target.no_attention is not None
+    assert Target("cpu", 24).no_attention is None
+    assert "needs opset 23" in Target("cpu", 22).no_attention
+
+
+@pytest.mark.parametrize("target", ["portable", "cpu", "cuda"])
+@pytest.mark.parametrize("model", ["encoder-absolute", "encoder-t5", "decoder-rope"])
+def test_no_graph_asks_for_a_later_attention(model, target):
+    def attention(opset):
+        made = (
+            source(model.partition("-")[2])
+            if model.startswith("encoder")
+            else builtin_source(
+                model, task=None, settings_given=("layers=1", "hidden=20", "heads=5", "kv_heads=1", "vocab=61")
+            )
+        )
+        graph = _lowered(made, recipe(target=target, opset=opset), frozenset()).model
+        nodes = [node for each in (graph.graph, *graph.functions.values()) for node in each.all_nodes()]
+        return [node for node in nodes if node.op_type == "Attention" and not node.domain]
+
+    assert attention(24) or target != "portable" or model == "decoder-rope"
+    with contextlib.suppress(PosexportError):  # an opset that this PyTorch does not write
+        assert not attention(25)
+
+
+@pytest.mark.parametrize("opset", [25, 26, 28])
+def test_lowerings_refuse_a_later_attention(opset):
+    spec = AttentionSpec(mask="keys", causal=False, cache="none", head_size=16)
+    by_name = {each.name: each for each in ATTENTION.lowerings}
+    for target in (Target("portable", opset), Target("cpu", opset), Target("cuda", opset)):
+        assert f"end at opset 24, the graph has {opset}" in by_name["attention"].refusal(spec, target)
+        kept = replace(spec, kept_known=True)
+        assert f"end at opset 24, the graph has {opset}" in by_name["kept-keys"].refusal(kept, target)
 
 
 def runs(operator: str, dtype: DType) -> bool:

@@ -3,6 +3,7 @@ import { readFileSync, writeFileSync } from "node:fs";
 import { createRequire } from "node:module";
 import * as ort from "onnxruntime-node";
 import { encode, generate } from "./onnx.mjs";
+import { selfCheck } from "./self-check.mjs";
 
 const job = JSON.parse(readFileSync(process.argv[2], "utf8"));
 const answer = { embeddings: [], external: [], tokens: [], logits: [], encodings: {}, precisions: {} };
@@ -42,6 +43,10 @@ for (const [dtype, file] of Object.entries(job.dtypes)) {
   answer.precisions[dtype] = Array.from(sentence_embedding.data);
   await smaller.release();
 }
+// the sample that a bundle carries, read without Python
+const proven = await ort.InferenceSession.create(`${job.self_check}/model.onnx`);
+const { buffer } = new Uint8Array(readFileSync(`${job.self_check}/parity.safetensors`));
+answer.self_check = await selfCheck(ort, proven, buffer);
 const { version } = createRequire(import.meta.url)("onnxruntime-node/package.json");
 answer.versions = { node: process.versions.node, "onnxruntime-node": version };
 writeFileSync(process.argv[3], JSON.stringify(answer));

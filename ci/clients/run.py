@@ -39,6 +39,8 @@ SHAPES = [(1, 1), (2, 9), (3, 33), (1, 128)]
 SMALL_SHAPES = [(1, 1), (2, 17), (1, 65)]
 SMALL_VOCABULARY = 1000
 NEW_TOKENS = 24
+#: lengths of the proof whose sample clients check themselves
+SAMPLED = (1, 9, 33)
 PROMPTS = 3
 
 
@@ -219,8 +221,12 @@ def compare(answer: dict[str, Any], reference: dict[str, Any]) -> dict[str, Any]
     if cosines:
         worst["cosines"] = {name: round(value, 4) for name, value in cosines.items()}
         worst["cosines_with_float32"] = {name: round(value, 4) for name, value in to_float32.items()}
+    checked = answer.get("self_check", [])
+    if checked:
+        worst["self_check"] = {"compared": len(checked), "passed": sum(each["passed"] for each in checked)}
     tokens = answer["tokens"] == reference["tokens"]
     agrees = tokens and all(value <= TOLERANCE for value in differences.values())
+    agrees = agrees and all(each["passed"] for each in checked)
     agrees = agrees and all(value >= COSINE for value in cosines.values())
     agrees = agrees and all(to_float32[name] >= own[name] - FARTHER for name in cosines)
     rounded = {key: float(f"{value:.1e}") for key, value in differences.items()}
@@ -254,7 +260,7 @@ def prompts(job: dict[str, Any], vocabulary: int) -> list[list[int]]:
 
 def run(client: Client, job: dict[str, Any], folder: Path) -> dict[str, Any]:
     """What a client answers."""
-    for program in HERE.glob("*.mjs"):
+    for program in [*HERE.glob("*.mjs"), ROOT / "examples" / "self-check.mjs"]:
         if client.part == "node":
             shutil.copy(program, NODE)  # modules are looked for beside the program
     job_file, answer_file = folder / "job.json", folder / "answer.json"
@@ -289,6 +295,8 @@ def measure(parts: list[str]) -> dict[str, Any]:
             name: json.loads((source / "config.json").read_text())["vocab_size"]
             for name, (source, _) in BUNDLES.items()
         }
+        posexport.convert(DECODER, folder / "self_check", lengths=SAMPLED)
+        job["self_check"] = str(folder / "self_check")
         job |= {"external": str(folder / "external"), "texts": TEXTS, "new_tokens": NEW_TOKENS}
         job |= {"batches": batches(SHAPES, sizes["encoder"]), "prompts": prompts(job, sizes["decoder"])}
         small = folder / "encodings"

@@ -1,6 +1,7 @@
 // onnxruntime-web (WebAssembly) in a browser: the page takes its job from the server and gives the answer back.
 import * as ort from "/ort/ort.wasm.min.mjs";
 import { encode, generate } from "/onnx.mjs";
+import { selfCheck } from "/self-check.mjs";
 
 ort.env.wasm.wasmPaths = "/ort/";
 ort.env.wasm.numThreads = 1; // more need the headers of a cross-origin isolated page
@@ -47,6 +48,10 @@ async function run(job) {
     answer.precisions[dtype] = Array.from(sentence_embedding.data);
     await smaller.release();
   }
+  // the sample that a bundle carries, read without Python
+  const proven = await ort.InferenceSession.create("/self_check/model.onnx", { executionProviders: ["wasm"] });
+  const sample = await (await fetch("/self_check/parity.safetensors")).arrayBuffer();
+  answer.self_check = await selfCheck(ort, proven, sample);
   answer.versions = { chromium: navigator.userAgent.match(/Chrome\/([\d.]+)/)[1], "onnxruntime-web": ort.env.versions.web };
   return answer;
 }

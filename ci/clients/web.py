@@ -11,6 +11,7 @@ from pathlib import Path, PurePosixPath
 
 HERE = Path(__file__).parent
 CLIENTS = HERE.parent.parent / ".cache" / "clients"
+SELF_CHECK = HERE.parent.parent / "examples" / "self-check.mjs"
 #: seconds; WebAssembly with one thread is slow, and the machine may be
 LIMIT = 540
 TYPES = {".html": "text/html", ".mjs": "text/javascript", ".wasm": "application/wasm", ".json": "application/json"}
@@ -67,12 +68,11 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
 def run(job: dict[str, object]) -> dict[str, object]:
     """What the page answers to a job."""
-    folders = {
-        name: Path(str(job[name])) for name in ("encoder", "encoder_js", "external", "decoder", "encodings_folder")
-    }
-    folders["encodings"] = folders.pop("encodings_folder")
+    names = ("encoder", "encoder_js", "external", "decoder", "encodings_folder", "self_check")
+    folders = {name: Path(str(job[name])) for name in names if name in job}
+    folders["encodings"] = folders.pop("encodings_folder", HERE)
     folders["ort"] = CLIENTS / "node" / "node_modules" / "onnxruntime-web" / "dist"
-    server = Server(folders, {"job.json": json.dumps(job).encode()})
+    server = Server(folders, {"job.json": json.dumps(job).encode(), "self-check.mjs": SELF_CHECK.read_bytes()})
     threading.Thread(target=server.serve_forever, daemon=True).start()
     libraries = os.pathsep.join(filter(None, [os.environ.get("LD_LIBRARY_PATH"), str(CLIENTS / "chromium" / "lib")]))
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile, tempfile.TemporaryFile() as log:

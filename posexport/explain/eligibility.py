@@ -14,6 +14,7 @@ import onnx_ir as ir
 
 from posexport.bundle.manifest import MODEL
 from posexport.bundle.read import check_hashes, locate, read
+from posexport.errors import PosexportError
 from posexport.graph.types import settle
 from posexport.targets import kernels
 from posexport.targets.dtypes import DTYPES
@@ -67,6 +68,8 @@ def eligibility(directory: Path, provider: str, why: str) -> Eligibility:
     Raises PosexportError for what is not a bundle or was altered, and for an unknown provider.
     """
     manifest, record = read(directory), provider_named(provider)
+    if record.types:
+        raise PosexportError(f"{why}; of {record.label} there is no kernel table, so nothing is said without it")
     check_hashes(directory, manifest)
     nodes = [
         node
@@ -76,7 +79,7 @@ def eligibility(directory: Path, provider: str, why: str) -> Eligibility:
     return Eligibility(
         bundle=str(directory),
         provider=provider,
-        onnxruntime=kernels.version_for(kernels.installed_version()),
+        onnxruntime=kernels.table_of(record.ort_name),
         why=why,
         nodes=nodes,
     )

@@ -14,7 +14,7 @@ from posexport.lowering.attention import Attention, cache_refusal, operator_refu
 from posexport.lowering.blocks import BLOCK, may_tile
 from posexport.lowering.lowering import Inputs, Lowering
 from posexport.ops.attention import AttentionSpec
-from posexport.targets.target import ATTENTION_OPSET, Target
+from posexport.targets.target import Target
 
 #: chunks of all queries
 CHUNKS = 4
@@ -33,7 +33,7 @@ class Chunked(Lowering[AttentionSpec]):
         return cache_refusal(spec) or flat
 
     def build(self, g: Builder, spec: AttentionSpec, x: Inputs, target: Target) -> ir.Value:
-        by_operator = target.opset >= ATTENTION_OPSET and operator_refusal(spec) is None
+        by_operator = target.no_attention is None and operator_refusal(spec) is None
         attention = Attention(g, spec, x, x["q"])
         if not may_tile(target) or spec.bias == "full":
             return _attend(attention, by_operator=by_operator)

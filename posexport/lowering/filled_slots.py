@@ -35,7 +35,9 @@ class FilledSlots(Lowering[AttentionSpec]):
             return "it is for caches of fixed size"
         if not spec.causal or spec.mask != "keys":
             return "a mask over keys says which slots are used"
-        return appending_refusal(spec) or operator_refusal(spec) or target.needs_microsoft("MultiHeadAttention")
+        grouped = target.no_attention if spec.grouped else None
+        refused = appending_refusal(spec) or operator_refusal(spec) or grouped
+        return refused or target.needs_microsoft("MultiHeadAttention")
 
     def build(self, g: Builder, spec: AttentionSpec, x: Inputs, target: Target) -> Appended:
         attention = Attention(g, spec, x, x["q"])

@@ -23,7 +23,7 @@ class KeptKeys(Lowering[AttentionSpec]):
         """Where the inputs that it needs are not there."""
         if not spec.kept_known:
             return "it is for a device, and for masks over keys alone, between linear projections"
-        return target.needs(KEPT_KEYS_OPSET, "ai.onnx Attention with a number of keys")
+        return target.no_attention or target.needs(KEPT_KEYS_OPSET, "ai.onnx Attention with a number of keys")
 
     def build(self, g: Builder, spec: AttentionSpec, x: Inputs, target: Target) -> ir.Value:
         def in_order(name: str) -> ir.Value:

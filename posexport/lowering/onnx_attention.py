@@ -7,7 +7,7 @@ from posexport.lowering.aligned import aligned
 from posexport.lowering.attention import Attention, cache_refusal, operator_refusal
 from posexport.lowering.lowering import Inputs, Lowering
 from posexport.ops.attention import AttentionSpec
-from posexport.targets.target import ATTENTION_OPSET, Target
+from posexport.targets.target import Target
 
 
 class OnnxAttention(Lowering[AttentionSpec]):
@@ -18,8 +18,8 @@ class OnnxAttention(Lowering[AttentionSpec]):
     why_not_preferred = "it holds the scores of all pairs at once, which blockwise does only where they are few"
 
     def refusal(self, spec: AttentionSpec, target: Target) -> str | None:
-        """Not where attention is more than products, sums and a softmax, and not before opset 23."""
-        return cache_refusal(spec) or operator_refusal(spec) or target.needs(ATTENTION_OPSET, "ai.onnx Attention")
+        """Not where attention is more than products, sums and a softmax, and at opsets 23 and 24 alone."""
+        return cache_refusal(spec) or operator_refusal(spec) or target.no_attention
 
     def build(self, g: Builder, spec: AttentionSpec, x: Inputs, target: Target) -> ir.Value:
         attention = Attention(g, spec, x, x["q"])

@@ -27,7 +27,7 @@ from posexport.lowering.query_tiles import QueryTiles
 from posexport.lowering.toeplitz import ToeplitzBias, strip
 from posexport.ops.attention import AttentionSpec
 from posexport.ops.skew import skews
-from posexport.targets.target import ATTENTION_OPSET, Target
+from posexport.targets.target import Target
 
 
 class Tiled(Lowering[AttentionSpec]):
@@ -45,7 +45,7 @@ class Tiled(Lowering[AttentionSpec]):
         return cache_refusal(spec) or ("the graph may hold no Scan (--inline)" if target.flat else None)
 
     def build(self, g: Builder, spec: AttentionSpec, x: Inputs, target: Target) -> ir.Value:
-        by_operator = target.opset >= ATTENTION_OPSET and operator_refusal(spec) is None
+        by_operator = target.no_attention is None and operator_refusal(spec) is None
         attention = Attention(g, spec, x, x["q"], mask_drops=drops_any(g, x["mask"]) if spec.mask == "keys" else None)
 
         def at_once() -> ir.Value:

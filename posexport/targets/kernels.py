@@ -60,15 +60,15 @@ class KernelTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 def has_kernel(provider: str, operator: str, domain: str, opset: int, dtype: DType) -> bool:
     """Whether ``provider``, by ONNX Runtime's name, has a kernel for ``operator`` of ``domain`` at ``opset``.
 
-    By the table of the installed ONNX Runtime, or of the version before it that has one. False for a provider that the
-    table does not have.
+    By the table of the installed ONNX Runtime, or of the version before it that has one for the provider. False for a
+    provider that no table has.
     """
     return any(dtype.ort in row.dtypes for row in rows(provider, operator, domain, opset))
 
 
 def rows(provider: str, operator: str, domain: str, opset: int) -> list[Kernels]:
     """The kernels of ``provider`` for ``operator`` of ``domain`` at ``opset``, in any type."""
-    of_operator = _by_operator(version_for(installed_version())).get((provider, domain, operator), [])
+    of_operator = _by_operator(table_of(provider)).get((provider, domain, operator), [])
     version = _since(operator, domain, opset)
     return [row for row in of_operator if row.computes(version)]
 
@@ -101,6 +101,19 @@ def version_for(version: str | None) -> str:
     known = versions()
     fitting = [name for name in known if version is None or _number(name) <= _number(version)]
     return (fitting or known[:1])[-1]
+
+
+@cache
+def table_of(provider: str) -> str:
+    """The version whose table says what ``provider`` computes here, as `version_for` chooses among those that do.
+
+    A wheel has the kernels of its own providers: of CUDA there is the table of an onnxruntime-gpu, which appears later
+    than the onnxruntime of that version.
+    """
+    installed = installed_version()
+    having = [name for name in versions() if provider in load_table(name).providers]
+    fitting = [name for name in having if installed is None or _number(name) <= _number(installed)]
+    return ([*having[:1], *fitting] or [version_for(installed)])[-1]
 
 
 @cache

@@ -13,6 +13,9 @@ MICROSOFT = "com.microsoft"
 MICROSOFT_OPSET = 1
 #: the first opset with Attention, RotaryEmbedding and RMSNormalization
 ATTENTION_OPSET = 23
+#: the last whose Attention is one kernel of ONNX Runtime 1.32's CPU provider: it takes that of opset 25 apart, into 71
+#: nodes or more
+LAST_ATTENTION_OPSET = 24
 #: the first with an Attention that takes how many keys count, and with TensorScatter, which writes to a static cache
 KEPT_KEYS_OPSET = 24
 #: the first opset whose DequantizeLinear and QuantizeLinear know blocks and 4 bits
@@ -85,6 +88,16 @@ class Target:
     def needs(self, opset: int, what: str) -> str | None:
         """Why an operator of a later opset cannot be used; None where it can."""
         return None if self.opset >= opset else f"{what} needs opset {opset}, the graph has {self.opset}"
+
+    @property
+    def no_attention(self) -> str | None:
+        """Why ai.onnx Attention is not for graphs of this opset; None where it is."""
+        if self.opset > LAST_ATTENTION_OPSET:
+            return (
+                f"ONNX Runtime's kernels for ai.onnx Attention end at opset {LAST_ATTENTION_OPSET}, the graph has "
+                f"{self.opset}"
+            )
+        return self.needs(ATTENTION_OPSET, "ai.onnx Attention")
 
     def needs_microsoft(self, what: str) -> str | None:
         """Why an operator of ONNX Runtime's cannot be used; None where it can."""

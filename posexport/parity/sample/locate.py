@@ -26,6 +26,7 @@ from posexport.parity.subjects.runner import RunError, Runner
 from posexport.runtime.chain import taken_by
 from posexport.runtime.providers import LEVELS, bundle_session
 from posexport.spec import Interface, PartSpec
+from posexport.targets.precisions import PRECISIONS
 from posexport.targets.providers import CPU, provider_named
 
 if TYPE_CHECKING:
@@ -122,6 +123,9 @@ class SampleLocation:
             if values is not None:
                 return named, values, feeds
             reasons.append(f"what {named.partition(',')[0]} is wrong too")
+        if PRECISIONS[proof.about.precision].quantized:
+            # products of 4 and 8 bits round activations, or do not, as each provider's kernels do
+            reasons.append(f"the proof of {proof.about.precision} holds for how the CPU provider rounds activations")
         raise PosexportError(f"{'; '.join(reasons) or 'the model is too large'}; verify it with --against SOURCE")
 
     def _computed(self, graphs: "Sequence[_Exposed]", feeds: Feeds, *, provider: str) -> Values:

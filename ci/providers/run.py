@@ -1,0 +1,122 @@
+"""Converts a model of every encoding and family, verifies it on a provider, writes ci/results/providers.json."""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import posexport
+from ci.providers.models import ROOT, Model, models
+from posexport.errors import PosexportError
+
+CACHE = ROOT / ".cache"
+RESULTS = ROOT / "ci" / "results" / "providers.json"
+HERE = Path(__file__).parent
+#: a table of 20 positions or more has them; more is the grid's affair
+LENGTHS = (2, 17)
+#: of which the guard is tried at all optimisation levels
+GUARDED = ("encoder-absolute", "encoder-learned", "decoder-absolute")
+SECONDS = 240
+
+
+def main() -> None:
+    """Run it."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("provider", choices=("webgpu", "openvino"))
+    parser.add_argument("names", nargs="*", help="rows of the table; default: all")
+    parser.add_argument("--part", default="0/1", help="this part of all rows: N/OF")
+    parser.add_argument("--keep", action="store_true", help="do not verify again what has a row already")
+    asked = parser.parse_args()
+    number, of = map(int, asked.part.split("/"))
+    known = {model.name: model for model in models()}
+    if unknown := set(asked.names) - set(known):
+        parser.error(f"no such row: {', '.join(sorted(unknown))}")
+    chosen = [known[name] for name in asked.names or known]
+    bad = 0
+    for model in chosen[number::of]:
+        if asked.keep and model.name in _rows().get(asked.provider, {}):
+            continue
+        row = verified(model, asked.provider)
+        _write(asked.provider, model, row)
+        bad += bool(row.get("guard") and any(row["guard"].values()))
+        print(f"{asked.provider} {model.name}: {_said(row)}", flush=True)
+    sys.exit(1 if bad else 0)
+
+
+def verified(model: Model, provider: str) -> dict[str, Any]:
+    """A row of the table."""
+    try:
+        bundle = converted(model, inline=provider == "openvino")
+    except PosexportError as err:
+        return {"right": None, "why": f"not converted: {err}"}
+    command = [_python(provider), str(HERE / "verify.py"), provider, str(bundle)]
+    command += ["--guard"] if model.name in GUARDED else []
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=SECONDS, env=_environment(provider), check=False
+        )
+    except subprocess.TimeoutExpired:
+        return {"right": None, "why": f"no answer in {SECONDS} s"}
+    lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
+    if done.returncode or not lines:
+        said = done.stderr.strip().splitlines()
+        return {"right": None, "why": f"the process ended with {done.returncode}: {said[-1] if said else ''}"[:300]}
+    row: dict[str, Any] = json.loads(lines[-1])
+    row["why"] = " ".join(row["why"].replace(str(bundle), "the model").split())[:600]
+    return row
+
+
+def converted(model: Model, *, inline: bool) -> Path:
+    """The bundle, portable; made once. ``inline``: for a runtime that knows no functions."""
+    into = CACHE / "providers-run" / f"{model.name.replace(' ', '-')}{'-inline' if inline else ''}"
+    if into.is_dir():
+        return into
+    options: dict[str, Any] = {"precision": model.precision, "inline": inline, "keep": True, "settings": model.settings}
+    try:
+        posexport.convert(model.source, into, lengths=LENGTHS, **options)
+    except PosexportError:  # of pictures, or with a shorter table
+        posexport.convert(model.source, into, **options)
+    return into
+
+
+def _python(provider: str) -> str:
+    return str(Path(os.environ.get("PROVIDERS_ENVS", CACHE / "providers")) / provider / "bin" / "python")
+
+
+def _environment(provider: str) -> dict[str, str]:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    if provider == "webgpu" and (driver := os.environ.get("SWIFTSHADER", "")) != "gpu":
+        folder = Path(driver or CACHE / "clients" / "chromium")
+        environment |= {
+            "ORT_WEBGPU_EP_ALLOW_SOFTWARE_ADAPTER": "1",
+            "LD_LIBRARY_PATH": str(folder),
+            "VK_ICD_FILENAMES": str(folder / "vk_swiftshader_icd.json"),
+        }
+    return environment
+
+
+def _rows() -> dict[str, dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    return found
+
+
+def _write(provider: str, model: Model, row: dict[str, Any]) -> None:
+    rows = _rows()
+    of_provider = {**rows.get(provider, {}), model.name: {"family": model.family, **row}}
+    order = [each.name for each in models()]
+    rows[provider] = {name: of_provider[name] for name in order if name in of_provider}
+    RESULTS.write_text(json.dumps(rows, indent=1, ensure_ascii=False) + "\n")
+
+
+def _said(row: dict[str, Any]) -> str:
+    words = {True: "right", False: "WRONG", None: "did not run"}[row["right"]]
+    error = "" if row.get("error") is None else f", error {row['error']:.1e} of {row['tolerance']:.1e}"
+    strays = f", {len(row['strays'])} nodes elsewhere" if row.get("strays") else ""
+    return f"{words}{error}{strays}{'. ' + row['why'][:200] if row['why'] else ''}"
+
+
+if __name__ == "__main__":
+    main()
