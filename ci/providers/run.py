@@ -28,6 +28,7 @@ def main() -> None:
     parser.add_argument("provider", choices=("webgpu", "openvino"))
     parser.add_argument("names", nargs="*", help="rows of the table; default: all")
     parser.add_argument("--part", default="0/1", help="this part of all rows: N/OF")
+    parser.add_argument("--output", type=Path, default=RESULTS, help="the JSON; rows that are not run stay as they are")
     parser.add_argument("--keep", action="store_true", help="do not verify again what has a row already")
     asked = parser.parse_args()
     number, of = map(int, asked.part.split("/"))
@@ -37,10 +38,10 @@ def main() -> None:
     chosen = [known[name] for name in asked.names or known]
     bad = 0
     for model in chosen[number::of]:
-        if asked.keep and model.name in _rows().get(asked.provider, {}):
+        if asked.keep and model.name in _rows(asked.output).get(asked.provider, {}):
             continue
         row = verified(model, asked.provider)
-        _write(asked.provider, model, row)
+        _write(asked.output, asked.provider, model, row)
         bad += bool(row.get("guard") and any(row["guard"].values()))
         print(f"{asked.provider} {model.name}: {_said(row)}", flush=True)
     sys.exit(1 if bad else 0)
@@ -98,17 +99,17 @@ def _environment(provider: str) -> dict[str, str]:
     return environment
 
 
-def _rows() -> dict[str, dict[str, Any]]:
-    found: dict[str, dict[str, Any]] = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+def _rows(results: Path) -> dict[str, dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = json.loads(results.read_text()) if results.exists() else {}
     return found
 
 
-def _write(provider: str, model: Model, row: dict[str, Any]) -> None:
-    rows = _rows()
+def _write(results: Path, provider: str, model: Model, row: dict[str, Any]) -> None:
+    rows = _rows(results)
     of_provider = {**rows.get(provider, {}), model.name: {"family": model.family, **row}}
     order = [each.name for each in models()]
     rows[provider] = {name: of_provider[name] for name in order if name in of_provider}
-    RESULTS.write_text(json.dumps(rows, indent=1, ensure_ascii=False) + "\n")
+    results.write_text(json.dumps(rows, indent=1, ensure_ascii=False) + "\n")
 
 
 def _said(row: dict[str, Any]) -> str:
