@@ -59,6 +59,7 @@ TASKS = (
     PipelineTask("zero-shot-classification", "zero_shot_classification:ZeroShotClassification", _LABELS),
     PipelineTask(_SOUND, "audio_classification:AudioClassification", (_SOUND,), "audio"),
     PipelineTask(_SPEECH, "automatic_speech_recognition:AutomaticSpeechRecognition", ("ctc",), "audio"),
+    PipelineTask(_SPEECH, "whisper_recognition:WhisperRecognition", (_SPEECH,), "audio"),
 )
 #: other names of the same tasks, as transformers has them
 ALIASES = {"sentiment-analysis": "text-classification", "ner": "token-classification"}
