@@ -124,11 +124,20 @@ class WhisperRecognition(AudioPipeline):
             window = np.zeros((1, len(features), self.extractor.frames), np.float32)
             window[0, :, :count] = features[:, seek : seek + count]
             tokens, begun = self._generated(window, begun, options, timed)
+            options = self._longer(options, len(begun))
             pieces, offset = segments(tokens, self.tokens.first_timestamp, frames=count)
             found += [token for piece in pieces for token in piece.tokens]
             # a window that ends where it begins would come again for ever
             seek += offset if offset > 0 else count
         return found, next((token for token in begun or [] if token in self.tokens.languages), None)
+
+    def _longer(self, options: dict[str, Any], begun: int) -> dict[str, Any]:
+        """Options of the next window: ``max_length`` grows by the decoder's first tokens each time, as the library's."""
+        named = {**self.stated, **options}
+        if named.get("max_length") is None or named.get("max_new_tokens") is not None:
+            return options
+        most, room = int(named["max_length"]), int(self.files.config["max_target_positions"])
+        return {**options, "max_length": min(most + min(begun, room // 2 - 1), room)}
 
     def _generated(
         self, window: NDArray[np.float32], begun: list[int] | None, options: dict[str, Any], timed: bool
