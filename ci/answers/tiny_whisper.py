@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 #: one second: 100 frames, 50 states of the encoder, timestamps from 0.00 to 1.00
 FRAMES, STATES = 100, 50
@@ -68,14 +69,14 @@ def generation_config() -> dict[str, Any]:
     }
 
 
-def weights(seed: int) -> dict[str, np.ndarray[Any, Any]]:
+def weights(seed: int) -> dict[str, NDArray[Any]]:  # noqa: C901 (one tensor after another)
     """Random ones, by transformers' names; rows of the vocabulary so large that texts, timestamps and ends occur."""
     random = np.random.default_rng(seed)
 
-    def drawn(*shape: int, scale: float = 0.35) -> np.ndarray[Any, Any]:
+    def drawn(*shape: int, scale: float = 0.35) -> NDArray[Any]:
         return (scale * random.standard_normal(shape)).astype(np.float32)
 
-    found: dict[str, np.ndarray[Any, Any]] = {}
+    found: dict[str, NDArray[Any]] = {}
 
     def linear(name: str, outputs: int, inputs: int, *, bias: bool = True) -> None:
         found[f"{name}.weight"] = drawn(outputs, inputs)

@@ -29,7 +29,9 @@ class WhisperRecognition(AudioPipeline):
         super().setup()
         if not isinstance(self.processor.extractor, Whisper):
             kind = type(self.processor.extractor).__name__
-            raise PosexportError(f"this bundle's feature extractor is {kind}, not that of Whisper; use Session.generate")
+            raise PosexportError(
+                f"this bundle's feature extractor is {kind}, not that of Whisper; use Session.generate"
+            )
         self.extractor: Whisper = self.processor.extractor
         self.stated = self.files.json("generation_config.json")
         self.tokens = self._tokens()
@@ -93,7 +95,9 @@ class WhisperRecognition(AudioPipeline):
             ids, language = self._transcribed(sound, options, timed, whole=lengths is not None)
             if with_language and language is not None:
                 ids = [language, *ids]
-            seconds = None if stride is None else Seconds(*(n / rate for n in (stride.length, stride.left, stride.right)))
+            seconds = (
+                None if stride is None else Seconds(*(n / rate for n in (stride.length, stride.left, stride.right)))
+            )
             transcript.add(ids, seconds)
         found = transcript.chunks()
         answer: dict[str, Any] = {"text": "".join(each["text"] for each in found)}
@@ -112,8 +116,8 @@ class WhisperRecognition(AudioPipeline):
             if not timed and self.stated.get("return_timestamps") is False:
                 raise PosexportError(
                     f"the sound has {len(sound) / self.extractor.sampling_rate:.1f} s, more than the window of "
-                    f"{self.extractor.chunk_length} s, and longer ones are read by timestamps; give return_timestamps=True "
-                    f"or chunk_length_s={self.extractor.chunk_length}"
+                    f"{self.extractor.chunk_length} s, and longer ones are read by timestamps; give "
+                    f"return_timestamps=True or chunk_length_s={self.extractor.chunk_length}"
                 )
             features, timed = self.extractor.spectrogram(sound), True
         found: list[int] = []
@@ -132,7 +136,7 @@ class WhisperRecognition(AudioPipeline):
         return found, next((token for token in begun or [] if token in self.tokens.languages), None)
 
     def _longer(self, options: dict[str, Any], begun: int) -> dict[str, Any]:
-        """Options of the next window: ``max_length`` grows by the decoder's first tokens each time, as the library's."""
+        """Options of the next window: ``max_length`` grows by the decoder's first tokens, as in the library."""
         named = {**self.stated, **options}
         if named.get("max_length") is None or named.get("max_new_tokens") is not None:
             return options
@@ -164,7 +168,9 @@ class WhisperRecognition(AudioPipeline):
         names: dict[str, str] = {}
         for name, code in LANGUAGES.items():
             names.setdefault(code, name)  # the first name of a code is the one that transformers shows
-        special = {number: token.content for number, token in tokenizer.get_added_tokens_decoder().items() if token.special}
+        special = {
+            number: token.content for number, token in tokenizer.get_added_tokens_decoder().items() if token.special
+        }
         languages = {number: names[text[2:-2]] for number, text in special.items() if text[2:-2] in names}
         return SpeechTokens(
             special=frozenset(special),
