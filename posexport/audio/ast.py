@@ -53,9 +53,9 @@ class AudioSpectrogramTransformer(Extractor):
                 raise too_short(number, len(sound), fbank.samples_of(1), self.sampling_rate)
         values = np.zeros((len(sounds), self.max_length, self.num_mel_bins), np.float32)
         window = fbank.hann()
-        for row, sound in zip(values, sounds, strict=True):
+        for features_TM, sound in zip(values, sounds, strict=True):
             features = fbank.fbank(sound, window, self._filters)[: self.max_length]
-            row[: len(features)] = features
+            features_TM[: len(features)] = features
         if self.do_normalize:
             values = (values - self.mean) / (self.std * 2)
         return {self.output: values}

@@ -11,14 +11,14 @@ from posexport.errors import PosexportError
 
 @dataclass(frozen=True)
 class Stride:
-    """Of a chunk, or of what a model made of it: the length, and what is context alone at both ends."""
+    """The length of a chunk, in samples or frames, and the context at both ends that is read and not returned."""
 
     length: int
     left: int
     right: int
 
     def over(self, samples: int) -> "Stride":
-        """Counted in frames of so many samples, rounded as transformers' ``rescale_stride`` does."""
+        """Counted in frames of that many samples each, rounded as transformers' ``rescale_stride`` does."""
         frames = round(self.length * (1 / samples))
         return Stride(frames, *(round(side / self.length * frames) for side in (self.left, self.right)))
 
@@ -61,7 +61,7 @@ def chunk_lengths(
             f"stride_length_s is {stride_length_s!r} and chunk_length_s {chunk_length_s!r}; give seconds, and of the "
             "stride one number or two, (left, right)"
         )
-    chunk, left, right = (round(each * sampling_rate / align_to) * align_to for each in (chunk_length_s, *sides))
+    chunk, left, right = (round(seconds * sampling_rate / align_to) * align_to for seconds in (chunk_length_s, *sides))
     if chunk <= left + right:
         raise PosexportError(
             f"chunk_length_s = {chunk_length_s} is not longer than both strides, {sides[0]} and {sides[1]} seconds; "

@@ -48,7 +48,7 @@ class CtcTokenizer:
     def characters(self, ids: Sequence[int]) -> list[Span]:
         """The tokens of frames [n] without repetitions and blanks."""
         spans, frame = [], 0
-        for token, run in groupby(self.tokens.get(int(each), self.unk_token) for each in ids):
+        for token, run in groupby(self.tokens.get(int(index), self.unk_token) for index in ids):
             count = sum(1 for _ in run)
             if token != self.pad_token:
                 shown = self.replace_word_delimiter_char if token == self.word_delimiter_token else token
@@ -60,10 +60,10 @@ class CtcTokenizer:
         """Characters joined to words, which end at delimiters."""
         runs = groupby(characters, key=lambda span: span.text != self.replace_word_delimiter_char)
         words = [list(run) for is_word, run in runs if is_word]
-        return [Span("".join(each.text for each in run), run[0].start, run[-1].end) for run in words]
+        return [Span("".join(span.text for span in run), run[0].start, run[-1].end) for run in words]
 
     def text(self, characters: Sequence[Span]) -> str:
-        """The text of characters."""
+        """Joins characters to a text without blanks at its ends, lowered and cleaned by the settings."""
         text = "".join(span.text for span in characters).strip()
         if self.do_lower_case:
             text = text.lower()

@@ -1,4 +1,4 @@
-"""What a feature extractor is: a record of its settings that turns sounds into arrays."""
+"""Base class of feature extractors: a record of settings that turns sounds into arrays."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ class Extractor:
         sampling_rate: samples of a second.
         padding_value: what padding holds.
         padding_side: ``right`` or ``left``.
-        return_attention_mask: whether the model is told which samples or frames are padding.
+        return_attention_mask: also return which samples or frames are padding.
     """
 
     #: name of the model's input
@@ -42,7 +42,7 @@ class Extractor:
 
     @property
     def shape(self) -> list[int | None]:
-        """Sizes of the axes of `output` behind the batch; None: as long as the sound."""
+        """Sizes of the axes of `output` after the batch axis; None: as long as the sound."""
         raise NotImplementedError
 
     def remarks(self) -> list[str]:
@@ -57,12 +57,12 @@ def check(holds: bool, key: str, value: object, needed: str) -> None:
 
 
 def pad(rows: Sequence[NDArray[np.float32]], length: int, extractor: Extractor) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Rows [n, ...] of different lengths as one array [B, length, ...], and the mask of what is no padding."""
+    """Rows [n, ...] of different lengths as one array [B, length, ...], and the mask [B, length], 0 at padding."""
     padded = np.full((len(rows), length, *rows[0].shape[1:]), extractor.padding_value, np.float32)
     mask = np.zeros((len(rows), length), np.int64)
-    for number, row in enumerate(rows):
-        place = slice(0, len(row)) if extractor.padding_side == "right" else slice(length - len(row), length)
-        padded[number, place] = row
+    for number, values in enumerate(rows):
+        place = slice(0, len(values)) if extractor.padding_side == "right" else slice(length - len(values), length)
+        padded[number, place] = values
         mask[number, place] = 1
     return padded, mask
 

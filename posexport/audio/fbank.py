@@ -12,12 +12,12 @@ FLOOR = 1.192092955078125e-07
 
 
 def hann() -> Float64s:
-    """Symmetric Hann window."""
+    """The symmetric Hann window of a frame."""
     return np.hanning(FRAME)
 
 
 def povey() -> Float64s:
-    """Kaldi's own window: a Hann window to the power of 0.85."""
+    """Kaldi's window: a Hann window to the power of 0.85."""
     return np.power(np.hanning(FRAME), 0.85)
 
 
@@ -32,7 +32,7 @@ def frames_of(samples: int) -> int:
 
 
 def samples_of(frames: int) -> int:
-    """The fewest samples that have so many frames."""
+    """The fewest samples that have that number of frames."""
     return FRAME + HOP * (frames - 1)
 
 

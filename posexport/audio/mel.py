@@ -19,7 +19,7 @@ def slaney_mels(hertz: Float64s) -> Float64s:
 
 
 def slaney_hertz(mels: Float64s) -> Float64s:
-    """The inverse of `slaney_mels`."""
+    """Mels [n] on Slaney's scale in hertz: the inverse of `slaney_mels`."""
     above = np.maximum(mels, _KNEE_MELS)
     return np.where(mels < _KNEE_MELS, 200.0 * mels / 3.0, _KNEE_HERTZ * np.exp((above - _KNEE_MELS) / _STEPS))
 

@@ -40,7 +40,7 @@ class AudioProcessor:
             audio: paths, bytes and open files of WAV, FLAC or whatever soundfile reads; arrays [samples] or
                 [channels, samples] of real numbers, or of int16, int32 or uint8 at full scale; dictionaries with
                 ``raw`` or ``array`` and ``sampling_rate``.
-            sampling_rate: of arrays; None: that of the model.
+            sampling_rate: of arrays; None: the model's rate.
 
         Raises:
             PosexportError: a file that is no sound, one with another rate than ``sampling_rate``, an empty sound,
@@ -98,12 +98,12 @@ def _check_fit(extractor: Extractor, inputs: Sequence[InputSpec]) -> None:
             f"preprocessor_config.json makes {extractor.output}, and this bundle takes {taken}; the file is not "
             "that of this model: put the right one into the checkpoint and convert it again"
         )
-    made, taken_axes = extractor.shape, spec.axes[1:]
-    fits = len(made) == len(taken_axes) and all(
-        size is None or isinstance(axis, str) or size == axis for size, axis in zip(made, taken_axes, strict=True)
+    shape, taken_axes = extractor.shape, spec.axes[1:]
+    fits = len(shape) == len(taken_axes) and all(
+        size is None or isinstance(axis, str) or size == axis for size, axis in zip(shape, taken_axes, strict=True)
     )
     if not fits:
-        sizes = ["any" if size is None else str(size) for size in made]
+        sizes = ["any" if size is None else str(size) for size in shape]
         raise PosexportError(
             f"preprocessor_config.json makes {extractor.output} [batch, {', '.join(sizes)}], and this bundle takes "
             f"[{', '.join(map(str, spec.axes))}]; correct the file in the checkpoint and convert it again"

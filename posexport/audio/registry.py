@@ -12,7 +12,7 @@ EXTRACTORS: dict[str, type[Extractor]] = {
     "Wav2Vec2FeatureExtractor": Wav2Vec2,
     "WhisperFeatureExtractor": Whisper,
 }
-#: extractors of folders whose preprocessor_config.json names none, by ``model_type``, as ``AutoFeatureExtractor`` knows
+#: extractors where preprocessor_config.json names none, by ``model_type``, as ``AutoFeatureExtractor`` knows
 BY_MODEL_TYPE = {
     "audio-spectrogram-transformer": "ASTFeatureExtractor",
     "data2vec-audio": "Wav2Vec2FeatureExtractor",

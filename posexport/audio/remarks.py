@@ -1,4 +1,4 @@
-"""What a checkpoint's files ask of sound and the session does not do, in sentences."""
+"""Remarks at conversion: settings for sound in a checkpoint's files that the session does not follow."""
 
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""preprocessor_config.json of models of sound: which extractor, its settings, and what is not followed."""
+"""preprocessor_config.json of models of sound: which extractor, its settings, and the keys that are not followed."""
 
 import dataclasses
 import json
@@ -12,7 +12,7 @@ from posexport.errors import PosexportError
 
 PREPROCESSOR, PROCESSOR, CONFIG = "preprocessor_config.json", "processor_config.json", "config.json"
 TYPE = "feature_extractor_type"
-#: keys that change nothing in transformers: names, and values that each class computes anew
+#: keys that change nothing in transformers: names, and values that each class computes itself
 WITHOUT_EFFECT = {
     TYPE,
     "processor_class",
@@ -35,7 +35,7 @@ KEPT = {
 def settings_of(files: Mapping[str, Path]) -> dict[str, Any] | None:
     """The extractor's settings among a folder's files by name; None: it has none.
 
-    A ``processor_config.json`` of transformers 5 holds them under a key, and goes before preprocessor_config.json.
+    A ``processor_config.json`` of transformers 5 has priority; it holds them under a key.
     """
     nested = read_json(files, PROCESSOR)
     for key in ("feature_extractor", "audio_processor"):
@@ -62,7 +62,7 @@ def extractor_of(name: str, settings: Mapping[str, Any]) -> Extractor:
 
 
 def settings_remarks(files: Mapping[str, Path]) -> list[str]:
-    """Sentences for what a checkpoint's files ask of its feature extractor and `Session.prepare` does not do.
+    """Sentences for settings of a checkpoint's feature extractor that `Session.prepare` does not follow.
 
     ``files``: the checkpoint's files by name. None for a folder that names no feature extractor.
     """
@@ -84,7 +84,7 @@ def settings_remarks(files: Mapping[str, Path]) -> list[str]:
 
 
 def unsupported(name: str) -> str:
-    """That there is no such extractor, and which there are."""
+    """The sentence that posexport lacks this extractor, with those that it has."""
     return (
         f"preprocessor_config.json says {TYPE} = {name}, and posexport has {', '.join(sorted(EXTRACTORS))}; give "
         "arrays by input name to Session.run"
@@ -97,15 +97,15 @@ def _fields(kind: type[Extractor]) -> tuple["dataclasses.Field[Any]", ...]:
 
 def _value(field: "dataclasses.Field[Any]", value: Any) -> Any:
     """A setting of the field's type; whole numbers are also real ones."""
-    wanted = type(field.default)
-    if wanted is float and type(value) is int:
+    expected = type(field.default)
+    if expected is float and type(value) is int:
         return float(value)
-    if wanted is int and type(value) is float and value.is_integer():
+    if expected is int and type(value) is float and value.is_integer():
         return int(value)
-    if type(value) is not wanted:
+    if type(value) is not expected:
         raise PosexportError(
             f"preprocessor_config.json says {field.name} = {value!r:.60}; posexport needs a value of type "
-            f"{wanted.__name__}, such as {field.default!r}"
+            f"{expected.__name__}, such as {field.default!r}"
         )
     return value
 

@@ -1,7 +1,7 @@
 """Sounds of every kind as samples: mono, float32, at the rate that the model takes. soundfile and soxr.
 
 Files are read and resampled as ``librosa.load`` and transformers' ``load_audio`` do: channels are averaged, soxr's HQ
-quality. Arrays are taken as ``transformers.pipeline`` takes them: [samples] or [channels, samples].
+quality. Arrays have the form that ``transformers.pipeline`` takes: [samples] or [channels, samples].
 """
 
 import io
@@ -36,8 +36,8 @@ def are_numbers(values: Sequence[Any]) -> bool:
 def read_all(audio: Any, rate: int, sampling_rate: int | None = None) -> list[Sound]:
     """One sound or several as samples [n] at ``rate``; ``sampling_rate``: of arrays, None: they have ``rate`` already.
 
-    Raises PosexportError for what is no sound, an empty one, samples that are not finite, and another rate than a file
-    or a dictionary says.
+    Raises PosexportError for an input that is no sound, an empty one, samples that are not finite, and another
+    rate than a file or a dictionary says.
     """
     if sampling_rate is not None:
         _check_rate(sampling_rate, "sampling_rate")
@@ -52,40 +52,40 @@ def read(sound: Any, name: str, rate: int, sampling_rate: int | None) -> Sound:
     if isinstance(sound, Mapping):
         return _of_mapping(sound, name, rate, sampling_rate)
     if isinstance(sound, (str, Path, bytes, bytearray, memoryview)) or hasattr(sound, "read"):
-        samples, own = _decoded(sound, name)
-        if sampling_rate is not None and sampling_rate != own:
+        samples, file_rate = _decoded(sound, name)
+        if sampling_rate is not None and sampling_rate != file_rate:
             raise PosexportError(
-                f"{name} has {own} samples of a second as its file says, and sampling_rate says {sampling_rate}; leave "
-                "sampling_rate out for files, or repair the file's header"
+                f"{name} has {file_rate} samples of a second as its file says, and sampling_rate says {sampling_rate}; "
+                "leave sampling_rate out for files, or repair the file's header"
             )
-        return resampled(samples, own, rate)
+        return resampled(samples, file_rate, rate)
     return resampled(_of_array(sound, name), sampling_rate or rate, rate)
 
 
-def resampled(samples: Sound, rate: int, wanted: int) -> Sound:
-    """Samples [n] at another rate, [ceil(n * wanted / rate)], by soxr in its HQ quality."""
-    if rate == wanted:
+def resampled(samples: Sound, rate: int, target_rate: int) -> Sound:
+    """Samples [n] at another rate, [ceil(n * target_rate / rate)], by soxr in its HQ quality."""
+    if rate == target_rate:
         return samples
     require("resampling", "soxr")
     import soxr
 
-    count = math.ceil(len(samples) * wanted / rate)
-    made = np.asarray(soxr.resample(samples, rate, wanted, quality="soxr_hq"), np.float32)
-    return np.pad(made, (0, max(0, count - len(made))))[:count]
+    count = math.ceil(len(samples) * target_rate / rate)
+    values = np.asarray(soxr.resample(samples, rate, target_rate, quality="soxr_hq"), np.float32)
+    return np.pad(values, (0, max(0, count - len(values))))[:count]
 
 
 def _of_mapping(sound: Mapping[str, Any], name: str, rate: int, sampling_rate: int | None) -> Sound:
-    """Of what transformers' pipelines and datasets call a sound."""
+    """Samples [n] of a dictionary as transformers' pipelines and the datasets library have it."""
     for key in ("raw", "array"):
         if sound.get(key) is not None:
-            if (own := sound.get("sampling_rate")) is None:
+            if (stated := sound.get("sampling_rate")) is None:
                 raise PosexportError(f"{name} is a dictionary with {key} and without sampling_rate; give both")
-            _check_rate(own, f"sampling_rate of {name}")
-            if sampling_rate not in (None, own):
+            _check_rate(stated, f"sampling_rate of {name}")
+            if sampling_rate not in (None, stated):
                 raise PosexportError(
-                    f"{name} says sampling_rate {own}, and the option sampling_rate says {sampling_rate}; give one"
+                    f"{name} says sampling_rate {stated}, and the option sampling_rate says {sampling_rate}; give one"
                 )
-            return read(sound[key], name, rate, own)
+            return read(sound[key], name, rate, stated)
     for key in ("bytes", "path"):
         if sound.get(key) is not None:
             return read(sound[key], name, rate, sampling_rate)
@@ -110,11 +110,11 @@ def _decoded(sound: Any, name: str) -> tuple[Sound, int]:
         source = io.BytesIO(sound)
     try:
         with soundfile.SoundFile(source) as file:
-            own, samples = int(file.samplerate), file.read(dtype="float32", always_2d=True)
+            file_rate, samples = int(file.samplerate), file.read(dtype="float32", always_2d=True)
     except (soundfile.LibsndfileError, RuntimeError, TypeError, ValueError) as err:
-        known = ", ".join(each for each in ("WAV", "FLAC", "OGG", "MP3") if each in soundfile.available_formats())
+        known = ", ".join(form for form in ("WAV", "FLAC", "OGG", "MP3") if form in soundfile.available_formats())
         raise PosexportError(f"{label} is no sound that soundfile reads ({err}); it reads {known} and others") from err
-    return mono(np.ascontiguousarray(samples.T)), own
+    return mono(np.ascontiguousarray(samples.T)), file_rate
 
 
 def _of_array(sound: Any, name: str) -> Sound:

@@ -31,7 +31,7 @@ class SpeechTokens:
 
 @dataclass(frozen=True)
 class Seconds:
-    """Of a chunk of sound: how long it is, and what is context alone at both ends."""
+    """The length of a chunk of sound, and of the context at both ends that its neighbours cover too."""
 
     length: float
     left: float
@@ -48,7 +48,7 @@ class _Chunk:
 
 @dataclass
 class _Times:
-    """Timestamps of one chunk of sound: they begin anew where a window of the model ends."""
+    """Timestamps of one chunk of sound: they restart where a window of the model ends."""
 
     tokens: SpeechTokens
     segment_size: int
@@ -76,7 +76,7 @@ class Transcript:
 
     Attributes:
         tokens: what they mean.
-        timestamps: chunks of text are asked for; else a change of language begins a new chunk.
+        timestamps: return chunks of text between timestamps; else a change of language begins a new chunk.
         segment_size: timestamps of a window of the model.
     """
 
@@ -91,7 +91,7 @@ class Transcript:
     _skip: bool = False
 
     def add(self, ids: Ids, stride: Seconds | None = None) -> None:
-        """Tokens of the next chunk of sound; ``stride``: what of it the chunks beside it have too."""
+        """Tokens of the next chunk of sound; ``stride``: the context that its neighbours cover too."""
         first, last = self._between(ids, stride)
         times = _Times(self.tokens, self.segment_size)
         text: Ids = []
@@ -115,7 +115,8 @@ class Transcript:
         if self._waiting:
             self._end()
         return [
-            {"language": each.language, "timestamp": (each.start, each.end), "text": each.text} for each in self._chunks
+            {"language": chunk.language, "timestamp": (chunk.start, chunk.end), "text": chunk.text}
+            for chunk in self._chunks
         ]
 
     def _between(self, ids: Ids, stride: Seconds | None) -> tuple[float, int | None]:
@@ -134,7 +135,7 @@ class Transcript:
         return (first + stride.left / self.tokens.time_precision if stride.left else first), last
 
     def _special(self, token: int, text: Ids) -> Ids:
-        """A language is that of the chunk; other special tokens say nothing. Returns the text so far."""
+        """A language token sets the chunk's language; other special tokens say nothing. Returns the text so far."""
         language = self.tokens.languages.get(token)
         if language is None:
             return text
@@ -174,7 +175,7 @@ def joined(sequences: Sequence[Ids]) -> Ids:
 
     Every shift of the two is scored by the part of the tokens that agree, and 0.0001 for each position of the shift.
     """
-    left, found = sequences[0], []
+    left, tokens = sequences[0], []
     for right in sequences[1:]:
         best, cut = 0.0, (len(left), 0)
         for shift in range(1, len(left) + len(right)):
@@ -184,6 +185,6 @@ def joined(sequences: Sequence[Ids]) -> Ids:
             score = agree / shift + shift / 10000.0
             if agree > 1 and score > best:
                 best, cut = score, ((start + stop) // 2, (after + until) // 2)
-        found += left[: cut[0]]
+        tokens += left[: cut[0]]
         left = right[cut[1] :]
-    return [*found, *left]
+    return [*tokens, *left]

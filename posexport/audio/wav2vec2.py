@@ -30,8 +30,8 @@ class Wav2Vec2(Extractor):
         values, mask = pad(sounds, max(map(len, sounds)), self)
         if self.do_normalize:
             counted = mask.sum(1) if self.return_attention_mask else np.full(len(mask), mask.shape[1])
-            for row, count in zip(values, counted, strict=True):
+            for samples_T, count in zip(values, counted, strict=True):
                 # the first ones also where padding is on the left: transformers does so
-                row[:] = (row - row[:count].mean()) / np.sqrt(row[:count].var() + 1e-7)
-                row[count:] = self.padding_value
+                samples_T[:] = (samples_T - samples_T[:count].mean()) / np.sqrt(samples_T[:count].var() + 1e-7)
+                samples_T[count:] = self.padding_value
         return {self.output: values} | ({"attention_mask": mask} if self.return_attention_mask else {})

@@ -44,12 +44,12 @@ class Whisper(Extractor):
 
     @property
     def samples(self) -> int:
-        """Samples of the model's input."""
+        """The number of samples of the model's input."""
         return self.chunk_length * self.sampling_rate
 
     @property
     def frames(self) -> int:
-        """Frames of the model's input."""
+        """The number of frames of the model's input."""
         return self.samples // self.hop_length
 
     @property
@@ -70,7 +70,7 @@ class Whisper(Extractor):
 
     def extract(self, sounds: Sequence[Sound]) -> Arrays:
         values, mask = pad([sound[: self.samples] for sound in sounds], self.samples, self)
-        arrays: Arrays = {self.output: np.stack([self.spectrogram(row) for row in values])}
+        arrays: Arrays = {self.output: np.stack([self.spectrogram(samples_T) for samples_T in values])}
         if self.return_attention_mask:
             # of every frame its first sample; a frame that is not whole has no feature
             arrays["attention_mask"] = mask[:, :: self.hop_length][:, : self.frames]

@@ -12,7 +12,7 @@ from posexport.pipelines.scores import Floats, sigmoid, softmax
 from posexport.runtime.batches import Batches
 
 FUNCTIONS: dict[str, Callable[[Floats], Floats]] = {"softmax": softmax, "sigmoid": sigmoid, "none": lambda x: x}
-#: functions that transformers applies without being asked; softmax to all others
+#: functions that transformers applies by ``problem_type``; softmax to all others
 OF_PROBLEM = {"regression": "none", "multi_label_classification": "sigmoid"}
 
 

@@ -16,7 +16,7 @@ Sound = NDArray[np.float32]
 
 
 class AudioPipeline(Pipeline):
-    """A task whose inputs are sounds: paths, bytes, open files, arrays, dictionaries with ``raw`` or ``array``."""
+    """A task on sounds: paths, bytes, open files, arrays, dictionaries with ``raw`` or ``array``."""
 
     def setup(self) -> None:
         self.processor: AudioProcessor = open_processor(self.session.directory, self.session.manifest)

@@ -18,7 +18,7 @@ STRIDES = (5, 2, 2, 2, 2, 2, 2)
 
 
 class AutomaticSpeechRecognition(AudioPipeline):
-    """The text of each sound, and where it stands."""
+    """The text of each sound, and its timestamps."""
 
     def setup(self) -> None:
         super().setup()
@@ -75,7 +75,10 @@ class AutomaticSpeechRecognition(AudioPipeline):
         if lengths is not None:
             chunks = [*lengths.cut(samples)]
         logits = self.logits([chunk for chunk, _ in chunks], batches)
-        ids = [self._kept(logits_FV.argmax(-1), stride) for logits_FV, (_, stride) in zip(logits, chunks, strict=True)]
+        ids = [
+            self._without_context(logits_FV.argmax(-1), stride)
+            for logits_FV, (_, stride) in zip(logits, chunks, strict=True)
+        ]
         characters = self.tokenizer.characters(np.concatenate(ids).tolist())
         answer: dict[str, Any] = {"text": self.tokenizer.text(characters)}
         if timestamps:
@@ -83,7 +86,7 @@ class AutomaticSpeechRecognition(AudioPipeline):
             answer["chunks"] = [self._timed(span) for span in spans]
         return answer | {key: [value] * len(chunks) for key, value in extra_of(item).items()}
 
-    def _kept(self, ids_F: NDArray[np.int64], stride: Stride | None) -> NDArray[np.int64]:
+    def _without_context(self, ids_F: NDArray[np.int64], stride: Stride | None) -> NDArray[np.int64]:
         """The frames of a chunk that are no context."""
         if stride is None:
             return ids_F
@@ -109,7 +112,7 @@ def stride_of(item: Any, samples: int, rate: int) -> Stride | None:
 
 
 def extra_of(item: Any) -> dict[str, Any]:
-    """What a dictionary has beside its sound, which transformers' pipeline hands on."""
+    """The other keys of a sound's dictionary, which transformers' pipeline returns too."""
     if not isinstance(item, Mapping):
         return {}
     read = {"raw", "array", "sampling_rate", "stride"} | ({"path"} if item.get("raw") is None else set())

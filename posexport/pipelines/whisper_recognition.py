@@ -72,9 +72,9 @@ class WhisperRecognition(AudioPipeline):
         lengths = None
         if chunk_length_s:
             lengths = chunk_lengths(chunk_length_s, stride_length_s, self.extractor.sampling_rate)
-        asked = self._completed({**(generate_kwargs or {}), **options})
+        completed = self._completed({**(generate_kwargs or {}), **options})
         timed = bool(return_timestamps or self.stated.get("return_timestamps"))
-        return [self._answer(item, lengths, asked, timed, bool(return_language)) for item in items]
+        return [self._answer(item, lengths, completed, timed, bool(return_language)) for item in items]
 
     def _completed(self, options: dict[str, Any]) -> dict[str, Any]:
         """With the pipeline's defaults for what neither the call nor the checkpoint says."""
@@ -99,11 +99,11 @@ class WhisperRecognition(AudioPipeline):
                 None if stride is None else Seconds(*(n / rate for n in (stride.length, stride.left, stride.right)))
             )
             transcript.add(ids, seconds)
-        found = transcript.chunks()
-        answer: dict[str, Any] = {"text": "".join(each["text"] for each in found)}
+        spoken = transcript.chunks()
+        answer: dict[str, Any] = {"text": "".join(chunk["text"] for chunk in spoken)}
         left_out = {"language": not with_language, "timestamp": not timed}
         if timed or with_language:
-            answer["chunks"] = [{key: each[key] for key in each if not left_out.get(key)} for each in found]
+            answer["chunks"] = [{key: chunk[key] for key in chunk if not left_out.get(key)} for chunk in spoken]
         return answer | {key: [value] * len(chunks) for key, value in extra_of(item).items()}
 
     def _transcribed(
@@ -120,7 +120,7 @@ class WhisperRecognition(AudioPipeline):
                     f"return_timestamps=True or chunk_length_s={self.extractor.chunk_length}"
                 )
             features, timed = self.extractor.spectrogram(sound), True
-        found: list[int] = []
+        transcribed: list[int] = []
         begun: list[int] | None = None
         seek, frames = 0, features.shape[1]
         while seek < frames:
@@ -130,10 +130,10 @@ class WhisperRecognition(AudioPipeline):
             tokens, begun = self._generated(window, begun, options, timed)
             options = self._longer(options, len(begun))
             pieces, offset = segments(tokens, self.tokens.first_timestamp, frames=count)
-            found += [token for piece in pieces for token in piece.tokens]
+            transcribed += [token for piece in pieces for token in piece.tokens]
             # a window that ends where it begins would come again for ever
             seek += offset if offset > 0 else count
-        return found, next((token for token in begun or [] if token in self.tokens.languages), None)
+        return transcribed, next((token for token in begun or [] if token in self.tokens.languages), None)
 
     def _longer(self, options: dict[str, Any], begun: int) -> dict[str, Any]:
         """Options of the next window: ``max_length`` grows by the decoder's first tokens, as in the library."""
@@ -146,7 +146,7 @@ class WhisperRecognition(AudioPipeline):
     def _generated(
         self, window: NDArray[np.float32], begun: list[int] | None, options: dict[str, Any], timed: bool
     ) -> tuple[list[int], list[int]]:
-        """New tokens of a window, and those that the decoder began with; ``begun``: those of the window before."""
+        """New tokens of a window, and those that the decoder began with; ``begun``: the same of the window before."""
         if begun is not None:  # language and task stay
             options = {name: value for name, value in options.items() if name not in ("language", "task")}
         done = self.session.generate(
