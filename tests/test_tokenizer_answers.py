@@ -43,7 +43,14 @@ OF_5 = {
 ONLY_OF_4 = {
     *("deberta", "deberta-v2", "llama", "gemma", "generic add_prefix_space", "llama add_eos_token"),
     *("llama add_eos_token alone", "llama add_bos_token off", "llama add_bos_token on", "mistral add_eos_token"),
-    *("gemma add_eos_token", "gpt-neox add_eos_token", "merges.txt, roberta", "merges.txt, bart add_prefix_space"),
+    *(
+        "gemma add_eos_token",
+        "gpt-neox add_eos_token",
+        "nllb",
+        "nllb legacy_behaviour",
+        "merges.txt, roberta",
+        "merges.txt, bart add_prefix_space",
+    ),
 }
 #: tokenizer.json says already what the other file says, or transformers follows tokenizer.json
 UNCHANGED = {
@@ -224,6 +231,43 @@ def test_the_sample_is_the_same_each_time():
     assert {"", "a", "<s>"} <= set(texts)
     assert max(len(text.split()) for text in texts) >= 1900
     assert len(sample_pairs(texts)) == 20
+
+
+@pytest.mark.parametrize(
+    ("name", "config", "sentence"),
+    [
+        ("bert", {"tokenizer_class": "RoFormerTokenizer"}, "RoFormerTokenizer splits Chinese into words by rjieba"),
+        ("mbart", {"src_lang": "tlh_XX"}, "no token for the language 'tlh_XX' or no '</s>': texts get neither"),
+        (
+            "llama",
+            {"bos_token": None, "add_bos_token": True},
+            "no file names a bos_token of the vocabulary: none is added",
+        ),
+        (
+            "bert",
+            {"auto_map": {"AutoTokenizer": ["x.X", None]}},
+            "names a tokenizer in Python (auto_map), which is not run",
+        ),
+        (
+            "bert",
+            {"unheard": 1, "never": 2},
+            "unheard in tokenizer_config.json, never in tokenizer_config.json: unknown to",
+        ),
+        (
+            "t5",
+            {"clean_up_tokenization_spaces": True},
+            "posexport.pipeline follows it, Session.generate gives texts as",
+        ),
+        ("gpt2", {"clean_up_tokenization_spaces": True}, "which transformers 5 ignores for byte-pair encoding"),
+        ("albert", {"keep_accents": True}, "says keep_accents = true, and tokenizer.json not: it is followed"),
+    ],
+)
+def test_remarks(tmp_path, name, config, sentence):
+    kept_one = FOLDERS[name]
+    folder = Folder(kept_one.base, kept_one.model_type, kept_one.config | config, kept_one.edit).write(
+        tmp_path / "folder"
+    )
+    assert any(sentence in remark for remark in made(folder).remarks), made(folder).remarks
 
 
 def test_the_pattern_of_mistral():

@@ -42,8 +42,8 @@ class Folder:
         folder.mkdir(parents=True, exist_ok=True)
         content = kept(self.base)
         self.edit(content)
-        files = {"config.json": {"model_type": self.model_type}, **self.files}
-        files |= _vocabulary(content["model"]) if self.older else {"tokenizer.json": content}
+        files = _vocabulary(content["model"]) if self.older else {"tokenizer.json": content}
+        files |= {"config.json": {"model_type": self.model_type}, **self.files}
         if self.config is not None:
             files["tokenizer_config.json"] = self.config
         for name, stored in files.items():
@@ -197,6 +197,14 @@ def _deberta_v2_5(content: Content) -> None:
     content["normalizer"] = {"type": "Sequence", "normalizers": steps}
 
 
+def _nllb(content: Content) -> None:
+    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+    count = len(content["model"]["vocab"])
+    content["added_tokens"] += [
+        {"id": count + n, "content": f"{c}_Latn", **flags} for n, c in enumerate(("eng", "fra"))
+    ]
+
+
 def _gemma(content: Content) -> None:
     _rename(content, {"<s>": "<bos>", "</s>": "<eos>"})
     content["normalizer"] = {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}
@@ -242,6 +250,8 @@ EXTRA = {
     "special": True,
 }
 DECODER = {"added_tokens_decoder": {"420": EXTRA}}
+
+AMINO_ACIDS = ["<cls>", "<pad>", "<eos>", "<unk>", *"LAGVSERTIDPKQNFYMHWCXBUZO.-", "<null_1>", "<mask>"]
 
 #: one folder for each class, as it is saved
 PLAIN: dict[str, Folder] = {
@@ -425,6 +435,10 @@ SWITCHED: dict[str, Folder] = {
         _named("DebertaV2Tokenizer", {**BERT, "bos_token": "[CLS]", "eos_token": "[SEP]"}, split_by_punct=True),
         _deberta_v2_5,
     ),
+    "nllb": Folder("unigram", "m2m_100", _named("NllbTokenizer", ROBERTA, src_lang="fra_Latn"), _nllb),
+    "nllb legacy_behaviour": Folder(
+        "unigram", "m2m_100", _named("NllbTokenizer", ROBERTA, src_lang="fra_Latn", legacy_behaviour=True), _nllb
+    ),
     "mbart src_lang": Folder("unigram", "mbart", _named("MBartTokenizer", ROBERTA, src_lang="de_DE")),
 }
 #: folders without a tokenizer.json
@@ -437,6 +451,9 @@ OLDER: dict[str, Folder] = {
     ),
     "vocab.txt, mpnet": Folder(
         "wordpiece", "mpnet", _named("MPNetTokenizer", {**ROBERTA, "unk_token": "[UNK]"}), _mpnet, older=True
+    ),
+    "vocab.txt, esm": Folder(
+        "wordpiece", "esm", _named("EsmTokenizer", {}), files={"vocab.txt": "\n".join(AMINO_ACIDS)}, older=True
     ),
     "merges.txt, gpt2": Folder("byte-bpe", "gpt2", _named("GPT2Tokenizer", GPT2), older=True),
     "merges.txt, gpt2 without tokenizer_config.json": Folder("byte-bpe", "gpt2", None, older=True),

@@ -77,6 +77,10 @@ CLASSES: dict[str, TokenizerClass] = {
     "CamembertTokenizer": TokenizerClass(
         _ROBERTA, more=("<s>NOTUSED", "</s>NOTUSED", "<unk>NOTUSED"), mask_strips=True
     ),
+    "EsmTokenizer": TokenizerClass(
+        {"eos_token": "<eos>", "unk_token": "<unk>", "pad_token": "<pad>", "cls_token": "<cls>", "mask_token": "<mask>"}
+    ),
+    "NllbTokenizer": TokenizerClass(_ROBERTA, language="eng_Latn", mask_strips=True),
     "AlbertTokenizer": TokenizerClass(
         {**_BERT, **_BEGIN_END, "unk_token": "<unk>", "pad_token": "<pad>"}, mask_strips=True
     ),
@@ -117,6 +121,7 @@ BY_MODEL_TYPE: dict[str, str] = {
     "electra": "ElectraTokenizer",
     "roformer": "RoFormerTokenizer",
     "mpnet": "MPNetTokenizer",
+    "esm": "EsmTokenizer",
     **dict.fromkeys(("roberta", "roberta-prelayernorm"), "RobertaTokenizer"),
     "bart": "BartTokenizer",
     "longformer": "LongformerTokenizer",

@@ -4,6 +4,7 @@ The same as what transformers makes of these files. A SentencePiece model needs 
 """
 
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,8 @@ def built(files: Mapping[str, Path], settings: Settings) -> Content | None:
         return _word_piece(files["vocab.txt"], settings)
     if "vocab.json" in files and "merges.txt" in files and settings.name in (*_BYTE_LEVEL, "Qwen2Tokenizer"):
         return _byte_level(files, settings)
+    if "vocab.txt" in files and settings.name == "EsmTokenizer":
+        return _whole_tokens(files["vocab.txt"], settings)
     return None
 
 
@@ -62,6 +65,22 @@ def _word_piece(path: Path, settings: Settings) -> Content:
     else:
         content["post_processor"] = template(first, last, vocab)
         content["post_processor"]["pair"].pop(3)  # one token between two texts
+    return content
+
+
+def _whole_tokens(path: Path, settings: Settings) -> Content:
+    """ESM: the tokens of the vocabulary wherever they occur, the longest first; what is between them is unknown."""
+    tokens = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
+    vocab = {token: number for number, token in enumerate(tokens)}
+    first, last = _named(settings, "cls_token", vocab), _named(settings, "eos_token", vocab)
+    pattern = "|".join(re.escape(token) for token in sorted(filter(None, vocab), key=len, reverse=True))
+    split = {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
+    content: Content = {"version": "1.0", "truncation": None, "padding": None, "added_tokens": [], "normalizer": None}
+    content["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": [{"type": "WhitespaceSplit"}, split]}
+    content["post_processor"] = template(first, last, vocab)
+    content["post_processor"]["pair"].pop(3)  # one token between two texts
+    content["decoder"] = None
+    content["model"] = {"type": "WordLevel", "vocab": vocab, "unk_token": _named(settings, "unk_token", vocab)}
     return content
 
 

@@ -1,8 +1,7 @@
-"""``src_lang`` of mBART: the token of a text's language, after its end (mBART) or before its begin (mBART-50)."""
+"""``src_lang`` of mBART: the token of a text's language, after its end (mBART) or before its begin (mBART-50, NLLB)."""
 
 from posexport.checkpoints.tokenizer.settings import Settings
 from posexport.checkpoints.tokenizer.switches.switch import Content, Switch, vocabulary
-from posexport.errors import PosexportError
 
 KEY = "src_lang"
 
@@ -15,10 +14,11 @@ def apply(content: Content, settings: Settings) -> list[str]:
     stored = settings.values.get("eos_token", settings.facts.tokens["eos_token"])
     end = stored.get("content") if isinstance(stored, dict) else stored
     if language not in ids or end not in ids:
-        raise PosexportError(
-            f"{settings.shown(KEY)}, and tokenizer.json has no such token; give the code of a language"
-        )
-    before, behind = ([language], [end]) if settings.name == "MBart50Tokenizer" else ([], [end, language])
+        return [f"tokenizer.json has no token for the language {language!r} or no {end!r}: texts get neither"]
+    is_first = settings.name == "MBart50Tokenizer"
+    if settings.name == "NllbTokenizer":
+        is_first = not settings.flag("legacy_behaviour", False)
+    before, behind = ([language], [end]) if is_first else ([], [end, language])
 
     def around(*texts: str) -> list[Content]:
         parts = [{"Sequence": {"id": text, "type_id": 0}} for text in texts]
@@ -36,4 +36,4 @@ def apply(content: Content, settings: Settings) -> list[str]:
     return []
 
 
-SWITCH = Switch((KEY,), apply)
+SWITCH = Switch((KEY, "legacy_behaviour"), apply)
