@@ -35,7 +35,6 @@ class Settings:
         origins: key to file.
         model: config.json.
         added: tokens by id that ``added_tokens_decoder`` or ``added_tokens.json`` list.
-        lists_added: whether ``added_tokens_decoder`` is there, so that special_tokens_map.json is not read.
         handed_on: what sentence-transformers hands to ``from_pretrained``; in ``values`` too.
         cut: the number of tokens that the model's rules cut texts to; None: they do not.
         longest: the number of tokens that the model takes; None: any.
@@ -47,7 +46,6 @@ class Settings:
     origins: dict[str, str]
     model: dict[str, Any] = field(default_factory=dict)
     added: dict[int, dict[str, Any]] = field(default_factory=dict)
-    lists_added: bool = False
     handed_on: dict[str, Any] = field(default_factory=dict)
     cut: int | None = None
     longest: int | None = None
@@ -89,7 +87,6 @@ def read(files: Mapping[str, Path]) -> Settings:
     settings = Settings(_class_name(config, model), values, origins, model)
     listed = values.get("added_tokens_decoder")
     if isinstance(listed, dict):
-        settings.lists_added = True
         settings.added = {int(key): _token(token) for key, token in listed.items()}
     else:
         _read_older(files, settings)
