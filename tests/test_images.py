@@ -175,6 +175,9 @@ def test_pictures_of_different_sizes(tmp_path: Path) -> None:
     assert processor(pair, do_pad=True)["pixel_values"].shape == (2, 3, 12, 12)
     with pytest.raises(PosexportError, match=r"of 8 x 12 .* cannot be padded to 9 x 9"):
         processor(pair, do_pad=True, pad_size=9)
+    for step in ({"size": 10**6}, {"size": 8, "do_center_crop": True, "crop_size": 10**6}):
+        with pytest.raises(PosexportError, match=r"would get 1000000 x 1000000 pixels .* correct the size"):
+            processor(pair[0], **step)
     with pytest.raises(PosexportError, match="would be resized to 4 x 0"):
         processor(np.zeros((1, 900, 3), np.uint8), size={"shortest_edge": 2, "longest_edge": 4})
 

@@ -102,7 +102,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     },
     "blip": {"image_processor_type": "BlipImageProcessor", "size": {"height": 27, "width": 23}},
     "convnext": {"image_processor_type": "ConvNextImageProcessor", "size": {"shortest_edge": 28}},
-    "convnext-pct": {"image_processor_type": "ConvNextImageProcessor", "size": 30, "crop_pct": 0.75},
+    "convnext-pct": {"image_processor_type": "ConvNextImageProcessor", "size": 30, "crop_pct": 0.7},
     "pvt": {"image_processor_type": "PvtImageProcessor", "size": {"height": 22, "width": 30}},
     "segformer": {
         "image_processor_type": "SegformerImageProcessor",
@@ -123,8 +123,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
     },
     "levit": {
         "image_processor_type": "LevitImageProcessor",
-        "size": {"shortest_edge": 24},
-        "crop_size": {"height": 24, "width": 24},
+        "size": {"shortest_edge": 21},
+        "crop_size": {"height": 23, "width": 22},
     },
     "poolformer": {
         "image_processor_type": "PoolFormerImageProcessor",

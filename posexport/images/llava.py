@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from posexport.errors import PosexportError
+from posexport.images import operations
 from posexport.images.pictures import Picture
 from posexport.images.plain import CLIPImageProcessor
 from posexport.images.processor import stacked
@@ -36,6 +37,7 @@ class LlavaImageProcessor(CLIPImageProcessor, frozen=True, kw_only=True):
         if len(mean) != channels:
             raise PosexportError(f"a picture has {channels} channels and image_mean {len(mean)}; give a picture in RGB")
         edge = max(height, width)
+        operations.check_area(edge, edge)
         square = np.empty((channels, edge, edge), dtype=picture.dtype)
         square[:] = np.array([int(value * 255) for value in mean])[:, None, None]
         top, left = (edge - height) // 2, (edge - width) // 2

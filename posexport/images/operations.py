@@ -8,6 +8,17 @@ import numpy as np
 from posexport.errors import PosexportError
 from posexport.images.pictures import Picture
 
+#: pixels of a picture that a step makes at most, 8,192 x 8,192: more is a mistake of the settings
+MOST_PIXELS = 2**26
+
+
+def check_area(height: int, width: int) -> None:
+    """Raise PosexportError for a picture too large to be meant."""
+    if height * width > MOST_PIXELS:
+        raise PosexportError(
+            f"a picture would get {height} x {width} pixels (height x width), above {MOST_PIXELS:,}; correct the size"
+        )
+
 
 def resize(picture: Picture, height: int, width: int, resample: int) -> Picture:
     """``picture`` with other edges, by Pillow on 8 bits; ``resample``: Pillow's number of the filter.
@@ -17,6 +28,7 @@ def resize(picture: Picture, height: int, width: int, resample: int) -> Picture:
     """
     from PIL import Image
 
+    check_area(height, width)
     if picture.shape[0] > 4:
         raise PosexportError(f"a picture with {picture.shape[0]} channels cannot be resized; give 1, 3 or 4 channels")
     scaled = _is_scaled(picture)
@@ -31,6 +43,7 @@ def resize_floats(picture: Picture, height: int, width: int, resample: int) -> P
     """``picture`` of real numbers with other edges, by Pillow on 32 bits, as float32."""
     from PIL import Image
 
+    check_area(height, width)
     channels = [Image.fromarray(np.ascontiguousarray(channel, dtype=np.float32)) for channel in picture]
     return np.stack([np.array(each.resize((width, height), resample=Image.Resampling(resample))) for each in channels])
 
@@ -40,7 +53,9 @@ def _is_scaled(picture: Picture) -> bool:
     if picture.dtype == np.uint8:
         return False
     low, high = picture.min(), picture.max()
-    if np.allclose(picture, picture.astype(int)):
+    with np.errstate(invalid="ignore"):  # of numbers beyond integers, which are refused below
+        whole = np.allclose(picture, picture.astype(int))
+    if whole:
         if low >= 0 and high <= 255:
             return False
     elif low >= 0 and high <= 1:
@@ -53,6 +68,7 @@ def _is_scaled(picture: Picture) -> bool:
 
 def center_crop(picture: Picture, height: int, width: int) -> Picture:
     """The middle of ``picture``, [C, height, width]; where the picture is smaller, zeros around it."""
+    check_area(height, width)
     channels, *edges = picture.shape
     cut = []
     for edge, needed in zip(edges, (height, width), strict=True):
@@ -93,6 +109,7 @@ def _for_channels(values: float | Sequence[float], picture: Picture, setting: st
 
 def pad(pictures: Sequence[Picture], height: int, width: int) -> list[Picture]:
     """``pictures`` with zeros below and on the right, up to ``height`` and ``width``."""
+    check_area(height, width)
     padded = []
     for picture in pictures:
         _, rows, columns = picture.shape
