@@ -10,13 +10,14 @@ import pytest
 
 import posexport
 from ci.answers import vector_calls
-from ci.answers.vectors import GOLDEN, STRUCTURED, TESTS, stored_model, texts_of
+from ci.answers.vectors import FLAT, GOLDEN, STRUCTURED, TESTS, stored_model, texts_of
 from posexport import PosexportError
 from posexport.runtime.session import Session
 from posexport.sources.huggingface.checkpoint import checkpoint_source
 from posexport.sources.huggingface.config import Config
 from posexport.sources.huggingface.directory import Directory
 from posexport.sources.huggingface.scoring import pair_rules
+from posexport.spec import PairRules
 from tests.test_vector_calls import answers
 
 #: all are asked in the long tests
@@ -102,6 +103,7 @@ TEXTS = "sentence_bert_config.json"
             {TEXTS: {"processing_kwargs": {"text": {"stride": 3}}}},
             r"says processing_kwargs.text.stride = 3, which is not read here",
         ),
+        ("pooled-scores", {TEXTS: {"modality_config": {"text": {}, "message": {}}}}, "are messages of a chat template"),
         ("pooled-scores", {"3_LayerNorm__config.json": {"dimension": 7}}, "dimension = 7; what comes before has 20"),
         ("pooled-scores", {"4_Dense__config.json": {"module_output_name": "other"}}, "only sentence_embedding to scor"),
         ("pooled-scores", {"1_Pooling__config.json": {"include_prompt": False}}, "not computed for pairs of texts"),
@@ -141,6 +143,26 @@ def test_a_template_with_both_roles_counts_without_modules(tmp_path):
     rules = checkpoint_source(tmp_path / "model", task="text-ranking", allow_pickle=False).pair_rules
     assert rules is not None
     assert (rules.messages, rules.template) == ("structured", None)
+
+
+def test_a_classifier_alone_reads_pairs_by_its_tokenizer_or_its_template(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "qwen2"}))
+    files = Directory(tmp_path)
+    config = Config(files, "config.json")
+    assert pair_rules(files, config, "", "sequence-classification") == PairRules()
+    (tmp_path / "chat_template.jinja").write_text("{{ messages[0]['role'] == 'user' }}")
+    assert pair_rules(files, config, "", "sequence-classification") == PairRules()
+    (tmp_path / "chat_template.jinja").write_text(FLAT)
+    assert pair_rules(files, config, "", "sequence-classification") == PairRules(messages="flat")
+
+
+def test_options_of_a_classifiers_tokenizer_are_followed(tmp_path):
+    folder = stored_model("reranker", tmp_path)
+    path = folder / TEXTS
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"processing_kwargs": {"text": {"max_length": 31}}}))
+    rules = checkpoint_source(folder, task=None, allow_pickle=False).pair_rules
+    assert rules is not None
+    assert rules.max_length == 31
 
 
 def test_a_decoder_of_which_nothing_says_how_it_reads_pairs_is_refused(tmp_path):

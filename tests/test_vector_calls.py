@@ -41,7 +41,7 @@ def answers(name):
 
 
 #: the rest is asked in test_cross_encoders.py
-NAMES = ("embedder", "reranker", "bidirectional")
+NAMES = ("embedder", "reranker", "bidirectional", "first-token")
 
 
 @pytest.mark.parametrize(("name", "call"), [(name, call) for name in NAMES for call in GOLDEN[name].calls])

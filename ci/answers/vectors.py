@@ -117,6 +117,16 @@ GOLDEN: dict[str, Stored] = {
         calls=PLAIN,
         changes={"config.json": {"is_causal": False}},
     ),
+    "first-token": Stored(
+        folder="embedders/qwen3-lasttoken",
+        opener=embedder,
+        calls=PLAIN,
+        changes={
+            "1_Pooling/config.json": {"pooling_mode": "cls", "pooling_mode_lasttoken": False},
+            "tokenizer_config.json": {"padding_side": "left"},
+            "config.json": {"is_causal": False},
+        },
+    ),
     "logit-score": Stored(
         folder="rerankers/qwen3-reranker",
         opener=cross_encoder,
@@ -232,13 +242,38 @@ def shape(arrays: list[np.ndarray]) -> str:
     return ", ".join(f"{each.dtype} {list(each.shape)}" for each in arrays[:4])
 
 
+#: of a model, how many texts are asked: every model a few, one as many as an evaluation has
+MANY = 200
+
+
+def many_texts() -> list[str]:
+    """Of 1 to 700 words, empty and repeated ones, other scripts and control characters."""
+    words = [word for name in GOLDEN for text in texts_of(name) for word in text.split()]
+    rng = np.random.default_rng(11)
+    lengths = np.unique(np.geomspace(1, 700, 400).astype(int))
+    drawn = [" ".join(rng.choice(words, size=rng.choice(lengths))) for _ in range(MANY - 8)]
+    return [*drawn, "", "a", " b ", "漢字 e\u0301 é", "\u200d😀", "\t\n", drawn[0], "x" * 3000]
+
+
+MANY_CALLS: dict[str, Call] = {
+    f"{MANY} texts": lambda model, texts: model.encode(texts),
+    f"{MANY} texts, a prompt, normalised": lambda model, texts: model.encode_query(texts, normalize_embeddings=True),
+    f"{MANY} texts, truncated, uint8": lambda model, texts: model.encode(texts, truncate_dim=9, precision="uint8"),
+    f"{MANY} texts, ubinary": lambda model, texts: model.encode(texts, precision="ubinary"),
+}
+
+
 def cases(work: Path) -> Iterator[Case]:
-    """Every call on every checkpoint."""
+    """Every call on every checkpoint; of version 6, whose files older versions do not read."""
+    if int(version("sentence-transformers").partition(".")[0]) < 6:
+        return
     for name, stored in GOLDEN.items():
         folder = stored_model(name, work)
         posexport.convert(str(folder), work / f"{name}.bundle", task=stored.task, target="cpu", verify=False)
         session, theirs = posexport.load(work / f"{name}.bundle"), stored.opener(folder)
         yield from asked(session, theirs, stored.calls, texts_of(name), f"vectors: {name}")
+        if name == "embedder":
+            yield from asked(session, theirs, MANY_CALLS, many_texts(), f"vectors: {name}")
 
 
 def golden(into: Path) -> None:

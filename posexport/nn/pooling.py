@@ -164,12 +164,18 @@ def step_module(config: StepConfig) -> nn.Module:
 
 
 class SentenceEmbedding(Head):
-    """One vector a text: poolings side by side, then projections and normalisations in any order."""
+    """One vector a text: poolings side by side, then projections and normalisations in any order.
 
-    def __init__(self, hidden: int, modes: Sequence[Mode], steps: Sequence[StepConfig] = ()) -> None:
+    ``first_kept``: ``cls`` is the first token that the mask keeps, of texts padded on the left; else the first slot.
+    """
+
+    def __init__(
+        self, hidden: int, modes: Sequence[Mode], steps: Sequence[StepConfig] = (), *, first_kept: bool = False
+    ) -> None:
         super().__init__()
         self.modes = tuple(modes)
-        self.reads_first_token = "cls" in modes
+        self.first_kept = first_kept
+        self.reads_first_token = "cls" in modes and not first_kept
         self.steps = nn.ModuleList(step_module(step) for step in steps)
         width = next((step.outer for step in reversed(steps) if isinstance(step, DenseConfig)), hidden * len(modes))
         self.outputs = [
@@ -180,7 +186,7 @@ class SentenceEmbedding(Head):
     def forward(self, x_BTC: Tensor, mask_BT: Tensor | None, prompt_BT: Tensor | None = None) -> tuple[Tensor, ...]:
         """``prompt_BT``: 1 for tokens that are left out of the poolings."""
         if prompt_BT is None:
-            pooled = [_POOLINGS[mode](x_BTC, mask_BT) for mode in self.modes]
+            pooled = [self._pooled(mode, x_BTC, mask_BT) for mode in self.modes]
         else:
             pooled = [_without_prompt(mode, x_BTC, mask_BT, prompt_BT) for mode in self.modes]
         y_BC = pooled[0] if len(pooled) == 1 else torch.cat(pooled, -1)
@@ -188,12 +194,19 @@ class SentenceEmbedding(Head):
             y_BC = step(y_BC)
         return x_BTC, y_BC
 
+    def _pooled(self, mode: Mode, x_BTC: Tensor, mask_BT: Tensor | None) -> Tensor:
+        if mode == "cls" and self.first_kept and mask_BT is not None:
+            return x_BTC.gather(1, _first(mask_BT != 0)[:, None, None].expand(-1, 1, x_BTC.shape[2]))[:, 0]
+        return _POOLINGS[mode](x_BTC, mask_BT)
+
 
 class PooledScores(SentenceEmbedding):
     """Scores of a text or a pair, from its vector: what a CrossEncoder of Pooling and Dense gives."""
 
-    def __init__(self, hidden: int, modes: Sequence[Mode], steps: Sequence[StepConfig]) -> None:
-        super().__init__(hidden, modes, steps)
+    def __init__(
+        self, hidden: int, modes: Sequence[Mode], steps: Sequence[StepConfig] = (), *, first_kept: bool = False
+    ) -> None:
+        super().__init__(hidden, modes, steps, first_kept=first_kept)
         self.outputs = [OutputSpec(name="logits", axes=self.outputs[-1].axes)]
 
     def forward(self, x_BTC: Tensor, mask_BT: Tensor | None, prompt_BT: Tensor | None = None) -> tuple[Tensor, ...]:

@@ -73,7 +73,11 @@ def with_messages(directory: Directory, below: str, rules: PairRules) -> PairRul
     form = stated.get("format", "auto") if isinstance(stated, dict) else None
     if form == "auto":
         form = message_format(Config(directory, f"{below}config.json").values.get("model_type"), template)
-    if form not in ("flat", "structured") or stated.get("method_output_name") not in (None, "logits"):
+    if form not in ("flat", "structured") or stated.get("method_output_name") not in (
+        None,
+        "logits",
+        "last_hidden_state",
+    ):
         raise PosexportError(
             f"{texts.label} says modality_config.message = {stated!r:.120}; messages must be flat or "
             "structured, and give logits"

@@ -58,6 +58,8 @@ class Pooling:
     splade: SpladeConfig | None = None
     #: what it gives are scores of a text or a pair of texts (CrossEncoder)
     scores: bool = False
+    #: texts are padded on the left, so that the first token of a text is not in the first slot
+    first_kept: bool = False
 
     @property
     def task(self) -> str:
@@ -131,7 +133,8 @@ def head_of(pooling: Pooling, hidden: int) -> Head:
     if pooling.rules.tokens is not None:
         return TokenEmbeddings(hidden, [step.dense for step in pooling.steps if step.dense is not None])
     kind = PooledScores if pooling.scores else SentenceEmbedding
-    return kind(hidden, pooling.modes, [step.config for step in pooling.steps])
+    steps = [step.config for step in pooling.steps]
+    return kind(hidden, pooling.modes, steps, first_kept=pooling.first_kept)
 
 
 def stored_name(name: str, steps: Sequence[Step]) -> str:

@@ -70,19 +70,22 @@ def pair_rules(
         prompts=prompts,
         default_prompt=default,
     )
-    if task == TEXT_RANKING and answers is None:
-        return _without_modules(directory, config, below, rules)
-    return chats.with_messages(directory, below, rules) if task == TEXT_RANKING else rules
+    if settings is not None and (task != TEXT_RANKING or answers is not None):
+        return chats.with_messages(directory, below, rules)
+    return _without_modules(directory, config, below, task, rules)
 
 
-def _without_modules(directory: Directory, config: Config, below: str, rules: PairRules) -> PairRules:
-    """Of a generating model alone: its chat template where that has both roles, else Qwen3-Reranker's model card.
+def _without_modules(directory: Directory, config: Config, below: str, task: str, rules: PairRules) -> PairRules:
+    """Of a model alone: its chat template where that has both roles.
 
-    PosexportError for other models, for which nothing says how they read a pair.
+    Else a classifier's tokenizer joins the pair, and of generating models Qwen3-Reranker has its model card's template.
+    PosexportError for others, for which nothing says how they read a pair.
     """
     template = chats.template_of(directory, below)
     if template is not None and chats.names_roles(template):
         return msgspec.structs.replace(rules, messages=chats.message_format(config.values.get("model_type"), template))
+    if task != TEXT_RANKING:
+        return rules
     if config.values.get("model_type") == "qwen3":
         return msgspec.structs.replace(QWEN3, max_length=rules.max_length or QWEN3.max_length)
     raise PosexportError(

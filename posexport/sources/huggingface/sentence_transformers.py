@@ -11,7 +11,7 @@ from posexport.sources.huggingface import late_interaction
 from posexport.sources.huggingface.config import Config
 from posexport.sources.huggingface.directory import Directory
 from posexport.sources.huggingface.pooling import Pooling, Step
-from posexport.sources.huggingface.text_rules import rule_files, text_rules, texts_config
+from posexport.sources.huggingface.text_rules import optional, rule_files, text_rules, texts_config
 
 MODULES = "modules.json"
 _PACKAGE = "sentence_transformers."
@@ -72,7 +72,13 @@ def of_pooling(directory: Directory, modules: Sequence[tuple[str, str]], *, scor
         below=below,
         files=[*files, *rule_files(directory, below)],
         scores=scores,
+        first_kept=_pads_left(directory, below),
     )
+
+
+def _pads_left(directory: Directory, below: str) -> bool:
+    tokenizer = optional(directory, f"{below}tokenizer_config.json")
+    return tokenizer is not None and tokenizer.values.get("padding_side") == "left"
 
 
 def modules_of(directory: Directory) -> list[tuple[str, str]]:
@@ -210,6 +216,12 @@ def _check_states(directory: Directory, below: str) -> None:
     task = config.values.get("transformer_task", "feature-extraction")
     modes = config.values.get("modality_config")
     text = modes.get("text") if isinstance(modes, dict) else None
+    if isinstance(modes, dict) and "message" in modes:
+        raise PosexportError(
+            f"{config.label} says that texts are messages of a chat template (modality_config.message), which is not "
+            "done to texts here before they are pooled; remove it if the model was trained on plain texts, or use "
+            "--task features"
+        )
     output = text.get("method_output_name") if isinstance(text, dict) else None
     if task != "feature-extraction" or (modes is not None and output != "last_hidden_state"):
         raise PosexportError(
