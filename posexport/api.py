@@ -112,7 +112,7 @@ def verify(
         emulate: ``fp16`` or ``bf16``: check a copy that computes in float32 and rounds every operator's output, as a
             GPU would; of a float32 model everything is rounded, positions too: what half precision everywhere costs.
         example_inputs, axes, task, settings, allow_pickle, as_transformers: about ``against``, as in `convert`.
-        provider: ``cpu`` or ``cuda``; one that does not load is an error.
+        provider: ``cpu``, ``cuda``, ``webgpu`` or ``openvino``; one that does not load is an error.
         provider_options: as in `load`, but ``graph``, which belongs to a loaded bundle.
         lengths: check these lengths in tokens, not the grid's.
         threads: to compute with; 0 lets the runtime choose.
@@ -175,7 +175,7 @@ def load(
     Args:
         bundle: its directory.
         precision: of a bundle with several, which one; default: its first.
-        provider: ``cpu`` or ``cuda``; one that does not load is an error.
+        provider: ``cpu``, ``cuda``, ``webgpu`` or ``openvino``; one that does not load is an error.
         threads: of one operator; 0 lets ONNX Runtime choose.
         memory: ``flat``: a call of more than 4,096 tokens gives back the memory that it took, so that one large batch
             does not hold it for ever; ``fast``: everything is kept for the next call.

@@ -2,6 +2,7 @@
 
 import shutil
 import types
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -227,6 +228,16 @@ def test_openvino_computes_in_float32_and_in_as_many_threads_as_asked() -> None:
     assert record.pool(0) == {}
     assert record.pool(3) == {"num_of_threads": "3"}
     assert CPU.pool(3) == {}
+
+
+def test_a_provider_that_takes_no_defaults_asks_for_every_input(decoder: Path, toy: Provider, monkeypatch: Any) -> None:
+    """Left in, OpenVINO takes them for constants."""
+    assert not PROVIDERS["openvino"].takes_defaults
+    monkeypatch.setitem(PROVIDERS, "toy", replace(toy, takes_defaults=False))
+    taken = {value.name for value in sessions.make_session(decoder / "model.onnx", provider="toy").get_inputs()}
+    assert "position_ids" in taken
+    assert "position_ids" not in {value.name for value in sessions.make_session(decoder / "model.onnx").get_inputs()}
+    assert posexport.verify(decoder, provider="toy").passed
 
 
 def test_integers_on_the_host_are_no_strays_where_a_provider_has_none() -> None:

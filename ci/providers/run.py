@@ -15,6 +15,7 @@ from posexport.errors import PosexportError
 CACHE = ROOT / ".cache"
 RESULTS = ROOT / "ci" / "results" / "providers.json"
 HERE = Path(__file__).parent
+BUNDLES = CACHE / "providers-run"
 #: a table of 20 positions or more has them; more is the grid's affair
 LENGTHS = (2, 17)
 #: of which the guard is tried at all optimisation levels
@@ -53,7 +54,7 @@ def verified(model: Model, provider: str) -> dict[str, Any]:
         bundle = converted(model, inline=provider == "openvino")
     except PosexportError as err:
         return {"right": None, "why": f"not converted: {err}"}
-    command = [_python(provider), str(HERE / "verify.py"), provider, str(bundle)]
+    command = [python(provider), str(HERE / "verify.py"), provider, str(bundle)]
     command += ["--guard"] if model.name in GUARDED else []
     try:
         done = subprocess.run(
@@ -72,7 +73,7 @@ def verified(model: Model, provider: str) -> dict[str, Any]:
 
 def converted(model: Model, *, inline: bool) -> Path:
     """The bundle, portable; made once. ``inline``: for a runtime that knows no functions."""
-    into = CACHE / "providers-run" / f"{model.name.replace(' ', '-')}{'-inline' if inline else ''}"
+    into = BUNDLES / f"{model.name.replace(' ', '-')}{'-inline' if inline else ''}"
     if into.is_dir():
         return into
     options: dict[str, Any] = {"precision": model.precision, "inline": inline, "keep": True, "settings": model.settings}
@@ -83,7 +84,8 @@ def converted(model: Model, *, inline: bool) -> Path:
     return into
 
 
-def _python(provider: str) -> str:
+def python(provider: str) -> str:
+    """Of the provider's environment."""
     return str(Path(os.environ.get("PROVIDERS_ENVS", CACHE / "providers")) / provider / "bin" / "python")
 
 

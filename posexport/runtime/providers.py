@@ -72,18 +72,11 @@ def make_session(
     options = _session_options(threads, level, profile, spinning)
     for name, value in numeric_options(model, provider=provider, denormals=denormals).items():
         options.add_session_config_entry(name, value)
+    if not record.takes_defaults:
+        model, weights = _asking_for_all(model, weights)
     if weights is not None:
         options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(weights))
-    by_name: dict[str, Any] = {}
-    if is_plugin(record):
-        options.add_provider_for_devices(devices(record), told)
-    elif record.ort_name in onnxruntime.get_available_providers():
-        by_name = {"providers": [(record.ort_name, told)], "enable_fallback": 0}
-    else:
-        raise PosexportError(
-            f"{record.ort_name} was asked for, but the installed onnxruntime {onnxruntime.__version__} is built "
-            f"without it; {runtime_conflict() or record.install}"
-        )
+    by_name = _asked_for(record, told, options)
     record.prepare()
     if _quiet:
         _silence(record)
@@ -147,6 +140,38 @@ def numeric_options(
     if not denormals and thread_state.supported():
         options["session.set_denormal_as_zero"] = "1"
     return options
+
+
+def _asked_for(record: Provider, told: dict[str, str], options: "SessionOptions") -> dict[str, Any]:
+    """Arguments of a session on that provider; of a plug-in's there are none, its devices go into ``options``."""
+    import onnxruntime
+
+    if is_plugin(record):
+        options.add_provider_for_devices(devices(record), told)
+        return {}
+    if record.ort_name in onnxruntime.get_available_providers():
+        return {"providers": [(record.ort_name, told)], "enable_fallback": 0}
+    raise PosexportError(
+        f"{record.ort_name} was asked for, but the installed onnxruntime {onnxruntime.__version__} is built without "
+        f"it; {runtime_conflict() or record.install}"
+    )
+
+
+def _asking_for_all(model: Path | bytes, weights: Path | None) -> tuple[Path | bytes, Path | None]:
+    """``model`` without values for inputs that may be left out, and the folder of its weights; itself if it has none.
+
+    A provider that compiles the whole graph takes such a value for a constant, whatever is given.
+    """
+    import onnx
+
+    proto = onnx.load_from_string(model) if isinstance(model, bytes) else onnx.load(model, load_external_data=False)
+    inputs = {value.name for value in proto.graph.input}
+    kept = [tensor for tensor in proto.graph.initializer if tensor.name not in inputs]
+    if len(kept) == len(proto.graph.initializer):
+        return model, weights
+    del proto.graph.initializer[:]
+    proto.graph.initializer.extend(kept)
+    return proto.SerializeToString(), model.parent if isinstance(model, Path) else weights
 
 
 def check_loads(provider: str) -> None:

@@ -39,6 +39,7 @@ class Provider:
         accuracy_level: of MatMulNBits, and of those that sessions make of DequantizeLinear and MatMul; 4: activations
             become int8 in its kernels, 0: they stay as they are.
         integers_on_host: its kernels are of real numbers; nodes that give integers or truth values run on the host.
+        takes_defaults: inputs may be left out that the graph has a value for; else all are asked for.
         threads_option: ONNX Runtime's option that takes the number of threads, where it has a pool of its own.
         bias_multiples: name of an element type -> of what queries and keys must be a multiple, so that attention with a
             bias is fused.
@@ -63,6 +64,7 @@ class Provider:
     unprofitable: Mapping[str, str] = field(default_factory=dict)
     accuracy_level: int = 0
     integers_on_host: bool = False
+    takes_defaults: bool = True
     threads_option: str = ""
     bias_multiples: Mapping[str, int] = field(default_factory=dict)
     prepare: Callable[[], None] = lambda: None
@@ -182,6 +184,7 @@ OPENVINO = register(
         options={"load_config": '{"CPU": {"INFERENCE_PRECISION_HINT": "f32"}}'},
         types=frozenset({"float32"}),
         widened=frozenset({"float16"}),
+        takes_defaults=False,
         threads_option="num_of_threads",
         load_failure=plugins.no_device(
             "an Intel processor (on another one pip install onnxruntime-openvino in place of onnxruntime)"
