@@ -95,6 +95,17 @@ def test_settings_of_a_call(tmp_path: Path) -> None:
         processor(picture, do_resize="yes")
 
 
+def test_large_pictures_of_convnext_are_whole(tmp_path: Path) -> None:
+    """From an edge of 384 on, pictures are stretched; below it their middle is cut out."""
+    convnext = {"image_processor_type": "ConvNextImageProcessor", "size": {"shortest_edge": 384}}
+    stretched = opened(tmp_path / "vit", {**VIT, "size": 384, "resample": 3})(made.PICTURES / "colour.png")
+    whole = opened(tmp_path / "convnext", convnext)
+    assert np.array_equal(whole(made.PICTURES / "colour.png")["pixel_values"], stretched["pixel_values"])
+    cut = whole(made.PICTURES / "colour.png", size=383)["pixel_values"]
+    assert cut.shape == (1, 3, 383, 383)
+    assert np.abs(cut - stretched["pixel_values"][..., :383, :383]).max() > 0.5
+
+
 def test_where_settings_stand(tmp_path: Path) -> None:
     """processor_config.json goes first; without a class the model type decides; "Pil" and "Fast" are backends."""
     picture = made.PICTURES / "colour.png"

@@ -97,7 +97,10 @@ class ZeroShotImageClassification(ImagePipeline, TextPipeline):
 
 def _labels(stated: Sequence[str] | None) -> list[str]:
     if isinstance(stated, str) or not stated or not all(isinstance(label, str) for label in stated):
-        raise PosexportError(f"candidate_labels must be a list of texts, got {stated!r:.60}; name at least one label")
+        raise PosexportError(
+            f"candidate_labels must be a list of texts, got {stated!r:.60}; name at least one label (on the command "
+            "line by --text)"
+        )
     return list(stated)
 
 
