@@ -17,6 +17,7 @@ from posexport.audio.ctc import open_tokenizer
 from posexport.audio.remarks import remarks
 from posexport.pipelines.audio_classification import AudioClassification
 from posexport.pipelines.pipeline import Pipeline
+from tests import command
 
 ANSWERS = json.loads((Path(__file__).parent / "answers" / "audio" / "pipelines.json").read_text())
 
@@ -53,6 +54,17 @@ def test_the_task_is_chosen_and_files_are_read(session: Session) -> None:
     file = encoded(sound(301, seed=9), 16000, "WAV", "FLOAT")
     assert asking(file) == asking(sound(301, seed=9)) == asking(sound(301, seed=9).tolist())
     assert [*asking(each for each in [file])] == asking([file])
+
+
+def test_the_command_line_prints_texts(session: Session, tmp_path: Path) -> None:
+    file = tmp_path / "a.wav"
+    file.write_bytes(encoded(sound(301, seed=9), 16000, "WAV", "FLOAT"))
+    done = command.posexport("run", session.directory, "--audio", file, "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["answers"] == [{"text": ANSWERS["ctc"]["plain"]["301 samples {}"]["text"]}]
+    done = command.posexport("run", session.directory, "--audio", file, "--audio", "missing.wav")
+    assert done.returncode == 2
+    assert "sound 1: there is no file missing.wav" in done.stderr
 
 
 def test_a_delimiter_that_transformers_5_does_not_read_is_followed(tmp_path: Path) -> None:

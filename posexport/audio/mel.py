@@ -87,11 +87,11 @@ def log_mel(
     """
     length = len(window)
     count = frame_count(len(samples), length, hop)
-    frames = np.lib.stride_tricks.sliding_window_view(samples.astype(np.float64), length)[::hop][:count]
+    frames = np.lib.stride_tricks.sliding_window_view(samples, length)[::hop][:count]
     result = np.empty((filters.shape[1], count), np.float32)
     take = np.log10 if log == "log10" else np.log
     for start in range(0, count, BLOCK_FRAMES):
-        block = frames[start : start + BLOCK_FRAMES]
+        block = frames[start : start + BLOCK_FRAMES].astype(np.float64)
         if remove_dc_offset:
             block = block - block.mean(1, keepdims=True)
         if preemphasis:

@@ -48,9 +48,9 @@ class AudioProcessor:
         """
         return self.extract(self.read(audio, sampling_rate))
 
-    def read(self, audio: Any, sampling_rate: int | None = None) -> list[Sound]:
-        """Samples [n] of each sound at the model's rate, one channel."""
-        return read_all(audio, self.sampling_rate, sampling_rate)
+    def read(self, audio: Any, sampling_rate: int | None = None, *, first: int = 0) -> list[Sound]:
+        """Samples [n] of each sound at the model's rate, one channel. ``first``: its number in messages."""
+        return read_all(audio, self.sampling_rate, sampling_rate, first=first)
 
     def extract(self, sounds: Sequence[Sound]) -> Arrays:
         """Arrays for samples [n] at the model's rate."""

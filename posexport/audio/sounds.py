@@ -33,18 +33,19 @@ def are_numbers(values: Sequence[Any]) -> bool:
     return all(isinstance(value, (int, float, np.number)) for value in values)
 
 
-def read_all(audio: Any, rate: int, sampling_rate: int | None = None) -> list[Sound]:
+def read_all(audio: Any, rate: int, sampling_rate: int | None = None, *, first: int = 0) -> list[Sound]:
     """One sound or several as samples [n] at ``rate``; ``sampling_rate``: of arrays, None: they have ``rate`` already.
 
-    Raises PosexportError for an input that is no sound, an empty one, samples that are not finite, and another
-    rate than a file or a dictionary says.
+    Messages number the sounds from ``first`` on. Raises PosexportError for an input that is no sound, an empty one,
+    samples that are not finite, and another rate than a file or a dictionary says.
     """
     if sampling_rate is not None:
         _check_rate(sampling_rate, "sampling_rate")
     sounds = as_list(audio)
     if not sounds:
         raise PosexportError("got no sounds; give at least one")
-    return [_checked(read(sound, f"sound {n}", rate, sampling_rate), f"sound {n}") for n, sound in enumerate(sounds)]
+    named = [(f"sound {number}", sound) for number, sound in enumerate(sounds, first)]
+    return [_checked(read(sound, name, rate, sampling_rate), name) for name, sound in named]
 
 
 def read(sound: Any, name: str, rate: int, sampling_rate: int | None) -> Sound:

@@ -52,7 +52,7 @@ class AutomaticSpeechRecognition(AudioPipeline):
         lengths = None
         if chunk_length_s:
             lengths = chunk_lengths(chunk_length_s, stride_length_s, self.processor.sampling_rate, self.frame_samples)
-        return [self._answer(item, lengths, batches, return_timestamps) for item in items]
+        return [self._answer(*numbered, lengths, batches, return_timestamps) for numbered in enumerate(items)]
 
     @property
     def frame_samples(self) -> int:
@@ -66,9 +66,9 @@ class AutomaticSpeechRecognition(AudioPipeline):
         return math.prod(config.get("conv_stride", STRIDES))
 
     def _answer(
-        self, item: Any, lengths: ChunkLengths | None, batches: Batches, timestamps: bool | str | None
+        self, number: int, item: Any, lengths: ChunkLengths | None, batches: Batches, timestamps: bool | str | None
     ) -> dict[str, Any]:
-        (samples,) = self.processor.read([item])
+        (samples,) = self.processor.read([item], first=number)
         chunks: list[tuple[Sound, Stride | None]] = [
             (samples, stride_of(item, len(samples), self.processor.sampling_rate))
         ]

@@ -74,7 +74,7 @@ class WhisperRecognition(AudioPipeline):
             lengths = chunk_lengths(chunk_length_s, stride_length_s, self.extractor.sampling_rate)
         completed = self._completed({**(generate_kwargs or {}), **options})
         timed = bool(return_timestamps or self.stated.get("return_timestamps"))
-        return [self._answer(item, lengths, completed, timed, bool(return_language)) for item in items]
+        return [self._answer(*each, lengths, completed, timed, bool(return_language)) for each in enumerate(items)]
 
     def _completed(self, options: dict[str, Any]) -> dict[str, Any]:
         """With the pipeline's defaults for what neither the call nor the checkpoint says."""
@@ -83,9 +83,15 @@ class WhisperRecognition(AudioPipeline):
         return {name: value for name, value in DEFAULTS.items() if name not in left_out} | options
 
     def _answer(
-        self, item: Any, lengths: ChunkLengths | None, options: dict[str, Any], timed: bool, with_language: bool
+        self,
+        number: int,
+        item: Any,
+        lengths: ChunkLengths | None,
+        options: dict[str, Any],
+        timed: bool,
+        with_language: bool,
     ) -> dict[str, Any]:
-        (samples,) = self.processor.read([item])
+        (samples,) = self.processor.read([item], first=number)
         rate = self.extractor.sampling_rate
         chunks: list[tuple[Sound, Stride | None]] = [(samples, stride_of(item, len(samples), rate))]
         if lengths is not None:
