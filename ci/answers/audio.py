@@ -52,7 +52,10 @@ def sound(samples: int, rate: int = RATE, seed: int = 0) -> NDArray[np.float32]:
 
 
 def sounds(rate: int = RATE) -> list[NDArray[np.float32]]:
-    return [sound(samples, rate, seed) for seed, samples in enumerate(LENGTHS)]
+    """Of different lengths; the last one ends in silence, where floors of logarithms count."""
+    drawn = [sound(samples, rate, seed) for seed, samples in enumerate(LENGTHS)]
+    drawn[-1][1200:] = 0
+    return drawn
 
 
 def encoded(samples: NDArray[Any], rate: int, form: str, subtype: str) -> bytes:

@@ -5,6 +5,7 @@ import json
 import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -117,7 +118,8 @@ def cases(work: Path) -> Iterator[Case]:
         for asked, item, options in inputs() if name == "plain" else inputs()[:3]:
             row = case(f"CTC, tokenizer {name}: {asked}", ours, folder, SPEECH, item, options)
             yield replace(row, remark=" ".join(each for each in remarks if "delimiter" in each))
-    yield from _more(work)
+    if version("transformers") >= "5":  # posexport converts through transformers 5 alone
+        yield from _more(work)
 
 
 def case(asked: str, ours: Any, folder: Path, task: str, item: Any, options: dict[str, Any]) -> Case:
