@@ -122,7 +122,14 @@ class Translation(Text2TextGeneration):
 
     result = "translation"
 
-    # options beside those of `Text2TextGeneration`: ``src_lang`` and ``tgt_lang``, by the tokenizer's codes (``en_XX``)
+    # further options: ``src_lang`` and ``tgt_lang``, by the tokenizer's codes (``en_XX``)
+
+    def setup(self) -> None:
+        if self.task == "translation":
+            # the first pair of languages that config.json has parameters of, as in transformers
+            tasks = self.files.config.get("task_specific_params") or {}
+            self.task = next((name for name in tasks if name.startswith("translation")), self.task)
+        super().setup()
 
     def _encoder_rows(
         self, texts: list[str], truncation: bool | str | None, options: dict[str, Any]
