@@ -131,9 +131,11 @@ def _generation() -> Iterator[Ask]:
     for model in ("t5", "bart", "marian"):
         yield Ask(model, "text2text-generation", "I live in Paris.", {"max_new_tokens": 8})
         yield Ask(model, "text2text-generation", TEXTS[:2], {"max_new_tokens": 8, "num_beams": 1})
-        yield Ask(model, "summarization", CORPUS[2])
-        yield Ask(model, "summarization", CORPUS[:2], {"max_length": 9, "min_length": 4})
-        yield Ask(model, "translation_en_to_de", "the house is wonderful")
+        # 256 tokens of random weights of T5 are one text again and again, whose beams are nearly equal
+        few = {"max_new_tokens": 12} if model == "t5" else {}
+        yield Ask(model, "summarization", CORPUS[2], few)
+        yield Ask(model, "summarization", CORPUS[:2], {"max_length": 9, "min_length": 4, **few})
+        yield Ask(model, "translation_en_to_de", "the house is wonderful", few)
         yield Ask(model, "translation", "the house", {"num_beams": 3, "num_return_sequences": 2, "max_new_tokens": 6})
 
 

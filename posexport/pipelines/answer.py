@@ -30,7 +30,7 @@ class Answers:
     answers: list[Any]
 
     def to_json(self) -> str:
-        """One JSON document."""
+        """Returns one JSON document."""
         document = {
             "bundle": str(self.directory),
             "providers": self.providers,
@@ -45,13 +45,13 @@ class Answers:
         if len(self.inputs) == 1:
             return "\n".join(lines(self.answers[0]))
         parts = zip(self.inputs, self.answers, strict=True)
-        return "\n\n".join("\n".join((f"--- {' '.join(given.split())}", *lines(each))) for given, each in parts)
+        return "\n\n".join("\n".join((f"--- {' '.join(name.split())}", *lines(item))) for name, item in parts)
 
 
 def lines(answer: Any) -> list[str]:
     """An answer of any task, readable: a score first, then the other values."""
     if isinstance(answer, list):
-        return [line for each in answer for line in lines(each)]
+        return [line for item in answer for line in lines(item)]
     if not isinstance(answer, dict):
         return [str(answer)]
     if "labels" in answer and "scores" in answer:
@@ -59,16 +59,16 @@ def lines(answer: Any) -> list[str]:
     for key, value in answer.items():
         if key == "text" or key.endswith("_text"):
             text = value if isinstance(value, str) else value[-1]["content"]
-            return [text, *(f"{_span(each.get('timestamp'))}  {each['text']}" for each in answer.get("chunks", []))]
+            return [text, *(f"{_span(item.get('timestamp'))}  {item['text']}" for item in answer.get("chunks", []))]
     start, end = answer.get("start"), answer.get("end")
     place = [] if start is None else [f"[{start}:{end}]"]
-    others = [str(value) for key, value in answer.items() if key not in ("score", "start", "end", "index", "token")]
+    values = [str(value) for key, value in answer.items() if key not in ("score", "start", "end", "index", "token")]
     score = [f"{answer['score']:10.4f}"] if "score" in answer else []
-    return ["  ".join((*score, *others, *place))]
+    return ["  ".join((*score, *values, *place))]
 
 
 def _span(timestamp: Any) -> str:
-    """Seconds from and to."""
+    """Formats the seconds from and to."""
     start, end = timestamp or (None, None)
     return f"[{'' if start is None else f'{start:.2f}'} - {'' if end is None else f'{end:.2f}'}]"
 
@@ -118,9 +118,9 @@ def _answers(
     file = choices.get("texts_file")
     texts = [*choices.get("texts", ()), *(read_texts(file) if file is not None else ())]
     files = [*map(str, choices.get("images", ())), *map(str, choices.get("audio", ()))]
-    made = pipeline(directory, task, **{name: choices[name] for name in _LOADING if choices.get(name) is not None})
+    pipe = pipeline(directory, task, **{name: choices[name] for name in _LOADING if choices.get(name) is not None})
     if choices.get("truncate"):
-        options |= made.truncating()
+        options |= pipe.truncating()
     if choices.get("top_k") is not None:
         options["top_k"] = choices["top_k"]
     if files and texts:
@@ -128,10 +128,10 @@ def _answers(
     shown = files or texts
     if not shown:
         raise PosexportError("give --text, --texts, --image, --audio or --inputs")
-    inputs = shown if context is None else [_pair(text, context, made.task) for text in shown]
+    inputs = shown if context is None else [_pair(text, context, pipe.task) for text in shown]
     # a list of one is answered as its only input by some tasks of the library
-    answers = [made(inputs[0], **options)] if len(inputs) == 1 else made(inputs, **options)
-    return Answers(directory, made.session.providers, made.task, shown, answers)
+    answers = [pipe(inputs[0], **options)] if len(inputs) == 1 else pipe(inputs, **options)
+    return Answers(directory, pipe.session.providers, pipe.task, shown, answers)
 
 
 #: arguments of `posexport.runtime.answer.answer` that say how a bundle is loaded
@@ -151,8 +151,8 @@ _OF_TENSORS = (
 
 
 def _about_tensors(choices: Mapping[str, Any]) -> bool:
-    asked = any(choices.get(name) not in (None, False, (), []) for name in _OF_TENSORS)
-    return asked or choices.get("embedding_precision", "float32") != "float32"
+    named = any(choices.get(name) not in (None, False, (), []) for name in _OF_TENSORS)
+    return named or choices.get("embedding_precision", "float32") != "float32"
 
 
 def _check_kind(manifest: Manifest, choices: Mapping[str, Any]) -> None:

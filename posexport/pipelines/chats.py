@@ -31,7 +31,7 @@ def with_conversations(inputs: Any) -> Any:
         return inputs
     if is_message(inputs[0]):
         return _conversation(inputs)
-    return [_conversation(each) if _is_chat(each) else each for each in inputs]
+    return [_conversation(chat) if _is_chat(chat) else chat for chat in inputs]
 
 
 def _lazily(inputs: Iterator[Any]) -> Any:
@@ -41,7 +41,7 @@ def _lazily(inputs: Iterator[Any]) -> Any:
     inputs = chain([first], inputs)
     if is_message(first):
         return _conversation(list(inputs))
-    return (_conversation(each) if _is_chat(each) else each for each in inputs)
+    return (_conversation(chat) if _is_chat(chat) else chat for chat in inputs)
 
 
 def _is_chat(value: object) -> bool:
@@ -72,6 +72,6 @@ def continuing(render: Render, messages: Sequence[Message], **options: Any) -> s
             "continue_final_message=False"
         )
     place = prompt.rindex(_MARK.strip())
-    kept = prompt[:place]
+    prefix = prompt[:place]
     # a template that trims messages trims the content too
-    return kept if prompt[place : place + len(_MARK)] == _MARK else kept.rstrip()
+    return prefix if prompt[place : place + len(_MARK)] == _MARK else prefix.rstrip()

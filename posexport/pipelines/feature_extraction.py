@@ -49,9 +49,9 @@ class FeatureExtraction(TextPipeline):
             stated["truncation"] = truncation
         rows = self.encoded(items, **tokenizer_options(stated))
 
-        def states(_: int, row: dict[str, Any]) -> Any:
+        def states(_: int, outputs: dict[str, Any]) -> Any:
             # a copy: a view would keep the whole batch
-            states_1TC = np.array(row[STATES][None])
+            states_1TC = np.array(outputs[STATES][None])
             return states_1TC if return_tensors else states_1TC.tolist()
 
         return self.run_rows(rows, batches, [STATES], states)

@@ -56,12 +56,12 @@ class FillMask(TextPipeline):
             raise PosexportError(f"top_k must be at least 1, got {top_k}")
         ids = None if targets is None else self._targets([targets] if isinstance(targets, str) else targets)
         rows = self.encoded(items, **tokenizer_options(tokenizer_kwargs))
-        for number, (item, row) in enumerate(zip(items, rows, strict=True)):
-            if self._mask not in row.ids:
+        for number, (item, encoding) in enumerate(zip(items, rows, strict=True)):
+            if self._mask not in encoding.ids:
                 token = self.tokenizer.id_to_token(self._mask)
                 raise PosexportError(f"input {number} ({item!r:.60}) has no {token}; put it where a token is wanted")
         return self.run_rows(
-            rows, batches, [LOGITS], lambda number, row: self._answer(rows[number], row[LOGITS], count, ids)
+            rows, batches, [LOGITS], lambda number, outputs: self._answer(rows[number], outputs[LOGITS], count, ids)
         )
 
     def truncating(self) -> dict[str, Any]:
@@ -73,30 +73,30 @@ class FillMask(TextPipeline):
         return answers[0] if isinstance(inputs, list) and len(inputs) == 1 else answers
 
     def _answer(
-        self, row: "Encoding", logits_TV: Floats, count: int, targets: NDArray[np.int64] | None
+        self, encoding: "Encoding", logits_TV: Floats, count: int, targets: NDArray[np.int64] | None
     ) -> list[dict[str, Any]] | list[list[dict[str, Any]]]:
-        ids = np.array(row.ids)
+        ids = np.array(encoding.ids)
         (masks,) = np.nonzero(ids == self._mask)
         scores_MV = softmax(logits_TV[masks])
         if targets is not None:
             scores_MV = scores_MV[:, targets]
         single = len(masks) == 1
-        found = []
+        answers = []
         for mask, scores_V in zip(masks, scores_MV, strict=True):
             best = np.argsort(-scores_V, kind="stable")[:count]
             tokens = best if targets is None else targets[best]
-            found.append(
+            answers.append(
                 [
                     self._filled(ids, int(mask), int(token), float(scores_V[place]), single=single)
                     for place, token in zip(best, tokens, strict=True)
                 ]
             )
-        return found[0] if single else found
+        return answers[0] if single else answers
 
     def _filled(self, ids: NDArray[np.int64], mask: int, token: int, score: float, *, single: bool) -> dict[str, Any]:
         filled = ids.copy()
         filled[mask] = token
-        shown = [int(each) for each in filled if each != self._padding]
+        shown = [int(token_id) for token_id in filled if token_id != self._padding]
         return {
             "score": score,
             "token": token,

@@ -24,13 +24,13 @@ class GeneratingPipeline(TextPipeline):
         if config is not None and not isinstance(config, GenerationConfig):
             stated = {**stated_by(config), **stated}
             config = None
-        found: list[list[Any]] = [[] for _ in rows]
-        for chosen in batches.places([len(row) for row in rows]):
+        by_row: list[list[Any]] = [[] for _ in rows]
+        for chosen in batches.places([len(prompt) for prompt in rows]):
             done = self.session.generate([list(rows[place]) for place in chosen], config, **stated).completions
             count = len(done) // len(chosen)
             for number, place in enumerate(chosen):
-                found[place] = done[number * count : (number + 1) * count]
-        return found
+                by_row[place] = done[number * count : (number + 1) * count]
+        return by_row
 
     @property
     def stated(self) -> dict[str, Any]:
@@ -52,15 +52,15 @@ class GeneratingPipeline(TextPipeline):
         self, begun: Sequence[int], completions: Sequence[Any], options: Mapping[str, Any]
     ) -> list[list[int]]:
         """Token ids of completions behind those that they began with, end token included, padded to the longest."""
-        asked = options.get("eos_token_id")
-        end = asked if isinstance(asked, int) else self.stated_token("eos_token_id")
-        found = []
-        for each in completions:
-            ended = [end] if each.finish == "stop" and end is not None else []
-            found.append([*begun, *each.tokens, *ended])
-        longest, padding = max(map(len, found)), self.special_id("pad_token")
+        stop_token = options.get("eos_token_id")
+        end = stop_token if isinstance(stop_token, int) else self.stated_token("eos_token_id")
+        sequences = []
+        for completion in completions:
+            ended = [end] if completion.finish == "stop" and end is not None else []
+            sequences.append([*begun, *completion.tokens, *ended])
+        longest, padding = max(map(len, sequences)), self.special_id("pad_token")
         filler = end if padding is None else padding
-        return [[*ids, *[filler or 0] * (longest - len(ids))] for ids in found]
+        return [[*ids, *[filler or 0] * (longest - len(ids))] for ids in sequences]
 
 
 def stated_by(config: Any) -> dict[str, Any]:

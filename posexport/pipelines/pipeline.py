@@ -83,9 +83,9 @@ class Pipeline(ABC):
     def _checked(self, options: dict[str, Any]) -> dict[str, Any]:
         """PosexportError for an option that `answers` does not have."""
         parameters = list(inspect.signature(self.answers).parameters.values())[2:]
-        if any(each.kind is each.VAR_KEYWORD for each in parameters):
+        if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
             return options
-        names = [each.name for each in parameters]
+        names = [parameter.name for parameter in parameters]
         for name in options:
             if name not in names:
                 hint = did_you_mean(name, names, f"it has {', '.join(names)}" if names else "it has none")
@@ -95,4 +95,4 @@ class Pipeline(ABC):
 
 def is_torch_dataset(inputs: object) -> bool:
     """Whether it is a ``torch.utils.data.Dataset``, which transformers' pipelines read lazily. Imports no torch."""
-    return any(each.__name__ == "Dataset" and each.__module__.startswith("torch.utils") for each in type(inputs).mro())
+    return any(base.__name__ == "Dataset" and base.__module__.startswith("torch.utils") for base in type(inputs).mro())

@@ -26,23 +26,23 @@ Answer = dict[str, Any]
 
 @dataclass(frozen=True)
 class Example:
-    """What is asked of what."""
+    """A question and its context."""
 
     question: str
     context: str
 
 
 @dataclass(frozen=True)
-class Part:
-    """A row: the question and a part of the context."""
+class Chunk:
+    """The question and a part of the context, as one row of tokens."""
 
     item: int
-    row: "Encoding"
+    encoding: "Encoding"
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """The options of answers, as in `QuestionAnswering.answers`."""
+class Choice:
+    """Options of `QuestionAnswering.answers`."""
 
     top_k: int
     max_answer_len: int
@@ -115,56 +115,65 @@ class QuestionAnswering(TextPipeline):
             raise PosexportError(f"doc_stride ({stride}) is larger than max_seq_len ({length}); give a smaller one")
         first = self.texts.padding_side == "right"
         rows = self.encoded(
-            [(each.question, each.context) if first else (each.context, each.question) for each in examples],
+            [
+                (example.question, example.context) if first else (example.context, example.question)
+                for example in examples
+            ],
             truncation="only_second" if first else "only_first",
             max_length=length,
             stride=stride,
         )
-        parts = [Part(number, each) for number, row in enumerate(rows) for each in (row, *row.overflowing)]
-        logits = self.run_rows([part.row for part in parts], batches, [START, END], lambda _, row: dict(row))
-        wanted = Wanted(top_k, max_answer_len, handle_impossible_answer, align_to_words)
+        chunks = [Chunk(number, encoding) for number, row in enumerate(rows) for encoding in (row, *row.overflowing)]
+        logits = self.run_rows(
+            [chunk.encoding for chunk in chunks], batches, [START, END], lambda _, outputs: dict(outputs)
+        )
+        choice = Choice(top_k, max_answer_len, handle_impossible_answer, align_to_words)
         return [
             self._answer(
                 example,
-                [(part.row, row) for part, row in zip(parts, logits, strict=True) if part.item == number],
-                wanted,
+                [
+                    (chunk.encoding, outputs)
+                    for chunk, outputs in zip(chunks, logits, strict=True)
+                    if chunk.item == number
+                ],
+                choice,
                 1 if first else 0,
             )
             for number, example in enumerate(examples)
         ]
 
     def _answer(
-        self, example: Example, parts: Sequence[tuple["Encoding", dict[str, Floats]]], wanted: Wanted, of_context: int
+        self, example: Example, chunks: Sequence[tuple["Encoding", dict[str, Floats]]], choice: Choice, of_context: int
     ) -> Any:
         answers: dict[str, Answer] = {}
         impossible = 1_000_000.0
-        for row, logits in parts:
-            allowed = self._allowed(row, of_context)
+        for encoding, logits in chunks:
+            allowed = self._allowed(encoding, of_context)
             start_T, end_T = (_probabilities(logits[name], allowed) for name in (START, END))
-            if wanted.handle_impossible_answer:
+            if choice.handle_impossible_answer:
                 impossible = min(impossible, float(start_T[0] * end_T[0]))
             start_T[0] = end_T[0] = 0.0
             # some candidates become one when their ends are moved to words
-            count = wanted.top_k * 2 + 10 if wanted.align_to_words else wanted.top_k
-            for start, end, score in spans(start_T, end_T, count, wanted.max_answer_len, allowed):
-                begin, stop = characters(row, start, end, of_context, align_to_words=wanted.align_to_words)
+            count = choice.top_k * 2 + 10 if choice.align_to_words else choice.top_k
+            for start, end, score in spans(start_T, end_T, count, choice.max_answer_len, allowed):
+                begin, stop = characters(encoding, start, end, of_context, align_to_words=choice.align_to_words)
                 text = example.context[begin:stop]
                 answer = answers.setdefault(text.lower(), {"score": 0.0, "start": begin, "end": stop, "answer": text})
                 answer["score"] += score
-        found = list(answers.values())
-        if wanted.handle_impossible_answer:
-            found.append({"score": impossible, "start": 0, "end": 0, "answer": ""})
-        found = sorted(found, key=lambda each: each["score"], reverse=True)[: wanted.top_k]
-        return found[0] if len(found) == 1 else found
+        ranked = list(answers.values())
+        if choice.handle_impossible_answer:
+            ranked.append({"score": impossible, "start": 0, "end": 0, "answer": ""})
+        ranked = sorted(ranked, key=lambda answer: answer["score"], reverse=True)[: choice.top_k]
+        return ranked[0] if len(ranked) == 1 else ranked
 
-    def _allowed(self, row: "Encoding", of_context: int) -> NDArray[np.bool_]:
+    def _allowed(self, encoding: "Encoding", of_context: int) -> NDArray[np.bool_]:
         """Tokens that can be in an answer: the context's, and the first one, which stands for no answer."""
         if of_context == 1:
-            allowed = [sequence == 1 for sequence in row.sequence_ids]
+            allowed = [sequence == 1 for sequence in encoding.sequence_ids]
         else:  # every token, as in transformers
-            allowed = [True for _ in row.sequence_ids]
+            allowed = [True for _ in encoding.sequence_ids]
         cls_token = self.special_id("cls_token")
-        first = [number == cls_token for number in row.ids]
+        first = [number == cls_token for number in encoding.ids]
         return np.array([any(pair) for pair in zip(allowed, first, strict=True)])
 
 
@@ -181,23 +190,23 @@ def spans(
         best = np.argpartition(-scores, count)[:count] if count < len(scores) else np.arange(len(scores))
         order = best[np.argsort(-scores[best])]
     starts, ends = np.divmod(order, len(end_T))
-    kept = allowed_T[starts] & allowed_T[ends]
+    inside = allowed_T[starts] & allowed_T[ends]
     return [
         (int(start), int(end), float(scores[place]))
-        for start, end, place, keep in zip(starts, ends, order, kept, strict=True)
+        for start, end, place, keep in zip(starts, ends, order, inside, strict=True)
         if keep
     ]
 
 
-def characters(row: "Encoding", start: int, end: int, of_context: int, *, align_to_words: bool) -> tuple[int, int]:
+def characters(encoding: "Encoding", start: int, end: int, of_context: int, *, align_to_words: bool) -> tuple[int, int]:
     """The characters of the context from one token to another, or from the one's word to the other's."""
     if align_to_words:
-        first, last = row.token_to_word(start), row.token_to_word(end)
+        first, last = encoding.token_to_word(start), encoding.token_to_word(end)
         if first is not None and last is not None:
-            words = row.word_to_chars(first, of_context), row.word_to_chars(last, of_context)
+            words = encoding.word_to_chars(first, of_context), encoding.word_to_chars(last, of_context)
             if words[0] is not None and words[1] is not None:
                 return words[0][0], words[1][1]
-    return row.offsets[start][0], row.offsets[end][1]
+    return encoding.offsets[start][0], encoding.offsets[end][1]
 
 
 def _probabilities(logits_T: Floats, allowed_T: NDArray[np.bool_]) -> Floats:
@@ -222,4 +231,4 @@ def _examples(question: str | Sequence[str], context: str | Sequence[str]) -> An
     contexts = [context] * len(question) if isinstance(context, str) else list(context)
     if len(contexts) != len(question):
         raise PosexportError(f"there are {len(question)} questions and {len(contexts)} contexts; give as many of both")
-    return [{"question": each, "context": of} for each, of in zip(question, contexts, strict=True)]
+    return [{"question": text, "context": of} for text, of in zip(question, contexts, strict=True)]

@@ -86,13 +86,13 @@ def open_pipeline(session: Session, task: str | None, **options: Any) -> Pipelin
     """
     chosen = _chosen(session, task)
     module, name = chosen.implementation.split(":")
-    made: type[Pipeline] = getattr(importlib.import_module(f"posexport.pipelines.{module}"), name)
-    return made(session, task or chosen.name, **options)
+    kind: type[Pipeline] = getattr(importlib.import_module(f"posexport.pipelines.{module}"), name)
+    return kind(session, task or chosen.name, **options)
 
 
 def _chosen(session: Session, task: str | None) -> PipelineTask:
     there = tasks_of(session.manifest)
-    names = ", ".join(each.name for each in there)
+    names = ", ".join(entry.name for entry in there)
     if task is None:
         if not there:
             raise PosexportError(
@@ -100,10 +100,10 @@ def _chosen(session: Session, task: str | None) -> PipelineTask:
                 f"for another task (--task)"
             )
         return there[0]
-    wanted = canonical(task)
-    for each in there:
-        if each.name == wanted:
-            return each
+    name = canonical(task)
+    for entry in there:
+        if entry.name == name:
+            return entry
     raise PosexportError(
         f"this bundle is for {session.manifest.task}, and not for the pipeline {task}; "
         + (f"it has {names}" if names else "it has no pipeline: use session.run")
@@ -112,7 +112,7 @@ def _chosen(session: Session, task: str | None) -> PipelineTask:
 
 def check_task(task: str) -> None:
     """PosexportError for a task that no pipeline has."""
-    known = {each.name for each in TASKS} | set(ALIASES)
+    known = {entry.name for entry in TASKS} | set(ALIASES)
     if canonical(task) not in known:
         hint = did_you_mean(task, known, "known: " + ", ".join(sorted(known)))
         raise PosexportError(f"there is no pipeline {task!r}; {hint}")

@@ -47,9 +47,9 @@ class Text2TextGeneration(GeneratingPipeline):
         """A list of ``{"generated_text"}`` for each input (``summary_text``, ``translation_text``).
 
         Args:
-            items: texts; before each stands the prefix that config.json has for the task.
+            items: texts; the prefix that config.json has for the task is put before each.
             batches: of calls.
-            return_tensors: ``generated_token_ids`` in the place of texts.
+            return_tensors: ``generated_token_ids`` instead of texts.
             return_text: without effect, as in the library.
             clean_up_tokenization_spaces: no blanks before punctuation.
             truncation: True cuts texts at the limit.
@@ -62,35 +62,32 @@ class Text2TextGeneration(GeneratingPipeline):
         if stop_sequence is not None:
             options["eos_token_id"] = self.texts.pieces(stop_sequence)[0]
         rows, more = self._encoder_rows([self._prefix + item for item in items], truncation, options)
-        found = self.generated(rows, batches, {**self._resolved(options), **more})
+        generated = self.generated(rows, batches, {**self._resolved(options), **more})
         if return_tensors:
             name, start = f"{self.result}_token_ids", self.stated_token("decoder_start_token_id", "bos_token_id")
             begun = [] if start is None else [start]
-            return [[{name: ids} for ids in self.sequences(begun, each, options)] for each in found]
+            return [[{name: ids} for ids in self.sequences(begun, texts, options)] for texts in generated]
+        clean_up = clean_up_tokenization_spaces
         return [
             [
-                {
-                    f"{self.result}_text": self.decode(
-                        each.tokens, skip_special_tokens=True, clean_up=clean_up_tokenization_spaces
-                    )
-                }
-                for each in completions
+                {f"{self.result}_text": self.decode(text.tokens, skip_special_tokens=True, clean_up=clean_up)}
+                for text in texts
             ]
-            for completions in found
+            for texts in generated
         ]
 
     def __call__(self, inputs: Any, *, batch_size: int | None = None, **options: Any) -> Any:
         """As of every pipeline; of a list of texts with one answer each, the answers."""
-        found = super().__call__(inputs, batch_size=batch_size, **options)
-        if isinstance(inputs, list) and all(len(each) == 1 for each in found):
-            return [each[0] for each in found]
-        return found
+        answers = super().__call__(inputs, batch_size=batch_size, **options)
+        if isinstance(inputs, list) and all(len(texts) == 1 for texts in answers):
+            return [texts[0] for texts in answers]
+        return answers
 
     def _encoder_rows(
         self, texts: list[str], truncation: bool | str | None, options: dict[str, Any]
     ) -> tuple[list[list[int]], dict[str, Any]]:
         """The ids that the encoder reads, and options that follow from the texts."""
-        return [list(row.ids) for row in self.encoded(texts, truncation=truncation)], {}
+        return [list(encoding.ids) for encoding in self.encoded(texts, truncation=truncation)], {}
 
     def _resolved(self, options: dict[str, Any]) -> dict[str, Any]:
         """The options of a call over those of the pipeline, the task and the checkpoint, as the library orders them.
@@ -98,10 +95,10 @@ class Text2TextGeneration(GeneratingPipeline):
         The pipeline's 256 new tokens and 4 beams go before what generation_config.json says of these two; a
         ``max_length`` of that file takes the place of 256 new tokens.
         """
-        made = {name: value for name, value in self._options.items() if options.get(name) == value}
-        call = {name: value for name, value in options.items() if name not in made}
-        length = made.get("max_length", self.stated.get("max_length"))
-        chosen = {**DEFAULTS, **made}
+        at_start = {name: value for name, value in self._options.items() if options.get(name) == value}
+        call = {name: value for name, value in options.items() if name not in at_start}
+        length = at_start.get("max_length", self.stated.get("max_length"))
+        chosen = {**DEFAULTS, **at_start}
         if length not in (None, _UNSAID) and chosen["max_new_tokens"] == DEFAULTS["max_new_tokens"]:
             del chosen["max_new_tokens"]
         chosen |= {**self._of_task, **call}
@@ -112,7 +109,7 @@ class Text2TextGeneration(GeneratingPipeline):
 
 
 class Summarization(Text2TextGeneration):
-    """``summarization``."""
+    """``summarization``: the answer is a ``summary_text``."""
 
     result = "summary"
 
@@ -148,4 +145,4 @@ class Translation(Text2TextGeneration):
         rows = self.encoded(texts, truncation=truncation, max_length=length, add_special_tokens=False)
         assert target is not None  # `source_tokens` asks for it
         first = target_token(self.files, self.texts.token_id, target)
-        return [[*before, *row.ids, *behind] for row in rows], {"forced_bos_token_id": first}
+        return [[*before, *encoding.ids, *behind] for encoding in rows], {"forced_bos_token_id": first}

@@ -56,7 +56,7 @@ class TextClassification(TextPipeline):
             add_special_tokens=add_special_tokens,
         )
         return self.run_rows(
-            rows, batches, [LOGITS], lambda _, row: self._answer(row[LOGITS], top_k, function_to_apply)
+            rows, batches, [LOGITS], lambda _, outputs: self._answer(outputs[LOGITS], top_k, function_to_apply)
         )
 
     def alone(self, item: Any, answer: Any, called: dict[str, Any]) -> Any:

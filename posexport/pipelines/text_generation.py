@@ -51,10 +51,10 @@ class TextGeneration(GeneratingPipeline):
             items: texts, or conversations.
             batches: of calls.
             return_full_text: False: only what was generated.
-            return_tensors: ``generated_token_ids`` in the place of texts, those of the prompt first.
+            return_tensors: ``generated_token_ids`` instead of texts, the prompt's first.
             clean_up_tokenization_spaces: no blanks before punctuation.
             skip_special_tokens: False: the text shows them.
-            prefix: stands before each text, and is not in the answer.
+            prefix: put before each text; the answer does not have it.
             stop_sequence: texts that end a completion, which holds them.
             continue_final_message: the last message is continued; None: where it is the assistant's.
             handle_long_generation: ``hole``: prompts are cut on the left so that new tokens have room.
@@ -62,8 +62,8 @@ class TextGeneration(GeneratingPipeline):
             truncation: True cuts prompts at the limit.
             max_length: tokens at which prompts are cut, and of prompt and completion together.
             tokenizer_encode_kwargs: of the tokenizer.
-            tools: told to the chat template, as JSON schemas.
-            documents: told to the chat template.
+            tools: passed to the chat template, as JSON schemas.
+            documents: passed to the chat template.
             padding: without effect: rows that share a call are padded.
             options: of `Session.generate`.
         """
@@ -71,27 +71,30 @@ class TextGeneration(GeneratingPipeline):
         encode = {"truncation": truncation, "max_length": max_length, "add_special_tokens": add_special_tokens}
         encode = {name: value for name, value in encode.items() if value is not None}
         encode.update(tokenizer_options(tokenizer_encode_kwargs))
-        told = {"tools": tools, "documents": documents}
-        rows = [self._prompt(item, before, encode, continue_final_message, told, at) for at, item in enumerate(items)]
+        template_options = {"tools": tools, "documents": documents}
+        rows = [
+            self._prompt(item, before, encode, continue_final_message, template_options, at)
+            for at, item in enumerate(items)
+        ]
         if max_length is not None:
             options["max_length"] = max_length
         if stop_sequence is not None:
             options["stop_strings"] = stop_sequence
         options = self._completed(options, self._length(before, encode) if before else 0)
         if handle_long_generation is not None:
-            rows = [self._with_room(row, options, handle_long_generation) for row in rows]
+            rows = [self._with_room(ids, options, handle_long_generation) for ids in rows]
         answers: list[list[dict[str, Any]]] = []
-        for item, row, completions in zip(items, rows, self.generated(rows, batches, options), strict=True):
+        for item, ids, completions in zip(items, rows, self.generated(rows, batches, options), strict=True):
             if return_tensors:
-                answers.append([{"generated_token_ids": ids} for ids in self.sequences(row, completions, options)])
+                answers.append([{"generated_token_ids": whole} for whole in self.sequences(ids, completions, options)])
                 continue
             texts = [
                 self.decode(
-                    each.tokens,
+                    completion.tokens,
                     skip_special_tokens=skip_special_tokens is not False,
                     clean_up=clean_up_tokenization_spaces,
                 )
-                for each in completions
+                for completion in completions
             ]
             full = return_full_text is not False
             answers.append(
@@ -105,15 +108,15 @@ class TextGeneration(GeneratingPipeline):
         prefix: str,
         encode: dict[str, Any],
         continues: bool | None,
-        told: dict[str, Any],
+        template_options: dict[str, Any],
         number: int,
     ) -> list[int]:
-        """The token ids of an input."""
+        """Returns the token ids of an input."""
         if isinstance(item, Conversation):
             if _continues(item, continues):
-                prompt = continuing(self.session.render_chat, item, **told)
+                prompt = continuing(self.session.render_chat, item, **template_options)
             else:
-                prompt = self.session.render_chat(list(item), **told)
+                prompt = self.session.render_chat(list(item), **template_options)
             # a chat is cut only where truncation is asked for
             cut = encode if encode.get("truncation") else {}
             return list(self.encoded([prompt], **{**cut, "add_special_tokens": False})[0].ids)
@@ -121,14 +124,14 @@ class TextGeneration(GeneratingPipeline):
             raise PosexportError(
                 f"input {number} must be a text, or a list of messages, each with a role and content, got {item!r:.60}"
             )
-        (row,) = self.encoded([prefix + item], **encode)
-        return list(row.ids)
+        (encoding,) = self.encoded([prefix + item], **encode)
+        return list(encoding.ids)
 
     def _completed(self, options: dict[str, Any], prefix_length: int) -> dict[str, Any]:
         """The options of the call, and the pipeline's where the checkpoint says nothing either."""
         config = options.get("generation_config")
-        asked = {} if config is None else stated_by(config)
-        stated = {**self.stated, **asked, **{name: value for name, value in options.items() if value is not None}}
+        configured = {} if config is None else stated_by(config)
+        stated = {**self.stated, **configured, **{name: value for name, value in options.items() if value is not None}}
         added = {
             name: value
             for name, value in DEFAULTS.items()
@@ -147,22 +150,22 @@ class TextGeneration(GeneratingPipeline):
         special = bool(encode.get("add_special_tokens", False))
         return len(self.encoded([prefix], add_special_tokens=special)[0].ids)
 
-    def _with_room(self, row: list[int], options: dict[str, Any], how: str) -> list[int]:
+    def _with_room(self, ids: list[int], options: dict[str, Any], how: str) -> list[int]:
         if how != "hole":
             raise PosexportError(f"handle_long_generation must be None or 'hole', got {how!r}")
         new = options.get("max_new_tokens")
         if new is None:
-            new = options.get("max_length", self.stated.get("max_length", 0)) - len(row)
+            new = options.get("max_length", self.stated.get("max_length", 0)) - len(ids)
         limit = self.cut_at(None)
-        if limit is None or len(row) + new <= limit:
-            return row
+        if limit is None or len(ids) + new <= limit:
+            return ids
         if limit - new <= 0:
             raise PosexportError(f"{new} new tokens leave no room for a prompt in {limit} tokens; ask for fewer")
-        return row[-(limit - new) :]
+        return ids[-(limit - new) :]
 
 
-def _continues(item: Conversation, asked: bool | None) -> bool:
-    return bool(item[-1]["role"] == "assistant") if asked is None else asked
+def _continues(item: Conversation, option: bool | None) -> bool:
+    return bool(item[-1]["role"] == "assistant") if option is None else option
 
 
 def _whole(item: Any, text: str, continues: bool | None) -> Any:

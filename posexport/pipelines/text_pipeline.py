@@ -62,8 +62,8 @@ class TextPipeline(Pipeline):
         Raises:
             PosexportError: an input that is no text, or has more tokens than the bundle takes.
         """
-        for number, given in enumerate(inputs):
-            check_input(given, number, split=split)
+        for number, text in enumerate(inputs):
+            check_input(text, number, split=split)
         strategy = truncation_strategy(truncation, max_length)
         limit = None if strategy == "do_not_truncate" else self.cut_at(max_length)
         try:
@@ -123,10 +123,10 @@ class TextPipeline(Pipeline):
 
         ``outputs``: names; those with an axis of tokens are cut to the tokens of the row.
         """
-        found: list[Any] = [None] * len(rows)
+        results: list[Any] = [None] * len(rows)
         for number, row in self._outputs(rows, batches, outputs):
-            found[number] = keep(number, row)
-        return found
+            results[number] = keep(number, row)
+        return results
 
     def _outputs(
         self, rows: "Sequence[Encoding]", batches: Batches, outputs: Sequence[str]
@@ -161,7 +161,7 @@ class TextPipeline(Pipeline):
             yield from batches.places(lengths)
             return
         for length in sorted(set(lengths), reverse=True):
-            rows = [number for number, each in enumerate(lengths) if each == length]
+            rows = [number for number, count in enumerate(lengths) if count == length]
             for places in batches.places([length] * len(rows)):
                 yield [rows[place] for place in places]
 
@@ -179,7 +179,7 @@ class TextPipeline(Pipeline):
     @functools.cached_property
     def _tokenizer(self) -> "Callable[[int | None, str, int], Tokenizer]":
         @functools.lru_cache(maxsize=4)
-        def made(limit: int | None, strategy: str, stride: int) -> "Tokenizer":
+        def opened(limit: int | None, strategy: str, stride: int) -> "Tokenizer":
             tokenizer = self.texts.fresh()
             if limit is not None:
                 tokenizer.enable_truncation(
@@ -187,7 +187,7 @@ class TextPipeline(Pipeline):
                 )
             return tokenizer
 
-        return made
+        return opened
 
 
 def cleaned_up(text: str) -> str:
@@ -233,9 +233,9 @@ def tokenizer_options(stated: Mapping[str, Any] | None) -> dict[str, Any]:
     return options
 
 
-def check_input(given: object, number: int, *, split: bool = False) -> None:
+def check_input(value: object, number: int, *, split: bool = False) -> None:
     """PosexportError for what is neither a text nor a pair of texts (``split``: a list of words) of Unicode."""
-    parts = given if isinstance(given, tuple) or (split and isinstance(given, list)) else (given,)
+    parts = value if isinstance(value, tuple) or (split and isinstance(value, list)) else (value,)
     for text in parts:
         if not isinstance(text, str):
             raise PosexportError(f"input {number} must be a text, got {type(text).__name__}; give a string")

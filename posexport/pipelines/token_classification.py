@@ -38,11 +38,11 @@ class Token:
 
 
 @dataclass(frozen=True)
-class Part:
+class Chunk:
     """A row of a text: the whole text, or one of the parts that ``stride`` makes of a long one."""
 
     item: int
-    row: "Encoding"
+    encoding: "Encoding"
 
 
 class TokenClassification(TextPipeline):
@@ -93,42 +93,47 @@ class TokenClassification(TextPipeline):
             if isinstance(item, list) != is_split_into_words:
                 needed = "a list of words" if is_split_into_words else "a text (lists of words: is_split_into_words)"
                 raise PosexportError(f"input {number} must be {needed}, got {type(item).__name__}")
-        parts = self._parts(items, stride, split=is_split_into_words)
+        chunks = self._parts(items, stride, split=is_split_into_words)
         texts = [joint.join(item) if is_split_into_words else item for item in items]
         starts = [_starts_of_words(item, len(joint)) if is_split_into_words else None for item in items]
         ignored = ["O"] if ignore_labels is None else ignore_labels
 
-        def entities(number: int, outputs: dict[str, Floats]) -> list[Entity]:
-            part = parts[number]
-            tokens = self._tokens(part.row, softmax(outputs[LOGITS]), texts[part.item], starts[part.item])
-            found = aggregate(tokens, strategy, self.files.labels(outputs[LOGITS].shape[-1]), self.joined)
-            return [each for each in found if each.get("entity", each.get("entity_group")) not in ignored]
+        def entities_of(number: int, outputs: dict[str, Floats]) -> list[Entity]:
+            chunk = chunks[number]
+            tokens = self._tokens(chunk.encoding, softmax(outputs[LOGITS]), texts[chunk.item], starts[chunk.item])
+            entities = aggregate(tokens, strategy, self.files.labels(outputs[LOGITS].shape[-1]), self.joined)
+            return [entity for entity in entities if entity.get("entity", entity.get("entity_group")) not in ignored]
 
-        per_part = self.run_rows([part.row for part in parts], batches, [LOGITS], entities)
+        per_part = self.run_rows([chunk.encoding for chunk in chunks], batches, [LOGITS], entities_of)
         answers: list[list[list[Entity]]] = [[] for _ in items]
-        for part, found in zip(parts, per_part, strict=True):
-            answers[part.item].append(found)
-        return [found[0] if len(found) == 1 else without_overlaps([*itertools.chain(*found)]) for found in answers]
+        for chunk, entities in zip(chunks, per_part, strict=True):
+            answers[chunk.item].append(entities)
+        return [
+            per_chunk[0] if len(per_chunk) == 1 else without_overlaps([*itertools.chain(*per_chunk)])
+            for per_chunk in answers
+        ]
 
     def grouped(self, inputs: Any, options: dict[str, Any]) -> Any:
         """Of words one input, unless it is a list of lists."""
         split = options.get("is_split_into_words") and isinstance(inputs, list)
-        return [inputs] if split and not all(isinstance(each, list) for each in inputs) else inputs
+        return [inputs] if split and not all(isinstance(words, list) for words in inputs) else inputs
 
-    def _parts(self, items: list[Any], stride: int | None, *, split: bool) -> list[Part]:
+    def _parts(self, items: list[Any], stride: int | None, *, split: bool) -> list[Chunk]:
         cut = stride is not None or self.known_length is not None
         rows = self.encoded(items, truncation=cut, stride=stride or 0, split=split)
-        parts = []
-        for number, row in enumerate(rows):
-            parts += [Part(number, each) for each in (row, *(row.overflowing if stride is not None else ()))]
-        return parts
+        chunks = []
+        for number, encoding in enumerate(rows):
+            chunks.append(Chunk(number, encoding))
+            if stride is not None:
+                chunks += [Chunk(number, overflowing) for overflowing in encoding.overflowing]
+        return chunks
 
-    def _tokens(self, row: "Encoding", scores_TL: Floats, text: str, starts: list[int] | None) -> list[Token]:
-        found = []
-        for place, (number, (start, end)) in enumerate(zip(row.ids, row.offsets, strict=True)):
-            if row.special_tokens_mask[place]:
+    def _tokens(self, encoding: "Encoding", scores_TL: Floats, text: str, starts: list[int] | None) -> list[Token]:
+        tokens = []
+        for place, (number, (start, end)) in enumerate(zip(encoding.ids, encoding.offsets, strict=True)):
+            if encoding.special_tokens_mask[place]:
                 continue
-            if starts is not None and (word := row.word_ids[place]) is not None:
+            if starts is not None and (word := encoding.word_ids[place]) is not None:
                 start, end = start + starts[word], end + starts[word]
             spelling, shown = self.tokenizer.id_to_token(number) or "", text[start:end]
             if self._knows_words:
@@ -137,8 +142,8 @@ class TokenClassification(TextPipeline):
                 continues = start > 0 and " " not in text[start - 1 : start + 1]
             if number == self._unknown:
                 spelling, continues = shown, False
-            found.append(Token(spelling, scores_TL[place], start, end, place, continues))
-        return found
+            tokens.append(Token(spelling, scores_TL[place], start, end, place, continues))
+        return tokens
 
     def _unknown_of_model(self) -> int | None:
         token = getattr(self.tokenizer.model, "unk_token", None)
@@ -158,14 +163,14 @@ def aggregate(
 
 def without_overlaps(entities: Sequence[Entity]) -> list[Entity]:
     """Of entities that begin within another the longest, of those the likeliest."""
-    kept: list[Entity] = []
+    separate: list[Entity] = []
     for entity in sorted(entities, key=lambda each: each["start"]):
-        if kept and kept[-1]["start"] <= entity["start"] < kept[-1]["end"]:
-            if _rank(entity) > _rank(kept[-1]):
-                kept[-1] = entity
+        if separate and separate[-1]["start"] <= entity["start"] < separate[-1]["end"]:
+            if _rank(entity) > _rank(separate[-1]):
+                separate[-1] = entity
         else:
-            kept.append(entity)
-    return kept
+            separate.append(entity)
+    return separate
 
 
 def _rank(entity: Entity) -> tuple[int, float]:
@@ -185,7 +190,7 @@ def _of_token(token: Token, labels: Sequence[str]) -> Entity:
 
 
 def _words(tokens: Sequence[Token]) -> list[list[Token]]:
-    """Tokens of one word together."""
+    """Groups the tokens of each word."""
     words: list[list[Token]] = []
     for token in tokens:
         if words and token.continues_word:
@@ -234,8 +239,8 @@ def _of_group(entities: Sequence[Entity], joined: Callable[[Sequence[str]], str]
     return {
         "entity_group": entities[0]["entity"].split("-", 1)[-1],
         # float32, in which the library takes this mean
-        "score": float(np.mean(np.array([each["score"] for each in entities], np.float32))),
-        "word": joined([each["word"] for each in entities]),
+        "score": float(np.mean(np.array([entity["score"] for entity in entities], np.float32))),
+        "word": joined([entity["word"] for entity in entities]),
         "start": entities[0]["start"],
         "end": entities[-1]["end"],
     }

@@ -63,7 +63,7 @@ class ZeroShotClassification(TextPipeline):
         pairs = [(item, hypothesis_template.format(label)) for item in items for label in labels]
         cut = self.known_length is not None or self.session.manifest.limits.max_length is not None
         rows = self.encoded(pairs, truncation="only_first" if cut else False)
-        logits_NL = np.stack(self.run_rows(rows, batches, [LOGITS], lambda _, row: row[LOGITS]))
+        logits_NL = np.stack(self.run_rows(rows, batches, [LOGITS], lambda _, outputs: outputs[LOGITS]))
         return [
             self._answer(item, labels, logits_NL[start : start + len(labels)], multi_label=multi_label)
             for item, start in zip(items, range(0, len(rows), len(labels)), strict=True)
@@ -88,7 +88,7 @@ class ZeroShotClassification(TextPipeline):
 
 
 def _labels(stated: str | Sequence[str] | None) -> list[str]:
-    labels = [each.strip() for each in stated.split(",")] if isinstance(stated, str) else list(stated or ())
+    labels = [label.strip() for label in stated.split(",")] if isinstance(stated, str) else list(stated or ())
     if isinstance(stated, str):
         labels = [label for label in labels if label]
     if not labels or not all(isinstance(label, str) for label in labels):
