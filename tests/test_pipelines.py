@@ -5,7 +5,7 @@ import json
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -14,6 +14,7 @@ import posexport
 from ci.answers.pipelines import CHAT, Ask, equal, ours
 from ci.answers.seeded import rebuild
 from posexport import PosexportError, Session
+from posexport.pipelines.languages import source_tokens, target_token
 from posexport.pipelines.question_answering import spans
 from posexport.pipelines.registry import TASKS
 from posexport.pipelines.text_pipeline import cleaned_up
@@ -137,7 +138,10 @@ def test_names_of_tasks(opened):
         "summarization",
         "translation",
     }
-    assert len({task.name for task in TASKS}) == len(TASKS)
+    # no bundle has two pipelines of one name
+    assert len({(task.name, bundle) for task in TASKS for bundle in task.bundles}) == sum(
+        len(task.bundles) for task in TASKS
+    )
 
 
 def test_blanks_before_punctuation():
@@ -151,6 +155,28 @@ def test_spans_are_the_likeliest_pairs():
     assert spans(start, end, 1, 1, everywhere)[0][:2] == (1, 1)
     # as in the library, what is not allowed is left out behind the choice of the likeliest
     assert [each[:2] for each in spans(start, end, 9, 5, np.array([True, True, False]))][:2] == [(1, 1), (0, 0)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "around"),
+    # as of transformers 4.57.6: the source's code is 7, the end token 2
+    [("MBartTokenizerFast", ([], [2, 7])), ("MBart50Tokenizer", ([7], [2])), ("NllbTokenizerFast", ([7], [2]))],
+)
+def test_codes_of_languages_stand_where_tokenizers_put_them(kind, around):
+    class Files:
+        tokenizer_config: ClassVar[dict[str, str]] = {"tokenizer_class": kind}
+
+        def special_token(self, name: str) -> str:
+            return "</s>"
+
+    ids = {"en_XX": 7, "de_DE": 9, "</s>": 2}
+    files: Any = Files()
+    assert source_tokens(files, ids.get, "en_XX", "de_DE") == around
+    assert target_token(files, ids.get, "de_DE") == 9
+    with pytest.raises(PosexportError, match="many languages; give src_lang and tgt_lang"):
+        source_tokens(files, ids.get, "en_XX", None)
+    with pytest.raises(PosexportError, match="has no token xx for src_lang='xx'"):
+        source_tokens(files, ids.get, "xx", "de_DE")
 
 
 def test_of_overlapping_entities_the_longest_stays():
