@@ -1,4 +1,4 @@
-"""Beam search: the likeliest sequences of every prompt, of so many candidates at each length.
+"""Beam search: the likeliest sequences of every prompt.
 
 Candidates have the sum of their tokens' log-probabilities; a finished one competes with that divided by a power of its
 number of new tokens (Wu et al., "Google's Neural Machine Translation System", arXiv:1609.08144, section 7, with the
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from posexport.errors import PosexportError
 from posexport.runtime.cache import Ports
-from posexport.runtime.generation import Completion, Decode, Finish, Generation, Plan
+from posexport.runtime.generation import Completion, Decode, Finish, Generation, GenerationRules
 from posexport.runtime.logits.processor import Scores, log_softmax
 from posexport.runtime.logits.registry import process, processors
 from posexport.runtime.logits.token_rows import TokenRows
@@ -36,17 +36,18 @@ def beam_search(
     ports: Ports,
     prompts: Sequence[Sequence[int]],
     rows: TokenRows,
-    plan: Plan,
+    rules: GenerationRules,
     *,
     limit: int | None,
     turns: Sequence[int],
     decode: Decode | None,
 ) -> Generation:
-    """The best completions of each prompt, the best first. Arguments are those of `posexport.runtime.generate`."""
-    each = processors(plan.config, plan.setting)
-    beams = plan.config.beams
+    """The best completions of each prompt, the best first. Arguments: see `posexport.runtime.generate`."""
+    chain = processors(rules.config, rules.setting)
+    beams = rules.config.beams
     searches = [
-        Search(prompt, plan, limit=limit, turn=turn, decode=decode) for prompt, turn in zip(prompts, turns, strict=True)
+        Search(prompt, rules, limit=limit, turn=turn, decode=decode)
+        for prompt, turn in zip(prompts, turns, strict=True)
     ]
     started = time.perf_counter()
     reader = make_reader()
@@ -54,9 +55,9 @@ def beam_search(
     read, steps = time.perf_counter(), 0
     running, width = searches, 1  # rows of the cache for each search that runs
     while True:
-        if np.isnan(logits_RV).any() and not plan.config.remove_invalid_values:
+        if np.isnan(logits_RV).any() and not rules.config.remove_invalid_values:
             raise PosexportError(NOT_NUMBERS)
-        scores_RV = process(log_softmax(logits_RV), rows, each)
+        scores_RV = process(log_softmax(logits_RV), rows, chain)
         taken: list[int] = []
         tokens: list[int] = []
         for number, search in enumerate(running):
@@ -77,7 +78,7 @@ def beam_search(
         logits_RV = reader.read(ids, np.ones_like(ids))
         steps += len(tokens)
     return Generation(
-        completions=[one for search in searches for one in search.completions(plan.config.sequences)],
+        completions=[one for search in searches for one in search.completions(rules.config.sequences)],
         prompt_tokens=sum(map(len, prompts)),
         prompt_seconds=read - started,
         step_tokens=steps,
@@ -95,22 +96,22 @@ class _Finished:
 
 
 class Search:
-    """The beams of one prompt."""
+    """Keeps the running and the finished beams of one prompt."""
 
     def __init__(
-        self, prompt: Sequence[int], plan: Plan, *, limit: int | None, turn: int, decode: Decode | None
+        self, prompt: Sequence[int], rules: GenerationRules, *, limit: int | None, turn: int, decode: Decode | None
     ) -> None:
-        self._prompt, self._plan, self._decode = list(prompt), plan, decode
-        self._beams = plan.config.beams
-        self._keep = max(2, 1 + len(plan.setting.eos)) * self._beams
-        self._most = plan.config.most(len(prompt))
-        #: the model reads no token behind so many new ones
+        self._prompt, self._rules, self._decode = list(prompt), rules, decode
+        self._beams = rules.config.beams
+        self._keep = max(2, 1 + len(rules.setting.eos)) * self._beams
+        self._most = rules.config.most(len(prompt))
+        #: fewer where the model's limit comes first
         self._room = self._most if limit is None else min(self._most, limit + 1 - len(prompt))
-        self._random = np.random.default_rng([plan.config.seed, turn]) if plan.config.samples else None
-        self._penalty = 1.0 if plan.config.length_penalty is None else plan.config.length_penalty
-        self._early = plan.config.early_stopping or False
+        self._random = np.random.default_rng([rules.config.seed, turn]) if rules.config.samples else None
+        self._penalty = 1.0 if rules.config.length_penalty is None else rules.config.length_penalty
+        self._early = rules.config.early_stopping or False
         self._tokens: list[tuple[int, ...]] = [()] * self._beams
-        # all beams begin alike: only the first one goes on
+        # all beams begin as the same prompt, so only the first one counts
         self._scores_N = np.where(np.arange(self._beams) == 0, np.float32(0), NEVER)
         self._finished = [_Finished()] * self._beams
         self._improvable = True
@@ -119,18 +120,18 @@ class Search:
     def step(self, scores_NV: Scores) -> tuple[list[int], list[int]]:
         """One more token: the beam that each of the next ones continues, and its token.
 
-        ``scores_NV``: processed log-probabilities behind each beam.
+        ``scores_NV``: processed log-probabilities of the next token of each beam.
         """
         vocab = scores_NV.shape[1]
         sums_C = (scores_NV.astype(np.float32) + self._scores_N[:, None]).ravel()
         candidates = self._candidates(sums_C)
         sums_K = sums_C[candidates]
         parents, tokens = np.divmod(candidates, vocab)
-        found = [(*self._tokens[parent], int(token)) for parent, token in zip(parents, tokens, strict=True)]
-        ends_K = np.array([self._ends(sequence) for sequence in found])
+        continued = [(*self._tokens[parent], int(token)) for parent, token in zip(parents, tokens, strict=True)]
+        ends_K = np.array([self._ends(sequence) for sequence in continued])
         following = _best(sums_K + ends_K * NEVER, self._beams)
-        self._finish(found, sums_K, ends_K)
-        self._tokens = [found[index] for index in following]
+        self._finish(continued, sums_K, ends_K)
+        self._tokens = [continued[index] for index in following]
         self._scores_N = (sums_K + ends_K * NEVER)[following]
         self._look(bool(ends_K.all()))
         return [int(parents[index]) for index in following], [int(tokens[index]) for index in following]
@@ -147,51 +148,51 @@ class Search:
 
     def _ends(self, sequence: tuple[int, ...]) -> bool:
         """The last token of a sequence ends it."""
-        if sequence[-1] in self._plan.stop_tokens or len(sequence) >= self._room:
+        if sequence[-1] in self._rules.stop_tokens or len(sequence) >= self._room:
             return True
-        if not self._plan.stop_texts or self._decode is None:
+        if not self._rules.stop_texts or self._decode is None:
             return False
         text = self._decode(sequence)
-        return any(stop in text for stop in self._plan.stop_texts)
+        return any(stop in text for stop in self._rules.stop_texts)
 
-    def _finish(self, found: list[tuple[int, ...]], sums_K: NDArray[Any], ends_K: NDArray[np.bool_]) -> None:
-        """Keep the best of the sequences that ended before and now; of now those of the best beams count."""
+    def _finish(self, continued: list[tuple[int, ...]], sums_K: NDArray[Any], ends_K: NDArray[np.bool_]) -> None:
+        """Keep the best of the sequences that ended before and now; of the new ones only the best beams count."""
         ended_K = ends_K & (np.arange(len(ends_K)) < self._beams)
         scores_K = sums_K / np.float32((len(self._tokens[0]) + 1) ** self._penalty)
-        full = self._early is True and all(each.ended for each in self._finished)
+        full = self._early is True and all(beam.ended for beam in self._finished)
         refused = int(full) + int(not self._improvable)
         scores_K = scores_K + NEVER * (refused + ~ended_K)
-        now = [_Finished(*each) for each in zip(found, scores_K, ended_K.tolist(), strict=True)]
+        now = [_Finished(*beam) for beam in zip(continued, scores_K, ended_K.tolist(), strict=True)]
         merged = [*self._finished, *now]
-        self._finished = [merged[index] for index in _best(np.array([each.score for each in merged]), self._beams)]
+        self._finished = [merged[index] for index in _best(np.array([beam.score for beam in merged]), self._beams)]
 
     def _look(self, all_end: bool) -> None:
-        """See whether a sequence that goes on may still become one of the best."""
+        """See whether a running sequence may still become one of the best."""
         length = self._most if self._early == "never" and self._penalty > 0 else len(self._tokens[0])
         reachable = self._scores_N[0] / np.float32(length**self._penalty)
-        least = min(each.score for each in self._finished)
-        worst = [least if each.ended else NEVER for each in self._finished]
+        least = min(beam.score for beam in self._finished)
+        worst = [least if beam.ended else NEVER for beam in self._finished]
         self._improvable &= any(reachable > score for score in worst)
-        full = self._early is True and all(each.ended for each in self._finished)
+        full = self._early is True and all(beam.ended for beam in self._finished)
         self.done = not self._improvable or full or all_end
 
     def completions(self, count: int) -> list[Completion]:
-        return [self._completion(each) for each in self._finished[:count]]
+        return [self._completion(beam) for beam in self._finished[:count]]
 
-    def _completion(self, each: _Finished) -> Completion:
-        tokens, finish = list(each.tokens), self._reason(each.tokens)
-        if tokens and tokens[-1] in self._plan.stop_tokens:
+    def _completion(self, beam: _Finished) -> Completion:
+        tokens, finish = list(beam.tokens), self._reason(beam.tokens)
+        if tokens and tokens[-1] in self._rules.stop_tokens:
             tokens.pop()
         text = None
         if self._decode is not None:
-            pieces, stops = Pieces(self._decode, self._prompt), StopTexts(self._plan.stop_texts)
+            pieces, stops = Pieces(self._decode, self._prompt), StopTexts(self._rules.stop_texts)
             text = "".join([*(stops.push(pieces.push(token)) for token in tokens), stops.push(pieces.finish())])
             text += stops.finish()
             finish = "stop" if stops.stopped else finish
-        return Completion(prompt_tokens=self._prompt, tokens=tokens, text=text, finish=finish, score=float(each.score))
+        return Completion(prompt_tokens=self._prompt, tokens=tokens, text=text, finish=finish, score=float(beam.score))
 
     def _reason(self, tokens: tuple[int, ...]) -> Finish:
-        if tokens and tokens[-1] in self._plan.stop_tokens:
+        if tokens and tokens[-1] in self._rules.stop_tokens:
             return "stop"
         return "length" if self._room == self._most else "limit"
 

@@ -15,7 +15,7 @@ from posexport.runtime.cache import LOGITS, Cache, Ports, ports, refuse
 from posexport.runtime.chain import Chain
 from posexport.runtime.chat import Message
 from posexport.runtime.generate import generate
-from posexport.runtime.generation import Generation, Piece, Plan
+from posexport.runtime.generation import Generation, GenerationRules, Piece
 from posexport.runtime.generation_config import GenerationConfig, token_ids
 from posexport.runtime.generation_file import Stated, read_stated
 from posexport.runtime.logits.processor import Setting
@@ -26,13 +26,13 @@ from posexport.runtime.texts import TOKENIZER, Texts
 from posexport.runtime.whisper import begin, check, timestamps, with_room
 from posexport.targets.providers import PROVIDERS
 
-#: a KV cache for so many rows and tokens
+#: a KV cache for a number of rows and of tokens
 MakeCache = Callable[[int, int], Cache]
 
 
 @dataclass
 class Continuation:
-    """What a session generates with. ``texts``, ``render``: its tokenizer and chat template, opened when needed."""
+    """Generates for a session. ``texts``, ``render``: its tokenizer and chat template, opened when needed."""
 
     directory: Path
     manifest: Manifest
@@ -48,22 +48,22 @@ class Continuation:
     def events(
         self,
         prompts: Prompts,
-        asked: GenerationConfig,
+        requested: GenerationConfig,
         decoder_prompts: Sequence[str] | Sequence[Sequence[int]] | None,
         *,
         texts: bool,
     ) -> Iterator[Piece | Generation]:
-        """What `posexport.runtime.generate` yields. Arguments are those of `posexport.Session.generate`.
+        """What `posexport.runtime.generate` yields. Arguments: see `posexport.Session.generate`.
 
-        ``texts``: pieces of text are asked for.
+        ``texts``: pieces of text are requested for.
         """
         manifest = self.manifest
         decoder = ports(manifest.inputs, manifest.outputs)
         if decoder is None:
             raise refuse(manifest.task, manifest.inputs, manifest.outputs)
         decoder = decoder.of(self.chain.needs([LOGITS, *decoder.present]))
-        options, followed = resolve(asked, self.stated)
-        self._check_whisper(asked, decoder_prompts)
+        options, followed = resolve(requested, self.stated)
+        self._check_whisper(requested, decoder_prompts)
         request = read_request(
             prompts,
             decoder_prompts,
@@ -88,7 +88,7 @@ class Continuation:
             decoder,
             manifest.limits,
             request.ids,
-            self._plan(options, request),
+            self._rules(options, request),
             keys=request.keys,
             encodings=manifest.layers,
             decode=None if request.texts is None else request.texts.decode,
@@ -96,11 +96,11 @@ class Continuation:
         )
         return _explained(events, request, followed)
 
-    def _check_whisper(self, asked: GenerationConfig, decoder_prompts: Sequence[Any] | None) -> None:
+    def _check_whisper(self, requested: GenerationConfig, decoder_prompts: Sequence[Any] | None) -> None:
         """PosexportError for options of Whisper that the model, or the call, has no use for."""
-        named = [name for name in ("language", "task", "return_timestamps") if getattr(asked, name)]
+        named = [name for name in ("language", "task", "return_timestamps") if getattr(requested, name)]
         if self.stated.whisper is not None:
-            check(self.stated.whisper, asked)
+            check(self.stated.whisper, requested)
             if decoder_prompts is not None and (words := [name for name in named if name != "return_timestamps"]):
                 raise PosexportError(f"{words[0]} and decoder_prompts both begin the answer; give one of them")
         elif named:
@@ -130,11 +130,11 @@ class Continuation:
         request = replace(request, ids=begin(whisper, start, options, rows, detect))
         return (reopened if opened and options.sequences == 1 else make_cache), request
 
-    def _plan(self, config: GenerationConfig, request: Request) -> Plan:
+    def _rules(self, config: GenerationConfig, request: Request) -> GenerationRules:
         eos = self.stated.eos if config.eos_token_id is None else token_ids(config.eos_token_id)
         stops = list(config.stop_strings or ())
         special = {text: request.texts.special(text) for text in stops} if request.texts else {}
-        return Plan(
+        return GenerationRules(
             config=config,
             stop_tokens=frozenset(eos) | {token for token in special.values() if token is not None},
             stop_texts=tuple(text for text in stops if special.get(text) is None),
@@ -147,7 +147,7 @@ class Continuation:
         )
 
     def _cache(self, decoder: Ports, encoder_feeds: Mapping[str, NDArray[Any]], rows: int, room: int) -> Cache:
-        provider = next(each.name for each in PROVIDERS.values() if each.ort_name == self.chain.providers[0])
+        provider = next(known.name for known in PROVIDERS.values() if known.ort_name == self.chain.providers[0])
         if not PROVIDERS[provider].takes_defaults and any(spec.role == "positions" for spec in self.manifest.inputs):
             label = PROVIDERS[provider].label
             raise PosexportError(f"{label} asks for positions in every call, which generate leaves out; use cpu")

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from posexport.errors import PosexportError
 from posexport.runtime.beams import beam_search
 from posexport.runtime.cache import Cache, Ports
-from posexport.runtime.generation import Completion, Decode, Finish, Generation, Piece, Plan, Streamer
+from posexport.runtime.generation import Completion, Decode, Finish, Generation, GenerationRules, Piece, Streamer
 from posexport.runtime.logits.registry import process, processors
 from posexport.runtime.logits.token_rows import NONE, TokenRows
 from posexport.runtime.prefill import Reader, check_prompts, recomputed_from, refuse_recomputing
@@ -26,7 +26,7 @@ from posexport.spec import SEQUENCE, EncodingSpec, InputSpec, LengthContract
 
 
 def as_ids(prompts: Sequence[Any], tokens: InputSpec) -> list[list[int]]:
-    """Prompts that are given as ids, checked: whole numbers that the model has embeddings for."""
+    """Token ids of prompts, checked: whole numbers that the model has embeddings for."""
     rows: list[list[int]] = []
     for number, prompt in enumerate(prompts):
         try:
@@ -47,7 +47,7 @@ def generate(
     ports: Ports,
     limits: LengthContract,
     prompts: Sequence[Sequence[int]],
-    plan: Plan,
+    rules: GenerationRules,
     *,
     keys: Sequence[bytes] | None = None,
     encodings: Sequence[EncodingSpec] = (),
@@ -56,45 +56,46 @@ def generate(
 ) -> Iterator[Piece | Generation]:
     """Continue ``prompts`` (ids): the rows' new text as it comes, then the whole generation, once.
 
-    ``make_cache`` gives a cache for so many rows and tokens. ``texts``: whoever asks wants the pieces of text.
+    ``make_cache`` returns a cache for a number of rows and of tokens. ``texts``: whoever asks wants the pieces of text.
 
-    ``keys``: what rows continue beside their prompts, where that differs. ``encodings``: the layers', if keys
-    are to be recomputed. ``decode``: ids to text.
+    ``keys``: what tells rows with the same prompt apart (an encoder's input). ``encodings``: the layers', if keys are
+    to be recomputed. ``decode``: ids to text.
 
     Raises PosexportError for no prompts, an empty one, one beyond the limit, stop texts without a tokenizer, and
     pieces of text with beams; what ONNX Runtime raises passes as it is.
     """
     limit = limits.max_length if SEQUENCE in limits.limited_axes else None
-    if decode is None and (plan.stop_texts or texts):
+    if decode is None and (rules.stop_texts or texts):
         raise PosexportError(
             "this bundle has no tokenizer.json, so it gives no text to stop at or to stream; leave stop_strings and "
             "streaming out"
         )
-    if texts and plan.config.beams > 1:
+    if texts and rules.config.beams > 1:
         raise PosexportError(
-            f"beam search knows its text at the end, so {plan.config.beams} beams cannot be streamed; give num_beams=1"
+            f"beam search knows its text at the end, so {rules.config.beams} beams cannot be streamed; give num_beams=1"
         )
-    if texts and plan.config.sequences > 1:
+    if texts and rules.config.sequences > 1:
         raise PosexportError("one text of each prompt can be streamed; give num_return_sequences=1")
-    check_prompts(prompts, limits, limit, plan.config)
+    check_prompts(prompts, limits, limit, rules.config)
     threshold = recomputed_from(encodings)
-    if threshold is not None and not plan.config.recompute:
-        refuse_recomputing(prompts, plan.config, encodings, threshold, limit)
-    most = [plan.config.most(len(prompt)) for prompt in prompts]
+    if threshold is not None and not rules.config.recompute:
+        refuse_recomputing(prompts, rules.config, encodings, threshold, limit)
+    most = [rules.config.most(len(prompt)) for prompt in prompts]
     longest = max(map(len, prompts)) + max(most) - 1  # the last token is not read
     room = longest if limit is None else min(longest, limit)
     rows = TokenRows(prompts, [len(prompt) + count for prompt, count in zip(prompts, most, strict=True)])
     turns = _turns(prompts, keys)
 
     def reader() -> Reader:
-        return Reader(make_cache(len(prompts), room), threshold, prompts, plan.config)
+        return Reader(make_cache(len(prompts), room), threshold, prompts, rules.config)
 
-    if plan.config.beams > 1:
-        yield beam_search(reader, ports, prompts, rows, plan, limit=limit, turns=turns, decode=decode)
+    if rules.config.beams > 1:
+        yield beam_search(reader, ports, prompts, rows, rules, limit=limit, turns=turns, decode=decode)
         return
     pieces: list[Piece] = []
-    each = [_Row(*row, plan, limit, decode, pieces) for row in zip(range(len(prompts)), prompts, turns, strict=True)]
-    yield from _loop(reader, ports, each, rows, plan, limit, pieces)
+    numbered = zip(range(len(prompts)), prompts, turns, strict=True)
+    sequences = [_Sequence(*numbers, rules, limit, decode, pieces) for numbers in numbered]
+    yield from _loop(reader, ports, sequences, rows, rules, limit, pieces)
 
 
 def _turns(prompts: Sequence[Sequence[int]], keys: Sequence[bytes] | None) -> list[int]:
@@ -111,54 +112,54 @@ def _turns(prompts: Sequence[Sequence[int]], keys: Sequence[bytes] | None) -> li
 def _loop(
     make_reader: Callable[[], Reader],
     ports: Ports,
-    rows: "list[_Row]",
+    sequences: "list[_Sequence]",
     token_rows: TokenRows,
-    plan: Plan,
+    rules: GenerationRules,
     limit: int | None,
     pieces: list[Piece],
 ) -> Iterator[Piece | Generation]:
     """A token of every row at a time, the best one or one that is drawn."""
-    each = processors(plan.config, plan.setting)
+    chain = processors(rules.config, rules.setting)
     started = time.perf_counter()
     reader = make_reader()
     logits_BV = reader.prompts(ports.tokens.padding)
     read = time.perf_counter()
-    cached, steps = rows, 0  # the rows in the cache, those that are finished among them
+    cached, steps = sequences, 0  # the rows in the cache, those that are finished among them
     while True:
         scores_BV = logits_BV
-        if each:
-            if np.isnan(logits_BV).any() and not plan.config.remove_invalid_values:
+        if chain:
+            if np.isnan(logits_BV).any() and not rules.config.remove_invalid_values:
                 raise PosexportError(NOT_NUMBERS)  # truncation would hide them
-            scores_BV = process(logits_BV, token_rows, each)
-        for row, scores_V in zip(cached, scores_BV, strict=True):
-            if row.finish is None:
-                row.take(scores_V)
+            scores_BV = process(logits_BV, token_rows, chain)
+        for sequence, scores_V in zip(cached, scores_BV, strict=True):
+            if sequence.finish is None:
+                sequence.take(scores_V)
         yield from pieces
         pieces.clear()
-        going = [index for index, row in enumerate(cached) if row.finish is None]
+        going = [index for index, sequence in enumerate(cached) if sequence.finish is None]
         if not going:
             break
-        if each:
-            token_rows.append([NONE if row.finish else row.tokens[-1] for row in cached])
+        if chain:
+            token_rows.append([NONE if sequence.finish else sequence.tokens[-1] for sequence in cached])
         if limit is not None and reader.cache.slots >= limit:
             # padding of longer prompts took the room; every row must have what it has alone
             reader.cache.compact(going)
             token_rows.take(going)
             cached = [cached[index] for index in going]
-        ids = [ports.tokens.padding if row.finish else row.tokens[-1] for row in cached]
-        keep = [int(row.finish is None) for row in cached]
+        ids = [ports.tokens.padding if sequence.finish else sequence.tokens[-1] for sequence in cached]
+        keep = [int(sequence.finish is None) for sequence in cached]
         logits_BV = reader.read(np.array([ids]).T, np.array([keep]).T)
         steps += sum(keep)
     yield Generation(
-        completions=[row.completion() for row in rows],
-        prompt_tokens=sum(len(row.prompt) for row in rows),
+        completions=[sequence.completion() for sequence in sequences],
+        prompt_tokens=sum(len(sequence.prompt) for sequence in sequences),
         prompt_seconds=read - started,
         step_tokens=steps,
         step_seconds=time.perf_counter() - read,
     )
 
 
-class _Row:
+class _Sequence:
     """One prompt and what has been made of it."""
 
     def __init__(
@@ -166,18 +167,18 @@ class _Row:
         number: int,
         prompt: Sequence[int],
         turn: int,
-        plan: Plan,
+        rules: GenerationRules,
         limit: int | None,
         decode: Decode | None,
         pieces: list[Piece],
     ) -> None:
-        self._number, self._plan = number, plan
+        self._number, self._rules = number, rules
         self.prompt = list(prompt)
-        self._choose = Chooser(samples=plan.config.samples, seed=plan.config.seed, turn=turn)
-        self._most = plan.config.most(len(prompt))
+        self._choose = Chooser(samples=rules.config.samples, seed=rules.config.seed, turn=turn)
+        self._most = rules.config.most(len(prompt))
         self._limit, self._told = limit, pieces
         self._pieces = None if decode is None else Pieces(decode, prompt)
-        self._stops = StopTexts(plan.stop_texts)
+        self._stops = StopTexts(rules.stop_texts)
         self._text = ""
         self.tokens: list[int] = []
         self.finish: Finish | None = None
@@ -185,7 +186,7 @@ class _Row:
     def take(self, scores_V: NDArray[Any]) -> None:
         """Choose the next token, and see whether it is the last."""
         token = self._choose(scores_V)
-        if token in self._plan.stop_tokens:
+        if token in self._rules.stop_tokens:
             self._end("stop")
             return
         self.tokens.append(token)
@@ -218,7 +219,7 @@ class _Row:
 
 
 def drain(events: Iterable[Piece | Generation], streamer: Streamer | None = None) -> Generation:
-    """What `generate` ends with; ``streamer`` is told the pieces on the way."""
+    """What `generate` ends with; ``streamer`` is called with the pieces."""
     for event in events:
         if isinstance(event, Generation):
             return event

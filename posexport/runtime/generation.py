@@ -1,4 +1,4 @@
-"""What `posexport.Session.generate` returns, and the plan that it follows."""
+"""What `posexport.Session.generate` returns, and the rules that it follows."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,8 +19,8 @@ class Completion:
     """What came after one prompt. ``text``: None without a tokenizer.
 
     ``finish``: ``stop`` (a stop token, which is not among ``tokens``, or a stop text, which is not in ``text``),
-    ``length`` (as many tokens as asked for) or ``limit`` (the model takes no more). ``score``: of beam search, the sum
-    of the tokens' log-probabilities divided by a power of their number (transformers' ``sequences_scores``).
+    ``length`` (the most tokens that were requested) or ``limit`` (the model takes no more). ``score``: of beam search,
+    the sum of the tokens' log-probabilities divided by a power of their number (``sequences_scores`` of transformers).
     """
 
     prompt_tokens: list[int]
@@ -34,9 +34,9 @@ class Completion:
 class Generation:
     """The completions of every prompt, and how long they took.
 
-    With ``num_return_sequences`` those of the first prompt come first. The prompt's time ends with the logits after it;
-    ``step_tokens`` are those that the steps after that gave. ``followed``: the options that the bundle's
-    ``generation_config.json`` decided.
+    With ``num_return_sequences`` the completions of one prompt follow each other. The prompt's time ends with the
+    logits after it; ``step_tokens`` are the tokens of the steps after that. ``followed``: the options that the
+    bundle's ``generation_config.json`` decided.
     """
 
     completions: list[Completion]
@@ -58,7 +58,7 @@ class Generation:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class GenerationRules:
     """A `GenerationConfig` for one bundle: stop tokens and texts apart, and what logits processors know."""
 
     config: GenerationConfig = field(default_factory=GenerationConfig)

@@ -250,8 +250,8 @@ class GenerationConfig(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def samples(self) -> bool:
         """Tokens are drawn."""
-        asked = bool(self.sampling_options) if self.do_sample is None else self.do_sample
-        return asked and self.temperature != 0
+        samples = bool(self.sampling_options) if self.do_sample is None else self.do_sample
+        return samples and self.temperature != 0
 
     @property
     def beams(self) -> int:
@@ -259,17 +259,17 @@ class GenerationConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def sequences(self) -> int:
-        """Completions of each prompt."""
+        """How many completions each prompt has."""
         return self.num_return_sequences or 1
 
     def most(self, prompt: int) -> int:
-        """Most new tokens behind a prompt of so many; below 1 where ``max_length`` leaves none."""
+        """Most new tokens after a prompt of ``prompt`` tokens; below 1 where ``max_length`` leaves none."""
         if self.max_new_tokens is None and self.max_length is not None:
             return self.max_length - prompt
         return self.max_new_tokens or MAX_NEW_TOKENS
 
     def changed(self, options: Mapping[str, Any]) -> "GenerationConfig":
-        """With ``options`` in place of its own; PosexportError for an unknown name."""
+        """With ``options`` in place of the present ones; PosexportError for an unknown name."""
         for name in options:
             if name in UNSUPPORTED:
                 raise PosexportError(f"generate has no option {name}: {UNSUPPORTED[name]}; leave it out")
@@ -327,7 +327,7 @@ def _check(name: str, value: Any, listed: Listed) -> None:
 
 
 def _fits(value: Any, kind: Any) -> bool:
-    """Whether a value is of a type such as ``Sequence[int]``; whole numbers are floats, and no bool is a number."""
+    """Whether a value has a type, ``Sequence[int]`` for example; whole numbers are floats, and no bool is a number."""
     if kind is Any:
         return True
     if get_origin(kind) is Literal:
@@ -335,7 +335,7 @@ def _fits(value: Any, kind: Any) -> bool:
     if get_origin(kind) is not None:
         (inner,) = get_args(kind)
         listed = isinstance(value, Iterable) and not isinstance(value, str | bytes | Mapping)
-        return listed and all(_fits(each, inner) for each in value)
+        return listed and all(_fits(element, inner) for element in value)
     if kind is int:
         return _is_index(value)
     if kind is float:
@@ -368,7 +368,7 @@ def _several(kind: Any) -> str:
     return {int: "a list of token ids", str: "a list of texts"}.get(inner, "a list of numbers")
 
 
-_ATTRIBUTES = (f"{name}: {each.about.python or each.about.help}" for name, each in _OPTIONS.items())
+_ATTRIBUTES = (f"{name}: {listed.about.python or listed.about.help}" for name, listed in _OPTIONS.items())
 GenerationConfig.__doc__ = (GenerationConfig.__doc__ or "").replace(
     "    Examples:", "\n        ".join(["    Attributes:", *_ATTRIBUTES]) + "\n\n    Examples:"
 )

@@ -1,4 +1,4 @@
-"""The options of one generation: those of the call, else of the bundle's files, else transformers' defaults."""
+"""The options of one generation: from the call, else the bundle's files, else transformers' defaults."""
 
 from typing import Any
 
@@ -7,9 +7,9 @@ from posexport.runtime.generation_config import SAMPLING_OPTIONS, GenerationConf
 from posexport.runtime.generation_file import Stated
 
 _BEAM_OPTIONS = ("length_penalty", "early_stopping")
-#: options of which a call sets one, and a file's other one then says nothing
+#: a call that sets one of two options overrides both of a file
 _PAIRS = (("max_new_tokens", "max_length"), ("min_new_tokens", "min_length"))
-#: values that ask for nothing: they are not named among what a file decided
+#: values that ask for nothing: not named among the options that a file decided
 _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "repetition_penalty": (1,),
     "encoder_repetition_penalty": (1,),
@@ -33,32 +33,32 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
 }
 
 
-def resolve(asked: GenerationConfig, stated: Stated) -> tuple[GenerationConfig, dict[str, Any]]:
-    """The options that count, and those of them that the bundle's files decided.
+def resolve(call: GenerationConfig, stated: Stated) -> tuple[GenerationConfig, dict[str, Any]]:
+    """The effective options, and the ones among them that the bundle's files decided.
 
     Raises PosexportError for options of the call that contradict each other, or the file's.
     """
-    _check_asked(asked)
+    _check_call(call)
     file = _set(stated.options)
-    call = _set(asked)
-    samples = _samples(asked, stated)
+    explicit = _set(call)
+    samples = _samples(call, stated)
     if not samples:
         file = {name: value for name, value in file.items() if name not in SAMPLING_OPTIONS}
-        call = {name: value for name, value in call.items() if name not in SAMPLING_OPTIONS}
+        explicit = {name: value for name, value in explicit.items() if name not in SAMPLING_OPTIONS}
     if stated.whisper is not None:
         # its generate samples at a temperature of the call alone, and then without beams
         file.pop("temperature", None)
         if samples:
             file["num_beams"] = 1
     for pair in _PAIRS:
-        if any(name in call for name in pair):
+        if any(name in explicit for name in pair):
             file = {name: value for name, value in file.items() if name not in pair}
-    if call.get("num_beams", file.get("num_beams", 1)) == 1:
+    if explicit.get("num_beams", file.get("num_beams", 1)) == 1:
         file = {name: value for name, value in file.items() if name not in _BEAM_OPTIONS}
-    config = GenerationConfig(**{**file, **call, "do_sample": samples})
-    _check_beams(config, asked)
-    said = {name: value for name, value in file.items() if name not in call and value not in _NEUTRAL.get(name, ())}
-    if samples and asked.do_sample is None and not asked.sampling_options:
+    config = GenerationConfig(**{**file, **explicit, "do_sample": samples})
+    _check_beams(config, call)
+    said = {name: value for name, value in file.items() if name not in explicit and value not in _NEUTRAL.get(name, ())}
+    if samples and call.do_sample is None and not call.sampling_options:
         said = {"do_sample": True, **said}
     else:
         said.pop("do_sample", None)
@@ -68,35 +68,35 @@ def resolve(asked: GenerationConfig, stated: Stated) -> tuple[GenerationConfig, 
 def _set(config: GenerationConfig) -> dict[str, Any]:
     """Options of a config that are not at their default."""
     defaults = GenerationConfig()
-    each = {name: getattr(config, name) for name in config.__struct_fields__}
-    return {name: value for name, value in each.items() if value != getattr(defaults, name)}
+    values = {name: getattr(config, name) for name in config.__struct_fields__}
+    return {name: value for name, value in values.items() if value != getattr(defaults, name)}
 
 
-def _samples(asked: GenerationConfig, stated: Stated) -> bool:
-    if asked.do_sample is not None or asked.sampling_options:
-        return asked.samples
+def _samples(call: GenerationConfig, stated: Stated) -> bool:
+    if call.do_sample is not None or call.sampling_options:
+        return call.samples
     if stated.whisper is not None:
         return False
     return stated.options.do_sample is True and stated.options.temperature != 0
 
 
-def _check_asked(asked: GenerationConfig) -> None:
+def _check_call(call: GenerationConfig) -> None:
     """PosexportError for options of one call that contradict each other."""
     for first, second in _PAIRS:
-        if getattr(asked, first) is not None and getattr(asked, second) is not None:
+        if getattr(call, first) is not None and getattr(call, second) is not None:
             raise PosexportError(f"{first} and {second} say the same thing in two ways; give one of them")
-    least, most = asked.min_new_tokens, asked.max_new_tokens
+    least, most = call.min_new_tokens, call.max_new_tokens
     if least is not None and most is not None and least > most:
         raise PosexportError(f"min_new_tokens={least} is more than max_new_tokens={most}; make it smaller")
-    least, most = asked.min_length, asked.max_length
+    least, most = call.min_length, call.max_length
     if least is not None and most is not None and least > most:
         raise PosexportError(f"min_length={least} is more than max_length={most}; make it smaller")
 
 
-def _check_beams(config: GenerationConfig, asked: GenerationConfig) -> None:
+def _check_beams(config: GenerationConfig, call: GenerationConfig) -> None:
     """PosexportError for options of beam search without beams, and for more sequences than there are."""
     for name in _BEAM_OPTIONS if config.beams == 1 else ():
-        value = getattr(asked, name)
+        value = getattr(call, name)
         if value is not None and value not in _NEUTRAL[name]:
             raise PosexportError(f"{name}={value} is about beam search, and num_beams is 1; give num_beams=2 or more")
     count = config.sequences

@@ -31,7 +31,7 @@ as:assamese tt:tatar haw:hawaiian ln:lingala ha:hausa ba:bashkir jw:javanese su:
 ca:valencian nl:flemish ht:haitian lb:letzeburgesch ps:pushto pa:panjabi ro:moldavian ro:moldovan si:sinhalese
 es:castilian zh:mandarin"""
 #: codes of languages by their English names
-LANGUAGES = {name.replace("_", " "): code for code, name in (each.split(":") for each in _LANGUAGES.split())}
+LANGUAGES = {name.replace("_", " "): code for code, name in (pair.split(":") for pair in _LANGUAGES.split())}
 
 
 class WhisperTokens(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,8 +68,8 @@ def begin(
         PosexportError: a language or task that the model does not have.
     """
     check(tokens, options)
-    asked = options.language is not None or options.task is not None
-    prompt = [start, *([] if asked else _forced(tokens))]
+    named = options.language is not None or options.task is not None
+    prompt = [start, *([] if named else _forced(tokens))]
     languages = _languages(tokens, options, rows)
     if languages is None and tokens.lang_to_id and (len(prompt) < 2 or prompt[1] is None):
         languages = list(detect(list(tokens.lang_to_id.values())))
@@ -107,7 +107,7 @@ def language_token(tokens: WhisperTokens, language: str) -> int:
         if text in known:
             return known[text]
     codes = {text.strip("<|>") for text in known}
-    names = [each for each, code in LANGUAGES.items() if code in codes]
+    names = [name for name, code in LANGUAGES.items() if code in codes]
     hint = did_you_mean(language, [*names, *codes], f"it knows {', '.join(sorted(codes))}")
     raise PosexportError(f"this Whisper has no language {language!r}; {hint}")
 
@@ -120,11 +120,11 @@ def _languages(tokens: WhisperTokens, options: GenerationConfig, rows: int) -> l
         stated *= rows
     if len(stated) != rows:
         raise PosexportError(f"got {len(stated)} languages and {rows} sounds; give one language, or one for each sound")
-    return [language_token(tokens, each) for each in stated]
+    return [language_token(tokens, language) for language in stated]
 
 
 def _forced(tokens: WhisperTokens) -> list[int | None]:
-    """The tokens behind the first one that older checkpoints force."""
+    """The tokens after the first one that older checkpoints force."""
     pairs = tokens.forced_decoder_ids or []
     if any(place != number for number, (place, _) in enumerate(pairs, 1)):
         if not pairs or pairs[0][0] != 1:
@@ -158,7 +158,7 @@ def timestamps(tokens: WhisperTokens, options: GenerationConfig, eos: Sequence[i
 
 
 def with_room(tokens: WhisperTokens, options: GenerationConfig, prompts: Sequence[Sequence[int]]) -> GenerationConfig:
-    """``max_length`` counted behind the prompt, up to the decoder's limit, as Whisper's ``generate`` counts it."""
+    """``max_length`` counted after the prompt, up to the decoder's limit, as Whisper's ``generate`` counts it."""
     if options.max_length is None or options.max_new_tokens is not None:
         return options
     longest = max(map(len, prompts))
@@ -190,8 +190,8 @@ def segments(
         offset: where the window begins, in seconds.
 
     Examples:
-        >>> found, following = segments([50, 7, 8, 60, 60, 9, 75], 50, frames=100)
-        >>> [(each.start, each.end, each.tokens) for each in found], following
+        >>> cut, following = segments([50, 7, 8, 60, 60, 9, 75], 50, frames=100)
+        >>> [(each.start, each.end, each.tokens) for each in cut], following
         ([(0.0, 0.2, [50, 7, 8, 60]), (0.2, 0.5, [60, 9, 75])], 100)
     """
     stamps = [token >= first_timestamp for token in tokens]
@@ -208,13 +208,13 @@ def segments(
         return [Segment(offset, until, list(tokens))], frames
     single = stamps[-2:] == [False, True]
     if single:
-        ends.append(len(tokens))  # no speech behind the last timestamp
+        ends.append(len(tokens))  # no speech after the last timestamp
     else:
-        ends[-1] += 1  # it shows that the last segment goes on
-    found = []
+        ends[-1] += 1  # the second one shows that the sound continues
+    cut = []
     for begin_at, end_at in zip([0, *ends], ends, strict=False):
         last_place = end_at - 1 if single or end_at != ends[-1] else end_at - 2
-        found.append(Segment(seconds(begin_at), seconds(last_place), list(tokens[begin_at:end_at])))
+        cut.append(Segment(seconds(begin_at), seconds(last_place), list(tokens[begin_at:end_at])))
     if single:
-        return found, frames
-    return found, (tokens[ends[-1] - 2] - first_timestamp) * INPUT_STRIDE
+        return cut, frames
+    return cut, (tokens[ends[-1] - 2] - first_timestamp) * INPUT_STRIDE

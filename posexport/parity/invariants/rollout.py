@@ -27,7 +27,7 @@ from posexport.parity.subjects.runner import RunError, Runner
 from posexport.runtime.cache import LOGITS, Cache, Ids, Ports, left_padded, of_text
 from posexport.runtime.cache import ports as ports_of
 from posexport.runtime.generate import drain, generate
-from posexport.runtime.generation import Plan
+from posexport.runtime.generation import GenerationRules
 from posexport.runtime.generation_config import GenerationConfig
 from posexport.spec import BATCH, CAPACITY, PAST, InputSpec, LengthContract, Limits
 
@@ -191,7 +191,9 @@ def free_tokens(
         return runner.cache(ports, rows=rows, room=room, fixed=fixed, provider=provider)
 
     try:
-        generation = drain(generate(cache, ports, limits, prompts, Plan(config=GenerationConfig(max_new_tokens=steps))))
+        generation = drain(
+            generate(cache, ports, limits, prompts, GenerationRules(config=GenerationConfig(max_new_tokens=steps)))
+        )
     except MemoryError:
         raise
     except Exception as err:  # noqa: BLE001 (onnxruntime's exceptions share no base class of their own)

@@ -1,4 +1,4 @@
-"""Tokens that are not the first new one; where ``forced_bos_token_id`` decides that, not the one behind it."""
+"""Tokens that are not the first new one; where ``forced_bos_token_id`` is the first, not the second."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""The first new token behind a prompt of one token, such as the target language of mBART."""
+"""The first new token where the prompt has one token: the target language of mBART."""
 
 from dataclasses import dataclass
 

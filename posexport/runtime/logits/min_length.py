@@ -1,4 +1,4 @@
-"""No end token before a row has ``min_length`` tokens, those of the prompt included."""
+"""No end token before a row has ``min_length`` tokens, the prompt included."""
 
 from dataclasses import dataclass
 

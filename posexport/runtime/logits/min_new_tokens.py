@@ -1,4 +1,4 @@
-"""No end token before ``min_new_tokens`` tokens behind the prompt."""
+"""No end token before there are ``min_new_tokens`` new ones."""
 
 from dataclasses import dataclass
 

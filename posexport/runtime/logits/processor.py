@@ -1,4 +1,4 @@
-"""What a logits processor is, and what it knows of a generation before the first token.
+"""The interface of logits processors, and the facts that they are made from.
 
 Shape letters: B rows, S tokens so far, V vocabulary.
 """
@@ -24,13 +24,13 @@ class Processor(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """What processors are made from beside the options.
+    """Facts of a generation that processors are made from, in addition to the options.
 
     Attributes:
         eos: end tokens.
-        context: for each prompt the ids that an encoder reads, or those of the prompt; empty where it reads none.
+        context: for each prompt the ids that the encoder reads, of a decoder the prompt; empty where there are none.
         timestamps: Whisper's first timestamp token and its largest first timestamp, where timestamps are generated.
-        beams: so many.
+        beams: of beam search; 1: none.
     """
 
     eos: tuple[int, ...] = ()
@@ -40,7 +40,7 @@ class Setting:
 
     @property
     def least(self) -> int:
-        """Tokens that truncation keeps at least: with beams one that goes on."""
+        """Tokens that truncation keeps at least: with beams one that is no end token."""
         return 1 if self.beams == 1 else max(len(self.eos), 1) + 1
 
 

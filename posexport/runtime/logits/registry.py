@@ -72,8 +72,8 @@ def processors(options: GenerationConfig, setting: Setting) -> list[Processor]:
     return [made for make in makers if (made := make(options, setting)) is not None]
 
 
-def process(scores_BV: Scores, rows: TokenRows, each: list[Processor]) -> Scores:
+def process(scores_BV: Scores, rows: TokenRows, chain: list[Processor]) -> Scores:
     """Scores through all processors."""
-    for processor in each:
+    for processor in chain:
         scores_BV = processor(scores_BV, rows)
     return scores_BV

@@ -1,4 +1,4 @@
-"""Tokens that never occur, such as Whisper's names of sounds."""
+"""Tokens that never occur; of Whisper the names of sounds."""
 
 from dataclasses import dataclass
 

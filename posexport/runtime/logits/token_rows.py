@@ -33,22 +33,22 @@ class TokenRows:
 
     @property
     def new(self) -> int:
-        """Tokens behind each prompt."""
+        """How many new tokens each row has."""
         return self._new
 
     @property
     def lengths_B(self) -> NDArray[np.int64]:
-        """Tokens of each row, those of the prompt included."""
+        """How many tokens each row has, the prompt included."""
         lengths: NDArray[np.int64] = self.begin_B + self._new
         return lengths
 
     @property
     def new_BN(self) -> NDArray[np.int64]:
-        """The ids behind the prompts."""
+        """The new ids, [B, N], which are the same number in every row."""
         return self._ids[:, self._width : self._width + self._new]
 
     def append(self, tokens: Sequence[int] | NDArray[Any]) -> None:
-        """One more token of every row."""
+        """Adds one token to every row."""
         self._ids[:, self._width + self._new] = tokens
         self._new += 1
 

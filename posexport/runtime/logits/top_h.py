@@ -1,4 +1,4 @@
-"""Top-H: the most likely tokens whose entropy terms -p log p add up to at most a share ``top_h`` of the entropy.
+"""Top-H: the most likely tokens with entropy terms -p log p up to a share ``top_h`` of the entropy.
 
 Potraghloo et al., "Top-H Decoding: Adapting the Creativity and Coherence with Bounded Entropy in Text Generation"
 (arXiv:2509.02510). Among the 100 most likely tokens, as in transformers.

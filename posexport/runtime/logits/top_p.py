@@ -1,4 +1,4 @@
-"""Top-p, nucleus sampling: the fewest tokens whose probabilities add up to p, the most likely ones first.
+"""Top-p, nucleus sampling: the fewest most likely tokens with a sum of probabilities of p.
 
 Holtzman et al., "The Curious Case of Neural Text Degeneration" (arXiv:1904.09751), section 3.1. Of equally likely
 tokens those with higher ids are kept first, as in transformers.
@@ -21,7 +21,7 @@ class TopP:
     def __call__(self, scores_BV: Scores, _rows: TokenRows) -> Scores:
         changed_BV = np.full_like(scores_BV, -np.inf)
         for changed_V, scores_V in zip(changed_BV, scores_BV, strict=True):
-            possible = np.flatnonzero(scores_V > -np.inf)  # few, behind top_k
+            possible = np.flatnonzero(scores_V > -np.inf)  # few, after top_k
             order = possible[np.argsort(scores_V[possible], kind="stable")]
             sums = np.cumsum(softmax(scores_V[order].astype(np.float64)[None])[0])
             keep = sums > 1 - self.p

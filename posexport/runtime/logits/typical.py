@@ -1,4 +1,4 @@
-"""Locally typical sampling: tokens whose surprise is nearest to the entropy, until their probabilities add up to p.
+"""Locally typical sampling: tokens with a surprise near the entropy, until their probabilities add up to p.
 
 Meister et al., "Locally Typical Sampling" (arXiv:2202.00666), section 4.
 """
