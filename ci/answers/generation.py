@@ -90,6 +90,20 @@ ONE_BY_ONE: dict[str, dict[str, Any]] = {
         "eos_token_id": [2, 5],
     },
     "4 beams, early_stopping never": {"num_beams": 4, "early_stopping": "never", "eos_token_id": [2, 5, 18]},
+    # where the rule for stopping, and the number of candidates, decide
+    "2 beams, early_stopping never, length_penalty 2": {
+        "num_beams": 2,
+        "early_stopping": "never",
+        "length_penalty": 2.0,
+        "eos_token_id": [3, 6, 17, 19, 20, 21],
+    },
+    "4 beams, early_stopping never, length_penalty 4": {
+        "num_beams": 4,
+        "early_stopping": "never",
+        "length_penalty": 4.0,
+        "eos_token_id": [21],
+    },
+    "3 beams, 4 end tokens": {"num_beams": 3, "length_penalty": 2.0, "eos_token_id": [2, 8, 9, 11]},
     "3 beams, repetition_penalty, no_repeat_ngram_size": {
         "num_beams": 3,
         "num_return_sequences": 2,
@@ -104,6 +118,7 @@ ONE_BY_ONE: dict[str, dict[str, Any]] = {
     },
 }
 ENCODERS: dict[str, dict[str, Any]] = {
+    "forced_bos_token_id, begin_suppress_tokens": {"forced_bos_token_id": 7, "begin_suppress_tokens": [19, 20, 21]},
     "encoder_repetition_penalty": {"encoder_repetition_penalty": 1.5},
     "encoder_no_repeat_ngram_size": {"encoder_no_repeat_ngram_size": 2, "repetition_penalty": 0.6},
 }
