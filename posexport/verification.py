@@ -15,6 +15,7 @@ from posexport.options.recipe import Recipe
 from posexport.parity.subjects.half import check_emulation, stored_precision
 from posexport.runtime.providers import check_uncaptured
 from posexport.spec import PartSpec, as_metadata
+from posexport.system.one_at_a_time import ONE_AT_A_TIME
 from posexport.targets.providers import DEFAULT_PROVIDER
 
 if TYPE_CHECKING:
@@ -62,7 +63,10 @@ def verify(
     from posexport.sources.transformers_model import as_checkpoint
 
     live = options is not None and options.example_inputs is not None
-    with as_checkpoint(against, live=live or (manifest is not None and manifest.source.kind == "python")) as named:
+    with (
+        ONE_AT_A_TIME,
+        as_checkpoint(against, live=live or (manifest is not None and manifest.source.kind == "python")) as named,
+    ):
         recipe, origin = _recipe(target, manifest)
         source = _source(target, manifest, named, options, recipe, origin, remark)
         wishes = Wishes(

@@ -8,13 +8,19 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 import click
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 Progress = Callable[[int, int, str], None]
 #: seconds before the first line and between lines; later a tenth of the time that has passed
 INTERVAL = 5.0
 _KEY = "posexport.verbosity"
+#: the consoles whose bars are shown, the last one on the screen
+_shown: list["Console"] = []
 
 
 def set_verbosity(ctx: click.Context, parameter: click.Parameter, given: bool) -> None:
@@ -33,8 +39,12 @@ def verbosity() -> int:
 
 
 def remark(sentence: str) -> None:
-    """Print a sentence that a user should know beside the result, but with ``-q``."""
-    if verbosity() >= 0:
+    """Print a sentence that a user should know beside the result, but with ``-q``; above a bar that is shown."""
+    if verbosity() < 0:
+        return
+    if _shown:
+        _shown[-1].print(sentence, markup=False, highlight=False)
+    else:
         click.echo(sentence, err=True)
 
 
@@ -60,13 +70,24 @@ def _bar(title: str) -> Iterator[Progress]:
     from rich.progress import Progress as Rich
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Rich(*columns, console=Console(file=sys.stderr), transient=True) as shown:
+    console = Console(file=sys.stderr)
+    with Rich(*columns, console=console, transient=True) as shown, _above(console):
         task = shown.add_task(title, total=None)
 
         def move(done: int, total: int, what: str) -> None:
             shown.update(task, completed=done, total=total, description=f"{title}: {what}" if what else title)
 
         yield move
+
+
+@contextmanager
+def _above(console: "Console") -> Iterator[None]:
+    """Remarks go through ``console``, which moves its bar out of their way."""
+    _shown.append(console)
+    try:
+        yield
+    finally:
+        _shown.pop()
 
 
 class _Lines:

@@ -1,18 +1,21 @@
 """A source to a bundle, in every precision asked for."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
 from posexport.bundle.manifest import PARITY, SAMPLE
+from posexport.bundle.target import check_target
 from posexport.bundle.write import seal, staged
 from posexport.conversion.options import ConvertOptions
 from posexport.conversion.result import Conversion, MissedError, Written
 from posexport.conversion.write import write
 from posexport.errors import PosexportError
 from posexport.runtime.providers import check_loads
+from posexport.system.one_at_a_time import ONE_AT_A_TIME
 from posexport.targets.providers import CPU, DEFAULT_PROVIDER, provider_named, targets
 
 if TYPE_CHECKING:
@@ -50,10 +53,11 @@ def convert(
             remark(sentence)
 
     try:
-        with staged(output, force=options.force) as directory:
-            first, *others = _into(
-                directory, argument, [replace(one, provider=provider) for one in each], progress, tell
-            )
+        with ONE_AT_A_TIME, staged(output, force=options.force) as directory:
+            each = [replace(one, provider=provider) for one in each]
+            # another conversion may have written there meanwhile: it is known before the proof, which takes long
+            free = partial(check_target, output, force=options.force)
+            first, *others = _into(directory, argument, each, progress, tell, before_proof=free)
             manifest = seal(directory, first.manifest, [each.manifest for each in others], (PARITY, SAMPLE))
             report, variants = first.report, {each.manifest.precision: each for each in others}
     except MissedError as missed:
@@ -87,6 +91,7 @@ def _into(
     each: Sequence[ConvertOptions],
     progress: "Progress | None",
     remark: Callable[[str], None],
+    before_proof: Callable[[], None],
 ) -> list[Written]:
     """All of a bundle's files, in ``directory``, for every precision in turn."""
     from posexport.sources.transformers_model import as_checkpoint, name_of
@@ -98,7 +103,14 @@ def _into(
         name = None if named is argument else name_of(argument)
         return [
             write(
-                directory, named, options, progress, remark, name=name, variant=options.record.name if index else None
+                directory,
+                named,
+                options,
+                progress,
+                remark,
+                name=name,
+                variant=options.record.name if index else None,
+                before_proof=before_proof,
             )
             for index, options in enumerate(each)
         ]

@@ -69,7 +69,13 @@ class ConvertOptions(Recipe, frozen=True, kw_only=True):
             'two axes are not batch and sequence. ``{"x": ["batch_size", "sequence_length", 16]}``'
         ),
     ] = None
-    opset: Annotated[int | None, Option(group=GRAPH, help="ONNX opset of the graph; default 18.")] = None  # type: ignore[assignment]
+    opset: Annotated[
+        int | None,
+        Option(
+            group=GRAPH,
+            help="ONNX opset of the graph; default 18, with --target cpu or cuda 23.",
+        ),
+    ] = None  # type: ignore[assignment]
     precision: Annotated[
         PrecisionName | Sequence[PrecisionName],
         Option(

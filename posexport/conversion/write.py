@@ -49,10 +49,12 @@ def write(
     *,
     name: str | None = None,
     variant: "PrecisionName | None" = None,
+    before_proof: Callable[[], None] = lambda: None,
 ) -> Written:
     """The files of the bundle of a source that `prepare` takes; ``name``: what to call it, if not its own.
 
-    ``variant``: the precision, where files of another one are in ``directory``.
+    ``variant``: the precision, where files of another one are in ``directory``. ``before_proof``: is called when the
+    graphs are there, and may raise.
 
     Raises:
         MissedError: parity was missed, and ``options`` do not keep such a bundle.
@@ -88,6 +90,7 @@ def write(
         )
     _check_precision(recipe, built, remark)
     source = with_precision(source, recipe)
+    before_proof()
     try:
         report, on_texts = _proven(source, directory, options, progress, variant, compared)
     except MissedError as missed:

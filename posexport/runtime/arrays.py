@@ -1,5 +1,7 @@
 """Arrays from files and to files, and how alike sentence embeddings are."""
 
+import sys
+import tempfile
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,9 +20,13 @@ LARGEST_JSON = 64 * 1024 * 1024
 def read_arrays(path: Path) -> dict[str, Any]:
     """Inputs by name from ``.npz``, ``.safetensors`` or ``.json`` (an object of nested lists).
 
+    ``-``: standard input, of any of these kinds; pipes likewise.
+
     Raises PosexportError for another kind of file, and one that is missing, damaged or holds pickled objects.
     """
     readers = {".npz": _npz, ".safetensors": _safetensors, ".json": _json}
+    if str(path) == "-" or path.is_fifo():
+        return _piped(sys.stdin.buffer.read() if str(path) == "-" else path.read_bytes())
     if path.suffix not in readers:
         raise PosexportError(f"{path} is of no known kind; give inputs as {', '.join(readers)}")
     if not path.is_file():
@@ -29,6 +35,15 @@ def read_arrays(path: Path) -> dict[str, Any]:
         return readers[path.suffix](path)
     except OSError as err:
         raise PosexportError(f"cannot read {path}: {err.strerror or err}") from err
+
+
+def _piped(data: bytes) -> dict[str, Any]:
+    """Arrays from bytes, whose beginning says what they are."""
+    suffix = ".npz" if data.startswith(b"PK") else ".json" if data.lstrip()[:1] in (b"{", b"[") else ".safetensors"
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / f"input{suffix}"
+        file.write_bytes(data)
+        return read_arrays(file)
 
 
 def _npz(path: Path) -> dict[str, Any]:

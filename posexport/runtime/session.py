@@ -4,7 +4,7 @@ import functools
 import importlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,6 +39,12 @@ class Session(ScoreMethods):
         self._manifest = manifest
         self._chain = chain
         self._kept = kept or Kept()
+
+    def __reduce__(self) -> NoReturn:
+        raise PosexportError(
+            "a session cannot be pickled or copied; give other processes the path of the bundle and load it there: "
+            f"posexport.load({str(self._directory)!r})"
+        )
 
     def __repr__(self) -> str:
         """What it takes and gives, and how long an input may be."""

@@ -11,7 +11,7 @@ from posexport.errors import PosexportError
 LIBRARIES = {
     "torch": ("PyTorch", "export"),
     "onnxscript": ("onnxscript", "export"),
-    "onnx_ir": ("onnx-ir", "export"),
+    "onnx_ir": ("onnx-ir", "graph"),
     "onnxruntime": ("ONNX Runtime", "onnxruntime"),
     "matplotlib": ("matplotlib", "plots"),
     "huggingface_hub": ("huggingface_hub", "hub"),

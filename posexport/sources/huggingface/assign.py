@@ -22,26 +22,48 @@ class Names:
 
     stored: dict[str, str]
     prefix: str
+    #: what all names of the file begin with, which is no part of the model's: ``_orig_mod.``, ``0.auto_model.``
+    foreign: str = ""
 
     def shown(self, name: str) -> str:
         """A name as the file has it, or would have it."""
-        return self.stored.get(name, name.removeprefix(self.prefix))
+        return self.stored.get(name, self.foreign + name.removeprefix(self.prefix))
+
+    def remarks(self) -> list[str]:
+        """What a user should know of the names."""
+        if not self.foreign:
+            return []
+        return [f"all tensors are called {self.foreign}..., as a wrapper saved them; the prefix is left out"]
 
 
 def names_of(weights: Weights, family: Family) -> Names:
-    """Recognise old names and a missing prefix. Raises PosexportError when two tensors have the same name then."""
+    """Recognise old names, a missing prefix and a wrapper's. PosexportError where two tensors then have one name."""
     prefix = f"{family.prefix}." if family.prefix else ""
-    prefixed = any(name.startswith(prefix) for name in weights.shapes)
+    foreign = _foreign(
+        [name for name in weights.shapes if "/" not in name], (*([prefix] if prefix else []), *family.roots)
+    )
+    prefixed = any(name.startswith(foreign + prefix) for name in weights.shapes)
     stored: dict[str, str] = {}
-    for name in weights.shapes:
+    for whole in weights.shapes:
+        name = whole.removeprefix(foreign)
         today = name if prefixed or not name.startswith(family.roots) else prefix + name
         for old, new in _OLD_NAMES.items():
             if today.endswith(old):
                 today = today.removesuffix(old) + new
         if today in stored:
-            raise PosexportError(f"{weights.label} has {today} twice, as {stored[today]} and {name}; keep one of them")
-        stored[today] = name
-    return Names(stored, "" if prefixed else prefix)
+            raise PosexportError(f"{weights.label} has {today} twice, as {stored[today]} and {whole}; keep one of them")
+        stored[today] = whole
+    return Names(stored, "" if prefixed else prefix, foreign)
+
+
+def _foreign(names: Sequence[str], known: tuple[str, ...]) -> str:
+    """The dotted prefix that all ``names`` have before what a model's names begin with, ``known``; empty: none."""
+    if not names or not known or any(name.startswith(known) for name in names):
+        return ""
+    parts = names[0].split(".")[:-1]
+    prefixes = (".".join(parts[:count]) + "." for count in range(1, len(parts) + 1))
+    shared = (prefix for prefix in prefixes if all(name.startswith(prefix) for name in names))
+    return next((prefix for prefix in shared if any(n.removeprefix(prefix).startswith(known) for n in names)), "")
 
 
 def check(plan: Plan, weights: Weights, names: Names, family: Family, *, task: str) -> list[str]:

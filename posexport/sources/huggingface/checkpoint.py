@@ -96,7 +96,7 @@ def checkpoint_source(
     plan = with_pooler(plan, family, names.stored) if chosen == "features" else plan
     with own_code.explained(config):
         remarks += assign.check(plan, weights, names, family, task=chosen)
-    remarks += assign.fill(plan, weights, names)
+    remarks += [*names.remarks(), *assign.fill(plan, weights, names)]
     remarks += module_keys.remarks(files) if pooling is not None or ranker is not None else []
     remarks += config.remarks + difference_remarks(family, plan.model) + ([] if adapted is None else [adapted.remark])
     return source_of(
