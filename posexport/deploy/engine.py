@@ -50,7 +50,7 @@ class Deployment:
 
     def install(self, engine: "Engine") -> str:
         """The exact line that installs an engine; empty where pip does not."""
-        return f"pip install 'posexport[{engine.extra},{self.runtime}]'" if engine.extra else ""
+        return f"pip install --find-links wheels 'posexport[{engine.extra},{self.runtime}]'" if engine.extra else ""
 
     def command(self, engine: "Engine") -> str:
         """What runs it, from within its folder."""

@@ -1,6 +1,7 @@
 """Triton: a model repository for its ONNX Runtime backend, one model for each of the bundle's graphs."""
 
 import dataclasses
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -111,8 +112,10 @@ def _port(value: Any, *, batched: bool) -> _Port:
 
 def _values(deployment: Deployment) -> dict[str, Any]:
     found = graphs(deployment)
+    request = _request(deployment, found[0])
     return {
         "graphs": found,
+        "request": request,
         "cached": any(graph.cached for graph in found),
         "text": has_tokenizer(deployment.manifest),
         # what proofs and posexport.load set and the backend has no parameter for
@@ -120,10 +123,24 @@ def _values(deployment: Deployment) -> dict[str, Any]:
     }
 
 
+def _request(deployment: Deployment, graph: _Graph) -> str:
+    """A request of three tokens, JSON of the Open Inference Protocol; empty where inputs are more than tokens."""
+    specs = {spec.name: spec for spec in deployment.manifest.inputs}
+    roles = [specs[port.name].role if port.name in specs else "" for port in graph.inputs]
+    if not set(roles) <= {"tokens", "mask", "types"}:
+        return ""
+    data = {"tokens": [5, 2, 7], "mask": [1, 1, 1], "types": [0, 0, 0]}
+    inputs = [
+        {"name": port.name, "datatype": port.type.removeprefix("TYPE_"), "shape": [1, 3], "data": data[role]}
+        for port, role in zip(graph.inputs, roles, strict=True)
+    ]
+    return json.dumps({"inputs": inputs})
+
+
 ENGINE = Engine(
     name="triton",
     what="a model repository for Triton's ONNX Runtime backend",
-    command="docker run --rm -p 8000:8000 -p 8001:8001 -v $PWD/repository:/models "
+    command='docker run --rm -p 8000:8000 -p 8001:8001 -v "$PWD/repository:/models" '
     "nvcr.io/nvidia/tritonserver:25.10-py3 tritonserver --model-repository=/models",
     takes_options=False,
     links=False,

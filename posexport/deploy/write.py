@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -44,7 +45,7 @@ class Deployed(msgspec.Struct, frozen=True):
     def to_text(self) -> str:
         """The next steps."""
         first = f"  {self.install}\n" if self.install else ""
-        return f"{self.folder}: {', '.join(self.files)}\n{first}  cd {self.folder} && {self.command}"
+        return f"{self.folder}: {', '.join(self.files)}\n{first}  cd {shlex.quote(self.folder)} && {self.command}"
 
 
 def deploy(

@@ -6,6 +6,7 @@ ids of different lengths cannot be joined, and a request that is wrong fails all
 """
 
 import asyncio
+import logging
 from typing import Any
 
 import numpy as np
@@ -21,12 +22,12 @@ require("posexport.engines.mlserver", "mlserver")
 
 import mlserver
 from mlserver.codecs import NumpyCodec, StringCodec
-from mlserver.errors import InferenceError
+from mlserver.errors import InferenceError, MLServerError
 from mlserver.types import InferenceRequest, InferenceResponse, MetadataTensor, RequestInput
 from mlserver.utils import get_model_uri
 
-#: the input of text embedders
-TEXT = "text"
+#: names that the input of text embedders may have; the metadata has the first
+TEXT = ("text", "texts")
 BATCH_REQUESTS, BATCH_TOKENS = "posexport_batch_requests", "posexport_batch_tokens"
 _DATATYPES = {
     "int64": "INT64",
@@ -37,6 +38,18 @@ _DATATYPES = {
     "float16": "FP16",
     "bfloat16": "BF16",
 }
+
+
+def _without_traceback(record: logging.LogRecord) -> bool:
+    """For requests that the client must mend, MLServer 1.7 logs a traceback; the sentence is enough."""
+    error = record.exc_info[1] if record.exc_info else None
+    if isinstance(error, MLServerError) and error.status_code < 500:
+        record.msg, record.args, record.exc_info = f"refused a request: {error}", (), None
+    return True
+
+
+for _name in ("mlserver.grpc", "mlserver.parallel"):
+    logging.getLogger(_name).addFilter(_without_traceback)
 
 
 class Runtime(mlserver.MLModel):
@@ -74,13 +87,14 @@ class Runtime(mlserver.MLModel):
         given = {each.name: each for each in payload.inputs}
         if len(given) < len(payload.inputs):
             raise PosexportError("two inputs of the request have the same name; give each once")
-        if not self._service.takes_texts or TEXT not in given:
+        text = next((name for name in TEXT if name in given), None)
+        if not self._service.takes_texts or text is None:
             return self._service.arrays({name: _array(each) for name, each in given.items()})
         if len(given) > 1:
-            others = ", ".join(name for name in given if name != TEXT)
-            raise PosexportError(f"the request has {TEXT} and {others}; give {TEXT} alone, or tensors alone")
+            others = ", ".join(name for name in given if name != text)
+            raise PosexportError(f"the request has {text} and {others}; give {text} alone, or tensors alone")
         named = getattr(payload.parameters, "prompt_name", None)
-        return self._service.texts(_strings(given[TEXT]), named)
+        return self._service.texts(_strings(given[text]), named)
 
     def _response(self, outputs: Outputs, payload: InferenceRequest) -> InferenceResponse:
         asked = [each.name for each in payload.outputs or []] or list(outputs)
@@ -98,16 +112,18 @@ def _log(requests: int, tokens: int) -> None:
 
 def _strings(given: RequestInput) -> list[str]:
     if given.datatype != "BYTES":
-        raise PosexportError(f"{TEXT} must have datatype BYTES, got {given.datatype}; give strings")
+        raise PosexportError(f"{given.name} must have datatype BYTES, got {given.datatype}; give strings")
     elements = given.data.root
     if not all(isinstance(each, str | bytes) for each in (elements if isinstance(elements, list) else [elements])):
-        raise PosexportError(f"{TEXT} must hold strings; give its data as a list of strings")
+        raise PosexportError(f"{given.name} must hold strings; give its data as a list of strings")
     try:
         found: list[str] = StringCodec.decode_input(given)
     except UnicodeDecodeError as err:
-        raise PosexportError(f"{TEXT} is no UTF-8 (byte {err.start}: {err.reason}); give UTF-8") from err
+        raise PosexportError(f"{given.name} is no UTF-8 (byte {err.start}: {err.reason}); give UTF-8") from err
     if int(np.prod(given.shape)) != len(found):
-        raise PosexportError(f"{TEXT} has shape {given.shape} and {len(found)} strings; give the shape [{len(found)}]")
+        raise PosexportError(
+            f"{given.name} has shape {given.shape} and {len(found)} strings; give the shape [{len(found)}]"
+        )
     return found
 
 
@@ -144,5 +160,5 @@ def _metadata(service: Service) -> tuple[list[MetadataTensor], list[MetadataTens
     if service.takes_texts:
         from posexport.runtime.embed import EMBEDDING
 
-        return [MetadataTensor(name=TEXT, datatype="BYTES", shape=[-1])], [o for o in outputs if o.name == EMBEDDING]
+        return [MetadataTensor(name=TEXT[0], datatype="BYTES", shape=[-1])], [o for o in outputs if o.name == EMBEDDING]
     return [tensor(spec.name, spec.dtype, spec.axes) for spec in manifest.inputs], outputs

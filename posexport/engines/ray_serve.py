@@ -34,9 +34,13 @@ _WAIT = 0.002
 
 
 class Body(msgspec.Struct, forbid_unknown_fields=True):
-    """What a client posts: ``{"texts": ["a", "b"]}``, or ``{"inputs": {"input_ids": [[5, 2, 7]]}}``."""
+    """What a client posts: ``{"texts": ["a", "b"]}``, or ``{"inputs": {"input_ids": [[5, 2, 7]]}}``.
+
+    ``text`` is another name of ``texts``, and may be one string.
+    """
 
     texts: list[str] | None = None
+    text: str | list[str] | None = None
     inputs: dict[str, Any] | None = None
     prompt_name: str | None = None
 
@@ -71,11 +75,12 @@ class Replica:
         return {"model": manifest.source.name, "task": manifest.task, "takes": takes, "max_length": longest}
 
     def _request(self, body: Body) -> Request:
-        if (body.texts is None) == (body.inputs is None):
+        if sum(given is not None for given in (body.texts, body.text, body.inputs)) != 1:
             raise PosexportError('give "texts" or "inputs", one of the two')
         if body.inputs is not None:
             return self._service.arrays(body.inputs)
-        return self._service.texts(body.texts, body.prompt_name)
+        texts = [body.text] if isinstance(body.text, str) else body.text or body.texts
+        return self._service.texts(texts, body.prompt_name)
 
     @serve.batch(
         max_batch_size=BATCH_TOKENS,

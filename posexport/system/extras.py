@@ -84,7 +84,9 @@ def _has_distribution(name: str) -> bool:
 def _sentence(purpose: str, absent: list[str]) -> str:
     names = [LIBRARIES[module][0] for module in absent]
     listed = names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
-    extras = ",".join(sorted({LIBRARIES[module][1] for module in absent}))
+    needed = {LIBRARIES[module][1] for module in absent}
+    # the extra for conversions brings the one for graphs
+    extras = ",".join(sorted(needed - {"graph"} if "export" in needed else needed))
     gpu = " (for CUDA onnxruntime-gpu in place of onnxruntime)" if "onnxruntime" in extras else ""
     return (
         f"{purpose} needs {listed}, which {'is' if len(names) == 1 else 'are'} not installed: "
