@@ -13,6 +13,7 @@ from ci.answers import vector_calls
 from ci.answers.vectors import FLAT, GOLDEN, STRUCTURED, TESTS, stored_model, texts_of
 from posexport import PosexportError
 from posexport.runtime.session import Session
+from posexport.sentence_transformers.backend import Backend
 from posexport.sources.huggingface.checkpoint import checkpoint_source
 from posexport.sources.huggingface.config import Config
 from posexport.sources.huggingface.directory import Directory
@@ -61,6 +62,17 @@ def test_what_the_template_ends_with_is_kept_where_a_pair_is_cut(opened):
     cut = with_rules(session, suffix_kept=False).predict(pairs)
     assert np.abs(cut - session.predict(pairs)).max() > 1e-3
     assert with_rules(session, suffix_kept=False).predict(("a", "b")) == session.predict(("a", "b"))
+
+
+def test_the_module_of_sentence_transformers_joins_pairs_so_too(opened):
+    session = opened("logit-score")
+    backend = Backend(session._directory, {})
+    pairs = vector_calls.pairs_of(texts_of("logit-score"))[:3]
+    for prompt in ("", "Say: "):
+        scores = backend.forward(backend.preprocess(pairs, prompt))["scores"][:, 0]
+        assert np.abs(scores - session.predict(pairs, prompt=prompt, activation_fn="Identity")).max() < 1e-4
+    backend.max_length = 40
+    assert backend.preprocess(pairs, None)["input_ids"].shape == (3, 40)
 
 
 def test_a_template_without_the_roles_is_refused(opened, tmp_path):

@@ -13,8 +13,10 @@ from numpy.typing import NDArray
 
 from posexport.bundle.manifest import Manifest
 from posexport.errors import PosexportError
+from posexport.runtime.chat import Chat
 from posexport.runtime.embed import EMBEDDING
 from posexport.runtime.load import load
+from posexport.runtime.pair_messages import message_rows
 from posexport.runtime.rank import LOGITS
 from posexport.runtime.texts import Texts
 from posexport.spec import PROMPT_MASK, SEQUENCE, OutputSpec, PairRules, TextRules
@@ -96,6 +98,10 @@ class Backend:
 
     def _pair_rows(self, pairs: Sequence[Sequence[str]], prompt: str | None) -> list[Any]:
         rules = self.manifest.pair_rules
+        if rules is not None and rules.messages is not None:
+            rules = msgspec.structs.replace(rules, max_length=self.max_length)
+            chat = Chat(self.directory, self.manifest)
+            return list(message_rows([(one, other) for one, other in pairs], self._texts, chat, rules, prompt or ""))
         if rules is not None and rules.template is not None:
             return self._texts.pairs([(first, second) for first, second in pairs], prompt)
         return self._texts.pairs([(f"{prompt or ''}{first}", second) for first, second in pairs], None)
