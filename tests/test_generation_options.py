@@ -188,6 +188,15 @@ def test_conversion_names_what_is_not_followed(stated: dict[str, Any], says: lis
     assert all(words in sentence for words, sentence in zip(says, found, strict=True))
 
 
+def test_an_old_whisper_is_followed_without_timestamps(tmp_path: Path) -> None:
+    stated = {"generation_config.json": {"forced_decoder_ids": [[1, 7]]}, "config.json": {"model_type": "whisper"}}
+    for name, document in stated.items():
+        (tmp_path / name).write_text(json.dumps(document))
+    assert remarks({name: tmp_path / name for name in stated}) == []
+    (found,) = remarks({"generation_config.json": tmp_path / "generation_config.json"})
+    assert "forced_decoder_ids [[1,7]], which is not followed" in found
+
+
 def test_a_conversion_prints_these_remarks(tmp_path: Path) -> None:
     shutil.copytree(GOLDEN / "gpt2-lmheadmodel", tmp_path / "from")
     (tmp_path / "from" / "generation_config.json").write_text(json.dumps({"watermarking_config": {"bias": 2.0}}))

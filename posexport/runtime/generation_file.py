@@ -149,15 +149,18 @@ def remarks(files: Mapping[str, Path]) -> list[str]:
 
     ``files``: those that the bundle gets, by name.
     """
-    if GENERATION not in files:
-        return []
-    try:
-        document = msgspec.json.decode(files[GENERATION].read_bytes(), type=dict[str, Any])
-    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError, OSError) as err:
-        return [f"{GENERATION} cannot be read ({err}), so generate will refuse it"]
+    documents: dict[str, dict[str, Any]] = {}
+    for name in (GENERATION, MODEL):
+        try:
+            documents[name] = (
+                msgspec.json.decode(files[name].read_bytes(), type=dict[str, Any]) if name in files else {}
+            )
+        except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError, OSError) as err:
+            return [f"{name} cannot be read ({err}), so generate will refuse it"]
+    document = documents[GENERATION]
     sentences, unknown = [], []
     followed = {*GenerationConfig.__struct_fields__, *_TOKENS, *_WITHOUT_EFFECT}
-    if "no_timestamps_token_id" in document:
+    if _is_whisper(documents):
         followed |= {*WhisperTokens.__struct_fields__}
     for key, value in document.items():
         if value is None or key in followed or value in _NEUTRAL.get(key, ()):
