@@ -58,3 +58,18 @@ def test_node_gives_the_errors_that_python_gives(tmp_path: Path, model: str, bey
     code, found = self_check(tmp_path / "bundle")
     assert code == 1
     assert any(verdict == "FAIL" for verdict, _ in found.values())
+
+
+@pytest.mark.parametrize("provider", ["wasm", "webgpu"])
+def test_a_browser_gives_them_too(tmp_path: Path, provider: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """WebGPU by SwiftShader, which Chromium brings."""
+    monkeypatch.syspath_prepend(ROOT / "ci" / "clients")
+    browser = pytest.importorskip("self_check")
+    if not (browser.web.CLIENTS / "chromium" / "chromium").exists():
+        pytest.skip("ci/clients/setup web")
+    sizes = {"layers": 1, "hidden": 20, "feedforward": 37, "vocab": 61, "max_positions": 20}
+    posexport.convert("decoder-learned", tmp_path / "bundle", settings=sizes, lengths=[2, 9])
+    checked = browser.in_browser(tmp_path / "bundle", provider)
+    assert all(each["passed"] for each in checked)
+    assert {each["output"] for each in checked} >= {"logits", "refusal", "present.0.key"}
+    assert any(each["point"]["calls"] for each in checked)
