@@ -49,8 +49,7 @@ def _kind(row: dict[str, Any]) -> str:
         operator = {"Sin": "Cos` or `Sin", "Cos": "Cos` or `Sin"}.get(found[1], found[1])
         return f"wrong from a node `{operator}` on"
     if row["right"] is None:
-        reason = re.search(
-            r"Conversion is failed for: ([\w-]+)|not found in graph cache|no answer|ended with|not conv", row["why"]
-        )
+        known = r"OpConversionFailure|not found in graph cache|no answer|process ended|not converted"
+        reason = re.search(known, row["why"])
         return f"does not open: {reason[0] if reason else row['why'][-120:]}".replace("|", "\\|")
     return "wrong: " + (row["why"].split(":")[0][:80] or "no reason is known")
