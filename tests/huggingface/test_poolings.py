@@ -10,7 +10,7 @@ import pytest
 import torch
 from checkpoints import configure, outputs, read, refusal
 from safetensors.torch import save_file
-from test_sentence_transformers import NORMALIZE, POOLING, TRANSFORMER, sentences
+from test_embedder_folders import NORMALIZE, POOLING, TRANSFORMER, sentences
 
 from posexport.nn.pooling import MODES, SentenceEmbedding
 from posexport.sources.source import Source
