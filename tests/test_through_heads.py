@@ -54,6 +54,28 @@ class Decoder(Encoder):
         return {"last_hidden_state": self.embed(input_ids) + position_ids[..., None]}
 
 
+class Generator(Decoder):
+    """A decoder with a projection to the vocabulary, whose logits are scaled; ``sharpened``: by all of them."""
+
+    def __init__(self, *, sharpened: bool = False) -> None:
+        super().__init__()
+        self.lm_head = nn.Linear(WIDTH, VOCAB)
+        self.sharpened = sharpened
+
+    def get_output_embeddings(self) -> nn.Linear:
+        return self.lm_head
+
+    def set_output_embeddings(self, projection: nn.Linear) -> None:
+        self.lm_head = projection
+
+    def forward(  # type: ignore[override]
+        self, input_ids: Tensor, attention_mask: Tensor, position_ids: Any = None, return_dict: bool = True
+    ) -> dict[str, Tensor]:
+        del attention_mask, position_ids, return_dict
+        logits_BTV = 2 * self.lm_head(self.embed(input_ids))
+        return {"logits": logits_BTV.softmax(-1) if self.sharpened else logits_BTV}
+
+
 class Picture(Encoder):
     def forward(self, input_ids: Tensor, attention_mask: Tensor, pixel_values: Tensor) -> Any:  # type: ignore[override]
         raise NotImplementedError
@@ -125,6 +147,23 @@ def test_tokens_have_vectors(weights: Weights) -> None:
     vectors = module(input_ids=IDS, attention_mask=MASK)["token_embeddings"]
     wanted = nn.functional.normalize(module.model.embed(IDS) @ weights.read("2_Dense/linear.weight").T, dim=-1)
     torch.testing.assert_close(vectors, wanted)
+
+
+@pytest.mark.parametrize("false", [7, None])
+def test_two_rows_of_the_vocabulary_make_a_score(false: int | None) -> None:
+    whole = Generator()
+    logits = whole(IDS, MASK)["logits"]
+    module = heads.ranked("x", Generator(), 3, false)
+    last = torch.stack([logits[0, 4], logits[1, 2]])
+    wanted = last[:, 3] - (0 if false is None else last[:, 7])
+    # torch.manual_seed in the constructor: both have the same weights
+    torch.testing.assert_close(module(input_ids=IDS, attention_mask=MASK)["logits"], wanted[:, None])
+    assert module.model.lm_head.out_features == (1 if false is None else 2)
+
+
+def test_logits_that_depend_on_one_another_make_none() -> None:
+    with pytest.raises(PosexportError, match="Generator makes a logit of more than its row of the projection"):
+        heads.ranked("x", Generator(sharpened=True), 3, 7)
 
 
 def test_refusals(weights: Weights) -> None:

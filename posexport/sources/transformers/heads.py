@@ -13,8 +13,9 @@ from torch import Tensor, nn
 
 from posexport.errors import PosexportError
 from posexport.nn.heads import Head
-from posexport.nn.pooling import SentenceEmbedding
+from posexport.nn.pooling import SentenceEmbedding, last_token
 from posexport.nn.splade import Splade
+from posexport.sources.example import axis_sizes, example
 from posexport.sources.huggingface.pooling import Pooling, head_of, stored_name
 from posexport.sources.huggingface.weights import Weights
 from posexport.sources.transformers.wrapped import (
@@ -28,7 +29,10 @@ from posexport.sources.transformers.wrapped import (
     taken,
     text_inputs,
 )
-from posexport.spec import BATCH, PROMPT_MASK, SEQUENCE, Axis, InputSpec
+from posexport.spec import BATCH, PROMPT_MASK, SEQUENCE, Axis, InputSpec, OutputSpec
+
+#: of the largest logit: what the same row of a projection may differ by in a product of another size
+_ROUNDING = 1e-4
 
 
 class Headed(Wrapped):
@@ -87,6 +91,43 @@ def pooled(label: str, model: Any, pooling: Pooling, weights: Weights) -> Headed
         axes: list[Axis] = [BATCH, SEQUENCE]
         inputs.append(InputSpec(name=PROMPT_MASK, dtype="int64", axes=axes, role="flags", size=2, default=0))
     return Headed(model, head, inputs, numbered=numbered).eval()
+
+
+class Difference(Head):
+    """At the last token of a text, the first logit less the second, if there are two."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.outputs = [OutputSpec(name="logits", axes=[BATCH, 1])]
+
+    def forward(self, x_BTV: Tensor, mask_BT: Tensor | None) -> tuple[Tensor, ...]:
+        x_BV = last_token(x_BTV, mask_BT)
+        return (x_BV if x_BV.shape[1] == 1 else x_BV[:, :1] - x_BV[:, 1:],)
+
+
+def ranked(label: str, model: Any, true: int, false: int | None) -> Headed:
+    """``model``, which generates text, as one that scores: the logit of the token ``true`` less that of ``false``.
+
+    The projection to the vocabulary is cut to these rows. PosexportError where other logits are part of them.
+    """
+    inputs = _inputs(label, model)
+    rows = [true] if false is None else [true, false]
+    texts = example(inputs, axis_sizes(inputs, {BATCH: 2, SEQUENCE: 7}))
+    projection = model.get_output_embeddings()
+    with torch.no_grad():
+        wanted = model(**texts, return_dict=True)["logits"][..., rows]
+        cut = nn.Linear(projection.in_features, len(rows), bias=projection.bias is not None)
+        cut.weight.copy_(projection.weight[rows])
+        if projection.bias is not None:
+            cut.bias.copy_(projection.bias[rows])
+        model.set_output_embeddings(cut)
+        got = model(**texts, return_dict=True)["logits"]
+    if got.shape != wanted.shape or not bool((got - wanted).abs().max() <= _ROUNDING * wanted.abs().max()):
+        raise PosexportError(
+            f"{label}: {type(model).__name__} makes a logit of more than its row of the projection to the vocabulary, "
+            "so no score is made of two; choose --task text-generation"
+        )
+    return Headed(model, Difference(), inputs, states="logits", numbered=is_numbered(model)).eval()
 
 
 def is_numbered(model: Any) -> bool:
