@@ -84,6 +84,15 @@ def embedders(transformers: Any) -> dict[str, Callable[..., Any]]:
             scale=0.3,
             normalise=True,
         ),
+        # every token attends to every other
+        "helium-bidirectional": partial(
+            embedder,
+            config=transformers.HeliumConfig(**DECODER, is_causal=False),
+            tokenizer=left,
+            pooling="mean",
+            seed=68,
+            scale=0.3,
+        ),
         "biogpt-weightedmean": partial(
             embedder,
             config=transformers.BioGptConfig(**DECODER),
