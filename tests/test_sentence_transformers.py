@@ -16,6 +16,7 @@ import pytest
 from safetensors.numpy import load_file
 
 import posexport
+from ci.answers import vectors
 from posexport import PosexportError
 from posexport.export.layouts import LAYOUTS, arranged
 from posexport.sentence_transformers.backend import Backend, outputs_of
@@ -126,6 +127,24 @@ def test_scores_are_those_of_the_library(scorer: Path) -> None:
     prompted = backend.preprocess(PAIRS[:1], "Say: ")
     by_hand = backend.preprocess([(f"Say: {PAIRS[0][0]}", PAIRS[0][1])], None)
     np.testing.assert_array_equal(prompted["input_ids"], by_hand["input_ids"])
+
+
+@pytest.mark.parametrize("name", ["logit-score", "pooled-scores"])
+def test_scores_of_modules_are_those_of_the_session(name: str, tmp_path: Path) -> None:
+    """Behind a chat template with a prompt as the system's message, and of pooled states with three labels."""
+    source = vectors.stored_model(name, tmp_path)
+    bundle = tmp_path / "bundle"
+    posexport.convert(str(source), bundle, layout="sentence-transformers", verify=False)
+    backend, session = Backend(bundle, {"threads": 1}), posexport.load(bundle)
+    pairs = [(text[:90], other[:60]) for text, other in PAIRS[:4]]
+    for prompt in ("", "ba ce: "):
+        got = backend.forward(backend.preprocess(pairs, prompt))["scores"]
+        wanted = session.predict(pairs, prompt=prompt, activation_fn="Identity")
+        np.testing.assert_allclose(got, wanted.reshape(got.shape), rtol=1e-5, atol=1e-5)
+    backend.max_length = 30
+    assert backend.preprocess(pairs, "ba ce: ")["input_ids"].shape[1] == 30
+    kinds = [module["type"] for module in json.loads((bundle / "modules.json").read_text())]
+    assert len(kinds) == (1 if name == "logit-score" else 2)
 
 
 def test_the_length_can_be_set(folder: Path, scorer: Path) -> None:

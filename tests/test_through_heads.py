@@ -17,6 +17,7 @@ from posexport.nn.pooling import DenseConfig
 from posexport.nn.splade import SpladeConfig
 from posexport.sources.huggingface.directory import Directory
 from posexport.sources.huggingface.pooling import Pooling, Step
+from posexport.sources.huggingface.scoring import Answers
 from posexport.sources.huggingface.weights import Weights, open_weights
 from posexport.sources.transformers import heads
 from posexport.spec import TextRules, TokenRules
@@ -153,7 +154,7 @@ def test_tokens_have_vectors(weights: Weights) -> None:
 def test_two_rows_of_the_vocabulary_make_a_score(false: int | None) -> None:
     whole = Generator()
     logits = whole(IDS, MASK)["logits"]
-    module = heads.ranked("x", Generator(), 3, false)
+    module = heads.ranked("x", Generator(), Answers(true=3, false=false, label="y"))
     last = torch.stack([logits[0, 4], logits[1, 2]])
     wanted = last[:, 3] - (0 if false is None else last[:, 7])
     # torch.manual_seed in the constructor: both have the same weights
@@ -163,7 +164,7 @@ def test_two_rows_of_the_vocabulary_make_a_score(false: int | None) -> None:
 
 def test_logits_that_depend_on_one_another_make_none() -> None:
     with pytest.raises(PosexportError, match="Generator makes a logit of more than its row of the projection"):
-        heads.ranked("x", Generator(sharpened=True), 3, 7)
+        heads.ranked("x", Generator(sharpened=True), Answers(true=3, false=7, label="y"))
 
 
 def test_refusals(weights: Weights) -> None:

@@ -1,5 +1,6 @@
 """SentenceTransformer, CrossEncoder and SparseEncoder on a bundle, against the same classes on the PyTorch model."""
 
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -24,6 +25,8 @@ RERANKERS = ("cross-encoder", "cross-encoder-three-labels", "modernbert-reranker
 #: transformers 4 feeds a ModernBERT the token types of these tokenizers, which it does not take, and halves the window
 #: of a bidirectional Gemma whenever it saves one
 SINCE_5 = ("modernbert-cls", "modernbert-reranker", "embeddinggemma")
+#: cross-encoders that only version 6 has, of ci/answers/vectors
+BY_MODULES = ("logit-score", "logit-score-flat", "pooled-scores")
 TOKENS = {"output_value": "token_embeddings"}
 
 Ask = Callable[[Any], Any]
@@ -36,6 +39,8 @@ def cases(work: Path) -> Iterator[Case]:
     from sentence_embedders import MODELS as POOLED
     from sentence_transformers import CrossEncoder, SentenceTransformer, SparseEncoder
 
+    from ci.answers import vectors
+
     asked = texts()
     old = version("transformers").startswith("4.")
     for name in (name for name in EMBEDDERS if not (old and name in SINCE_5)):
@@ -46,8 +51,19 @@ def cases(work: Path) -> Iterator[Case]:
     for name in (name for name in RERANKERS if not (old and name in SINCE_5)):
         PAIRED[name](work / name, asked, asked[:2], randomise)
         yield from of_model(work / name, CrossEncoder, pair_questions(asked))
+    for name in BY_MODULES if not old else ():
+        yield from of_model(
+            vectors.stored_model(name, fresh(work / "modules" / name)), CrossEncoder, pair_questions(asked)
+        )
     yield from made_of_modules(work, asked)
     yield from without_trust(work, SentenceTransformer)
+
+
+def fresh(folder: Path) -> Path:
+    """An empty folder."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    return folder
 
 
 def of_model(folder: Path, kind: Any, questions: dict[str, Ask]) -> Iterator[Case]:

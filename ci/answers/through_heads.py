@@ -1,5 +1,6 @@
 """Poolings, projections and scores on model types that posexport converts through transformers."""
 
+import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -40,6 +41,7 @@ def cases(work: Path) -> Iterator[Case]:
         yield from of_model(work / name, asked, *(([], []) if name in BY_BATCH else (calls, answers)))
     for name in BY_BATCH:
         yield alone(work / name, asked[:40])
+    yield from by_modules(work / "modules", transformers, randomise)
 
 
 def embedders(transformers: Any) -> dict[str, Callable[..., Any]]:
@@ -178,3 +180,28 @@ def alone(folder: Path, asked: Sequence[str]) -> Case:
         theirs=list(wanted.shape),
         equal=got.shape == wanted.shape and off <= ROUNDING,
     )
+
+
+def by_modules(work: Path, transformers: Any, randomise: Callable[..., None]) -> Iterator[Case]:
+    """CrossEncoders of modules: LogitScore on two decoders, and pooled scores, all through transformers."""
+    import posexport
+    from ci.answers import vectors
+
+    shutil.rmtree(work, ignore_errors=True)
+    (work / "olmo3").mkdir(parents=True)
+    folders = {name: vectors.stored_model(name, work) for name in ("logit-score", "pooled-scores")}
+    olmo = transformers.Olmo3ForCausalLM(
+        transformers.Olmo3Config(**DECODER, sliding_window=16, layer_types=LOCAL["layer_types"])
+    )
+    randomise(olmo, 81, 0.3)
+    folders["logit-score, olmo3"] = vectors.stored_model("logit-score", work / "olmo3")
+    olmo.save_pretrained(folders["logit-score, olmo3"])
+    for name, folder in folders.items():
+        done = posexport.convert(str(folder), work / f"{name}.bundle", through="transformers", target="cpu", force=True)
+        told = f"{name}: {done.manifest.task}"
+        yield Case(part=PART, asked=f"{told}, proven", library="", ours=done.verdict, theirs="proven", equal=done.good)
+        stored = vectors.GOLDEN[name.partition(",")[0]]
+        session, theirs = posexport.load(work / f"{name}.bundle"), stored.opener(folder)
+        yield from vectors.asked(
+            session, theirs, stored.calls, vectors.texts_of(name.partition(",")[0]), f"{PART}: {told}"
+        )

@@ -51,6 +51,7 @@ class Backend:
         self.outputs = outputs_of(self.manifest)
         self._lengths = [None if rules is None else rules.max_length for rules in self._rules]
         self._texts = Texts(directory, self.manifest)
+        self._pair_rules = self.manifest.pair_rules
 
     @property
     def _rules(self) -> tuple[TextRules | None, PairRules | None]:
@@ -67,11 +68,9 @@ class Backend:
         if length is not None and (isinstance(length, bool) or not isinstance(length, int) or length < 1):
             raise PosexportError(f"max_seq_length must be at least 1, got {length!r:.60}; give a number of tokens")
         text, pair = self._rules
-        changed = msgspec.structs.replace(
-            self.manifest,
-            text_rules=msgspec.structs.replace(text or TextRules(), max_length=length),
-            pair_rules=None if pair is None else msgspec.structs.replace(pair, max_length=length),
-        )
+        self._pair_rules = None if pair is None else msgspec.structs.replace(pair, max_length=length)
+        text = msgspec.structs.replace(text or TextRules(), max_length=length)
+        changed = msgspec.structs.replace(self.manifest, text_rules=text, pair_rules=self._pair_rules)
         self._lengths = [length]
         self._texts = Texts(self.directory, changed)
 
@@ -97,14 +96,12 @@ class Backend:
         return features
 
     def _pair_rows(self, pairs: Sequence[Sequence[str]], prompt: str | None) -> list[Any]:
-        rules = self.manifest.pair_rules
+        rules, both = self._pair_rules, [(first, second) for first, second in pairs]
         if rules is not None and rules.messages is not None:
-            rules = msgspec.structs.replace(rules, max_length=self.max_length)
-            chat = Chat(self.directory, self.manifest)
-            return list(message_rows([(one, other) for one, other in pairs], self._texts, chat, rules, prompt or ""))
+            return [*message_rows(both, self._texts, Chat(self.directory, self.manifest), rules, prompt or "")]
         if rules is not None and rules.template is not None:
-            return self._texts.pairs([(first, second) for first, second in pairs], prompt)
-        return self._texts.pairs([(f"{prompt or ''}{first}", second) for first, second in pairs], None)
+            return self._texts.pairs(both, prompt)
+        return self._texts.pairs([(f"{prompt or ''}{first}", second) for first, second in both], None)
 
     def forward(self, features: Mapping[str, Any]) -> Arrays:
         """The bundle's outputs for ``features``, by the names that the library's further modules read."""

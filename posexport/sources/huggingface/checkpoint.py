@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import msgspec
+
 from posexport.errors import PosexportError
 from posexport.options.recipe import Through
 from posexport.options.suggest import did_you_mean
@@ -70,12 +72,23 @@ def checkpoint_source(
     config = Config(files, f"{below}config.json", as_transformers=as_transformers)
     if not embeds and task in (None, "token-embedding") and config.architecture() == late_interaction.ARCHITECTURE:
         pooling = late_interaction.of_colbert(files, config)
+    answers = None if ranker is None else ranker.answers
+    unread = module_keys.remarks(files) if pooling is not None or ranker is not None else []
     if through == "transformers" or _is_foreign(config):
         from posexport.sources.transformers.checkpoint import through_source
 
         _check_embeds(task, config, pooling)
-        return through_source(files, config, task=task, allow_pickle=allow_pickle, adapted=adapted, pooling=pooling)
-    answers = None if ranker is None else ranker.answers
+        source = through_source(
+            files,
+            config,
+            task=task,
+            allow_pickle=allow_pickle,
+            adapted=adapted,
+            below=below,
+            pooling=pooling,
+            answers=answers,
+        )
+        return msgspec.structs.replace(source, remarks=[*source.remarks, *unread])
     family = _family(config)
     config.spellings = family.spellings
     config.refuse_unsupported(family.allowed)
@@ -96,9 +109,8 @@ def checkpoint_source(
     plan = with_pooler(plan, family, names.stored) if chosen == "features" else plan
     with own_code.explained(config):
         remarks += assign.check(plan, weights, names, family, task=chosen)
-    remarks += [*names.remarks(), *assign.fill(plan, weights, names)]
-    remarks += module_keys.remarks(files) if pooling is not None or ranker is not None else []
-    remarks += config.remarks + difference_remarks(family, plan.model) + ([] if adapted is None else [adapted.remark])
+    remarks += [*names.remarks(), *assign.fill(plan, weights, names), *unread, *config.remarks]
+    remarks += difference_remarks(family, plan.model) + ([] if adapted is None else [adapted.remark])
     return source_of(
         plan.model,
         name=str(directory),

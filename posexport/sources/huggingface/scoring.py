@@ -139,7 +139,7 @@ def with_score(
     origins = {name: source for name, source in plan.origins.items() if not name.startswith("head.")}
     if task == TEXT_RANKING:
         assert isinstance(model, DecoderModel)
-        origins["head.out.weight"] = _difference(plan, model, config, answers or _yes_or_no(directory, below))
+        origins["head.out.weight"] = _difference(plan, model, config, answers or yes_or_no(directory, below))
     else:
         origins["head.out.weight"] = Origin((f"{family.score}.weight",))
     padding = config.values.get("pad_token_id") if task != TEXT_RANKING else None
@@ -156,16 +156,22 @@ def _difference(plan: Plan, model: DecoderModel, config: Config, answers: Answer
             f"{config.label}: {TEXT_RANKING} reads logits of two tokens, which this model scales, caps or shifts; "
             "choose --task text-generation"
         )
-    if (most := max(answers.true, answers.false or 0)) >= settings.vocab:
-        raise PosexportError(
-            f"{answers.label} names the token {most}, and the vocabulary ends at {settings.vocab - 1}; take the file "
-            "that belongs to this model"
-        )
+    check_answers(answers, settings.vocab)
     name = "decoder.token.weight" if settings.head.tied else "head.out.weight"
     return plan.origins[name].then(RowDifference(answers.true, answers.false, settings.vocab))
 
 
-def _yes_or_no(directory: Directory, below: str) -> Answers:
+def check_answers(answers: Answers, vocab: int) -> None:
+    """PosexportError for tokens that a vocabulary of ``vocab`` does not have."""
+    if (most := max(answers.true, answers.false or 0)) >= vocab:
+        raise PosexportError(
+            f"{answers.label} names the token {most}, and the vocabulary ends at {vocab - 1}; take the file that "
+            "belongs to this model"
+        )
+
+
+def yes_or_no(directory: Directory, below: str) -> Answers:
+    """The tokens "yes" and "no" of the tokenizer in ``below``."""
     true, false = (_token(directory, below, word) for word in WORDS)
     return Answers(true=true, false=false, label=f"{directory.path}/{below}tokenizer.json")
 

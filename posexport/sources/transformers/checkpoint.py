@@ -35,7 +35,6 @@ from posexport.sources.transformers.tasks import (
     task_of,
 )
 from posexport.sources.transformers.wrapped import POSITIONS, SOUND, Wrapped, limits_of, taken, wrapped
-from posexport.spec import PairRules
 
 
 def through_source(
@@ -45,18 +44,27 @@ def through_source(
     task: str | None,
     allow_pickle: bool,
     adapted: Adapter | None = None,
+    below: str = "",
     pooling: Pooling | None = None,
+    answers: scoring.Answers | None = None,
 ) -> Source:
     """The checkpoint in ``files``, for ``task`` or the one that its class is for. Executes nothing from the directory.
 
-    ``adapted``: the adapter that is merged into it. ``pooling``: what makes vectors of its states, where that is asked.
+    Args:
+        files: its directory.
+        config: its config.json.
+        task: of ``posexport list tasks``; None: of its class.
+        allow_pickle: weights may be .bin files.
+        adapted: the adapter that is merged into it.
+        below: the folder of config.json and weights, empty or ending in ``/``.
+        pooling: what makes vectors or scores of its states, where that is asked.
+        answers: of a model that generates text, the tokens whose logits are a score; None: "yes" and "no".
 
     Raises:
         PosexportError: neither transformers nor posexport knows it, or it cannot be converted.
     """
     refusals.check(config)
     transformers = library.library(f"{refusals.says_type(config)}, which")
-    below = "" if pooling is None else pooling.below
     chosen, remarks = _task(config, task) if pooling is None else (_below_head(pooling), [])
     with library.quiet(transformers):
         weights = open_weights(files, below, allow_pickle=allow_pickle)
@@ -67,11 +75,15 @@ def through_source(
             weights = replace(weights, files=weights.files | adapted.files)
             remarks = [*remarks, adapted.remark]
             adapted.merge_into(model)
-        if pooling is None:
-            source, own = _MAKERS.get(chosen.name, _alone)(files, config, model, chosen)
-            source = msgspec.structs.replace(source, pair_rules=_pair_rules(files, config, source))
-        else:
+        if pooling is not None:
             source, own = _pooled(files, config, model, pooling, weights)
+        elif task == scoring.TEXT_RANKING:
+            source, own = _ranked(files, config, model, answers or scoring.yes_or_no(files, below))
+        else:
+            source, own = _MAKERS.get(chosen.name, _alone)(files, config, model, chosen)
+        if any(spec.role == "tokens" for spec in source.inputs):
+            rules = scoring.pair_rules(files, config, below, source.task, answers=answers)
+            source = msgspec.structs.replace(source, pair_rules=rules)
     return msgspec.structs.replace(
         source,
         kind="transformers",
@@ -112,11 +124,12 @@ def _of_module(files: Directory, config: Config, module: Wrapped) -> Source:
     return msgspec.structs.replace(source, kind="transformers", limits=limits_of(source, module))
 
 
-def _pair_rules(files: Directory, config: Config, source: Source) -> PairRules | None:
-    """How pairs of texts become scores, of a model that classifies texts."""
-    if not any(spec.role == "tokens" for spec in source.inputs):
-        return None
-    return scoring.pair_rules(files, config, "", source.task)
+def _ranked(files: Directory, config: Config, model: Any, answers: scoring.Answers) -> tuple[Source, list[str]]:
+    """The source of a model that generates text as one that scores, and remarks on its attention."""
+    _without_cache(model)
+    module = heads.ranked(config.label, model, answers)
+    own = computed_by_ours(config.label, module)
+    return msgspec.structs.replace(_of_module(files, config, module), task=scoring.TEXT_RANKING), own
 
 
 def _below_head(pooling: Pooling) -> Task:
@@ -138,13 +151,13 @@ def _task(config: Config, named: str | None) -> tuple[Task, list[str]]:
     kind, architecture = config.text("model_type"), config.architecture()
     known = ", ".join(dict.fromkeys(task.name for task in TASKS))
     if named is not None:
-        task = task_named(named)
+        task = GENERATION if named == scoring.TEXT_RANKING else task_named(named)
         if task is None:
             raise PosexportError(
                 f"{config.label}: {kind} is not converted for {named} through transformers; it is for {known}"
             )
         of_class = None if architecture is None else task_of(architecture)
-        return of_class if of_class is not None and of_class.name == named else task, []
+        return of_class if of_class is not None and of_class.name == task.name else task, []
     if architecture is None:
         return FEATURES, [f"{config.label} names no architectures; taken for the task features"]
     if "vision_config" in config.values and task_of(architecture) is SEQ2SEQ:

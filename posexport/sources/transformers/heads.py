@@ -17,6 +17,7 @@ from posexport.nn.pooling import SentenceEmbedding, last_token
 from posexport.nn.splade import Splade
 from posexport.sources.example import axis_sizes, example
 from posexport.sources.huggingface.pooling import Pooling, head_of, stored_name
+from posexport.sources.huggingface.scoring import Answers, check_answers
 from posexport.sources.huggingface.weights import Weights
 from posexport.sources.transformers.wrapped import (
     IDS,
@@ -105,13 +106,15 @@ class Difference(Head):
         return (x_BV if x_BV.shape[1] == 1 else x_BV[:, :1] - x_BV[:, 1:],)
 
 
-def ranked(label: str, model: Any, true: int, false: int | None) -> Headed:
-    """``model``, which generates text, as one that scores: the logit of the token ``true`` less that of ``false``.
+def ranked(label: str, model: Any, answers: Answers) -> Headed:
+    """``model``, which generates text, as one that scores: the logit of one token less that of another.
 
-    The projection to the vocabulary is cut to these rows. PosexportError where other logits are part of them.
+    The projection to the vocabulary is cut to these rows. PosexportError where other logits are part of them, or it has
+    no such row.
     """
     inputs = _inputs(label, model)
-    rows = [true] if false is None else [true, false]
+    rows = [answers.true] if answers.false is None else [answers.true, answers.false]
+    check_answers(answers, model.config.get_text_config().vocab_size)
     texts = example(inputs, axis_sizes(inputs, {BATCH: 2, SEQUENCE: 7}))
     projection = model.get_output_embeddings()
     with torch.no_grad():
