@@ -637,3 +637,24 @@ def test_columns_of_ids_are_no_sequence(tmp_path: Path) -> None:
     assert posexport.convert(Table().eval(), tmp_path / "b", example_inputs=example).good
     with pytest.raises(PosexportError, match=r"categories holds 3 at \[0, 2\]; it takes ids below \[7, 11, 3, 9\]"):
         posexport.load(tmp_path / "b").run({"categories": [[6, 10, 3, 8]], "numbers": np.zeros((1, 6), np.float32)})
+
+
+class FixedImage(nn.Module):
+    """A table with a row for each of 16 patches."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.patches = nn.Conv2d(3, 8, 8, 8)
+        self.places = nn.Parameter(torch.randn(1, 16, 8))
+
+    def forward(self, pixels: torch.Tensor) -> torch.Tensor:
+        return (self.patches(pixels).flatten(2).transpose(1, 2) + self.places).mean(1)
+
+
+def test_an_image_size_that_is_fixed_is_said_with_the_line(tmp_path: Path) -> None:
+    example = {"pixels": torch.randn(2, 3, 32, 32)}
+    done = posexport.convert(FixedImage().eval(), tmp_path / "b", example_inputs=example, verify=False)
+    (sentence,) = [remark for remark in done.remarks if "image size" in remark]
+    assert sentence.startswith("the image size of pixels stays 32x32, since at another size the module raised ")
+    assert "test_axes.py" in sentence
+    assert "self.places" in sentence

@@ -157,7 +157,8 @@ class Classify:
                     if smaller is None:
                         self._found.columns.add(tensor_axis)
                 elif not shows and self._is_held(members, size):
-                    self._found.fixed[tensor_axis] = f"of sizes like {size}, a stride leaves out the rest"
+                    # the last call was of twice the size
+                    self._found.fixed[tensor_axis] = self._calls.failures[-1] or f"only sizes like {size} are taken"
                 elif smaller is not None or not self._is_floored(members, size):
                     self._add(members, size, outputs, size + 1)
                 return

@@ -75,7 +75,7 @@ def discover(
     return Discovered(
         shapes=shapes,
         groups=dict(groups),
-        remarks=_remarks(tensors, shapes, found),
+        remarks=[*_remarks(tensors, shapes, found), *_fixed_images(tensors, declared, found)],
         notes=[f"axes found in {len(calls.failures)} calls: {_described(shapes, dict(groups))}"],
     )
 
@@ -141,6 +141,20 @@ def _remarks(tensors: Mapping[str, Tensor], shapes: Mapping[str, Sequence[Axis]]
         f"no input has a batch axis that varies: axis 0 of {name} stays {tensors[name].shape[0]}, since {reason}"
         for name, reason in fixed[:1]
     ]
+
+
+def _fixed_images(
+    tensors: Mapping[str, Tensor], declared: Mapping[str, Sequence[Axis]], found: Classified
+) -> list[str]:
+    """Of images [..., channels, height, width] whose size nobody declared and the module fixes: the size, and why."""
+    remarks = []
+    for name, tensor in tensors.items():
+        sides = [(name, tensor.dim() - 2), (name, tensor.dim() - 1)]
+        reasons = [found.fixed[side] for side in sides if side in found.fixed]
+        if tensor.dim() >= 4 and tensor.is_floating_point() and name not in declared and reasons:
+            height, width = tensor.shape[-2:]
+            remarks.append(f"the image size of {name} stays {height}x{width}, since at another size {reasons[0]}")
+    return remarks
 
 
 def _described(shapes: Mapping[str, Sequence[Axis]], groups: Mapping[str, Varying]) -> str:
