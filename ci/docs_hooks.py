@@ -20,6 +20,11 @@ def commands(command: click.Command = group) -> Iterator[click.Command]:
                 yield from commands(below)
 
 
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """Called by mkdocs for every page: GitHub wants bars in the code of tables escaped, mkdocs shows the escape."""
+    return re.sub(r"`[^`\n]*`", lambda code: code[0].replace(r"\|", "|"), markdown)
+
+
 def on_startup(**_: Any) -> None:
     """Called by mkdocs before it builds."""
     group.context_settings["terminal_width"] = 100

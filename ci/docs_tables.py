@@ -375,7 +375,25 @@ def load() -> str:
     return "\n".join(lines)
 
 
+def answers() -> str:
+    """The parts of ci/answers: how many answers are equal with each version of transformers, and why others differ."""
+    records = {major: json.loads((RESULTS / f"answers-{major}.json").read_text()) for major in (5, 4)}
+    versions = {major: f"transformers {record['versions']['transformers']}" for major, record in records.items()}
+    heads = [f"{version}: equal | remark | differ" for version in versions.values()]
+    lines = [f"| asked | {' | '.join(heads)} |", f"|---|{'---|' * 3 * len(records)}"]
+    parts = dict.fromkeys(row["part"] for record in records.values() for row in record["rows"])
+    for part in [*parts, ""]:
+        cells = []
+        for record in records.values():
+            found = Counter(row["verdict"] for row in record["rows"] if part in (row["part"], ""))
+            cells += [str(found[verdict]) for verdict in ("equal", "remark", "DIFFERS")]
+        lines.append(f"| {part or '**all**'} | {' | '.join(cells)} |")
+    dates = ", ".join(f"{versions[major]} on {record['date']}" for major, record in records.items())
+    return "\n".join([*lines, "", f"Asked {dates}."])
+
+
 TABLES: dict[str, Callable[[], str]] = {
+    "answers": answers,
     "load": load,
     "refusals": refusals,
     "followed": followed,
