@@ -1,4 +1,4 @@
-"""Draws docs/pictures/proof.svg: the proof of a bundle as a terminal shows it. ``python ci/pictures/proof.py BUNDLE``."""
+"""Draws docs/pictures/proof.svg, a proof as a terminal shows it: ``python ci/pictures/proof.py BUNDLE``."""
 
 import sys
 from pathlib import Path
