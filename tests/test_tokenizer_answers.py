@@ -305,6 +305,8 @@ def test_more_tokens_than_the_embedding_has_rows(tmp_path):
         ),
         ({"padding_side": "middle"}, "tokenizer_config.json says padding_side = 'middle'; it must be left or right"),
         ({"added_tokens_decoder": {"5": "x"}}, "lists 'x' under added_tokens_decoder; each must have a content"),
+        ({"added_tokens_decoder": {"x": {"content": "y"}}}, "lists a token under 'x' in added_tokens_decoder"),
+        ({"strip_accents": "no", "tokenizer_class": "BertTokenizer"}, "says strip_accents = 'no'; it must be true or"),
     ],
 )
 def test_bad_values(tmp_path, config, sentence):
@@ -322,3 +324,32 @@ def test_truncation_and_padding_of_older_files_have_no_side(tmp_path: Path) -> N
     content = json.loads(result.data)
     assert (content["truncation"]["direction"], content["truncation"]["max_length"]) == ("Right", 40)
     assert content["padding"]["direction"] == "Right"
+
+
+@pytest.mark.parametrize("change", [{"model": {}}, {"added_tokens": [{}]}, {"normalizer": "NFC"}, {"truncation": 128}])
+def test_a_damaged_tokenizer_json(tmp_path: Path, change: dict[str, object]) -> None:
+    path = tmp_path / "tokenizer.json"
+    path.write_text(json.dumps(json.loads((MODEL / "tokenizer.json").read_text()) | change))
+    with pytest.raises(
+        PosexportError, match=r"does not read tokenizer.json .*: download it again|truncation and padding must be"
+    ):
+        make_tokenizer({path.name: path}, Model())
+
+
+def test_a_damaged_vocabulary(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "gpt2"}')
+    (tmp_path / "merges.txt").write_text("#version: 0.2\n")
+    (tmp_path / "vocab.json").write_text("[1]")
+    with pytest.raises(PosexportError, match=r"vocab\.json holds no vocabulary"):
+        made(tmp_path)
+
+
+def test_texts_are_cut_at_the_side_of_the_bundle(tmp_path: Path) -> None:
+    """``truncation_side`` of sentence-transformers, against that of tokenizer_config.json."""
+    folder = copied(tmp_path, truncation_side="left")
+    arguments = {"max_seq_length": 9, "tokenizer_args": {"truncation_side": "right"}}
+    (folder / "sentence_bert_config.json").write_text(json.dumps(arguments))
+    convert(folder, tmp_path / "bundle")
+    texts = Texts(tmp_path / "bundle", posexport.load(tmp_path / "bundle").manifest)
+    text = "the quick brown fox jumps"
+    assert texts.cut_pieces([text], 3) == [texts.pieces(text)[:3]]

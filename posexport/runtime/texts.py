@@ -233,7 +233,7 @@ class Texts:
         rows = self._whole.encode_batch(list(texts), add_special_tokens=False)
         for row in rows:
             if length is not None:
-                row.truncate(length, direction=self._config.truncation_side)
+                row.truncate(length, direction=self.truncation_side)
         return [list(row.ids) for row in rows]
 
     def special(self, text: str) -> int | None:

@@ -6,9 +6,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from posexport.checkpoints.tokenizer import library, sentence_transformers
+from posexport.checkpoints.tokenizer import library
 from posexport.checkpoints.tokenizer.sample_texts import CHATS, sample_pairs, sample_texts
 from posexport.checkpoints.tokenizer.settings import Settings
+from posexport.checkpoints.tokenizer.switches import lower_first
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -35,8 +36,8 @@ def compare(data: bytes, files: Mapping[str, Path], settings: Settings, render: 
     with library.folder(files) as folder, library.quiet():
         try:
             theirs = library.load(folder, settings.handed_on)
-            if sentence_transformers.asks(files):
-                sentence_transformers.apply_to_library(theirs)
+            if settings.lowers_first:
+                lower_first.apply_to_library(theirs)
         except Exception as err:  # noqa: BLE001 - whatever the library raises
             reason = " ".join(str(err).split())[:200]
             return Comparison("by rules", [f"{name} does not load this tokenizer, so ids are by rules: {reason}"])
@@ -45,21 +46,25 @@ def compare(data: bytes, files: Mapping[str, Path], settings: Settings, render: 
         ours.no_padding()
         ours.encode_special_tokens = settings.flag("split_special_tokens", False)
         texts = sample_texts(map(str, getattr(theirs, "all_special_tokens", [])))
-        different = _different(ours, theirs, texts, sample_pairs(texts))
+        pairs = sample_pairs(texts)
+        different = _different(ours, theirs, texts, pairs)
         chats = [] if render is None else _chats(name, ours, theirs, folder, render)
         decoding = _decoded(name, ours, theirs, texts) if settings.generates and not different else []
     checked = f"compared with {name}"
     if not different and not chats:
         return Comparison(checked, decoding)
-    return Comparison(f"{checked}: {len(different) + len(chats)} differ", [*_sentence(name, theirs, different), *chats])
+    return Comparison(
+        f"{checked}: {len(different) + len(chats)} differ",
+        [*_sentence(name, theirs, different, len(texts) + len(pairs)), *chats],
+    )
 
 
 _Input = str | tuple[str, str]
+#: a text or pair, the bundle's ids and the library's
+_Different = tuple[_Input, list[int], list[int]]
 
 
-def _different(
-    ours: "Tokenizer", theirs: Any, texts: list[str], pairs: list[tuple[str, str]]
-) -> list[tuple[_Input, list[int], list[int]]]:
+def _different(ours: "Tokenizer", theirs: Any, texts: list[str], pairs: list[tuple[str, str]]) -> list[_Different]:
     """Texts and pairs with other ids in the library, each with the bundle's ids and the library's."""
     inputs: list[_Input] = [*texts, *pairs]
     bundle_ids = [list(encoding.ids) for encoding in ours.encode_batch(inputs)]
@@ -67,14 +72,14 @@ def _different(
     return [triple for triple in zip(inputs, bundle_ids, library_ids, strict=True) if triple[1] != triple[2]]
 
 
-def _sentence(name: str, theirs: Any, different: list[tuple[_Input, list[int], list[int]]]) -> list[str]:
+def _sentence(name: str, theirs: Any, different: list[_Different], count: int) -> list[str]:
     if not different:
         return []
     text, bundle_ids, library_ids = min(different, key=lambda triple: len(triple[1]) + len(triple[0]))
     return [
         f"{name} ({type(theirs).__name__}) gives other ids than tokenizer.json with the settings of this folder, "
-        f"for {len(different)} of 220 texts and pairs, such as {_short(text)}: {_short(library_ids)}, in the bundle "
-        f"{_short(bundle_ids)}"
+        f"for {len(different)} of {count} texts and pairs, such as {_short(text)}: {_short(library_ids)}, in the "
+        f"bundle {_short(bundle_ids)}"
     ]
 
 

@@ -66,7 +66,7 @@ def make_tokenizer(files: Mapping[str, Path], model: Model, render: Render | Non
         stored, remarks = stored_in_other_files(files, settings)
     if stored is None:
         return TokenizerFile(remarks=remarks)
-    result = rewritten(stored, files, settings)
+    result = rewritten(stored, settings)
     data = result.data if result.data is not None or TOKENIZER in files else encoded(stored)
     remarks = [*remarks, *result.remarks, *fits.remarks(result.tokens, model.rows)]
     compared = compare(data or files[TOKENIZER].read_bytes(), files, settings, render)

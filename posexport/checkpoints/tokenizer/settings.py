@@ -36,6 +36,7 @@ class Settings:
         model: config.json.
         added: tokens by id that ``added_tokens_decoder`` or ``added_tokens.json`` list.
         handed_on: what sentence-transformers hands to ``from_pretrained``; in ``values`` too.
+        lowers_first: whether sentence-transformers lowercases texts before the normalizer (its ``do_lower_case``).
         cut: the number of tokens that the model's rules cut texts to; None: they do not.
         longest: the number of tokens that the model takes; None: any.
         generates: whether the model gives texts.
@@ -47,6 +48,7 @@ class Settings:
     model: dict[str, Any] = field(default_factory=dict)
     added: dict[int, dict[str, Any]] = field(default_factory=dict)
     handed_on: dict[str, Any] = field(default_factory=dict)
+    lowers_first: bool = False
     cut: int | None = None
     longest: int | None = None
     generates: bool = False
@@ -74,6 +76,12 @@ class Settings:
             raise PosexportError(f"{self.origins[key]} says {key} = {value!r:.60}; it must be left or right")
         return str(value)
 
+    def token(self, key: str) -> str | None:
+        """Text of the special token under ``key``, or of the class's default; None if there is neither."""
+        stored = self.values[key] if key in self.values else self.facts.tokens.get(key)
+        text = stored.get("content") if isinstance(stored, dict) else stored
+        return text if isinstance(text, str) and text else None
+
     def shown(self, key: str) -> str:
         """The key, its value and the file, for a sentence."""
         return f"{self.origins[key]} says {key} = {json.dumps(self.values[key])}"
@@ -87,11 +95,10 @@ def read(files: Mapping[str, Path]) -> Settings:
     settings = Settings(_class_name(config, model), values, origins, model)
     listed = values.get("added_tokens_decoder")
     if isinstance(listed, dict):
-        settings.added = {int(key): _token(token) for key, token in listed.items()}
+        settings.added = dict(_listed_token(key, token) for key, token in listed.items())
     else:
         _read_older(files, settings)
-    settings.handed_on = _handed_on(files, origins)
-    values |= settings.handed_on
+    _read_sentence_transformers(files, settings)
     return settings
 
 
@@ -113,16 +120,17 @@ def _read_older(files: Mapping[str, Path], settings: Settings) -> None:
             }
 
 
-def _handed_on(files: Mapping[str, Path], origins: dict[str, str]) -> dict[str, Any]:
-    """What sentence-transformers hands to ``from_pretrained``."""
+def _read_sentence_transformers(files: Mapping[str, Path], settings: Settings) -> None:
+    """Its arguments of ``from_pretrained``, which go before all other files, and its ``do_lower_case``."""
     name = next((name for name in SENTENCE if name in files), None)
     if name is None:
-        return {}
+        return
     config = _object(files, name)
     arguments: dict[str, Any] = next((config[key] for key in HANDED_ON if isinstance(config.get(key), dict)), {})
-    handed_on = {key: value for key, value in arguments.items() if key not in _WHERE}
-    origins.update(dict.fromkeys(handed_on, name))
-    return handed_on
+    settings.handed_on = {key: value for key, value in arguments.items() if key not in _WHERE}
+    settings.values |= settings.handed_on
+    settings.origins |= dict.fromkeys(settings.handed_on, name)
+    settings.lowers_first = config.get("do_lower_case") is True
 
 
 def _class_name(config: Mapping[str, Any], model: Mapping[str, Any]) -> str:
@@ -132,14 +140,16 @@ def _class_name(config: Mapping[str, Any], model: Mapping[str, Any]) -> str:
     return classes.BY_MODEL_TYPE.get(str(model.get("model_type")), "")
 
 
-def _token(stored: Any) -> dict[str, Any]:
-    """A token with all its flags, as transformers' ``AddedToken`` fills them in."""
+def _listed_token(key: str, stored: Any) -> tuple[int, dict[str, Any]]:
+    """Id and token of ``added_tokens_decoder``, all flags filled in with the defaults of ``AddedToken``."""
+    if not key.isdecimal():
+        raise PosexportError(f"{CONFIG} lists a token under {key!r:.60} in added_tokens_decoder; the key must be an id")
     if not isinstance(stored, dict) or not isinstance(stored.get("content"), str):
         raise PosexportError(f"{CONFIG} lists {stored!r:.60} under added_tokens_decoder; each must have a content")
     special = bool(stored.get("special", False))
     flags = {name: bool(stored.get(name, False)) for name in ("single_word", "lstrip", "rstrip")}
     normalized = bool(stored.get("normalized", not special))
-    return {"content": stored["content"], **flags, "normalized": normalized, "special": special}
+    return int(key), {"content": stored["content"], **flags, "normalized": normalized, "special": special}
 
 
 def _object(files: Mapping[str, Path], name: str) -> dict[str, Any]:

@@ -35,14 +35,8 @@ def built(files: Mapping[str, Path], settings: Settings) -> Content | None:
     return None
 
 
-def _token(settings: Settings, key: str) -> str | None:
-    stored = settings.values[key] if key in settings.values else settings.facts.tokens.get(key)
-    text = stored.get("content") if isinstance(stored, dict) else stored
-    return text if isinstance(text, str) and text else None
-
-
 def _named(settings: Settings, key: str, vocab: Mapping[str, int]) -> str:
-    token = _token(settings, key)
+    token = settings.token(key)
     if token is None or token not in vocab:
         raise PosexportError(f"the vocabulary of this folder has no {key} ({token!r}); give a folder with both")
     return token
@@ -87,7 +81,7 @@ def _whole_tokens(path: Path, settings: Settings) -> Content:
 def _byte_level(files: Mapping[str, Path], settings: Settings) -> Content:
     from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
-    vocab = json.loads(files["vocab.json"].read_bytes())
+    vocab = _vocab(files["vocab.json"])
     lines = files["merges.txt"].read_text(encoding="utf-8").split("\n")
     lines = lines[1:] if lines[0].startswith("#version") else lines
     merges = [(first, second) for first, _, second in (line.rstrip("\r").partition(" ") for line in lines) if second]
@@ -110,6 +104,16 @@ def _byte_level(files: Mapping[str, Path], settings: Settings) -> Content:
     elif settings.name == "GPT2Tokenizer" and settings.flag("add_bos_token", False):
         content["post_processor"] = template(_named(settings, "bos_token", vocab), None, vocab)
     return content
+
+
+def _vocab(path: Path) -> dict[str, int]:
+    try:
+        vocab = json.loads(path.read_bytes())
+    except (ValueError, RecursionError) as err:
+        raise PosexportError(f"vocab.json is not valid JSON ({err}): download it again") from err
+    if not isinstance(vocab, dict) or not all(isinstance(number, int) for number in vocab.values()):
+        raise PosexportError("vocab.json holds no vocabulary: it must be a JSON object of ids by token")
+    return vocab
 
 
 _QWEN2 = (

@@ -7,6 +7,7 @@ from posexport.checkpoints.tokenizer.switches import (
     clean_up,
     jieba,
     languages,
+    lower_first,
     mistral_regex,
     prefix_space,
     punctuation,
@@ -27,4 +28,5 @@ SWITCHES: tuple[Switch, ...] = (
     clean_up.SWITCH,
     split_special.SWITCH,
     sides.SWITCH,
+    lower_first.SWITCH,
 )

@@ -17,7 +17,7 @@ def apply(content: Content, settings: Settings) -> list[str]:
     if not any(settings.says(key) for key in ADDED) and not settings.facts.template:
         return []
     ids = vocabulary(content)
-    tokens = {key: _named(settings, name) for key, name in ADDED.items()}
+    tokens = {key: settings.token(name) for key, name in ADDED.items()}
     has = _has(content, ids, tokens)
     if not settings.facts.template:
         return _unheard(settings, has)
@@ -70,12 +70,6 @@ def _unheard(settings: Settings, has: dict[str, bool]) -> list[str]:
         for key in ADDED
         if settings.says(key) and settings.flag(key, False) != has[key]
     ]
-
-
-def _named(settings: Settings, name: str) -> str | None:
-    stored = settings.values[name] if name in settings.values else settings.facts.tokens.get(name)
-    text = stored.get("content") if isinstance(stored, dict) else stored
-    return text if isinstance(text, str) and text else None
 
 
 def _has(content: Content, ids: dict[str, int], tokens: dict[str, str | None]) -> dict[str, bool]:

@@ -29,9 +29,9 @@ def apply(content: Content, settings: Settings) -> list[str]:
         if normalizer.get("type") == "BertNormalizer":
             for key in settings.facts.normalizer:
                 field, default = _FIELDS[key]
-                normalizer[field] = (
-                    settings.values.get(key, default) if default is None else settings.flag(key, default)
-                )
+                # strip_accents null: as lowercase
+                is_null = default is None and not settings.says(key)
+                normalizer[field] = None if is_null else settings.flag(key, bool(default))
             return []
     return _steps(content, settings)
 

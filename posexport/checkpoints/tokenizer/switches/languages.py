@@ -10,9 +10,7 @@ def apply(content: Content, settings: Settings) -> list[str]:
     if settings.facts.language is None:
         return []
     ids = vocabulary(content)
-    language = settings.values.get(KEY) or settings.facts.language
-    stored = settings.values.get("eos_token", settings.facts.tokens["eos_token"])
-    end = stored.get("content") if isinstance(stored, dict) else stored
+    language, end = settings.token(KEY) or settings.facts.language, settings.token("eos_token")
     if language not in ids or end not in ids:
         return [f"tokenizer.json has no token for the language {language!r} or no {end!r}: texts get neither"]
     is_first = settings.name == "MBart50Tokenizer"

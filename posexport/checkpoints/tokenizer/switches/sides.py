@@ -20,9 +20,8 @@ def apply(content: Content, settings: Settings) -> list[str]:
         content["truncation"] |= {"stride": 0}
     default = settings.facts.padding_side if padding is None else padding.get("direction", "Right").lower()
     direction = settings.side("padding_side", default).capitalize()
-    stored = settings.values.get("pad_token", settings.facts.tokens.get("pad_token"))
-    token = stored.get("content") if isinstance(stored, dict) else stored
-    number = vocabulary(content).get(token) if isinstance(token, str) else None
+    token = settings.token("pad_token")
+    number = None if token is None else vocabulary(content).get(token)
     if padding is not None:
         padding |= {"strategy": "BatchLongest", "direction": direction, "pad_to_multiple_of": None}
         if number is not None:
