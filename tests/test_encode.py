@@ -93,7 +93,6 @@ def test_run_does_the_same(opened):
     ("call", "said"),
     [
         ({"prompt_name": "q"}, "unknown prompt_name 'q'; this bundle has document, query; or give prompt"),
-        ({"prompt_name": "query", "prompt": "x"}, "exclude each other; give one"),
         ({"truncate_dim": 0}, "truncate_dim must be at least 1, got 0"),
         ({"inputs": [TEXTS[0], 3]}, "text 1 is of type int, not str: 3; leave it out"),
         ({"inputs": 3}, "got int where texts are needed"),
@@ -108,6 +107,13 @@ def test_run_does_the_same(opened):
 def test_what_cannot_be_asked(opened, call, said):
     with pytest.raises(PosexportError, match=said):
         opened(SHORT).encode(**{"inputs": TEXTS[:1]} | call)
+
+
+def test_a_prompt_goes_before_its_name(opened):
+    session = opened(SHORT)
+    with pytest.warns(UserWarning, match="prompt 'x ' is used and prompt_name 'query' ignored"):
+        vectors = session.encode(TEXTS[:2], prompt_name="query", prompt="x ")
+    assert np.array_equal(vectors, session.encode(TEXTS[:2], prompt="x "))
 
 
 def with_rules(session, **rules):

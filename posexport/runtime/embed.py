@@ -1,5 +1,6 @@
 """Vectors of texts, by the rules that a bundle of sentence-transformers records."""
 
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -21,9 +22,14 @@ _LEAST = 1e-12
 
 
 def prompt_of(rules: TextRules | PairRules, prompt_name: str | None, prompt: str | None) -> str:
-    """The prompt that is asked for, or the default one; PosexportError for a name that the bundle does not know."""
+    """``prompt``, else the prompt called ``prompt_name``, else the default prompt.
+
+    With both a warning says that ``prompt_name`` is ignored, as in sentence-transformers.
+
+    Raises PosexportError for a name that the bundle does not know.
+    """
     if prompt is not None and prompt_name is not None:
-        raise PosexportError(f"prompt {prompt!r:.40} and prompt_name {prompt_name!r:.40} exclude each other; give one")
+        warnings.warn(f"prompt {prompt!r:.40} is used and prompt_name {prompt_name!r:.40} ignored", stacklevel=3)
     name = rules.default_prompt if prompt_name is None else prompt_name
     if prompt is None and name is not None:
         prompts = (ALWAYS if isinstance(rules, TextRules) else {}) | rules.prompts

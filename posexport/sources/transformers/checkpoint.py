@@ -1,6 +1,6 @@
 """A checkpoint directory whose type transformers defines, as a source."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from posexport.errors import PosexportError
-from posexport.sources.huggingface import module_keys, scoring
+from posexport.sources.huggingface import scoring
 from posexport.sources.huggingface.adapter import Adapter
 from posexport.sources.huggingface.config import Config
 from posexport.sources.huggingface.copied import copied
@@ -63,9 +63,10 @@ def through_source(
     Raises:
         PosexportError: neither transformers nor posexport knows it, or it cannot be converted.
     """
-    refusals.check(config)
+    remarks = refusals.check(config)
     transformers = library.library(f"{refusals.says_type(config)}, which")
-    chosen, remarks = _task(config, task) if pooling is None else (_below_head(pooling), [])
+    chosen, on_task = _task(config, task) if pooling is None else (_below_head(pooling), [])
+    remarks = [*remarks, *on_task]
     with library.quiet(transformers):
         weights = open_weights(files, below, allow_pickle=allow_pickle)
         for folder in [] if pooling is None else pooling.folders:
@@ -115,7 +116,6 @@ def _pooled(
     source = _of_module(files, config, module)
     rules = scoring.pair_rules(files, config, pooling.below, pooling.task) if pooling.scores else None
     text_rules = None if pooling.scores else pooling.rules
-    own = [*own, *module_keys.remarks(files)]
     return msgspec.structs.replace(source, task=pooling.task, text_rules=text_rules, pair_rules=rules), own
 
 
@@ -203,7 +203,23 @@ def _load(transformers: Any, folder: Path, config: Config, task: Task) -> Any:
                 "trained for with --task"
             )
         _without_pooler(model)
+    if config.values.get("auto_map") and (unread := _unread(model, loading["unexpected_keys"])):
+        raise PosexportError(
+            f"{config.label} names the author's code (auto_map), which is never run, and the checkpoint has tensors "
+            f"that {cls.__name__} of transformers does not read: {', '.join(unread[:3])}; that class may compute "
+            "another model, so it is not converted"
+        )
     return model.eval()
+
+
+def _unread(model: nn.Module, unexpected: Iterable[str]) -> list[str]:
+    """Tensors of the checkpoint inside the base model that it does not read; heads of other tasks are not among them.
+
+    ``unexpected``: names of tensors, with or without ``base_model_prefix``.
+    """
+    prefix = f"{model.base_model_prefix}."
+    parts = {name for name, _ in model.base_model.named_children()}  # type: ignore[union-attr, operator]
+    return sorted(name for name in unexpected if name.removeprefix(prefix).partition(".")[0] in parts)
 
 
 def _class(transformers: Any, settings: Any, config: Config, task: Task) -> Any:

@@ -6,6 +6,7 @@ from posexport.errors import PosexportError
 from posexport.sources.huggingface.config import Config
 from posexport.sources.huggingface.families import FAMILIES
 from posexport.sources.huggingface.relatives import relative
+from posexport.sources.transformers import library
 from posexport.sources.transformers.types import PROVEN, REFUSED
 from posexport.system.extras import LIBRARIES, is_installed
 
@@ -16,13 +17,17 @@ _RELATIVE = ("relative_key", "relative_key_query")
 _INSTALL = f"pip install 'posexport[{LIBRARIES['transformers'][1]}]'"
 
 
-def check(config: Config) -> None:
-    """PosexportError for what config.json alone says cannot be converted, and where transformers is not installed."""
+def check(config: Config) -> list[str]:
+    """The remark that ``auto_map`` is ignored, empty without one.
+
+    Raises PosexportError for what config.json alone says cannot be converted, and where transformers is not installed.
+    """
     kind, says = config.text("model_type"), says_type(config)
-    if config.values.get("auto_map"):
+    custom_code = bool(config.values.get("auto_map"))
+    if custom_code and not _is_implemented(kind, says):
         raise PosexportError(
-            f"{says}; the code that its auto_map names is never run; where transformers has the same model, remove "
-            f"auto_map{closest(kind)}"
+            f"{says}; the code that its auto_map names is never run, and transformers has no class for this type"
+            f"{closest(kind)}"
         )
     if kind in REFUSED:
         raise PosexportError(f"{says}, which is not converted: {REFUSED[kind]}{closest(kind)}")
@@ -44,6 +49,22 @@ def check(config: Config) -> None:
     _check_rotation(config)
     if not is_installed("transformers"):
         _missing(config)
+    if not custom_code:
+        return []
+    return [
+        f"config.json names the author's code (auto_map), which is not run: the model is transformers' class for {kind}"
+        ", as with trust_remote_code=False"
+    ]
+
+
+def _is_implemented(kind: str, says: str) -> bool:
+    """Whether transformers has a class for this model_type."""
+    if kind in PROVEN or kind in FAMILIES:
+        return True
+    if not is_installed("transformers"):
+        return False
+    names = library.library(f"{says}, which").models.auto.configuration_auto.CONFIG_MAPPING_NAMES
+    return kind in names
 
 
 def _check_rotation(config: Config) -> None:
