@@ -218,7 +218,7 @@ def _unread(model: nn.Module, unexpected: Iterable[str]) -> list[str]:
     ``unexpected``: names of tensors, with or without ``base_model_prefix``.
     """
     prefix = f"{model.base_model_prefix}."
-    parts = {name for name, _ in model.base_model.named_children()}  # type: ignore[union-attr, operator]
+    parts = {name for name, _ in model.base_model.named_children()}  # type: ignore[union-attr]
     return sorted(name for name in unexpected if name.removeprefix(prefix).partition(".")[0] in parts)
 
 
