@@ -248,7 +248,10 @@ def test_options_of_config_json_count_without_the_other_file(bundle: Path, tmp_p
         ({"exponential_decay_length_penalty": [5]}, "exponential_decay_length_penalty must be two values"),
         ({"guidance_scale": 2.0}, "generate has no option guidance_scale: classifier-free guidance .*; leave it out"),
         ({"penalty_alpha": 0.6}, "generate has no option penalty_alpha: contrastive search is not supported"),
-        ({"num_beam": 2}, r"generate has no option num_beam; did you mean num_beams\?"),
+        ({"num_beam": 2}, r"no option num_beam; did you mean num_beams\? help\(posexport.GenerationConfig\) lists the opt"),
+        ({"xyz": 2}, r"^generate has no option xyz; help\(posexport.GenerationConfig\) lists the options$"),
+        ({"suppress_tokens": {5}}, r"suppress_tokens must be a list of token ids, got \{5\}"),
+        ({"forced_eos_token_id": 99, "max_new_tokens": 1}, "a forced token has the id 99; .* are from 0 to 22"),
         ({"language": "fr"}, "language is an option of Whisper, and this bundle is none; .* forced_bos_token_id"),
         ({"task": "write"}, "task must be transcribe or translate, got 'write'"),
     ],
@@ -256,6 +259,20 @@ def test_options_of_config_json_count_without_the_other_file(bundle: Path, tmp_p
 def test_bad_options_are_one_sentence(bundle: Path, options: dict[str, Any], says: str) -> None:
     with pytest.raises(PosexportError, match=says):
         posexport.load(bundle, threads=1).generate(PROMPTS, **options)
+
+
+def test_arrays_are_lists_of_ids(bundle: Path) -> None:
+    session = posexport.load(bundle, threads=1)
+    ids = {"suppress_tokens": [3, 4], "bad_words_ids": [[5, 6]], "eos_token_id": [2]}
+    arrays = {name: np.array(value) for name, value in ids.items()}
+    asked = [session.generate(PROMPTS, max_new_tokens=4, **options).completions for options in (ids, arrays)]
+    assert asked[0] == asked[1]
+
+
+def test_an_end_token_outside_the_vocabulary_never_occurs(bundle: Path) -> None:
+    options = {"eos_token_id": 99, "exponential_decay_length_penalty": [1, 2.0], "max_new_tokens": 4}
+    completions = posexport.load(bundle, threads=1).generate(PROMPTS, **options).completions
+    assert [completion.finish for completion in completions] == ["length"] * len(PROMPTS)
 
 
 def test_beams_are_not_streamed(stating: Callable[..., Session]) -> None:

@@ -232,6 +232,9 @@ class GenerationConfig(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         for name, listed in _OPTIONS.items():
             value = getattr(self, name)
+            if hasattr(value, "tolist"):  # arrays have no truth value
+                value = value.tolist()
+                msgspec.structs.force_setattr(self, name, value)
             if value is not None:
                 _check(name, value, listed)
         if isinstance(self.stop_strings, str):
@@ -274,8 +277,9 @@ class GenerationConfig(msgspec.Struct, frozen=True, kw_only=True):
             if name in UNSUPPORTED:
                 raise PosexportError(f"generate has no option {name}: {UNSUPPORTED[name]}; leave it out")
             if name not in self.__struct_fields__:
-                hint = did_you_mean(name, self.__struct_fields__, f"it has {', '.join(self.__struct_fields__)}")
-                raise PosexportError(f"generate has no option {name}; {hint}")
+                hint = did_you_mean(name, self.__struct_fields__)
+                listed = "help(posexport.GenerationConfig) lists the options"
+                raise PosexportError(f"generate has no option {name}; {hint and f'{hint} '}{listed}")
         return msgspec.structs.replace(self, **options) if options else self
 
 
@@ -334,7 +338,7 @@ def _fits(value: Any, kind: Any) -> bool:
         return value in get_args(kind)
     if get_origin(kind) is not None:
         (inner,) = get_args(kind)
-        listed = isinstance(value, Iterable) and not isinstance(value, str | bytes | Mapping)
+        listed = isinstance(value, Sequence) and not isinstance(value, str | bytes)
         return listed and all(_fits(element, inner) for element in value)
     if kind is int:
         return _is_index(value)

@@ -19,7 +19,7 @@ class ExponentialDecayLengthPenalty:
         beyond = rows.new - self.start
         if beyond <= 0:
             return scores_BV
-        columns = list(self.eos)
+        columns = [token for token in self.eos if 0 <= token < scores_BV.shape[1]]
         before = scores_BV[:, columns]
         finite = np.isfinite(before)
         grown = np.abs(np.where(finite, before, 0)) * (self.factor**beyond - 1)

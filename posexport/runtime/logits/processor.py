@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from posexport.errors import PosexportError
 from posexport.runtime.logits.token_rows import TokenRows
 
 #: logits or log-probabilities, [B, V]
@@ -70,9 +71,16 @@ def without(scores_BV: Scores, tokens: NDArray[Any], rows_B: NDArray[np.bool_] |
 
 
 def only(scores_BV: Scores, tokens: Sequence[int], rows_B: NDArray[np.bool_]) -> Scores:
-    """Scores with 0 for ``tokens`` and minus infinity for all others, in the rows that ``rows_B`` marks."""
+    """Scores with 0 for ``tokens`` and minus infinity for all others, in the rows that ``rows_B`` marks.
+
+    Raises:
+        PosexportError: an id is outside the vocabulary.
+    """
     if not rows_B.any():
         return scores_BV
+    vocab = scores_BV.shape[1]
+    if outside := [token for token in tokens if not 0 <= token < vocab]:
+        raise PosexportError(f"a forced token has the id {outside[0]}; the model's ids are from 0 to {vocab - 1}")
     changed_BV = scores_BV.copy()
     changed_BV[rows_B] = -np.inf
     changed_BV[np.ix_(rows_B, np.array(tokens))] = 0.0
