@@ -248,7 +248,7 @@ def test_options_of_config_json_count_without_the_other_file(bundle: Path, tmp_p
         ({"exponential_decay_length_penalty": [5]}, "exponential_decay_length_penalty must be two values"),
         ({"guidance_scale": 2.0}, "generate has no option guidance_scale: classifier-free guidance .*; leave it out"),
         ({"penalty_alpha": 0.6}, "generate has no option penalty_alpha: contrastive search is not supported"),
-        ({"num_beam": 2}, r"no option num_beam; did you mean num_beams\? help\(posexport.GenerationConfig\) lists the opt"),
+        ({"num_beam": 2}, r"no option num_beam; did you mean num_beams\? help\(posexport.GenerationConfig\) lists"),
         ({"xyz": 2}, r"^generate has no option xyz; help\(posexport.GenerationConfig\) lists the options$"),
         ({"suppress_tokens": {5}}, r"suppress_tokens must be a list of token ids, got \{5\}"),
         ({"forced_eos_token_id": 99, "max_new_tokens": 1}, "a forced token has the id 99; .* are from 0 to 22"),
