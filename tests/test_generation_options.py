@@ -188,6 +188,26 @@ def test_conversion_names_what_is_not_followed(stated: dict[str, Any], says: lis
     assert all(words in sentence for words, sentence in zip(says, found, strict=True))
 
 
+@pytest.mark.parametrize(
+    ("stated", "says"),
+    [
+        ({"model_type": "t5", "num_beam_groups": 1, "use_cache": True, "d_model": 8}, []),
+        ({"num_beam_groups": 2}, ["config.json asks for num_beam_groups 2, which is not followed"]),
+        ({"top_k": "all"}, ["config.json is unsound, so generate will refuse it: top_k must be"]),
+    ],
+)
+def test_options_of_config_json_are_named_without_the_other_file(
+    stated: dict[str, Any], says: list[str], tmp_path: Path
+) -> None:
+    config, other = tmp_path / "config.json", tmp_path / "generation_config.json"
+    config.write_text(json.dumps(stated))
+    sentences = remarks({config.name: config})
+    assert len(sentences) == len(says)
+    assert all(sentence.startswith(words) for words, sentence in zip(says, sentences, strict=True))
+    other.write_text("{}")
+    assert remarks({config.name: config, other.name: other}) == []
+
+
 def test_an_old_whisper_is_followed_without_timestamps(tmp_path: Path) -> None:
     stated = {"generation_config.json": {"forced_decoder_ids": [[1, 7]]}, "config.json": {"model_type": "whisper"}}
     for name, document in stated.items():
@@ -417,6 +437,11 @@ def test_forced_ids_begin_where_nothing_is_asked() -> None:
         (TOKENS, {"language": ["fr", "en", "fr"]}, "got 3 languages and 2 sounds"),
         (WhisperTokens(is_multilingual=False), {"language": "en"}, "knows English alone, so it takes no language"),
         (WhisperTokens(), {"task": "translate"}, "has no task_to_id, so task cannot be named; give decoder_prompts"),
+        (
+            msgspec.structs.replace(TOKENS, task_to_id={"transcribe": 9}),
+            {"task": "translate"},
+            "has no translate; leave task out",
+        ),
         (WhisperTokens(), {"return_timestamps": True}, "has no no_timestamps_token_id, so there are no timestamps"),
     ],
 )

@@ -67,11 +67,11 @@ def command(
 ) -> None:
     """Generate text with a decoder or encoder-decoder.
 
-    DIR is a bundle. Options have transformers' names. What is not given is as the bundle's generation_config.json says,
-    else as in transformers: greedy decoding. An option of sampling samples. Stops at the end tokens of the bundle's
-    configuration, at --stop-strings, after --max-new-tokens or at the model's length limit. Prompts of different
-    lengths run as one batch, and each gets the tokens it gets alone. What the configuration decided, and prompt and
-    generation speed, are printed to stderr.
+    DIR is a bundle. Options have transformers' names. Their defaults are those of the bundle's generation_config.json,
+    else transformers': greedy decoding. Any option of sampling turns sampling on. Stops at the end tokens of the
+    bundle's configuration, at --stop-strings, after --max-new-tokens or at the model's length limit. Prompts of
+    different lengths run as one batch, and each gets the tokens it gets alone. What the configuration decided, and
+    prompt and generation speed, are printed to stderr.
 
     \b
     Example:

@@ -1,11 +1,12 @@
-"""Beam search: the likeliest sequences of every prompt.
+"""Beam search, with and without sampling, as in transformers.
 
-Candidates have the sum of their tokens' log-probabilities; a finished one competes with that divided by a power of its
-number of new tokens (Wu et al., "Google's Neural Machine Translation System", arXiv:1609.08144, section 7, with the
-plain length in place of (5 + length) / 6, as in transformers). With sampling the candidates are drawn without
-replacement: Kool et al., "Stochastic Beams and Where to Find Them" (arXiv:1903.06059), section 3.
+The score of a candidate is the sum of its tokens' log-probabilities; the score of a finished one is divided by a
+power of its number of new tokens (Wu et al., "Google's Neural Machine Translation System",
+arXiv:1609.08144, section 7, with the plain length in place of (5 + length) / 6, as in transformers). With sampling,
+candidates are drawn without replacement: Kool et al., "Stochastic Beams and Where to Find Them" (arXiv:1903.06059),
+section 3.
 
-Prompts are independent: each has the beams that it has alone. The rows of the KV cache follow the beams.
+Prompts of a batch are independent: the result does not depend on the batch. Rows of the KV cache follow the beams.
 Shape letters: B prompts, N beams, K candidates, V vocabulary.
 """
 
@@ -27,7 +28,7 @@ from posexport.runtime.prefill import Reader
 from posexport.runtime.sampling import NOT_NUMBERS
 from posexport.runtime.streams import Pieces, StopTexts
 
-#: of a beam that is none yet
+#: score of an empty beam; transformers uses the same value
 NEVER = np.float32(-1e9)
 
 
@@ -42,7 +43,7 @@ def beam_search(
     turns: Sequence[int],
     decode: Decode | None,
 ) -> Generation:
-    """The best completions of each prompt, the best first. Arguments: see `posexport.runtime.generate`."""
+    """Return the best completions of each prompt, best first. For arguments see `posexport.runtime.generate`."""
     chain = processors(rules.config, rules.setting)
     beams = rules.config.beams
     searches = [
@@ -53,27 +54,27 @@ def beam_search(
     reader = make_reader()
     logits_RV = reader.prompts(ports.tokens.padding)
     read, steps = time.perf_counter(), 0
-    running, width = searches, 1  # rows of the cache for each search that runs
+    running, width = searches, 1  # cache rows per search
     while True:
         if np.isnan(logits_RV).any() and not rules.config.remove_invalid_values:
             raise PosexportError(NOT_NUMBERS)
         scores_RV = process(log_softmax(logits_RV), rows, chain)
-        taken: list[int] = []
+        kept_rows: list[int] = []
         tokens: list[int] = []
         for number, search in enumerate(running):
             scores_NV = scores_RV[number * width : (number + 1) * width]
             parents, following = search.step(np.repeat(scores_NV, beams // width, axis=0))
             if not search.done:
-                taken += [number * width + (parent if width > 1 else 0) for parent in parents]
+                kept_rows += [number * width + (parent if width > 1 else 0) for parent in parents]
                 tokens += following
         running, width = [search for search in running if not search.done], beams
         if not running:
             break
-        reader.cache.reorder(taken)
-        rows.take(taken)
+        reader.cache.reorder(kept_rows)
+        rows.take(kept_rows)
         rows.append(tokens)
         if limit is not None and reader.cache.slots >= limit:
-            reader.cache.compact(range(len(taken)))
+            reader.cache.compact(range(len(kept_rows)))
         ids = np.array(tokens, np.int64)[:, None]
         logits_RV = reader.read(ids, np.ones_like(ids))
         steps += len(tokens)
@@ -88,7 +89,7 @@ def beam_search(
 
 @dataclass(frozen=True)
 class _Finished:
-    """A sequence that ended, its end token included, or a place for one."""
+    """A finished sequence, end token included, or an empty beam."""
 
     tokens: tuple[int, ...] = ()
     score: np.float32 = NEVER
@@ -96,7 +97,7 @@ class _Finished:
 
 
 class Search:
-    """Keeps the running and the finished beams of one prompt."""
+    """Running and finished beams of one prompt."""
 
     def __init__(
         self, prompt: Sequence[int], rules: GenerationRules, *, limit: int | None, turn: int, decode: Decode | None
@@ -105,22 +106,23 @@ class Search:
         self._beams = rules.config.beams
         self._keep = max(2, 1 + len(rules.setting.eos)) * self._beams
         self._most = rules.config.most(len(prompt))
-        #: fewer where the model's limit comes first
+        #: fewer if the model's length limit comes first
         self._room = self._most if limit is None else min(self._most, limit + 1 - len(prompt))
         self._random = np.random.default_rng([rules.config.seed, turn]) if rules.config.samples else None
         self._penalty = 1.0 if rules.config.length_penalty is None else rules.config.length_penalty
         self._early = rules.config.early_stopping or False
         self._tokens: list[tuple[int, ...]] = [()] * self._beams
-        # all beams begin as the same prompt, so only the first one counts
+        # all beams start from the same prompt, so only the first one counts
         self._scores_N = np.where(np.arange(self._beams) == 0, np.float32(0), NEVER)
         self._finished = [_Finished()] * self._beams
         self._improvable = True
         self.done = False
 
     def step(self, scores_NV: Scores) -> tuple[list[int], list[int]]:
-        """One more token: the beam that each of the next ones continues, and its token.
+        """Extend the beams by one token, and return the parent beam and the new token of each.
 
-        ``scores_NV``: processed log-probabilities of the next token of each beam.
+        Args:
+            scores_NV: processed log-probabilities of the next token of each beam.
         """
         vocab = scores_NV.shape[1]
         sums_C = (scores_NV.astype(np.float32) + self._scores_N[:, None]).ravel()
@@ -133,11 +135,11 @@ class Search:
         self._finish(continued, sums_K, ends_K)
         self._tokens = [continued[index] for index in following]
         self._scores_N = (sums_K + ends_K * NEVER)[following]
-        self._look(bool(ends_K.all()))
+        self._update_done(bool(ends_K.all()))
         return [int(parents[index]) for index in following], [int(tokens[index]) for index in following]
 
     def _candidates(self, sums_C: NDArray[np.float32]) -> NDArray[np.intp]:
-        """Places of the best continuations, or of drawn ones, the best first."""
+        """Indices of the best or of sampled continuations, best first."""
         if self._random is None:
             return _best(sums_C, self._keep)
         with np.errstate(invalid="ignore"):
@@ -147,7 +149,7 @@ class Search:
         return order
 
     def _ends(self, sequence: tuple[int, ...]) -> bool:
-        """The last token of a sequence ends it."""
+        """Whether the last token of a sequence ends it."""
         if sequence[-1] in self._rules.stop_tokens or len(sequence) >= self._room:
             return True
         if not self._rules.stop_texts or self._decode is None:
@@ -156,7 +158,7 @@ class Search:
         return any(stop in text for stop in self._rules.stop_texts)
 
     def _finish(self, continued: list[tuple[int, ...]], sums_K: NDArray[Any], ends_K: NDArray[np.bool_]) -> None:
-        """Keep the best of the sequences that ended before and now; of the new ones only the best beams count."""
+        """Merge new finished sequences into the finished beams. Only the first N candidates may finish."""
         ended_K = ends_K & (np.arange(len(ends_K)) < self._beams)
         scores_K = sums_K / np.float32((len(self._tokens[0]) + 1) ** self._penalty)
         full = self._early is True and all(beam.ended for beam in self._finished)
@@ -166,8 +168,8 @@ class Search:
         merged = [*self._finished, *now]
         self._finished = [merged[index] for index in _best(np.array([beam.score for beam in merged]), self._beams)]
 
-    def _look(self, all_end: bool) -> None:
-        """See whether a running sequence may still become one of the best."""
+    def _update_done(self, all_end: bool) -> None:
+        """Early stopping: done if no running beam can still beat the finished ones."""
         length = self._most if self._early == "never" and self._penalty > 0 else len(self._tokens[0])
         reachable = self._scores_N[0] / np.float32(length**self._penalty)
         least = min(beam.score for beam in self._finished)
@@ -198,9 +200,9 @@ class Search:
 
 
 def _best(values: NDArray[Any], count: int) -> NDArray[np.intp]:
-    """Places of the largest values, the largest first, of equal ones the first."""
+    """Indices of the largest values in descending order; equal values keep their order."""
     count = min(count, len(values))
     least = np.partition(values, -count)[-count]
-    places = np.flatnonzero(values >= least)
-    order: NDArray[np.intp] = places[np.argsort(-values[places], kind="stable")][:count]
+    indices = np.flatnonzero(values >= least)
+    order: NDArray[np.intp] = indices[np.argsort(-values[indices], kind="stable")][:count]
     return order

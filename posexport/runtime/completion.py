@@ -1,4 +1,4 @@
-"""What ``posexport generate`` does: open a bundle, continue texts, tell a person or a program the result."""
+"""Implements ``posexport generate``: opens a bundle, continues texts, formats the result."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ from posexport.targets.providers import DEFAULT_PROVIDER
 
 @dataclass(frozen=True)
 class Continued:
-    """The completions of one run; ``prompts``: that of each completion."""
+    """Completions of one run. ``prompts`` has one entry per completion."""
 
     directory: Path
     providers: list[str]
@@ -52,14 +52,14 @@ class Continued:
         return msgspec.json.encode(document).decode()
 
     def to_text(self) -> str:
-        """The completion; of several, each below its prompt."""
+        """The text of the completion; several completions each follow their prompt."""
         texts = [completion.text or "" for completion in self.generation.completions]
         if len(texts) == 1:
             return texts[0]
         return "\n\n".join(f"{heading(prompt)}\n{text}" for prompt, text in zip(self.prompts, texts, strict=True))
 
     def remarks(self) -> list[str]:
-        """How fast it was, and which completions the model's limit ended."""
+        """Options from the configuration, speed, and the completions that ended at the length limit."""
         generation = self.generation
         speed = f"prompt: {generation.prompt_tokens} tokens ({generation.prompt_rate:.0f} tok/s)"
         if generation.step_tokens:
@@ -75,12 +75,12 @@ class Continued:
 
 
 def heading(prompt: str) -> str:
-    """How a prompt is named where there are several."""
+    """Heading of a prompt in the output of several."""
     return f"--- {' '.join(prompt.split())}"
 
 
 class InTurn:
-    """Tells the pieces of several texts one text after the other, the first of them as they come."""
+    """Streams several texts one after the other: pieces of later texts wait until the earlier texts end."""
 
     def __init__(self, prompts: Sequence[str], tell: Callable[[str], None]) -> None:
         self._waiting = [""] * len(prompts)
@@ -88,7 +88,7 @@ class InTurn:
         self._now = -1
 
     def __call__(self, row: int, piece: str) -> None:
-        """A piece of one text."""
+        """Add a piece of the text of a row."""
         self._waiting[row] += piece
         self._begin(0)
         if row == self._now:
@@ -128,14 +128,18 @@ def continue_texts(
     decoder_prompts: Sequence[str] | None = None,
     provider_options: Mapping[str, Any] | None = None,
 ) -> Continued:
-    """Continue ``prompts`` with the bundle in ``directory``, as ``config`` says.
+    """Continue ``prompts`` with the bundle in ``directory``.
 
-    ``inputs``: a file of arrays for an encoder, in their place; its rows are then named by their numbers.
+    Args:
+        inputs: file of arrays for an encoder, instead of prompts. The result names rows by their numbers.
+        chat: each prompt is a user message for the bundle's chat template.
+        system: a system message before each prompt, with ``chat``.
+        tell: called with each piece of text, prompt by prompt.
+        config: options of the generation.
+        decoder_prompts: first tokens of the decoder, as text.
 
-    ``chat``: every prompt is a user's message, put into the bundle's chat template behind a ``system`` message, if any.
-
-    ``tell`` gets the texts as they come, those of the second prompt after those of the first, and so on.
-    Raises PosexportError for what `load` and `Session.generate` refuse.
+    Raises:
+        PosexportError: `load` or `Session.generate` rejects the arguments.
     """
     if bool(prompts) == (inputs is not None):
         raise PosexportError(f"give --prompt or --inputs, {'not both' if prompts else 'at least one of them'}")
@@ -161,5 +165,5 @@ def continue_texts(
     if pieces is not None:
         pieces.finish()
     times = len(generation.completions) // len(prompts)
-    each = [prompt for prompt in prompts for _ in range(times)]
-    return Continued(directory, session.providers, each, generation, session.manifest.limits.max_length)
+    repeated = [prompt for prompt in prompts for _ in range(times)]
+    return Continued(directory, session.providers, repeated, generation, session.manifest.limits.max_length)

@@ -1,7 +1,7 @@
-"""Continuing prompts with a decoder's cache: a batch of them, each as if it were alone.
+"""The generation loop of a decoder with a KV cache. A row of a batch gets the same tokens as alone.
 
-Prompts of different lengths are padded on the left, with a mask; the model counts positions by the mask, so that no
-token moves. Shape letters: B rows, T new tokens, V vocabulary.
+Prompts of different lengths are padded on the left. The model computes positions from the attention mask, so padding
+shifts no token. Shape letters: B rows, T new tokens, V vocabulary.
 """
 
 import operator
@@ -26,7 +26,7 @@ from posexport.spec import SEQUENCE, EncodingSpec, InputSpec, LengthContract
 
 
 def as_ids(prompts: Sequence[Any], tokens: InputSpec) -> list[list[int]]:
-    """Token ids of prompts, checked: whole numbers that the model has embeddings for."""
+    """Token ids of prompts as ints. Raises PosexportError for an id without an embedding."""
     rows: list[list[int]] = []
     for number, prompt in enumerate(prompts):
         try:
@@ -54,15 +54,19 @@ def generate(
     decode: Decode | None = None,
     texts: bool = False,
 ) -> Iterator[Piece | Generation]:
-    """Continue ``prompts`` (ids): the rows' new text as it comes, then the whole generation, once.
+    """Continue ``prompts``. Yields new pieces of text while they are generated, and the whole `Generation` at the end.
 
-    ``make_cache`` returns a cache for a number of rows and of tokens. ``texts``: whoever asks wants the pieces of text.
+    Args:
+        make_cache: returns a cache for a number of rows and a number of tokens.
+        prompts: token ids.
+        keys: bytes that distinguish rows with the same prompt: the encoder's input.
+        encodings: position encodings of the layers, for recomputing cached keys.
+        decode: converts ids to text.
+        texts: the caller uses the pieces of text.
 
-    ``keys``: what tells rows with the same prompt apart (an encoder's input). ``encodings``: the layers', if keys are
-    to be recomputed. ``decode``: ids to text.
-
-    Raises PosexportError for no prompts, an empty one, one beyond the limit, stop texts without a tokenizer, and
-    pieces of text with beams; what ONNX Runtime raises passes as it is.
+    Raises:
+        PosexportError: no prompts, an empty prompt, one beyond the length limit, stop strings without a tokenizer, or
+            pieces of text with beams. Errors of ONNX Runtime are not caught.
     """
     limit = limits.max_length if SEQUENCE in limits.limited_axes else None
     if decode is None and (rules.stop_texts or texts):
@@ -99,7 +103,7 @@ def generate(
 
 
 def _turns(prompts: Sequence[Sequence[int]], keys: Sequence[bytes] | None) -> list[int]:
-    """How often the same prompt comes before each."""
+    """For each prompt, how many equal prompts precede it."""
     seen: Counter[tuple[bytes, ...]] = Counter()
     turns = []
     for prompt, key in zip(prompts, keys or [b""] * len(prompts), strict=True):
@@ -118,18 +122,18 @@ def _loop(
     limit: int | None,
     pieces: list[Piece],
 ) -> Iterator[Piece | Generation]:
-    """A token of every row at a time, the best one or one that is drawn."""
+    """Greedy search or sampling, one token of every row per step."""
     chain = processors(rules.config, rules.setting)
     started = time.perf_counter()
     reader = make_reader()
     logits_BV = reader.prompts(ports.tokens.padding)
     read = time.perf_counter()
-    cached, steps = sequences, 0  # the rows in the cache, those that are finished among them
+    cached, steps = sequences, 0  # rows in the cache, finished ones included
     while True:
         scores_BV = logits_BV
         if chain:
             if np.isnan(logits_BV).any() and not rules.config.remove_invalid_values:
-                raise PosexportError(NOT_NUMBERS)  # truncation would hide them
+                raise PosexportError(NOT_NUMBERS)  # truncation would hide NaN
             scores_BV = process(logits_BV, token_rows, chain)
         for sequence, scores_V in zip(cached, scores_BV, strict=True):
             if sequence.finish is None:
@@ -142,7 +146,7 @@ def _loop(
         if chain:
             token_rows.append([NONE if sequence.finish else sequence.tokens[-1] for sequence in cached])
         if limit is not None and reader.cache.slots >= limit:
-            # padding of longer prompts took the room; every row must have what it has alone
+            # padding of longer prompts used up the limit, which a row alone would not
             reader.cache.compact(going)
             token_rows.take(going)
             cached = [cached[index] for index in going]
@@ -160,7 +164,7 @@ def _loop(
 
 
 class _Sequence:
-    """One prompt and what has been made of it."""
+    """One prompt and its completion so far."""
 
     def __init__(
         self,
@@ -184,7 +188,7 @@ class _Sequence:
         self.finish: Finish | None = None
 
     def take(self, scores_V: NDArray[Any]) -> None:
-        """Choose the next token, and see whether it is the last."""
+        """Choose the next token, and finish the sequence if it is the last."""
         token = self._choose(scores_V)
         if token in self._rules.stop_tokens:
             self._end("stop")
@@ -197,7 +201,7 @@ class _Sequence:
         elif len(self.tokens) >= self._most:
             self._end("length")
         elif self._limit is not None and len(self.prompt) + len(self.tokens) > self._limit:
-            self._end("limit")  # this token itself can no longer be read
+            self._end("limit")  # the model cannot read this token any more
 
     def completion(self) -> Completion:
         assert self.finish is not None
@@ -219,7 +223,7 @@ class _Sequence:
 
 
 def drain(events: Iterable[Piece | Generation], streamer: Streamer | None = None) -> Generation:
-    """What `generate` ends with; ``streamer`` is called with the pieces."""
+    """Return the `Generation` that `generate` ends with, and call ``streamer`` with each piece."""
     for event in events:
         if isinstance(event, Generation):
             return event

@@ -1,4 +1,4 @@
-"""Options of `posexport.Session.generate`: one record, with transformers' names; the command line is made from it."""
+"""Options of `posexport.Session.generate`, with transformers' names. The command line is generated from them."""
 
 import math
 import operator
@@ -23,7 +23,7 @@ STOPPING, SAMPLING, BEAMS, PENALTIES, TOKENS, WHISPER = (
     "Whisper",
 )
 RUNTIME = "Runtime"
-#: in their order
+#: in the order of the help text
 GROUPS = (STOPPING, SAMPLING, BEAMS, PENALTIES, TOKENS, WHISPER, RUNTIME)
 #: new tokens where neither the call nor generation_config.json says how many
 MAX_NEW_TOKENS = 64
@@ -247,12 +247,12 @@ class GenerationConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def sampling_options(self) -> dict[str, Any]:
-        """Options that only sampling has, where they are set."""
+        """Options of sampling that are set."""
         return {name: value for name in SAMPLING_OPTIONS if (value := getattr(self, name)) is not None}
 
     @property
     def samples(self) -> bool:
-        """Tokens are drawn."""
+        """Whether tokens are sampled."""
         samples = bool(self.sampling_options) if self.do_sample is None else self.do_sample
         return samples and self.temperature != 0
 
@@ -262,17 +262,17 @@ class GenerationConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def sequences(self) -> int:
-        """How many completions each prompt has."""
+        """Number of completions per prompt."""
         return self.num_return_sequences or 1
 
     def most(self, prompt: int) -> int:
-        """Most new tokens after a prompt of ``prompt`` tokens; below 1 where ``max_length`` leaves none."""
+        """Maximum number of new tokens after a prompt of ``prompt`` tokens; below 1 if ``max_length`` allows none."""
         if self.max_new_tokens is None and self.max_length is not None:
             return self.max_length - prompt
         return self.max_new_tokens or MAX_NEW_TOKENS
 
     def changed(self, options: Mapping[str, Any]) -> "GenerationConfig":
-        """With ``options`` in place of the present ones; PosexportError for an unknown name."""
+        """Return a config with ``options`` replaced; PosexportError for an unknown name."""
         for name in options:
             if name in UNSUPPORTED:
                 raise PosexportError(f"generate has no option {name}: {UNSUPPORTED[name]}; leave it out")
@@ -283,11 +283,11 @@ class GenerationConfig(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, **options) if options else self
 
 
-#: options that have no effect unless tokens are drawn
+#: options without effect unless tokens are sampled
 SAMPLING_OPTIONS = ("temperature", "top_k", "top_p", "min_p", "top_h", "typical_p", "epsilon_cutoff", "eta_cutoff")
 _OPTIONS = options_in(GenerationConfig)
 
-#: of options by name: what values they may have, as a test and a phrase
+#: allowed values by option, as a predicate and a phrase
 _BOUNDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "temperature": (lambda x: x >= 0 and math.isfinite(x), "0 (the best token) or more"),
     "top_k": (lambda k: k >= 0, "a number of tokens, or 0 for all"),
@@ -309,7 +309,7 @@ _BOUNDS: dict[str, tuple[Callable[[Any], bool], str]] = {
 
 
 def token_ids(ids: int | Iterable[int]) -> tuple[int, ...]:
-    """One id, or several, in their order; PosexportError where one is no whole number."""
+    """Token ids from one id or several, without duplicates; PosexportError if one is no whole number."""
     try:
         listed: Iterable[Any] = ids if isinstance(ids, Iterable) else [ids]
         return tuple(dict.fromkeys(operator.index(token) for token in listed))
@@ -318,7 +318,7 @@ def token_ids(ids: int | Iterable[int]) -> tuple[int, ...]:
 
 
 def _check(name: str, value: Any, listed: Listed) -> None:
-    """PosexportError for a value of another type than the option's, or beyond its bounds."""
+    """Raise PosexportError if a value has the wrong type or is out of bounds."""
     if name == "eos_token_id":
         token_ids(value)
         return
@@ -331,7 +331,7 @@ def _check(name: str, value: Any, listed: Listed) -> None:
 
 
 def _fits(value: Any, kind: Any) -> bool:
-    """Whether a value has a type, ``Sequence[int]`` for example; whole numbers are floats, and no bool is a number."""
+    """Whether a value has a type (``Sequence[int]`` for example). Ints are valid floats; bools are no numbers."""
     if kind is Any:
         return True
     if get_origin(kind) is Literal:

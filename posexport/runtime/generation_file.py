@@ -1,4 +1,4 @@
-"""What a bundle's ``generation_config.json``, or ``config.json`` where there is none, asks of generation."""
+"""Reads generation options from a bundle's ``generation_config.json``, or ``config.json`` if there is no other."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,11 +16,11 @@ from posexport.runtime.whisper import WhisperTokens
 
 GENERATION, MODEL = "generation_config.json", "config.json"
 _TOKENS = ("eos_token_id", "bos_token_id", "decoder_start_token_id")
-#: options that no checkpoint states
-_OURS = ("seed", "recompute", "prefill_chunk_size", "eos_token_id")
-#: options that only generation_config.json states: in config.json these names mean other things
+#: options that exist only in posexport, or are read separately
+_SEPARATE = ("seed", "recompute", "prefill_chunk_size", "eos_token_id")
+#: read from generation_config.json only: in config.json these names have other meanings
 _WHISPER = ("language", "task", "return_timestamps", "is_multilingual")
-#: keys that change no token: of outputs, caches, speed, versions, and tokens that fill up batches
+#: keys without effect on tokens: outputs, caches, speed, versions, padding of batches
 _WITHOUT_EFFECT = {
     "transformers_version",
     "_from_model_config",
@@ -52,7 +52,7 @@ _WITHOUT_EFFECT = {
     "prev_sot_token_id",
     "continuous_batching_config",
 }
-#: values of unsupported options that ask for nothing
+#: values that switch an unsupported option off
 _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "guidance_scale": (1, 1.0),
     "num_beam_groups": (1,),
@@ -66,13 +66,13 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Stated:
-    """What the configuration files of a bundle say of generation.
+    """Generation options and special tokens of a bundle's configuration files.
 
     Attributes:
-        options: of generation_config.json, else of config.json.
+        options: from generation_config.json, else from config.json.
         eos: end tokens.
-        start: first token of a decoder behind an encoder.
-        whisper: tokens of languages, tasks and timestamps; None: no Whisper.
+        start: first token of the decoder of an encoder-decoder.
+        whisper: tokens of languages, tasks and timestamps; None if the model is no Whisper.
     """
 
     options: GenerationConfig = field(default_factory=GenerationConfig)
@@ -82,7 +82,7 @@ class Stated:
 
 
 def read_stated(directory: Path, manifest: Manifest) -> Stated:
-    """What the files in ``directory`` say; PosexportError where one is unsound."""
+    """Read the configuration files in ``directory``; PosexportError if one is invalid."""
     documents = {name: _document(directory, name) for name in (GENERATION, MODEL) if name in manifest.files}
     named = {key: _named(directory, documents, key) for key in _TOKENS}
     begins = named["decoder_start_token_id"] or named["bos_token_id"]
@@ -109,7 +109,7 @@ def _unsound(path: Path, err: Exception) -> PosexportError:
 
 
 def _named(directory: Path, documents: Mapping[str, Mapping[str, Any]], key: str) -> tuple[int, ...]:
-    """Token ids of the first file that names some."""
+    """Token ids under ``key`` in the first file that has them."""
     for name, document in documents.items():
         if (stated := document.get(key)) is not None:
             try:
@@ -120,12 +120,12 @@ def _named(directory: Path, documents: Mapping[str, Mapping[str, Any]], key: str
 
 
 def _options(document: Mapping[str, Any], name: str) -> GenerationConfig:
-    """The options that a file states; a key that is null states nothing."""
-    skipped = _OURS if name == GENERATION else (*_OURS, *_WHISPER)
+    """Generation options of a file. A null key is ignored, as in transformers."""
+    skipped = _SEPARATE if name == GENERATION else (*_SEPARATE, *_WHISPER)
     names = [key for key in GenerationConfig.__struct_fields__ if key not in skipped]
     stated = {key: document[key] for key in names if document.get(key) is not None}
     if stated.get("do_sample") is False:
-        del stated["do_sample"]  # a file may also say how tokens would be drawn
+        del stated["do_sample"]  # False together with a temperature is valid in a file
     return GenerationConfig(**stated)
 
 
@@ -145,9 +145,12 @@ def _whisper(documents: Mapping[str, Mapping[str, Any]]) -> WhisperTokens:
 
 
 def remarks(files: Mapping[str, Path]) -> list[str]:
-    """What generation will not follow of a checkpoint's generation_config.json, in sentences, for its conversion.
+    """Remarks on the options of a checkpoint's files that generation does not follow, one sentence each.
 
-    ``files``: those that the bundle gets, by name.
+    Without generation_config.json the options in config.json count, and its other keys are the model's.
+
+    Args:
+        files: the files that the bundle will hold, by name.
     """
     documents: dict[str, dict[str, Any]] = {}
     for name in (GENERATION, MODEL):
@@ -157,7 +160,8 @@ def remarks(files: Mapping[str, Path]) -> list[str]:
             )
         except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError, OSError) as err:
             return [f"{name} cannot be read ({err}), so generate will refuse it"]
-    document = documents[GENERATION]
+    name = GENERATION if GENERATION in files else MODEL
+    document = documents[name]
     sentences, unknown = [], []
     followed = {*GenerationConfig.__struct_fields__, *_TOKENS, *_WITHOUT_EFFECT}
     if _is_whisper(documents):
@@ -166,15 +170,15 @@ def remarks(files: Mapping[str, Path]) -> list[str]:
         if value is None or key in followed or value in _NEUTRAL.get(key, ()):
             continue
         if key in UNSUPPORTED:
-            sentences.append(f"{GENERATION} asks for {key} {_short(value)}, which is not followed: {UNSUPPORTED[key]}")
-        else:
+            sentences.append(f"{name} asks for {key} {_short(value)}, which is not followed: {UNSUPPORTED[key]}")
+        elif name == GENERATION:
             unknown.append(key)
     if unknown:
         sentences.append(f"{GENERATION} has {', '.join(unknown)}, which posexport does not know and does not follow")
     try:
-        _options(document, GENERATION)
+        _options(document, name)
     except PosexportError as err:
-        sentences.append(f"{GENERATION} is unsound, so generate will refuse it: {err}")
+        sentences.append(f"{name} is unsound, so generate will refuse it: {err}")
     return sentences
 
 
@@ -184,7 +188,7 @@ def _short(value: Any) -> str:
 
 
 def described(followed: Mapping[str, Any]) -> str:
-    """Options that a file decided, as one sentence for people."""
+    """The options that came from a file, as one sentence."""
     shown = ", ".join(f"{name} {_listed(value)}" for name, value in followed.items())
     return f"as generation_config.json says: {shown}"
 

@@ -1,4 +1,4 @@
-"""The options of one generation: from the call, else the bundle's files, else transformers' defaults."""
+"""Resolves generation options: from the call, else the bundle's files, else transformers' defaults."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from posexport.runtime.generation_file import Stated
 _BEAM_OPTIONS = ("length_penalty", "early_stopping")
 #: a call that sets one of two options overrides both of a file
 _PAIRS = (("max_new_tokens", "max_length"), ("min_new_tokens", "min_length"))
-#: values that ask for nothing: not named among the options that a file decided
+#: values without effect, which are left out of the options that a file decided
 _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "repetition_penalty": (1,),
     "encoder_repetition_penalty": (1,),
@@ -34,9 +34,10 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
 
 
 def resolve(call: GenerationConfig, stated: Stated) -> tuple[GenerationConfig, dict[str, Any]]:
-    """The effective options, and the ones among them that the bundle's files decided.
+    """Return the effective options, and the subset that comes from the bundle's files.
 
-    Raises PosexportError for options of the call that contradict each other, or the file's.
+    Raises:
+        PosexportError: options of the call contradict each other or the files.
     """
     _check_call(call)
     file = _set(stated.options)
@@ -46,7 +47,7 @@ def resolve(call: GenerationConfig, stated: Stated) -> tuple[GenerationConfig, d
         file = {name: value for name, value in file.items() if name not in SAMPLING_OPTIONS}
         explicit = {name: value for name, value in explicit.items() if name not in SAMPLING_OPTIONS}
     if stated.whisper is not None:
-        # its generate samples at a temperature of the call alone, and then without beams
+        # Whisper's generate samples only at a temperature of the call, and then without beams
         file.pop("temperature", None)
         if samples:
             file["num_beams"] = 1
@@ -66,7 +67,7 @@ def resolve(call: GenerationConfig, stated: Stated) -> tuple[GenerationConfig, d
 
 
 def _set(config: GenerationConfig) -> dict[str, Any]:
-    """Options of a config that are not at their default."""
+    """Options that differ from their defaults."""
     defaults = GenerationConfig()
     values = {name: getattr(config, name) for name in config.__struct_fields__}
     return {name: value for name, value in values.items() if value != getattr(defaults, name)}
@@ -81,7 +82,7 @@ def _samples(call: GenerationConfig, stated: Stated) -> bool:
 
 
 def _check_call(call: GenerationConfig) -> None:
-    """PosexportError for options of one call that contradict each other."""
+    """Raise PosexportError if options of one call contradict each other."""
     for first, second in _PAIRS:
         if getattr(call, first) is not None and getattr(call, second) is not None:
             raise PosexportError(f"{first} and {second} say the same thing in two ways; give one of them")
@@ -94,7 +95,7 @@ def _check_call(call: GenerationConfig) -> None:
 
 
 def _check_beams(config: GenerationConfig, call: GenerationConfig) -> None:
-    """PosexportError for options of beam search without beams, and for more sequences than there are."""
+    """Raise PosexportError for options of beam search without beams, and for too many sequences."""
     for name in _BEAM_OPTIONS if config.beams == 1 else ():
         value = getattr(call, name)
         if value is not None and value not in _NEUTRAL[name]:

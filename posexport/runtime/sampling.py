@@ -1,7 +1,7 @@
-"""The next token from scores: the best one, or one drawn from a seeded generator. NumPy, in float64.
+"""Chooses the next token from scores: greedy, or sampled with a seeded generator. NumPy, in float64.
 
-Draws are inversions of the cumulative distribution over token ids, one uniform number a token: the same scores and the
-same seed give the same token, however many prompts are computed together.
+Sampling inverts the cumulative distribution over token ids, with one uniform random value per token. Equal scores and
+seeds give equal tokens, whatever the batch size.
 
 Shape letters: V vocabulary.
 """
@@ -18,13 +18,13 @@ NOT_NUMBERS = "the model's logits are not numbers (NaN); verify the bundle with 
 
 
 class Chooser:
-    """Chooses one row's tokens in turn; ``turn`` tells rows with the same prompt apart, so that they differ."""
+    """Chooses the tokens of one row. Rows with equal prompts have different values of ``turn``, so samples differ."""
 
     def __init__(self, *, samples: bool = False, seed: int = 0, turn: int = 0) -> None:
         self._random = np.random.default_rng([seed, turn]) if samples else None
 
     def __call__(self, scores_V: NDArray[Any]) -> int:
-        """The next token; PosexportError where a score is no number."""
+        """Return the next token; PosexportError if a score is NaN."""
         if np.isnan(scores_V).any():
             raise PosexportError(NOT_NUMBERS)
         if self._random is None:

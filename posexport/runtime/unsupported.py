@@ -1,4 +1,4 @@
-"""Options of transformers' ``generate`` that posexport does not follow, and why: one sentence for each name."""
+"""Options of transformers' ``generate`` that posexport does not support, with the reason."""
 
 _ASSISTED = "assisted decoding needs a second model or draft tokens"
 _CONSTRAINED = "constrained beam search is not supported"
@@ -24,7 +24,7 @@ UNSUPPORTED: dict[str, str] = {
     "assistant_early_exit": _ASSISTED,
     "use_mtp": _ASSISTED,
     "speculation_type": _ASSISTED,
-    "custom_generate": "code of a checkpoint is not run",
+    "custom_generate": "custom code of a checkpoint is never run",
     "prefix_allowed_tokens_fn": _CALLABLE,
     "logits_processor": _CALLABLE,
     "stopping_criteria": _CALLABLE,
@@ -33,7 +33,7 @@ UNSUPPORTED: dict[str, str] = {
     "output_attentions": _OUTPUTS,
     "output_hidden_states": _OUTPUTS,
     "return_dict_in_generate": "a Generation is returned always",
-    "pad_token_id": "completions are lists of their own length, without padding",
+    "pad_token_id": "completions are lists without padding",
     "use_cache": "the KV cache is used always",
     "cache_implementation": "the bundle's KV cache is used (convert --cache)",
     "forced_decoder_ids": "give language and task, or decoder_prompts",

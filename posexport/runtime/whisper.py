@@ -1,4 +1,4 @@
-"""Whisper's tokens: the prompt for a language, a task and timestamps, and the segments between timestamps.
+"""Whisper's special tokens: decoder prompt for language, task and timestamps; segments between timestamps.
 
 Radford et al., "Robust Speech Recognition via Large-Scale Weak Supervision" (arXiv:2212.04356), section 2.3.
 """
@@ -35,10 +35,11 @@ LANGUAGES = {name.replace("_", " "): code for code, name in (pair.split(":") for
 
 
 class WhisperTokens(msgspec.Struct, frozen=True, kw_only=True):
-    """What ``generation_config.json`` says of Whisper's special tokens.
+    """Whisper's special tokens, from ``generation_config.json``.
 
-    ``forced_decoder_ids``: pairs of a place and a token, None for the language, of older checkpoints.
-    ``max_target_positions``: of config.json, the decoder's limit.
+    Attributes:
+        forced_decoder_ids: pairs of a position and a token, of older checkpoints; token None is the language.
+        max_target_positions: length limit of the decoder, from config.json.
     """
 
     lang_to_id: dict[str, int] | None = None
@@ -57,15 +58,15 @@ def begin(
     rows: int,
     detect: Callable[[Sequence[int]], Sequence[int]],
 ) -> list[list[int]]:
-    """The decoder's first tokens for each of ``rows`` sounds: start, language, task, and that there are no timestamps.
+    """Decoder prompts for ``rows`` audio windows: start, language, task, and ``<|notimestamps|>``.
 
     Args:
-        start: the first token of all.
-        options: ``language``, ``task`` and ``return_timestamps`` count.
-        detect: the likeliest of these language tokens for each sound.
+        start: ``decoder_start_token_id``.
+        options: ``language``, ``task`` and ``return_timestamps`` are read.
+        detect: returns the most likely of these language tokens for each window.
 
     Raises:
-        PosexportError: a language or task that the model does not have.
+        PosexportError: the model does not have the language or the task.
     """
     check(tokens, options)
     named = options.language is not None or options.task is not None
@@ -75,15 +76,15 @@ def begin(
         languages = list(detect(list(tokens.lang_to_id.values())))
     prompts = []
     for row in range(rows):
-        one = list(prompt)
+        start_ids = list(prompt)
         if languages is not None:
-            one[1:2] = [languages[row]]
-        prompts.append(_ended(tokens, options, one))
+            start_ids[1:2] = [languages[row]]
+        prompts.append(_ended(tokens, options, start_ids))
     return prompts
 
 
 def check(tokens: WhisperTokens, options: GenerationConfig) -> None:
-    """PosexportError for options that the model's tokens do not allow."""
+    """Raise PosexportError for options that the model has no tokens for."""
     multilingual = tokens.is_multilingual if options.is_multilingual is None else options.is_multilingual
     for name, needed in (("language", "lang_to_id"), ("task", "task_to_id")):
         if getattr(options, name) is None:
@@ -94,12 +95,14 @@ def check(tokens: WhisperTokens, options: GenerationConfig) -> None:
             raise PosexportError(
                 f"generation_config.json has no {needed}, so {name} cannot be named; give decoder_prompts"
             )
+    if options.task is not None and options.task not in (tokens.task_to_id or {}):
+        raise PosexportError(f"task_to_id of generation_config.json has no {options.task}; leave task out")
     if options.return_timestamps and tokens.no_timestamps_token_id is None:
         raise PosexportError("generation_config.json has no no_timestamps_token_id, so there are no timestamps")
 
 
 def language_token(tokens: WhisperTokens, language: str) -> int:
-    """The token of a language: its name, its code or the token's text; PosexportError for another one."""
+    """Token id of a language, by name, code or token text; PosexportError for an unknown language."""
     known = tokens.lang_to_id or {}
     name = language.lower()
     code = LANGUAGES.get(name, name)
@@ -124,7 +127,7 @@ def _languages(tokens: WhisperTokens, options: GenerationConfig, rows: int) -> l
 
 
 def _forced(tokens: WhisperTokens) -> list[int | None]:
-    """The tokens after the first one that older checkpoints force."""
+    """Tokens after the start token, from ``forced_decoder_ids`` of older checkpoints."""
     pairs = tokens.forced_decoder_ids or []
     if any(place != number for number, (place, _) in enumerate(pairs, 1)):
         if not pairs or pairs[0][0] != 1:
@@ -137,28 +140,29 @@ def _forced(tokens: WhisperTokens) -> list[int | None]:
 
 
 def _ended(tokens: WhisperTokens, options: GenerationConfig, prompt: list[Any]) -> list[int]:
-    """A prompt with its task, and the token that says that there are no timestamps."""
+    """Append the task token and ``<|notimestamps|>`` to a prompt."""
+    tasks = tokens.task_to_id or {}
     if options.task is not None:
-        prompt.append((tokens.task_to_id or {})[options.task])
-    elif options.language is not None and tokens.task_to_id and not set(prompt) & set(tokens.task_to_id.values()):
-        prompt.append(tokens.task_to_id["transcribe"])
-    none = tokens.no_timestamps_token_id
+        prompt.append(tasks[options.task])
+    elif options.language is not None and "transcribe" in tasks and not set(prompt) & set(tasks.values()):
+        prompt.append(tasks["transcribe"])
+    no_timestamps = tokens.no_timestamps_token_id
     if options.return_timestamps:
-        prompt = prompt[:-1] if prompt[-1] == none else prompt
-    elif none is not None and prompt[-1] != none:
-        prompt.append(none)
+        prompt = prompt[:-1] if prompt[-1] == no_timestamps else prompt
+    elif no_timestamps is not None and prompt[-1] != no_timestamps:
+        prompt.append(no_timestamps)
     return [token for token in prompt if token is not None]
 
 
 def timestamps(tokens: WhisperTokens, options: GenerationConfig, eos: Sequence[int]) -> Timestamps | None:
-    """What the timestamp rules know; None where no timestamps are asked for."""
+    """Timestamp tokens for the logits processor, or None if timestamps are not requested."""
     if not options.return_timestamps or tokens.no_timestamps_token_id is None or not eos:
         return None
     return Timestamps(tokens.no_timestamps_token_id + 1, eos[0], tokens.max_initial_timestamp_index)
 
 
 def with_room(tokens: WhisperTokens, options: GenerationConfig, prompts: Sequence[Sequence[int]]) -> GenerationConfig:
-    """``max_length`` counted after the prompt, up to the decoder's limit, as Whisper's ``generate`` counts it."""
+    """``max_length`` plus the prompt's length, up to the decoder's limit, as in Whisper's ``generate``."""
     if options.max_length is None or options.max_new_tokens is not None:
         return options
     longest = max(map(len, prompts))
@@ -171,7 +175,7 @@ def with_room(tokens: WhisperTokens, options: GenerationConfig, prompts: Sequenc
 
 @dataclass(frozen=True)
 class Segment:
-    """Tokens between two timestamps, which are among them; times in seconds from the beginning of the sound."""
+    """Tokens from one timestamp to the next, both included. Times are in seconds from the start of the audio."""
 
     start: float
     end: float
@@ -181,13 +185,13 @@ class Segment:
 def segments(
     tokens: Sequence[int], first_timestamp: int, *, frames: int, offset: float = 0.0
 ) -> tuple[list[Segment], int]:
-    """The segments of one window's tokens, and by how many frames of the spectrogram the next window comes later.
+    """Segments of one window, and the number of spectrogram frames from this window to the next.
 
     Args:
         tokens: new tokens of a completion, without the end token.
-        first_timestamp: the id of ``<|0.00|>``.
-        frames: of this window that are sound, at 0.01 s.
-        offset: where the window begins, in seconds.
+        first_timestamp: id of ``<|0.00|>``.
+        frames: length of the window without padding, in frames of 0.01 s.
+        offset: start of the window, in seconds.
 
     Examples:
         >>> cut, following = segments([50, 7, 8, 60, 60, 9, 75], 50, frames=100)

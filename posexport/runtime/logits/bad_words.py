@@ -1,4 +1,4 @@
-"""Bad words: the last token of each is forbidden where the others come before; an end token alone is no bad word."""
+"""Bad words: forbids the last token of a sequence after its other tokens. A single end token is ignored."""
 
 from posexport.runtime.generation_config import GenerationConfig
 from posexport.runtime.logits.processor import Processor, Scores, Setting
@@ -7,7 +7,7 @@ from posexport.runtime.logits.token_rows import TokenRows
 
 
 class BadWords:
-    """``words``: lists of ids; a last one beyond the vocabulary, which may have been cut, never occurs."""
+    """``words``: lists of ids. Words that end outside the vocabulary, which may be pruned, are ignored."""
 
     def __init__(self, words: list[list[int]]) -> None:
         self._words = words

@@ -1,4 +1,4 @@
-"""Tokens that are not the first new one; where ``forced_bos_token_id`` is the first, not the second."""
+"""Forbids tokens as the first new token, or as the second if ``forced_bos_token_id`` is the first."""
 
 from dataclasses import dataclass
 

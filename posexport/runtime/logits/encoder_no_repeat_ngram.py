@@ -1,6 +1,6 @@
-"""No n-gram of the encoder's input: a token is forbidden where it would end n tokens that the encoder reads.
+"""Forbids tokens that would complete an n-gram of the encoder's input.
 
-Of ParlAI's BlenderBot: Roller et al., "Recipes for building an open-domain chatbot" (arXiv:2004.13637), section 4.2.
+Used by BlenderBot: Roller et al., "Recipes for building an open-domain chatbot" (arXiv:2004.13637), section 4.2.
 """
 
 from collections.abc import Sequence
@@ -29,10 +29,9 @@ class EncoderNoRepeatNGram:
         if length < self._size - 1:
             return scores_BV
         changed_BV = scores_BV.copy()
-        for row, (prompt, end) in enumerate(
-            zip(rows.prompt_B, rows.ids_BS[:, length + 1 - self._size :].tolist(), strict=True)
-        ):
-            changed_BV[row, self._ends[prompt].get(tuple(end), [])] = -np.inf
+        ends = rows.ids_BS[:, length + 1 - self._size :].tolist()
+        for changed_V, prompt, end in zip(changed_BV, rows.prompt_B, ends, strict=True):
+            changed_V[self._ends[prompt].get(tuple(end), [])] = -np.inf
         return changed_BV
 
 

@@ -1,6 +1,6 @@
-"""Hallucination penalty: tokens of the encoder's input become likelier.
+"""Hallucination penalty: raises the scores of tokens of the encoder's input.
 
-Scores below 0 are divided by the penalty, others multiplied with it; the inverse of Keskar et al.'s repetition penalty.
+Scores below 0 are divided by the penalty, others multiplied by it; the inverse of Keskar et al.'s repetition penalty.
 """
 
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from posexport.runtime.logits.token_rows import NONE, TokenRows
 
 @dataclass(frozen=True)
 class EncoderRepetitionPenalty:
-    """``ids``: what the encoder reads, for each prompt, filled up with `NONE`."""
+    """``ids``: ids of the encoder's input, [prompts, length], padded with `NONE`."""
 
     penalty: float
     ids: np.ndarray
@@ -29,6 +29,6 @@ def make(options: GenerationConfig, setting: Setting) -> Processor | None:
     if penalty is None or penalty == 1 or not setting.context:
         return None
     ids = np.full((len(setting.context), max(map(len, setting.context))), NONE, np.int64)
-    for row, context in zip(ids, setting.context, strict=True):
-        row[: len(context)] = context
+    for ids_S, context in zip(ids, setting.context, strict=True):
+        ids_S[: len(context)] = context
     return EncoderRepetitionPenalty(penalty, ids)

@@ -1,4 +1,4 @@
-"""Epsilon sampling: tokens of at least a probability.
+"""Epsilon sampling: keeps tokens with at least a probability of ``epsilon_cutoff``.
 
 Hewitt et al., "Truncation Sampling as Language Model Desmoothing" (arXiv:2210.15191), section 4.1.
 """
@@ -6,7 +6,7 @@ Hewitt et al., "Truncation Sampling as Language Model Desmoothing" (arXiv:2210.1
 from dataclasses import dataclass
 
 from posexport.runtime.generation_config import GenerationConfig
-from posexport.runtime.logits.processor import Processor, Scores, Setting, kept, softmax
+from posexport.runtime.logits.processor import Processor, Scores, Setting, softmax, truncate
 from posexport.runtime.logits.token_rows import TokenRows
 
 
@@ -16,7 +16,7 @@ class Epsilon:
     least: int
 
     def __call__(self, scores_BV: Scores, _rows: TokenRows) -> Scores:
-        return kept(scores_BV, softmax(scores_BV) >= self.p, self.least)
+        return truncate(scores_BV, softmax(scores_BV) >= self.p, self.least)
 
 
 def make(options: GenerationConfig, setting: Setting) -> Processor | None:

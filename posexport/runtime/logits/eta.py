@@ -1,4 +1,4 @@
-"""Eta sampling: tokens at least as likely as min(eta, sqrt(eta) exp(-H)), with the entropy H of the distribution.
+"""Eta sampling: keeps tokens with a probability of at least min(eta, sqrt(eta) exp(-H)), H the entropy.
 
 Hewitt et al., "Truncation Sampling as Language Model Desmoothing" (arXiv:2210.15191), section 4.2.
 """
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from posexport.runtime.generation_config import GenerationConfig
-from posexport.runtime.logits.processor import Processor, Scores, Setting, kept, log_softmax
+from posexport.runtime.logits.processor import Processor, Scores, Setting, log_softmax, truncate
 from posexport.runtime.logits.token_rows import TokenRows
 
 
@@ -22,7 +22,7 @@ class Eta:
         p_BV = np.exp(log_BV)
         entropy_B1 = -(p_BV * np.where(p_BV > 0, log_BV, 0)).sum(-1, keepdims=True)
         least_B1 = np.minimum(self.eta, np.sqrt(self.eta) * np.exp(-entropy_B1))
-        return kept(scores_BV, p_BV >= least_B1, self.least)
+        return truncate(scores_BV, p_BV >= least_B1, self.least)
 
 
 def make(options: GenerationConfig, setting: Setting) -> Processor | None:

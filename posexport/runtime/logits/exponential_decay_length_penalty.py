@@ -1,4 +1,4 @@
-"""End tokens become likelier with the length: s + |s| (factor^(n - start) - 1) for score s and n > start new tokens."""
+"""Raises the scores s of end tokens to s + |s| (factor^(n - start) - 1) after n > start new tokens."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""The first new token where the prompt has one token: the target language of mBART."""
+"""Forces the first new token after a prompt of one token: the target language of mBART."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""The last token of a row that reaches its most length."""
+"""Forces the last token of a row that reaches its maximum length."""
 
 from dataclasses import dataclass
 

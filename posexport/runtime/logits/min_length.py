@@ -1,4 +1,4 @@
-"""No end token before a row has ``min_length`` tokens, the prompt included."""
+"""Forbids end tokens until a row has ``min_length`` tokens, prompt included."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""No end token before there are ``min_new_tokens`` new ones."""
+"""Forbids end tokens until there are ``min_new_tokens`` new tokens."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""Min-p: tokens at least a fraction ``min_p`` as likely as the most likely one.
+"""Min-p: keeps tokens at least ``min_p`` times as likely as the most likely one.
 
 Nguyen et al., "Turning Up the Heat: Min-p Sampling for Creative and Coherent LLM Outputs" (arXiv:2407.01082).
 """
@@ -6,7 +6,7 @@ Nguyen et al., "Turning Up the Heat: Min-p Sampling for Creative and Coherent LL
 from dataclasses import dataclass
 
 from posexport.runtime.generation_config import GenerationConfig
-from posexport.runtime.logits.processor import Processor, Scores, Setting, kept, softmax
+from posexport.runtime.logits.processor import Processor, Scores, Setting, softmax, truncate
 from posexport.runtime.logits.token_rows import TokenRows
 
 
@@ -17,7 +17,7 @@ class MinP:
 
     def __call__(self, scores_BV: Scores, _rows: TokenRows) -> Scores:
         p_BV = softmax(scores_BV)
-        return kept(scores_BV, p_BV >= self.fraction * p_BV.max(-1, keepdims=True), self.least)
+        return truncate(scores_BV, p_BV >= self.fraction * p_BV.max(-1, keepdims=True), self.least)
 
 
 def make(options: GenerationConfig, setting: Setting) -> Processor | None:

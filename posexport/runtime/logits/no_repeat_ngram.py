@@ -1,4 +1,4 @@
-"""No n-gram twice: a token is forbidden where it would end n tokens that the row holds already.
+"""Forbids tokens that would complete an n-gram that the row already contains.
 
 Paulus et al., "A Deep Reinforced Model for Abstractive Summarization" (arXiv:1705.04304), section 2.5.
 """
@@ -24,11 +24,11 @@ class NoRepeatNGram:
         end_BN = ids_BS[:, ids_BS.shape[1] + 1 - self.size :]
         last_BW = windows_BWN[..., -1]
         repeated_BW = (windows_BWN[..., :-1] == end_BN[:, None]).all(-1) & (windows_BWN[..., 0] >= 0)
-        row, place = np.nonzero(repeated_BW & (last_BW >= 0) & (last_BW < scores_BV.shape[1]))
-        if not row.size:
+        batch, window = np.nonzero(repeated_BW & (last_BW >= 0) & (last_BW < scores_BV.shape[1]))
+        if not batch.size:
             return scores_BV
         changed_BV = scores_BV.copy()
-        changed_BV[row, last_BW[row, place]] = -np.inf
+        changed_BV[batch, last_BW[batch, window]] = -np.inf
         return changed_BV
 
 

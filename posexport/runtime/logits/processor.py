@@ -1,4 +1,4 @@
-"""The interface of logits processors, and the facts that they are made from.
+"""Interface of logits processors, and functions that they share.
 
 Shape letters: B rows, S tokens so far, V vocabulary.
 """
@@ -18,20 +18,20 @@ Scores = NDArray[np.floating[Any]]
 
 
 class Processor(Protocol):
-    """Scores of the next token, changed; what it is called with is left as it is."""
+    """Returns changed scores of the next token. Does not modify its arguments."""
 
     def __call__(self, scores_BV: Scores, rows: TokenRows, /) -> Scores: ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """Facts of a generation that processors are made from, in addition to the options.
+    """What logits processors are built from, in addition to the options.
 
     Attributes:
         eos: end tokens.
-        context: for each prompt the ids that the encoder reads, of a decoder the prompt; empty where there are none.
-        timestamps: Whisper's first timestamp token and its largest first timestamp, where timestamps are generated.
-        beams: of beam search; 1: none.
+        context: ids of the encoder's input for each prompt; for a decoder, the prompt. Empty without ids.
+        timestamps: Whisper's timestamp tokens, if timestamps are generated.
+        beams: number of beams; 1 without beam search.
     """
 
     eos: tuple[int, ...] = ()
@@ -41,13 +41,13 @@ class Setting:
 
     @property
     def least(self) -> int:
-        """Tokens that truncation keeps at least: with beams one that is no end token."""
+        """Minimum number of tokens that truncation keeps. With beams, one more than there are end tokens."""
         return 1 if self.beams == 1 else max(len(self.eos), 1) + 1
 
 
 @dataclass(frozen=True)
 class Timestamps:
-    """Whisper's timestamp tokens: ``first`` is 0.00 s, those below it are text and special tokens.
+    """Whisper's timestamp tokens: ``first`` is 0.00 s, lower ids are text and special tokens.
 
     ``largest_initial``: the last timestamp, counted from ``first``, that a completion may begin with.
     """
@@ -58,7 +58,7 @@ class Timestamps:
 
 
 def without(scores_BV: Scores, tokens: NDArray[Any], rows_B: NDArray[np.bool_] | None = None) -> Scores:
-    """Scores with minus infinity for ``tokens`` in the rows that ``rows_B`` marks; unknown ids are skipped."""
+    """Scores with minus infinity for ``tokens`` in the rows selected by ``rows_B``. Unknown ids are skipped."""
     tokens = tokens[(tokens >= 0) & (tokens < scores_BV.shape[1])]
     if not tokens.size or (rows_B is not None and not rows_B.any()):
         return scores_BV
@@ -71,7 +71,7 @@ def without(scores_BV: Scores, tokens: NDArray[Any], rows_B: NDArray[np.bool_] |
 
 
 def only(scores_BV: Scores, tokens: Sequence[int], rows_B: NDArray[np.bool_]) -> Scores:
-    """Scores with 0 for ``tokens`` and minus infinity for all others, in the rows that ``rows_B`` marks.
+    """Scores with 0 for ``tokens`` and minus infinity for all others, in the rows selected by ``rows_B``.
 
     Raises:
         PosexportError: an id is outside the vocabulary.
@@ -103,7 +103,7 @@ def softmax(scores_BV: Scores) -> Scores:
     return p_BV
 
 
-def kept(scores_BV: Scores, keep_BV: NDArray[np.bool_], least: int = 1) -> Scores:
-    """Scores with minus infinity where ``keep_BV`` is False, but for the ``least`` best of each row."""
+def truncate(scores_BV: Scores, keep_BV: NDArray[np.bool_], least: int = 1) -> Scores:
+    """Scores with minus infinity where ``keep_BV`` is False, except for the ``least`` best of each row."""
     largest_B1 = np.partition(scores_BV, -least, axis=-1)[:, -least][:, None] if least < scores_BV.shape[1] else -np.inf
     return np.where(keep_BV | (scores_BV >= largest_B1), scores_BV, -np.inf).astype(scores_BV.dtype, copy=False)

@@ -1,4 +1,4 @@
-"""The logits processors in transformers' order; a further one is a file and a line here."""
+"""All logits processors, in transformers' order. A new one is a module and a line here."""
 
 from collections.abc import Callable
 
@@ -32,7 +32,7 @@ from posexport.runtime.logits import (
 from posexport.runtime.logits.processor import Processor, Scores, Setting
 from posexport.runtime.logits.token_rows import TokenRows
 
-#: a processor, or None where the options ask for none
+#: returns a processor, or None if the options do not ask for it
 Make = Callable[[GenerationConfig, Setting], Processor | None]
 
 PROCESSORS: tuple[Make, ...] = (
@@ -52,7 +52,7 @@ PROCESSORS: tuple[Make, ...] = (
     begin_suppress.make,
     whisper_timestamps.make,
 )
-#: of these only where tokens are sampled
+#: used only if tokens are sampled
 WARPERS: tuple[Make, ...] = (
     temperature.make,
     top_h.make,
@@ -67,13 +67,13 @@ LAST: tuple[Make, ...] = (renormalize.make,)
 
 
 def processors(options: GenerationConfig, setting: Setting) -> list[Processor]:
-    """The processors that the options ask for, in their order."""
+    """Build the processors that the options ask for, in order."""
     makers = [*PROCESSORS, *(WARPERS if options.samples else ()), *LAST]
-    return [made for make in makers if (made := make(options, setting)) is not None]
+    return [processor for make in makers if (processor := make(options, setting)) is not None]
 
 
 def process(scores_BV: Scores, rows: TokenRows, chain: list[Processor]) -> Scores:
-    """Scores through all processors."""
+    """Apply all processors."""
     for processor in chain:
         scores_BV = processor(scores_BV, rows)
     return scores_BV

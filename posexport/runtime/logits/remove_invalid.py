@@ -1,4 +1,4 @@
-"""Scores that are no numbers become 0, infinite ones the largest and smallest finite values."""
+"""Replaces NaN by 0, and infinite scores by the largest and smallest finite values."""
 
 import numpy as np
 

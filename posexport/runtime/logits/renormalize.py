@@ -1,4 +1,4 @@
-"""Scores to log-probabilities, after all other processors."""
+"""Normalizes scores to log-probabilities, after all other processors."""
 
 from posexport.runtime.generation_config import GenerationConfig
 from posexport.runtime.logits.processor import Processor, Scores, Setting, log_softmax

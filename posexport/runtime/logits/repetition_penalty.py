@@ -1,7 +1,7 @@
-"""Repetition penalty: scores of tokens that a row holds are divided by the penalty, negative ones multiplied with it.
+"""Repetition penalty: divides positive scores of a row's tokens by the penalty, and multiplies negative ones by it.
 
 Keskar et al., "CTRL: A Conditional Transformer Language Model for Controllable Generation" (arXiv:1909.05858), section
-4.1. Tokens of the prompt count, padding does not.
+4.1. Includes tokens of the prompt, but not padding.
 """
 
 from dataclasses import dataclass
@@ -23,12 +23,12 @@ class RepetitionPenalty:
 
 
 def penalized(scores_BV: Scores, ids_BS: NDArray[np.int64], penalty: float) -> Scores:
-    """The scores of each row's ids divided by ``penalty``, negative ones multiplied with it."""
-    row, place = np.nonzero((ids_BS >= 0) & (ids_BS < scores_BV.shape[1]))
-    token = ids_BS[row, place]
-    before = scores_BV[row, token]
+    """Apply the penalty to the scores of each row's ids."""
+    batch, position = np.nonzero((ids_BS >= 0) & (ids_BS < scores_BV.shape[1]))
+    token = ids_BS[batch, position]
+    before = scores_BV[batch, token]
     changed_BV = scores_BV.copy()
-    changed_BV[row, token] = np.where(before < 0, before * penalty, before / penalty)
+    changed_BV[batch, token] = np.where(before < 0, before * penalty, before / penalty)
     return changed_BV
 
 

@@ -15,7 +15,7 @@ from posexport.runtime.logits.token_rows import TokenRows
 
 
 class SequenceBias:
-    """Adds ``biases`` to the last tokens of ``sequences`` that the rows begin at their ends."""
+    """Adds a bias to the score of a sequence's last token after rows that end with its other tokens."""
 
     def __init__(self, sequences: Sequence[Sequence[int]], biases: Sequence[float]) -> None:
         groups: dict[int, list[int]] = {}
@@ -38,16 +38,16 @@ class SequenceBias:
             if count > width:
                 continue
             end_BC = rows.ids_BS[:, width - count :]
-            row, number = np.nonzero((end_BC[:, None] == before_GC).all(-1))
-            np.add.at(bias_BV, (row, last_G[number]), bias_G[number].astype(bias_BV.dtype))
+            batch, number = np.nonzero((end_BC[:, None] == before_GC).all(-1))
+            np.add.at(bias_BV, (batch, last_G[number]), bias_G[number].astype(bias_BV.dtype))
         return scores_BV + bias_BV
 
 
 class _Checked:
-    """The same, with ids beyond the vocabulary refused at the first token."""
+    """A `SequenceBias` that raises PosexportError for ids outside the vocabulary."""
 
     def __init__(self, sequences: Sequence[Sequence[int]], biases: Sequence[float]) -> None:
-        self._highest = max(max(each) for each in sequences)
+        self._highest = max(max(ids) for ids in sequences)
         self._bias = SequenceBias(sequences, biases)
 
     def __call__(self, scores_BV: Scores, rows: TokenRows) -> Scores:

@@ -1,4 +1,4 @@
-"""Tokens that never occur; of Whisper the names of sounds."""
+"""Forbids tokens: for Whisper, symbols and descriptions of sounds."""
 
 from dataclasses import dataclass
 

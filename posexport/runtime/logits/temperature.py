@@ -1,4 +1,4 @@
-"""Temperature: scores divided by it; below 1 the distribution becomes sharper."""
+"""Divides scores by the temperature; below 1 the distribution becomes sharper."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""The token ids of every row of a batch while it grows, as logits processors read them."""
+"""Token ids of a growing batch, for logits processors."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -6,14 +6,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-#: in place of an id where a row has not begun or has ended
+#: padding of rows that are shorter or have ended
 NONE = -1
 
 
 class TokenRows:
-    """Ids of prompts and new tokens, [B, S], rows shorter than others filled on the left with `NONE`.
+    """Ids of prompts and new tokens, [B, S], padded on the left with `NONE`. All rows grow together.
 
-    All rows grow together. ``most``: the length at which each row ends, [B]; ``prompt_B``: the prompt of each row.
+    ``most``: maximum length of each row, [B]. ``prompt_B``: index of each row's prompt.
     """
 
     def __init__(self, prompts: Sequence[Sequence[int]], most: Sequence[int]) -> None:
@@ -24,8 +24,8 @@ class TokenRows:
         self.prompt_B: NDArray[np.int64] = np.arange(len(prompts))
         room = self._width + int((self.most_B - self.begin_B).max(initial=0))
         self._ids = np.full((len(prompts), room), NONE, np.int64)
-        for row, prompt in zip(self._ids, prompts, strict=True):
-            row[self._width - len(prompt) : self._width] = prompt
+        for ids_S, prompt in zip(self._ids, prompts, strict=True):
+            ids_S[self._width - len(prompt) : self._width] = prompt
 
     @property
     def ids_BS(self) -> NDArray[np.int64]:
@@ -33,27 +33,27 @@ class TokenRows:
 
     @property
     def new(self) -> int:
-        """How many new tokens each row has."""
+        """Number of new tokens per row."""
         return self._new
 
     @property
     def lengths_B(self) -> NDArray[np.int64]:
-        """How many tokens each row has, the prompt included."""
+        """Number of tokens of each row, prompt included."""
         lengths: NDArray[np.int64] = self.begin_B + self._new
         return lengths
 
     @property
     def new_BN(self) -> NDArray[np.int64]:
-        """The new ids, [B, N], which are the same number in every row."""
+        """New ids, [B, N]."""
         return self._ids[:, self._width : self._width + self._new]
 
     def append(self, tokens: Sequence[int] | NDArray[Any]) -> None:
-        """Adds one token to every row."""
+        """Append one token to every row."""
         self._ids[:, self._width + self._new] = tokens
         self._new += 1
 
     def take(self, rows: Sequence[int] | NDArray[Any]) -> None:
-        """Keep these rows, in this order; one may be there several times."""
+        """Select rows, in this order. A row may be selected several times."""
         index = np.asarray(rows)
         self._ids = self._ids[index]
         self.begin_B, self.most_B, self.prompt_B = self.begin_B[index], self.most_B[index], self.prompt_B[index]

@@ -1,7 +1,7 @@
-"""Top-H: the most likely tokens with entropy terms -p log p up to a share ``top_h`` of the entropy.
+"""Top-H: keeps the most likely tokens up to a share ``top_h`` of the distribution's entropy.
 
 Potraghloo et al., "Top-H Decoding: Adapting the Creativity and Coherence with Bounded Entropy in Text Generation"
-(arXiv:2509.02510). Among the 100 most likely tokens, as in transformers.
+(arXiv:2509.02510). Considers the 100 most likely tokens, as transformers does.
 """
 
 from dataclasses import dataclass

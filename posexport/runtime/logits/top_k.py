@@ -1,4 +1,4 @@
-"""Top-k: tokens that are as likely as the k-th most likely one.
+"""Top-k: keeps tokens at least as likely as the k-th most likely one.
 
 Fan et al., "Hierarchical Neural Story Generation" (arXiv:1805.04833), section 5.4.
 """

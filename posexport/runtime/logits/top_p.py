@@ -1,7 +1,7 @@
-"""Top-p, nucleus sampling: the fewest most likely tokens with a sum of probabilities of p.
+"""Top-p (nucleus) sampling: keeps the smallest set of most likely tokens with a total probability of p.
 
-Holtzman et al., "The Curious Case of Neural Text Degeneration" (arXiv:1904.09751), section 3.1. Of equally likely
-tokens those with higher ids are kept first, as in transformers.
+Holtzman et al., "The Curious Case of Neural Text Degeneration" (arXiv:1904.09751), section 3.1. Among equally
+likely tokens, higher ids are kept first, as in transformers.
 """
 
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Locally typical sampling: tokens with a surprise near the entropy, until their probabilities add up to p.
+"""Locally typical sampling: keeps tokens with information content closest to the entropy, up to probability p.
 
 Meister et al., "Locally Typical Sampling" (arXiv:2202.00666), section 4.
 """

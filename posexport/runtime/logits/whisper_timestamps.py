@@ -1,7 +1,7 @@
-"""Whisper's timestamp rules: timestamps come in pairs and do not fall, and the first new token is one of the earliest.
+"""Whisper's timestamp rules: timestamps come in pairs, never decrease, and start early.
 
 Radford et al., "Robust Speech Recognition via Large-Scale Weak Supervision" (arXiv:2212.04356), section 4.5. A
-timestamp is forced where all of them together are likelier than every other token.
+timestamp is forced if timestamps together are more likely than each other token.
 """
 
 from dataclasses import dataclass
@@ -37,7 +37,7 @@ class WhisperTimestamps:
         return scores_BV
 
     def _pair(self, scores_V: NDArray[Any], new_N: NDArray[np.int64]) -> None:
-        """Forbid what does not follow the timestamps of one row."""
+        """Forbid tokens that cannot follow the timestamps of one row."""
         first = self.tokens.first
         stamps_N = new_N >= first
         last, before = bool(stamps_N[-1:].all()) and len(new_N) > 0, len(new_N) < 2 or bool(stamps_N[-2])
@@ -47,7 +47,7 @@ class WhisperTimestamps:
             scores_V[: self.tokens.eos] = -np.inf
         if stamps_N.any():
             latest = int(new_N[stamps_N][-1])
-            # a segment may begin where the last one ends, and none is empty
+            # a segment may start where the previous one ends, but may not be empty
             scores_V[first : latest if last and not before else latest + 1] = -np.inf
 
 
