@@ -1,4 +1,4 @@
-"""What ci/providers/run converts: a bundle for each encoding, and for one golden checkpoint of each type of model."""
+"""The models of ci/providers/run: each encoding, and one golden checkpoint of each model type."""
 
 import json
 from dataclasses import dataclass
@@ -7,13 +7,13 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 GOLDEN = ROOT / "tests" / "golden"
 _SMALL = ("layers=2",)
-#: of which a row in int4 is added
+#: golden checkpoints that are also run in int4
 _INT4 = ("bert-absolute", "llama-forcausallm", "gpt2-lmheadmodel", "t5-forconditionalgeneration", "qwen3-forcausallm")
 
 
 @dataclass(frozen=True)
 class Model:
-    """``name``: in the table; ``source``: what is converted; ``family``: which it stands for."""
+    """``name``: of the table; ``source``: of `posexport.convert`; ``family``: encoder, decoder or model type."""
 
     name: str
     source: str
@@ -23,14 +23,14 @@ class Model:
 
 
 def models() -> list[Model]:
-    """All, in the order of the table."""
+    """All models, in the order of the table."""
     return [*_built_in(), *_golden(), *_quantized()]
 
 
 def _built_in() -> list[Model]:
     from posexport.catalogue.stored import catalogue
 
-    names = [row["name"] for row in catalogue("models")]
+    names = [entry["name"] for entry in catalogue("models")]
     # encoder-decoders are among the golden checkpoints
     texts = [name for name in names if name.startswith(("encoder-", "decoder-")) and "encoder-decoder" not in name]
     return [Model(name, name, name.partition("-")[0], settings=_SMALL) for name in texts]

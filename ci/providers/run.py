@@ -16,40 +16,40 @@ CACHE = ROOT / ".cache"
 RESULTS = ROOT / "ci" / "results" / "providers.json"
 HERE = Path(__file__).parent
 BUNDLES = CACHE / "providers-run"
-#: a table of 20 positions or more has them; more is the grid's affair
+#: lengths in any table of 20 positions or more; the grid tests others
 LENGTHS = (2, 17)
-#: of which the guard is tried at all optimisation levels
+#: models that the length guard is tested with at all optimisation levels
 GUARDED = ("encoder-absolute", "encoder-learned", "decoder-absolute")
 SECONDS = 240
 
 
 def main() -> None:
-    """Run it."""
+    """Verify the models that the command line names; exit code 1 if a guard fails."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("provider", choices=("webgpu", "openvino"))
     parser.add_argument("names", nargs="*", help="rows of the table; default: all")
     parser.add_argument("--part", default="0/1", help="this part of all rows: N/OF")
     parser.add_argument("--output", type=Path, default=RESULTS, help="the JSON; rows that are not run stay as they are")
     parser.add_argument("--keep", action="store_true", help="do not verify again what has a row already")
-    asked = parser.parse_args()
-    number, of = map(int, asked.part.split("/"))
+    arguments = parser.parse_args()
+    number, of = map(int, arguments.part.split("/"))
     known = {model.name: model for model in models()}
-    if unknown := set(asked.names) - set(known):
+    if unknown := set(arguments.names) - set(known):
         parser.error(f"no such row: {', '.join(sorted(unknown))}")
-    chosen = [known[name] for name in asked.names or known]
+    chosen = [known[name] for name in arguments.names or known]
     bad = 0
     for model in chosen[number::of]:
-        if asked.keep and model.name in _rows(asked.output).get(asked.provider, {}):
+        if arguments.keep and model.name in _rows(arguments.output).get(arguments.provider, {}):
             continue
-        row = verified(model, asked.provider)
-        _write(asked.output, asked.provider, model, row)
-        bad += bool(row.get("guard") and any(row["guard"].values()))
-        print(f"{asked.provider} {model.name}: {_said(row)}", flush=True)
+        result = verified(model, arguments.provider)
+        _write(arguments.output, arguments.provider, model, result)
+        bad += bool(result.get("guard") and any(result["guard"].values()))
+        print(f"{arguments.provider} {model.name}: {_said(result)}", flush=True)
     sys.exit(1 if bad else 0)
 
 
 def verified(model: Model, provider: str) -> dict[str, Any]:
-    """A row of the table."""
+    """The result for one model: an entry of providers.json."""
     try:
         bundle = converted(model, inline=provider == "openvino")
     except PosexportError as err:
@@ -66,26 +66,26 @@ def verified(model: Model, provider: str) -> dict[str, Any]:
     if done.returncode or not lines:
         said = done.stderr.strip().splitlines()
         return {"right": None, "why": f"the process ended with {done.returncode}: {said[-1] if said else ''}"[:300]}
-    row: dict[str, Any] = json.loads(lines[-1])
-    row["why"] = " ".join(row["why"].replace(str(bundle), "the model").split())[:600]
-    return row
+    result: dict[str, Any] = json.loads(lines[-1])
+    result["why"] = " ".join(result["why"].replace(str(bundle), "the model").split())[:600]
+    return result
 
 
 def converted(model: Model, *, inline: bool) -> Path:
-    """The bundle, portable; made once. ``inline``: for a runtime that knows no functions."""
+    """The portable bundle, converted once. ``inline``: for a runtime without functions."""
     into = BUNDLES / f"{model.name.replace(' ', '-')}{'-inline' if inline else ''}"
     if into.is_dir():
         return into
     options: dict[str, Any] = {"precision": model.precision, "inline": inline, "keep": True, "settings": model.settings}
     try:
         posexport.convert(model.source, into, lengths=LENGTHS, **options)
-    except PosexportError:  # of pictures, or with a shorter table
+    except PosexportError:  # a model of images, or with a shorter table
         posexport.convert(model.source, into, **options)
     return into
 
 
 def python(provider: str) -> str:
-    """Of the provider's environment."""
+    """The interpreter of the provider's environment."""
     return str(Path(os.environ.get("PROVIDERS_ENVS", CACHE / "providers")) / provider / "bin" / "python")
 
 
@@ -102,23 +102,23 @@ def _environment(provider: str) -> dict[str, str]:
 
 
 def _rows(results: Path) -> dict[str, dict[str, Any]]:
-    found: dict[str, dict[str, Any]] = json.loads(results.read_text()) if results.exists() else {}
-    return found
+    stored: dict[str, dict[str, Any]] = json.loads(results.read_text()) if results.exists() else {}
+    return stored
 
 
-def _write(results: Path, provider: str, model: Model, row: dict[str, Any]) -> None:
+def _write(results: Path, provider: str, model: Model, result: dict[str, Any]) -> None:
     rows = _rows(results)
-    of_provider = {**rows.get(provider, {}), model.name: {"family": model.family, **row}}
-    order = [each.name for each in models()]
+    of_provider = {**rows.get(provider, {}), model.name: {"family": model.family, **result}}
+    order = [known.name for known in models()]
     rows[provider] = {name: of_provider[name] for name in order if name in of_provider}
     results.write_text(json.dumps(rows, indent=1, ensure_ascii=False) + "\n")
 
 
-def _said(row: dict[str, Any]) -> str:
-    words = {True: "right", False: "WRONG", None: "did not run"}[row["right"]]
-    error = "" if row.get("error") is None else f", error {row['error']:.1e} of {row['tolerance']:.1e}"
-    strays = f", {len(row['strays'])} nodes elsewhere" if row.get("strays") else ""
-    return f"{words}{error}{strays}{'. ' + row['why'][:200] if row['why'] else ''}"
+def _said(result: dict[str, Any]) -> str:
+    words = {True: "right", False: "WRONG", None: "did not run"}[result["right"]]
+    error = "" if result.get("error") is None else f", error {result['error']:.1e} of {result['tolerance']:.1e}"
+    strays = f", {len(result['strays'])} nodes elsewhere" if result.get("strays") else ""
+    return f"{words}{error}{strays}{'. ' + result['why'][:200] if result['why'] else ''}"
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The tokenizer of a bundle: the source's, made so that its tokenizer.json alone gives the right ids."""
+"""The tokenizer of a bundle: a tokenizer.json that alone gives the ids of the checkpoint's tokenizer."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 
 def with_tokenizer_made(source: "Source", directory: Path) -> "tuple[Source, str | None]":
-    """``source`` with the tokenizer.json of its bundle, written into ``directory``, and what it was compared with.
+    """``source`` with the tokenizer.json of its bundle, and the manifest's ``tokenizer``: how its ids were checked.
 
-    Remarks say what was changed or not followed. None where the source has no tokenizer.
+    The file is written into ``directory``. Remarks name what was changed or not followed. None without a tokenizer.
     """
     if not any(spec.role == "tokens" for graph in source.graphs.values() for spec in graph.inputs):
         return source, None
@@ -44,7 +44,7 @@ def with_tokenizer_made(source: "Source", directory: Path) -> "tuple[Source, str
 
 
 def render(folder: Path, messages: Sequence[Mapping[str, Any]]) -> str | None:
-    """A conversation as a bundle with the files in ``folder`` renders it."""
+    """The chat template of ``folder`` applied by the runtime's code; None if the folder has no template."""
     files = {path.name: None for path in folder.iterdir()}
     try:
         return Chat(folder, cast(Manifest, SimpleNamespace(files=files))).render(messages)

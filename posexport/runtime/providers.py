@@ -1,8 +1,8 @@
-"""ONNX Runtime sessions on exactly the provider that was asked for.
+"""ONNX Runtime sessions on exactly the requested provider.
 
-Left alone, ONNX Runtime answers a request for CUDA with a session on the CPU and a remark on stderr. Here the session
-is on the provider or there is an error that names what is missing. Nodes that the provider has no kernel for still go
-to the CPU: `posexport.runtime.placement` finds those.
+By default, ONNX Runtime falls back from CUDA to the CPU with a warning on stderr. Here the session is on the provider,
+or an error names the missing library. Nodes without a kernel of the provider still run on the CPU:
+`posexport.runtime.placement` lists them.
 """
 
 import mmap
@@ -50,14 +50,14 @@ def make_session(
     weights: Path | None = None,
     provider_options: Mapping[str, Any] | None = None,
 ) -> "InferenceSession":
-    """A session for ``model`` (a path where weights lie beside it) on ``provider``, float32 computed as float32.
+    """An InferenceSession for ``model`` on ``provider``, float32 computed as float32.
 
-    ``threads``: of one operator (0: ONNX Runtime decides). ``level``: one of `LEVELS`. ``profile``: write a profile
-    whose name begins so.
-    ``spinning``: idle threads wait busily, which is faster alone and slower beside other work. ``denormals``: numbers
-    below 1.2e-38 are kept; where not, they are 0 in the session's threads (`posexport.runtime.denormals`: and in the
-    calling one while it runs). ``weights``: the folder of the files with the weights that a model given as bytes does
-    not hold. ``provider_options``: as `posexport.load` takes them.
+    ``threads``: of one operator (0: ONNX Runtime decides). ``level``: one of `LEVELS`. ``profile``: path
+    prefix of a profile to write.
+    ``spinning``: idle threads wait busily, which is faster alone and slower under other load. ``denormals``: keep
+    numbers below 1.2e-38; if false, they are 0 in the session's threads, and in the calling thread while it runs
+    (`posexport.runtime.denormals`). ``weights``: the folder of external data for a model in bytes; a path has them in
+    its folder. ``provider_options``: as `posexport.load` takes them.
 
     Raises PosexportError for an unknown provider, option or level, for a provider that does not load (naming the
     library), for a model that is no ONNX file or is newer than the installed ONNX Runtime.
@@ -66,17 +66,17 @@ def make_session(
     import onnxruntime
 
     record = provider_named(provider)
-    told = {**record.told(provider_options), **record.pool(threads)}
+    ort_options = {**record.told(provider_options), **record.pool(threads)}
     if isinstance(model, Path) and not model.is_file():
         raise PosexportError(f"{model} does not exist or is not a file; give an ONNX model")
     options = _session_options(threads, level, profile, spinning)
     for name, value in numeric_options(model, provider=provider, denormals=denormals).items():
         options.add_session_config_entry(name, value)
     if not record.takes_defaults:
-        model, weights = _asking_for_all(model, weights)
+        model, weights = _with_required_inputs(model, weights)
     if weights is not None:
         options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(weights))
-    by_name = _asked_for(record, told, options)
+    by_name = _provider_arguments(record, ort_options, options)
     record.prepare()
     if _quiet:
         _silence(record)
@@ -106,7 +106,7 @@ def bundle_session(
     weights: Path | None = None,
     provider_options: Mapping[str, Any] | None = None,
 ) -> "InferenceSession":
-    """`make_session` as bundles are opened, in use and in their proof alike; only ``spinning`` differs between them."""
+    """`make_session` with the options of bundles, shared by inference and proof; only ``spinning`` differs."""
     return make_session(
         model,
         provider=provider,
@@ -123,59 +123,60 @@ def bundle_session(
 def numeric_options(
     model: Path | bytes, *, provider: str = DEFAULT_PROVIDER, denormals: bool = False
 ) -> dict[str, str]:
-    """The session options that change what ``model`` answers, by ONNX Runtime's names, as `make_session` sets them.
+    """The session options that change the outputs of ``model``, by ONNX Runtime's names, as `make_session` sets them.
 
-    With the default of ``denormals`` those of bundles, which their manifests record.
+    With the default of ``denormals`` these are the options of bundles, which manifests record.
     """
     options = {}
     held = _bytes_of(model)
     multiplies_integers = held.find(b"MatMulInteger") >= 0 or held.find(b"block_size") < 0
     if saturates() and multiplies_integers:
-        # int8 weights become uint8, which is slower and right; not elsewhere, as ONNX Runtime 1.31 then opens no model
-        # that reads an int8 weight twice, and runs none whose int8 weights are in blocks
+        # int8 weights become uint8, which is slower and right. Not for all models: with it ONNX Runtime 1.31 opens no
+        # model that reads an int8 weight twice, and runs no model with blocked int8 weights
         options["session.x64quantprecision"] = "1"
     if held.find(b"DequantizeLinear") >= 0 and held.find(b"block_size") >= 0:
-        # ONNX Runtime makes MatMulNBits of it with the level that its default is today: chosen, not left to it
+        # ONNX Runtime makes MatMulNBits of it with its default level, which may change between versions: set explicitly
         options["session.qdq_matmulnbits_accuracy_level"] = str(provider_named(provider).accuracy_level)
     if not denormals and thread_state.supported():
         options["session.set_denormal_as_zero"] = "1"
     return options
 
 
-def _asked_for(record: Provider, told: dict[str, str], options: "SessionOptions") -> dict[str, Any]:
-    """Arguments of a session on that provider; of a plug-in's there are none, its devices go into ``options``."""
+def _provider_arguments(record: Provider, ort_options: dict[str, str], options: "SessionOptions") -> dict[str, Any]:
+    """Arguments of InferenceSession that select the provider; a plug-in's devices are set in ``options`` instead."""
     import onnxruntime
 
     if is_plugin(record):
-        options.add_provider_for_devices(devices(record), told)
+        options.add_provider_for_devices(devices(record), ort_options)
         return {}
     if record.ort_name in onnxruntime.get_available_providers():
-        return {"providers": [(record.ort_name, told)], "enable_fallback": 0}
+        return {"providers": [(record.ort_name, ort_options)], "enable_fallback": 0}
     raise PosexportError(
         f"{record.ort_name} was asked for, but the installed onnxruntime {onnxruntime.__version__} is built without "
         f"it; {runtime_conflict() or record.install}"
     )
 
 
-def _asking_for_all(model: Path | bytes, weights: Path | None) -> tuple[Path | bytes, Path | None]:
-    """``model`` without values for inputs that may be left out, and the folder of its weights; itself if it has none.
+def _with_required_inputs(model: Path | bytes, weights: Path | None) -> tuple[Path | bytes, Path | None]:
+    """``model`` with its optional inputs made required, and the folder of its weights.
 
-    A provider that compiles the whole graph takes such a value for a constant, whatever is given.
+    An initializer with the name of an input is the input's default. A provider that compiles the whole graph folds the
+    default as a constant and ignores the feed.
     """
     import onnx
 
     proto = onnx.load_from_string(model) if isinstance(model, bytes) else onnx.load(model, load_external_data=False)
     inputs = {value.name for value in proto.graph.input}
-    kept = [tensor for tensor in proto.graph.initializer if tensor.name not in inputs]
-    if len(kept) == len(proto.graph.initializer):
+    constants = [tensor for tensor in proto.graph.initializer if tensor.name not in inputs]
+    if len(constants) == len(proto.graph.initializer):
         return model, weights
     del proto.graph.initializer[:]
-    proto.graph.initializer.extend(kept)
+    proto.graph.initializer.extend(constants)
     return proto.SerializeToString(), model.parent if isinstance(model, Path) else weights
 
 
 def check_loads(provider: str) -> None:
-    """Raise PosexportError, as `make_session` does, if a session on ``provider`` is not to be had."""
+    """Raise the PosexportError of `make_session` if sessions on ``provider`` cannot be created."""
     import onnx.parser
 
     tiny = onnx.parser.parse_model(
@@ -210,9 +211,9 @@ def _session_options(threads: int, level: str, profile: Path | None, spinning: b
 
 
 def _bytes_of(model: Path | bytes) -> bytes | mmap.mmap:
-    """A model as it is stored, in which names of operators and attributes are found as they are.
+    """The serialized model, to search for names of operators and attributes without onnx.
 
-    A machine that runs bundles need not have onnx.
+    onnx is not required for inference.
     """
     if isinstance(model, bytes) or not model.stat().st_size:
         return b"" if isinstance(model, Path) else model
@@ -220,14 +221,14 @@ def _bytes_of(model: Path | bytes) -> bytes | mmap.mmap:
         return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 
 
-#: whether ONNX Runtime may be silenced for the whole process: the command line's to say
+#: whether ONNX Runtime is silenced for the whole process, by the command line
 _quiet = False
 
 
 def quiet() -> None:
-    """For a process that is posexport's own: no telemetry, and no log of errors.
+    """Disable telemetry and the error log of ONNX Runtime for this process; the command line calls it.
 
-    ONNX Runtime tells on stderr, over several lines, what a PosexportError says in one.
+    ONNX Runtime logs on stderr, over several lines, what a PosexportError says in one.
     """
     global _quiet
     _quiet = True
@@ -242,20 +243,20 @@ def _silence(provider: Provider) -> None:
 
 
 def _explained(err: Exception, model: Path | bytes, provider: Provider) -> PosexportError:
-    """What ONNX Runtime raised when it opened ``model``, as a sentence; its own words where they are not known here."""
+    """The error of opening ``model`` as one sentence; an unknown error keeps the text of ONNX Runtime."""
     import onnxruntime
 
     text = str(err)
     thing = "the model" if isinstance(model, bytes) else str(model)
     upgrade = f"the installed onnxruntime {onnxruntime.__version__}"
-    if found := re.search(r"Unsupported model IR version: (\d+), max supported IR version: (\d+)", text):
+    if match := re.search(r"Unsupported model IR version: (\d+), max supported IR version: (\d+)", text):
         return PosexportError(
-            f"{thing} has IR version {found[1]}, {upgrade} reads up to {found[2]}: upgrade onnxruntime"
+            f"{thing} has IR version {match[1]}, {upgrade} reads up to {match[2]}: upgrade onnxruntime"
         )
-    if found := re.search(r"Opset (\d+) is under development.*support for domain (\S+) is till opset (\d+)", text):
+    if match := re.search(r"Opset (\d+) is under development.*support for domain (\S+) is till opset (\d+)", text):
         return PosexportError(
-            f"{thing} has opset {found[1]} of {found[2]}, {upgrade} runs up to {found[3]}: upgrade onnxruntime or "
-            f"convert again with --opset {found[3]}"
+            f"{thing} has opset {match[1]} of {match[2]}, {upgrade} runs up to {match[3]}: upgrade onnxruntime or "
+            f"convert again with --opset {match[3]}"
         )
     if "INVALID_PROTOBUF" in text or "No graph was found in the protobuf" in text:
         return PosexportError(f"{thing} is not an ONNX model, or was cut: convert it again")

@@ -33,7 +33,7 @@ class _Config(msgspec.Struct):
     padding_side: str = "right"
     truncation_side: str = "right"
     pad_token: str | _AddedToken | None = None
-    #: of these only the texts are read, and what is none is left out
+    #: special tokens, of any type in the file: other values than a token are ignored
     bos_token: Any = None
     eos_token: Any = None
     unk_token: Any = None
@@ -48,7 +48,7 @@ class _Config(msgspec.Struct):
 
     @property
     def special_tokens(self) -> set[str]:
-        """What transformers' tokenizer lists as ``all_special_tokens``."""
+        """The contents of ``all_special_tokens`` of transformers' tokenizer."""
         pad = self.pad_token.content if isinstance(self.pad_token, _AddedToken) else self.pad_token
         named = [pad, self.bos_token, self.eos_token, self.unk_token, self.sep_token, self.cls_token, self.mask_token]
         for extra in (self.additional_special_tokens, self.extra_special_tokens):
@@ -58,9 +58,9 @@ class _Config(msgspec.Struct):
 
     @property
     def gives_types(self) -> bool:
-        """Whether transformers' tokenizer tells the second text of a pair from the first by token types.
+        """Whether transformers' tokenizer returns ``token_type_ids``, 1 for the second text of a pair.
 
-        The class that has no model's name gives none since version 5, unless the file lists them.
+        ``TokenizersBackend``, the generic class of transformers 5, does so only where ``model_input_names`` lists them.
         """
         if self.model_input_names is not None:
             return "token_type_ids" in self.model_input_names
@@ -68,18 +68,18 @@ class _Config(msgspec.Struct):
 
 
 class Joined:
-    """Rows one behind the other, as one row."""
+    """Concatenated encodings, with the attributes that `Texts.padded` reads."""
 
     def __init__(self, rows: Sequence[Any]) -> None:
-        self.ids = [number for row in rows for number in row.ids]
-        self.type_ids = [number for row in rows for number in row.type_ids]
+        self.ids = [number for encoding in rows for number in encoding.ids]
+        self.type_ids = [number for encoding in rows for number in encoding.type_ids]
         self.attention_mask = [1] * len(self.ids)
 
 
 class Texts:
-    """The tokenizer of a bundle, set up as its files say, apart from padding and truncation, which are done here.
+    """The tokenizer of a bundle, with padding and truncation by the manifest instead of by ``tokenizer.json``.
 
-    Many a ``tokenizer.json`` was saved with truncation to 128 tokens switched on; that would cut texts in silence.
+    Many ``tokenizer.json`` files were saved with truncation to 128 tokens, which would shorten texts silently.
     """
 
     def __init__(self, directory: Path, manifest: Manifest) -> None:
@@ -107,31 +107,31 @@ class Texts:
             self._cut = self._cut_at(min(ends))
 
     def fresh(self) -> "Tokenizer":
-        """Another tokenizer of the same rules, without padding and truncation, for a caller who changes it."""
+        """A copy of the tokenizer without padding and truncation, which the caller may change."""
         tokenizer = self._prepared(self._read())
         tokenizer.no_padding()
         tokenizer.no_truncation()
         return tokenizer
 
     def _cut_at(self, limit: int) -> "Tokenizer":
-        """The tokenizer, cutting texts to ``limit`` tokens."""
+        """A copy of the tokenizer that truncates to ``limit`` tokens."""
         tokenizer = self._prepared(self._read())
         tokenizer.no_padding()
         tokenizer.enable_truncation(limit, direction=self.truncation_side)
         return tokenizer
 
     def _prepared(self, tokenizer: "Tokenizer") -> "Tokenizer":
-        """The tokenizer, with what no field of its file says; in older bundles, lowering texts where rules do."""
+        """The tokenizer with settings that tokenizer.json has no field for; in older bundles also ``lower_case``."""
         from tokenizers.normalizers import Lowercase, Sequence
 
         tokenizer.encode_special_tokens = bool(self._config.split_special_tokens)
         if self._manifest.tokenizer is not None:
-            return tokenizer  # its file was made with what other files say
-        own = tokenizer.normalizer
-        each: Any = own if isinstance(own, Sequence) else [own]
-        lowers = any(isinstance(one, Lowercase) for one in each)
+            return tokenizer  # conversion wrote the settings of other files into tokenizer.json
+        normalizer = tokenizer.normalizer
+        steps: Any = normalizer if isinstance(normalizer, Sequence) else [normalizer]
+        lowers = any(isinstance(step, Lowercase) for step in steps)
         if self._rules.lower_case and not lowers:
-            tokenizer.normalizer = Sequence([Lowercase(), *([] if own is None else [own])])
+            tokenizer.normalizer = Sequence([Lowercase(), *([] if normalizer is None else [normalizer])])
         return tokenizer
 
     def tokenize(self, texts: Sequence[str], *, truncate: bool) -> dict[str, NDArray[np.int64]]:
@@ -142,24 +142,24 @@ class Texts:
         return self.padded(self.rows(texts, truncate=truncate))
 
     def rows(self, texts: Sequence[str], *, truncate: bool) -> list[Any]:
-        """What the library makes of each text, not padded; errors as of `tokenize`."""
+        """The encoding of each text, not padded. Raises the errors of `tokenize`."""
         check_texts(texts, "text")
         rows = (self._cut if truncate else self._whole).encode_batch(list(texts))
         limit = self._manifest.limits.max_length
-        for number, row in enumerate(rows):
-            if not row.ids:
+        for number, encoding in enumerate(rows):
+            if not encoding.ids:
                 raise PosexportError(f"text {number} ({texts[number]!r}) has no tokens; leave it out")
-            if limit is not None and len(row.ids) > limit:
+            if limit is not None and len(encoding.ids) > limit:
                 raise PosexportError(
-                    f"text {number} has {len(row.ids)} tokens, {limit_sentence(self._manifest.limits)}; shorten it "
-                    f"or give truncate=True (posexport run: --truncate) to use its first {limit} tokens"
+                    f"text {number} has {len(encoding.ids)} tokens, {limit_sentence(self._manifest.limits)}; shorten "
+                    f"it or give truncate=True (posexport run: --truncate) to use its first {limit} tokens"
                 )
         return self.checked(rows)
 
     def cut_rows(self, texts: Sequence[str], length: int | None, *, leaving: int) -> list[Any]:
-        """What the library makes of each text, cut so that ``leaving`` more tokens have room in ``length``.
+        """The encoding of each text, truncated to ``length`` minus ``leaving`` tokens.
 
-        None: as long as other texts may be.
+        ``length`` None: the limit of the text rules. The model's limit always applies.
         """
         stated = (self._rules.max_length if length is None else length, self._manifest.limits.max_length)
         ends = [end for end in stated if end is not None]
@@ -169,29 +169,31 @@ class Texts:
         return self.checked(tokenizer.encode_batch(list(texts)))
 
     def checked(self, rows: Sequence[Any]) -> list[Any]:
-        """``rows``; PosexportError for an id that the model's embedding does not have."""
+        """Returns ``rows``; PosexportError for an id without a encoding in the model's embedding."""
         return checked(rows, self._rows, self._whole)
 
     def token_id(self, token: str) -> int | None:
-        """The id of a token as the vocabulary spells it."""
+        """The id of a token of the vocabulary; None for another string."""
         number: int | None = self._whole.token_to_id(token)
         return number
 
     def prompt_length(self, prompt: str) -> int:
-        """How many tokens of a text that begins with ``prompt`` are the prompt's, special tokens before it included.
+        """The number of tokens of ``prompt`` at the start of a text, leading special tokens included.
 
-        Those of the prompt alone, cut as texts are, without a special token at its end.
+        Counted by tokenizing the prompt alone, truncated like texts, without a special token at its end.
         """
-        row = self._cut.encode(prompt)
-        ends = bool(row.ids) and (row.special_tokens_mask[-1] or row.tokens[-1] in self._config.special_tokens)
-        return len(row.ids) - int(ends)
+        encoding = self._cut.encode(prompt)
+        ends = bool(encoding.ids) and (
+            encoding.special_tokens_mask[-1] or encoding.tokens[-1] in self._config.special_tokens
+        )
+        return len(encoding.ids) - int(ends)
 
     def start(self, length: int, count: int) -> int:
-        """Where the ``count`` tokens of a row padded to ``length`` begin."""
+        """The index of the first of ``count`` tokens after padding to ``length``."""
         return length - count if self.padding_side == "left" else 0
 
     def pairs(self, pairs: Sequence[tuple[str, str]], instruction: str | None) -> list[Any]:
-        """What the library makes of each pair, cut where the rules or the model end; not padded."""
+        """The encoding of each pair, truncated to the limit of the rules or of the model; not padded."""
         rules = self._pair_rules
         for column in zip(*pairs, strict=True):
             check_texts(column, "text")
@@ -204,40 +206,40 @@ class Texts:
         if limit is not None and limit <= taken:
             raise PosexportError(f"the template alone has {taken} tokens, and pairs are cut at {limit}; convert again")
         rows = self.checked(self._whole.encode_batch(filled))
-        for row in rows:
+        for encoding in rows:
             if limit is not None:
-                row.truncate(limit - taken, direction=self.truncation_side)
-        return [Joined((ends[0], row, ends[1])) for row in rows]
+                encoding.truncate(limit - taken, direction=self.truncation_side)
+        return [Joined((ends[0], encoding, ends[1])) for encoding in rows]
 
     def prompts(self, texts: Sequence[str]) -> list[list[int]]:
-        """The ids of texts to continue, special tokens as the tokenizer sets them, neither cut nor padded.
+        """Prompt ids for generation, with the tokenizer's special tokens, neither truncated nor padded.
 
         Raises PosexportError for an empty text, or one without tokens.
         """
         check_texts(texts, "prompt")
         rows = []
-        for number, (text, row) in enumerate(
+        for number, (text, encoding) in enumerate(
             zip(texts, self.checked(self._whole.encode_batch(list(texts))), strict=True)
         ):
-            if not text or not row.ids:
+            if not text or not encoding.ids:
                 raise PosexportError(f"prompt {number} ({text!r}) has no tokens; give a text to continue")
-            rows.append(list(row.ids))
+            rows.append(list(encoding.ids))
         return rows
 
     def pieces(self, text: str) -> list[int]:
-        """The ids of a text as it stands, without the special tokens that begin and end texts."""
+        """The ids of a text without the special tokens around it."""
         return list(self.checked([self._whole.encode(text, add_special_tokens=False)])[0].ids)
 
     def cut_pieces(self, texts: Sequence[str], length: int | None) -> list[list[int]]:
-        """The ids of `pieces` for each text, cut to ``length`` tokens at the tokenizer's side."""
+        """The ids of `pieces` for each text, truncated to ``length`` tokens on the tokenizer's side."""
         rows = self._whole.encode_batch(list(texts), add_special_tokens=False)
-        for row in rows:
+        for encoding in rows:
             if length is not None:
-                row.truncate(length, direction=self.truncation_side)
-        return [list(row.ids) for row in rows]
+                encoding.truncate(length, direction=self.truncation_side)
+        return [list(encoding.ids) for encoding in rows]
 
     def special(self, text: str) -> int | None:
-        """The id of a special token, which no decoded text shows; None where ``text`` is none."""
+        """The id of a special token, which `decode` skips; None if ``text`` is not one."""
         added = self._whole.get_added_tokens_decoder()
         return next((int(number) for number, token in added.items() if token.special and token.content == text), None)
 
@@ -247,8 +249,8 @@ class Texts:
         return text
 
     def padded(self, rows: Sequence[Any]) -> dict[str, NDArray[np.int64]]:
-        """One batch of `rows`, padded to the longest."""
-        length = max(max(len(row.ids) for row in rows), self._manifest.limits.min_length)
+        """One batch of the encodings of `rows`, padded to the longest."""
+        length = max(max(len(encoding.ids) for encoding in rows), self._manifest.limits.min_length)
         tokens = next((spec for spec in self._manifest.inputs if spec.role == "tokens"), None)
         if tokens is None:
             raise PosexportError("this bundle takes no token ids, so it cannot take texts; give arrays")
@@ -261,25 +263,25 @@ class Texts:
             field, filler = columns[spec.role]
             untyped = spec.role == "types" and not self._config.gives_types
             array = arrays[spec.name] = np.full((len(rows), length), filler, dtype=np.int64)
-            for out, row in zip(array, rows, strict=True):
-                count = len(row.ids)
+            for out, encoding in zip(array, rows, strict=True):
+                count = len(encoding.ids)
                 start = self.start(length, count)
-                out[start : start + count] = 0 if untyped else getattr(row, field)
+                out[start : start + count] = 0 if untyped else getattr(encoding, field)
         masked = any(spec.role == "mask" and spec.name in arrays for spec in self._manifest.inputs)
-        if not masked and any(len(row.ids) < length for row in rows):
+        if not masked and any(len(encoding.ids) < length for encoding in rows):
             raise PosexportError(
                 "this bundle takes no mask, so texts of different lengths cannot share a batch; run each"
             )
         return arrays
 
     def _find_sides(self) -> tuple[str, str]:
-        """Of padding and of truncation: tokenizer.json's where it was made for the bundle from all files."""
+        """The sides of padding and truncation: those of tokenizer.json if conversion rewrote it, else of its config."""
         sides = (self._config.padding_side, self._config.truncation_side)
         if self._manifest.tokenizer is None:
             return sides
-        made = (self._whole.padding, self._whole.truncation)
+        saved = (self._whole.padding, self._whole.truncation)
         padding, truncation = (
-            side if fields is None else str(fields["direction"]) for side, fields in zip(sides, made, strict=True)
+            side if fields is None else str(fields["direction"]) for side, fields in zip(sides, saved, strict=True)
         )
         return padding, truncation
 
@@ -297,7 +299,7 @@ class Texts:
 
 
 def check_texts(texts: Sequence[str], what: str) -> None:
-    """PosexportError for what is no list of Unicode strings."""
+    """Raise PosexportError unless ``texts`` is a list of Unicode strings."""
     if isinstance(texts, str) or not all(isinstance(text, str) for text in texts):
         raise PosexportError(f"{what}s must be a list of strings, got {type(texts).__name__}; give [{what}]")
     if not texts:
@@ -323,7 +325,7 @@ def _config(directory: Path, manifest: Manifest) -> _Config:
 
 
 def tokenizer_of(path: Path) -> "Tokenizer":
-    """The tokenizer in a file, as it was saved; PosexportError where there is none."""
+    """The tokenizer of a file, as saved; PosexportError for another file."""
     return _tokenizer(path.parent, path.read_bytes())
 
 

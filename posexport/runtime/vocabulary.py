@@ -1,4 +1,4 @@
-"""Ids that the model's embedding does not have: one sentence, in place of an error of ONNX Runtime."""
+"""The check that token ids are rows of the model's embedding, ahead of ONNX Runtime's error about an index."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -14,7 +14,7 @@ Row = TypeVar("Row", bound=Any)
 
 
 def rows_of(manifest: Manifest, tokenizer: "Tokenizer") -> int | None:
-    """The rows of the embedding where the tokenizer has ids beyond them, else None."""
+    """The number of rows of the embedding if the tokenizer has ids beyond them, else None: no check is needed."""
     rows = next((spec.size for spec in manifest.inputs if spec.role == "tokens"), None)
     if rows is None:
         return None
@@ -23,7 +23,7 @@ def rows_of(manifest: Manifest, tokenizer: "Tokenizer") -> int | None:
 
 
 def checked(encoded: Sequence[Row], rows: int | None, tokenizer: "Tokenizer") -> list[Row]:
-    """``encoded``; PosexportError for an id beyond ``rows``, None: there is none."""
+    """Returns ``encoded``; PosexportError for an id of ``rows`` or more. ``rows`` None: not checked."""
     if rows is not None:
         for encoding in encoded:
             odd = next((number for number in encoding.ids if number >= rows), None)

@@ -63,14 +63,14 @@ def has_kernel(provider: str, operator: str, domain: str, opset: int, dtype: DTy
     By the table of the installed ONNX Runtime, or of the version before it that has one for the provider. False for a
     provider that no table has.
     """
-    return any(dtype.ort in row.dtypes for row in rows(provider, operator, domain, opset))
+    return any(dtype.ort in kernel.dtypes for kernel in rows(provider, operator, domain, opset))
 
 
 def rows(provider: str, operator: str, domain: str, opset: int) -> list[Kernels]:
     """The kernels of ``provider`` for ``operator`` of ``domain`` at ``opset``, in any type."""
     of_operator = _by_operator(table_of(provider)).get((provider, domain, operator), [])
     version = _since(operator, domain, opset)
-    return [row for row in of_operator if row.computes(version)]
+    return [kernel for kernel in of_operator if kernel.computes(version)]
 
 
 def _since(operator: str, domain: str, opset: int) -> int:
@@ -123,14 +123,14 @@ def load_table(version: str) -> KernelTable:
 
 @cache
 def _by_operator(version: str) -> dict[tuple[str, str, str], list[Kernels]]:
-    """The rows of a table by provider, domain and operator."""
-    rows = defaultdict(list)
+    """The kernels of a table by provider, domain and operator."""
+    kernels = defaultdict(list)
     for provider, table in load_table(version).providers.items():
-        for row in table.kernels:
-            rows[provider, row.domain, row.operator].append(row)
-    return dict(rows)
+        for kernel in table.kernels:
+            kernels[provider, kernel.domain, kernel.operator].append(kernel)
+    return dict(kernels)
 
 
 def _number(version: str) -> tuple[int, ...]:
-    """``1.31.1`` and ``1.32.0.dev2026`` as what can be compared."""
-    return tuple(int(part) for part in version.split(".")[:3])
+    """``1.31.1`` and ``1.32.0.dev2026`` as comparable tuples."""
+    return tuple(int(number) for number in version.split(".")[:3])

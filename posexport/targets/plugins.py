@@ -1,4 +1,4 @@
-"""Execution providers that come as plug-ins of plain ONNX Runtime: packages that bring one library each."""
+"""Plug-in execution providers: wheels with one library each, which ONNX Runtime registers at run time."""
 
 import importlib
 from collections.abc import Callable
@@ -12,9 +12,9 @@ if TYPE_CHECKING:
 
     from posexport.targets.providers import Provider
 
-#: the first ONNX Runtime whose sessions take such providers by device
+#: the first ONNX Runtime with SessionOptions.add_provider_for_devices
 _SINCE = "1.24"
-#: what `devices` raises with where the provider finds nothing to compute on
+#: the error passed to `Provider.load_failure` if the provider lists no device
 _NO_DEVICE = "no device"
 #: by module: a library is registered once in a process
 _registered: set[str] = set()
@@ -26,9 +26,9 @@ def is_plugin(provider: "Provider") -> bool:
 
 
 def devices(provider: "Provider") -> "list[OrtEpDevice]":
-    """What the provider of an installed plug-in can compute on, the best first; never empty.
+    """The first device of an installed plug-in, as a list for ``add_provider_for_devices``.
 
-    Raises PosexportError where there is nothing, or the installed ONNX Runtime takes no plug-ins.
+    Raises PosexportError if the provider has no device here, or the installed ONNX Runtime takes no plug-ins.
     """
     import onnxruntime
 
@@ -41,18 +41,18 @@ def devices(provider: "Provider") -> "list[OrtEpDevice]":
         module: Any = importlib.import_module(provider.plugin)
         try:
             onnxruntime.register_execution_provider_library(provider.ort_name, module.get_library_path())
-        except Exception as err:  # onnxruntime's exceptions share no base class of their own
+        except Exception as err:  # onnxruntime's exceptions share no base class but Exception
             raise PosexportError(f"{provider.ort_name} was asked for and did not load: {err}") from err
         _registered.add(provider.plugin)
-    found = [device for device in onnxruntime.get_ep_devices() if device.ep_name == provider.ort_name]
-    if not found:
+    available = [device for device in onnxruntime.get_ep_devices() if device.ep_name == provider.ort_name]
+    if not available:
         reason = provider.load_failure(_NO_DEVICE) or "it finds nothing to compute on"
         raise PosexportError(f"{provider.ort_name} was asked for and did not load: {reason}")
-    return found[:1]
+    return available[:1]
 
 
 def no_device(needed: str) -> Callable[[str], str | None]:
-    """The ``load_failure`` of a plug-in's record: what it needs, where it finds no device."""
+    """The ``load_failure`` of a plug-in provider without a device: names the hardware it needs."""
 
     def reason(error: str) -> str | None:
         return f"it finds no device here; it needs {needed}" if error == _NO_DEVICE else None

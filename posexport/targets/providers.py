@@ -1,4 +1,4 @@
-"""ONNX Runtime's execution providers, a record each: what graphs and sessions for a provider depend on."""
+"""ONNX Runtime's execution providers, one record each: what graphs and sessions for a provider depend on."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,7 +9,7 @@ from posexport.targets import cuda, plugins
 from posexport.targets.dtypes import DType
 from posexport.targets.provider_options import CUDA_OPTIONS, ProviderOption, ort_options
 
-#: of ONNX, by which `Provider.computes` asks: MatMul has had one version since
+#: the opset at which `Provider.computes` looks up MatMul, unchanged since
 _OPSET = 13
 #: the device of the host's memory, as ONNX Runtime calls it
 HOST = "cpu"
@@ -23,26 +23,26 @@ class Provider:
         name: what ``--target`` and ``--provider`` accept.
         label: what sentences call it.
         ort_name: ONNX Runtime's name for it.
-        package: the wheel that is built with it, or of a plug-in that wheel.
-        extra: of posexport, which installs it.
-        plugin: the module of a wheel that brings it to plain ONNX Runtime; empty where there is none.
+        package: the wheel of ONNX Runtime with this provider, or of the plug-in.
+        extra: the extra of posexport that installs it.
+        plugin: the module of the plug-in wheel; empty for a provider compiled into ONNX Runtime.
         is_target: graphs can be converted for it; else it runs portable ones.
-        options: of every session on it.
-        choices: what users may choose of a session, by name.
+        options: ONNX Runtime's options of every session on it.
+        choices: the options that users may set, by name.
         device: where its nodes keep their outputs, as ONNX Runtime calls it (`HOST`: the host's memory).
         built_in: every build of ONNX Runtime has it, and it always loads.
         types: names of the element types that it computes in, where no kernel table says so.
-        widened: names of element types whose nodes it computes in float32, with casts before and after them.
+        widened: names of element types that it computes in float32, with casts before and after each node.
         preferred: by family of lowerings (`posexport.lowering.plan`), their names in order of preference; a family
-            that is not named keeps its own order.
+            that is not named keeps its default order.
         unprofitable: graph passes that apply and are left out for it -> why.
-        accuracy_level: of MatMulNBits, and of those that sessions make of DequantizeLinear and MatMul; 4: activations
-            become int8 in its kernels, 0: they stay as they are.
-        integers_on_host: its kernels are of real numbers; nodes that give integers or truth values run on the host.
-        takes_defaults: inputs may be left out that the graph has a value for; else all are asked for.
-        threads_option: ONNX Runtime's option that takes the number of threads, where it has a pool of its own.
-        bias_multiples: name of an element type -> of what queries and keys must be a multiple, so that attention with a
-            bias is fused.
+        accuracy_level: of MatMulNBits, written or fused by the session from DequantizeLinear and MatMul; 4: activations
+            are rounded to int8, 0: they are not.
+        integers_on_host: it has kernels for floating-point types; nodes with integer or bool outputs run on the host.
+        takes_defaults: it honours the defaults of optional inputs; if false, sessions require every input.
+        threads_option: the provider option for the number of threads, if it has a separate thread pool.
+        bias_multiples: name of an element type -> the multiple that the numbers of queries and keys must be for fused
+            attention with a bias.
         prepare: called before a session is made.
         load_failure: what ONNX Runtime raised -> why the provider does not load and what to do, where that is known.
     """
@@ -70,22 +70,22 @@ class Provider:
     prepare: Callable[[], None] = lambda: None
     load_failure: Callable[[str], str | None] = lambda _: None
 
-    def told(self, given: Mapping[str, Any] | None) -> dict[str, str]:
-        """ONNX Runtime's options of a session for which users chose ``given``; PosexportError for a bad choice."""
-        return {**self.options, **ort_options(self.label, self.choices, given)}
+    def told(self, options: Mapping[str, Any] | None) -> dict[str, str]:
+        """ONNX Runtime's provider options with those of the user, ``options``; PosexportError for an invalid one."""
+        return {**self.options, **ort_options(self.label, self.choices, options)}
 
     def pool(self, threads: int) -> dict[str, str]:
-        """ONNX Runtime's options for so many threads, where the provider has a pool of its own; 0: it decides."""
+        """Provider options for ``threads`` threads, if the provider has a separate pool; 0: the provider decides."""
         return {self.threads_option: str(threads)} if self.threads_option and threads else {}
 
     @property
     def install(self) -> str:
-        """What to do where it is not installed."""
+        """The command or step that installs it."""
         return f"pip install 'posexport[{self.extra}]'" if self.extra else f"install {self.package} in its place"
 
     @property
     def waits_to_branch(self) -> bool:
-        """The host waits for the device before it takes a branch of an ``If`` whose condition was computed there."""
+        """The host synchronizes with the device before an ``If`` with a condition computed on the device."""
         return self.device != HOST
 
     def computes(self, dtype: DType) -> bool:
@@ -110,7 +110,7 @@ PROVIDERS: dict[str, Provider] = {}
 
 
 def register(provider: Provider) -> Provider:
-    """Make a provider known by its name; ValueError where the name is taken."""
+    """Add a provider to `PROVIDERS`; ValueError for a name that is in use."""
     if provider.name in (*PROVIDERS, "portable"):
         raise ValueError(f"there is a provider or target {provider.name} already")
     PROVIDERS[provider.name] = provider
@@ -191,12 +191,12 @@ OPENVINO = register(
         ),
     )
 )
-#: the provider where nobody asks for one
+#: the provider if the user names none
 DEFAULT_PROVIDER = CPU.name
 
 
 def targets() -> dict[str, Provider]:
-    """Those that graphs can be converted for, by name."""
+    """The providers that graphs can be converted for, by name."""
     return {name: provider for name, provider in PROVIDERS.items() if provider.is_target}
 
 

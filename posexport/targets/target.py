@@ -1,4 +1,4 @@
-"""What a graph is made for: a provider or any runtime, an element type, an opset."""
+"""The target of a graph: a provider or any runtime, an element type, an opset."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
@@ -7,18 +7,18 @@ from posexport.errors import PosexportError
 from posexport.targets.dtypes import MODEL_DTYPE, DType
 from posexport.targets.providers import Provider, targets
 
-#: the domain of ONNX Runtime's own operators
+#: the domain of ONNX Runtime's contrib operators
 MICROSOFT = "com.microsoft"
 #: the version of that domain: there is one
 MICROSOFT_OPSET = 1
 #: the first opset with Attention, RotaryEmbedding and RMSNormalization
 ATTENTION_OPSET = 23
-#: the last whose Attention is one kernel of ONNX Runtime 1.32's CPU provider: it takes that of opset 25 apart, into 71
-#: nodes or more
+#: the last opset with an Attention kernel in ONNX Runtime 1.32's CPU provider: of opset 25 it decomposes Attention into
+#: 71 nodes or more
 LAST_ATTENTION_OPSET = 24
-#: the first with an Attention that takes how many keys count, and with TensorScatter, which writes to a static cache
+#: the first opset with nonpad_kv_seqlen of Attention, and with TensorScatter, which writes to a static cache
 KEPT_KEYS_OPSET = 24
-#: the first opset whose DequantizeLinear and QuantizeLinear know blocks and 4 bits
+#: the first opset with blocked and 4-bit DequantizeLinear and QuantizeLinear
 BLOCKED_OPSET = 21
 #: the target of graphs of standard operators, for any runtime
 PORTABLE = "portable"
@@ -32,17 +32,17 @@ else:
 
 @dataclass(frozen=True)
 class Target:
-    """What lowerings and graph passes decide by.
+    """The facts that lowerings and graph passes decide by.
 
     Attributes:
         name: ``portable``, for any runtime of standard ONNX operators, or a provider of ONNX Runtime.
-        flat: the graph is for runtimes that know neither functions nor Scan, such as OpenVINO.
-        steps: most calls are decode steps, one new token behind a cache.
+        flat: the graph is for runtimes without functions and Scan (OpenVINO).
+        steps: most calls are decode steps, one new token per call with a KV cache.
         longest, shortest: the most (None: any number) and the fewest queries of a row, so that no branch is written for
             other numbers.
         most_scores: the most elements of the scores [B, H, T, S] of one attention; None: any number.
         dtype: of the floating-point weights and activations.
-        clients_have: ONNX Runtime's own operators that every client of the layout has, whatever the target.
+        clients_have: contrib operators that every client of the layout has, for any target.
         keep_float: glob patterns of weights that are not quantised: they are not joined with others.
     """
 
@@ -68,7 +68,7 @@ class Target:
 
     @property
     def microsoft(self) -> bool:
-        """ONNX Runtime's own operators may be in the graph."""
+        """Contrib operators of ONNX Runtime may be in the graph."""
         return self.provider is not None
 
     @property
@@ -82,7 +82,7 @@ class Target:
         return 1 if self.provider is None else self.provider.bias_multiples.get(self.dtype.name, 1)
 
     def may_use(self, operator: str) -> bool:
-        """Whether ONNX Runtime's own ``operator`` may be in the graph."""
+        """Whether the contrib operator ``operator`` may be in the graph."""
         return self.microsoft or operator in self.clients_have
 
     def needs(self, opset: int, what: str) -> str | None:

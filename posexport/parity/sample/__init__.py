@@ -1,1 +1,1 @@
-"""The sample in a bundle: gathered by the proof, and a reference of its own where there is no PyTorch."""
+"""The sample in a bundle: stored during the proof, and the reference of `verify` without PyTorch."""

@@ -38,11 +38,11 @@ def check_sample(
 ) -> Report:
     """Run a bundle's model, or its ``parts``, on its stored sample. Needs NumPy and ONNX Runtime only.
 
-    Where an answer is wrong, the report names the first node that is (`posexport.parity.sample.locate`); nodes that ran
-    on another provider than the one asked for are findings.
+    If an output is wrong, the report names the first wrong node (`posexport.parity.sample.locate`); nodes that ran on
+    another provider than ``provider`` are findings.
 
-    ``tolerance``: the largest error that passes, in place of what the sample says.
-    ``emulate``: a copy runs that computes in float32 and rounds, as it does where the provider has no arithmetic of the
+    ``tolerance``: the largest error that passes, instead of the stored tolerances.
+    ``emulate``: run a copy that computes in float32 and rounds; always so if the provider has no arithmetic of the
     bundle's precision (`posexport.precision.emulate`, which needs onnx_ir).
 
     Raises PosexportError where the sample is missing or damaged, or the provider does not load.
@@ -70,19 +70,19 @@ def check_sample(
 
 
 class SelfCheck(Report, frozen=True, kw_only=True):
-    """What a session's `self_check` returns: the report on the stored sample, true where all answers are right."""
+    """The report of a session's `self_check` on the stored sample; true if all outputs are right."""
 
     def __bool__(self) -> bool:
-        """Whether the answers are right."""
+        """Whether all outputs are within tolerance."""
         return self.passed
 
     def __str__(self) -> str:
-        """The table of points, and what is wrong."""
+        """The table of points, and the reasons for failures."""
         return self.to_text()
 
 
 def self_check(directory: Path, manifest: Manifest, chain: Chain, provider: str) -> SelfCheck:
-    """The answers of the bundle in ``directory``, opened as ``chain`` on ``provider``, against those of its sample.
+    """Compare the bundle in ``directory``, opened as ``chain`` on ``provider``, with its stored sample.
 
     Raises PosexportError where the sample is missing or damaged.
     """

@@ -1,11 +1,11 @@
 """The sample in a bundle, ``parity.safetensors``: proof on a machine without PyTorch. Imports no torch.
 
-At most 8 points over lengths, batches and paddings, the limit among them; one of the 8 is the length guard's rejection,
-where there is a limit, one is padded, and of a decoder one goes through the KV cache in several calls. For each point:
-its inputs, and of every output the float64 truth, rounded to float32, at 64 seeded tokens (that are not padding) x 64
-seeded channels, or at fewer where outputs are many (the caches of many layers). The header holds each output's scale
-max |y64|, PyTorch's own error and the tolerance at that length. At most 2 MB. Every language reads it: 8 bytes with the
-size of a JSON header, the header, and little-endian arrays (``examples/self-check.mjs``).
+At most 8 points over lengths, batches and paddings, the limit included. One is the length guard's rejection, if there
+is a limit; one is padded; one point of a decoder runs in several calls through the KV cache. Each point has its inputs,
+and the float64 values of every output, rounded to float32, at 64 seeded tokens (no padding) x 64 seeded channels, or at
+fewer for many outputs (the caches of many layers). The header holds each output's scale max |y64|, PyTorch's float32
+baseline error and the tolerance at that length. At most 2 MB. The format is safetensors: 8 bytes with the size of a
+JSON header, the header, and little-endian arrays (``examples/self-check.mjs`` reads it in JavaScript).
 """
 
 from collections.abc import Sequence
@@ -22,12 +22,12 @@ from posexport.spec import BATCH, TOKENS, Axis, InputSpec, OutputSpec
 from posexport.targets.precisions import PrecisionName
 
 LARGEST = 2_000_000
-#: of the header, in the file's metadata
+#: the key of the header in the file's metadata
 KEY = "posexport.sample"
 
 
 class StoredScale(msgspec.Struct, kw_only=True):
-    """What is known of one output at one point, besides the stored numbers."""
+    """Scale, PyTorch's error and tolerance of one output at one point."""
 
     scale: float
     worst_baseline_error: float | None = None
@@ -35,7 +35,7 @@ class StoredScale(msgspec.Struct, kw_only=True):
 
 
 class Header(msgspec.Struct, kw_only=True):
-    """The sample's description: ``truths`` has, for each point, one entry an output."""
+    """The description of the sample; ``truths``: for each point, one entry per output."""
 
     version: int = 1
     precision: PrecisionName
@@ -62,9 +62,9 @@ def read(path: Path) -> tuple[Header, dict[str, Array]]:
     except (SafetensorError, msgspec.MsgspecError, OSError, RecursionError) as err:
         raise PosexportError(f"{path} is not a parity sample ({err}): convert again") from err
     expected = {f"{n}.in.{s.name}" for n in range(len(header.points)) for s in header.inputs}
-    parts = ("rows", "columns", "values")
+    suffixes = ("rows", "columns", "values")
     expected |= {
-        f"{n}.out.{s.name}.{part}" for n in range(len(header.points)) for s in header.outputs for part in parts
+        f"{n}.out.{s.name}.{suffix}" for n in range(len(header.points)) for s in header.outputs for suffix in suffixes
     }
     if expected != set(tensors) or len(header.truths) != len(header.points):
         raise PosexportError(f"{path} does not hold the points it lists: convert again")
@@ -72,7 +72,7 @@ def read(path: Path) -> tuple[Header, dict[str, Array]]:
 
 
 def flat(y: Array, axes: Sequence[Axis], keep_BT: NDArray[np.bool_] | None) -> tuple[Array, NDArray[np.bool_]]:
-    """[N, C], channels being the last axis unless that is batch or sequence; and which of the N are no padding."""
+    """``y`` as [N, C], and a mask [N] without padding. Channels are the last axis unless it is batch or sequence."""
     order = [axes.index(name) for name in (BATCH, *TOKENS) if name in axes]
     y = np.moveaxis(y, order, range(len(order)))
     wide = y.ndim > len(order)

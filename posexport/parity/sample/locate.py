@@ -1,8 +1,8 @@
-"""Where a wrong answer at a stored point starts: the first node that computes another value than the reference does.
+"""The first node that computes a wrong value at a stored point.
 
-What is right inside the graph is not stored. It is what the CPU provider of the same machine computes without graph
-optimisations, provided that its outputs agree with the sample's float64 answers; where it is the CPU that is wrong, or
-does not run the graph, it is what onnx's reference evaluator computes with NumPy. Imports no torch.
+Intermediate values are not stored. The reference for them is the CPU provider of the same machine without graph
+optimisations, if its outputs agree with the sample's float64 outputs; if the CPU provider is wrong too, or does not run
+the graph, the reference is onnx's ReferenceEvaluator (NumPy). Imports no torch.
 """
 
 import re
@@ -32,24 +32,25 @@ from posexport.targets.providers import CPU, provider_named
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto
 
-#: beyond it a score is masked: only how it is masked would be compared
+#: a score beyond it is masked: not compared, since kernels mask with different numbers
 _MASKED = 1e29
-#: protobuf cannot hold more, and NumPy would take long
+#: bytes of weights up to which NumPy computes: protobuf cannot hold more, and it would take long
 _LARGEST = 1_500_000_000
 _NOWHERE = "It could not be located"
-#: of a hook of PyTorch's, in the place of a module
+#: the prefix of a scope that PyTorch's hooks write where no module is
 _NO_MODULE = "_empty_nn_module"
 
 Values = dict[str, Array]
-#: the outputs, and every value inside, for inputs
+#: from inputs to all values of the graphs, outputs included
 Compute = Callable[[Feeds], Values]
 
 
 @dataclass(frozen=True)
 class SampleLocation:
-    """The check: at which node the shortest wrong point starts. Of ``parts`` ``model`` is the directory of their files.
+    """The check that names the first wrong node, at the shortest wrong point.
 
-    ``options``: of the sessions, as `posexport.runtime.providers.make_session` takes them.
+    ``model``: the graph, or the directory of the files of ``parts``. ``options``: arguments of
+    `posexport.runtime.providers.make_session`.
     """
 
     model: Path
@@ -57,7 +58,7 @@ class SampleLocation:
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def __call__(self, proof: Proof, outcome: Outcome, report: Report) -> Report:
-        """The report with a sentence, where a value is wrong."""
+        """Returns ``report`` with ``failure_location``, if a value is wrong."""
         wrong = [value for value in outcome.values if _off(value, outcome)]
         if not wrong:
             return report
@@ -95,26 +96,25 @@ class SampleLocation:
         return self._by_level(proof, case, wrong, allowed, compared)
 
     def _files(self) -> list[Path]:
-        # it looks at one call
-        files = [self.model / part.file for part in self.parts] or [self.model]
+        files = [self.model / spec.file for spec in self.parts if spec.when != "later"] or [self.model]
         return list(dict.fromkeys(files))
 
     def _reference(
         self, proof: Proof, graphs: "Sequence[_Exposed]", case: Case, wrong: Value, allowed: float
     ) -> tuple[str, Values, Feeds]:
-        """What it is, its values, and the inputs of the one call that is looked at."""
-        ways: list[tuple[str, Compute]] = []
+        """The name of the reference, its values, and the inputs of the call that is compared: the last of the point."""
+        candidates: list[tuple[str, Compute]] = []
         if proof.about.provider != CPU.name:
-            ways.append(
+            candidates.append(
                 (
                     "the CPU provider computes here, whose answers agree with the sample's",
                     partial(self._computed, graphs, provider=CPU.name),
                 )
             )
         if sum(graph.size for graph in graphs) <= _LARGEST:
-            ways.append(("NumPy computes (onnx.reference)", partial(self._by_numpy, graphs)))
+            candidates.append(("NumPy computes (onnx.reference)", partial(self._by_numpy, graphs)))
         reasons = []
-        for named, compute in ways:
+        for named, compute in candidates:
             try:
                 values, feeds = _agreeing(compute, proof.model, case, wrong, allowed)
             except (RunError, PosexportError) as err:
@@ -124,12 +124,12 @@ class SampleLocation:
                 return named, values, feeds
             reasons.append(f"what {named.partition(',')[0]} is wrong too")
         if PRECISIONS[proof.about.precision].quantized:
-            # products of 4 and 8 bits round activations, or do not, as each provider's kernels do
+            # whether activations are rounded in products of 4 and 8 bits depends on the provider's kernels
             reasons.append(f"the proof of {proof.about.precision} holds for how the CPU provider rounds activations")
         raise PosexportError(f"{'; '.join(reasons) or 'the model is too large'}; verify it with --against SOURCE")
 
     def _computed(self, graphs: "Sequence[_Exposed]", feeds: Feeds, *, provider: str) -> Values:
-        """Every value, by ``number of the graph/name``; outputs of the whole by their names too."""
+        """All values by ``graph number/name``, and the model's outputs by name."""
         options = dict(self.options) if provider != CPU.name else {}
 
         def run(graph: _Exposed, inputs: Feeds) -> Values:
@@ -150,31 +150,31 @@ class SampleLocation:
             proto = onnx.ModelProto.FromString(graph.serialized)
             onnx.load_external_data_for_model(proto, str(graph.path.parent))
             try:
-                found = ReferenceEvaluator(proto).run(None, dict(inputs))
-            except Exception as err:  # its exceptions share no class; an operator that it does not have is one
+                results = ReferenceEvaluator(proto).run(None, dict(inputs))
+            except Exception as err:  # no common class of exceptions; a missing operator raises too
                 raise RunError(f"onnx.reference does not run this graph: {' '.join(str(err).split())[:200]}") from err
-            return dict(zip(graph.outputs, map(np.asarray, found), strict=True))
+            return dict(zip(graph.outputs, map(np.asarray, results), strict=True))
 
         return self._whole(graphs, feeds, run)
 
     def _whole(self, graphs: "Sequence[_Exposed]", feeds: Feeds, run: "Callable[[_Exposed, Feeds], Values]") -> Values:
         if not self.parts:
             (graph,) = graphs
-            found = run(graph, _typed(graph, feeds))
-            return {f"0/{name}": value for name, value in found.items()} | found
+            results = run(graph, _typed(graph, feeds))
+            return {f"0/{name}": value for name, value in results.items()} | results
         by_path = {graph.path: (number, graph) for number, graph in enumerate(graphs)}
         known, values = dict(feeds), Values()
-        for part in self.parts:
-            if part.when == "later":
+        for spec in self.parts:
+            if spec.when == "later":
                 continue
-            number, graph = by_path[self.model / part.file]
-            found = run(graph, _typed(graph, taken_by(part.inputs, part.input_names, known)))
-            known |= {whole: found[inner] for inner, whole in part.output_names.items()}
-            values |= {f"{number}/{name}": value for name, value in found.items()}
+            number, graph = by_path[self.model / spec.file]
+            results = run(graph, _typed(graph, taken_by(spec.inputs, spec.input_names, known)))
+            known |= {whole: results[inner] for inner, whole in spec.output_names.items()}
+            values |= {f"{number}/{name}": value for name, value in results.items()}
         return values | {name: array for name, array in known.items() if name not in feeds}
 
     def _by_level(self, proof: Proof, case: Case, wrong: Value, allowed: float, compared: int) -> str:
-        """Which of ONNX Runtime's optimisations is at fault, where none of the values is wrong without them."""
+        """The lowest optimisation level with a wrong output, if all values are right without optimisations."""
         for level in LEVELS:
             runner = Runner.of(
                 proof.model, self.model, self.parts, **self.options, provider=proof.about.provider, level=level
@@ -182,9 +182,9 @@ class SampleLocation:
             y = in_calls(runner, case.feeds, proof.model, wrong.point.calls)
             names = [spec.name for spec in proof.model.outputs]
             if not wrong.truth.measure(y[names.index(wrong.truth.output)]).error <= allowed:
-                made = "with its own kernels alone" if level == "disable" else f"from level {level} on"
+                stage = "with its kernels alone" if level == "disable" else f"from level {level} on"
                 return (
-                    f"All {compared} values are right one by one, the answer is wrong {made}: at fault is one of ONNX "
+                    f"All {compared} values are right one by one, the answer is wrong {stage}: at fault is one of ONNX "
                     f"Runtime's graph optimisations for {provider_named(proof.about.provider).label}."
                 )
         return f"{_NOWHERE}: all {compared} values are right without optimisations, and so are the answers now."
@@ -192,7 +192,7 @@ class SampleLocation:
 
 @dataclass(frozen=True)
 class _Exposed:
-    """A graph of which every value is an output, functions inlined."""
+    """A graph with every value as an output, functions inlined."""
 
     path: Path
     proto: "ModelProto"
@@ -201,7 +201,7 @@ class _Exposed:
 
     @property
     def size(self) -> int:
-        """Bytes of the file and of those beside it."""
+        """Bytes of the file and its external data."""
         return sum(file.stat().st_size for file in self.path.parent.glob(f"{self.path.name}*"))
 
 
@@ -220,7 +220,7 @@ def _exposed(path: Path) -> _Exposed:
 
 
 def _typed(graph: _Exposed, feeds: Mapping[str, Array]) -> Values:
-    """Those that the graph takes, in its types."""
+    """The feeds that are inputs of the graph, cast to its types."""
     import onnx
 
     types = {value.name: value.type.tensor_type.elem_type for value in graph.proto.graph.input}
@@ -234,7 +234,7 @@ def _typed(graph: _Exposed, feeds: Mapping[str, Array]) -> Values:
 def _agreeing(
     compute: Compute, model: Interface, case: Case, wrong: Value, allowed: float
 ) -> tuple[Values | None, Feeds]:
-    """The values of the last call, and its inputs; None where the answers are wrong here too."""
+    """Values and inputs of the last call; values None if the outputs are wrong here too."""
     last: list[tuple[Feeds, Values]] = []
     names = [spec.name for spec in model.outputs]
 
@@ -251,12 +251,12 @@ def _agreeing(
 
 def _off(value: Value, outcome: Outcome) -> bool:
     if value.measured is None:
-        return False  # it did not run: its message says more
+        return False  # the call failed: its message says why
     return not value.measured.error <= outcome.tolerances[value.point.length, value.truth.output]
 
 
 def _error(y: Array, right: Array) -> float:
-    """The largest difference, as a share of the largest number; of integers and truth values how many differ."""
+    """max |y - right| / max |right|; for integers and booleans the share of different elements."""
     if y.shape != right.shape:
         return np.inf
     if right.dtype.kind not in "fV":
@@ -270,7 +270,7 @@ def _error(y: Array, right: Array) -> float:
 
 
 def _placed(model: "ModelProto") -> Iterator[tuple["NodeProto", str]]:
-    """Every node with the module that it was traced in, or that the node before it was."""
+    """Each node with the module that it, or the last node with a scope, was traced in."""
     module = ""
     for node in model.graph.node:
         if inside := [path for path in scopes(node) if not path.startswith(_NO_MODULE)]:

@@ -33,7 +33,7 @@ def sample_proof(
     tolerance: float | None = None,
     emulated: bool = False,
 ) -> Proof:
-    """``subject`` at the points of a sample; ``tolerance``: the user's, in place of what the sample says."""
+    """The proof of ``subject`` at the points of a sample; ``tolerance``: the user's, instead of the stored ones."""
     reference = StoredReference(header, tensors)
     computed = PRECISIONS[header.precision].computed
     return Proof(
@@ -65,7 +65,7 @@ class Settled:
     sample: SampleWriter
 
     def __call__(self, proof: Proof, outcome: Outcome, report: Report) -> Report:
-        """The report as it is."""
+        """Returns ``report`` unchanged."""
         del proof, outcome
         self.sample.finish(report)
         return report
@@ -83,7 +83,7 @@ class Shipped:
     subject: Callable[[], Subject]
 
     def __call__(self, proof: Proof, outcome: Outcome, report: Report) -> Report:
-        """The report with what the graph itself gave."""
+        """Returns ``report`` with the results of the graph itself."""
         del proof, outcome
         header = self.sample.header
         if header is None or not header.points:

@@ -11,13 +11,13 @@ from posexport.parity.proof import Case, PerLength, Progress, Value
 from posexport.parity.sample.header import Header, flat
 from posexport.spec import OutputSpec
 
-#: what PyTorch's error was is stored for a length, not for a point
+#: PyTorch's error is stored for a length, not for a point
 _NOT_STORED = Measured(float("nan"), 0.0)
 
 
 @dataclass(frozen=True)
 class Stored:
-    """Some entries of one output at one point: ``values_NC`` [rows, columns] of what it is flattened to."""
+    """Stored entries of one output at one point: ``values_NC`` [rows, columns] of the output flattened to [N, C]."""
 
     spec: OutputSpec
     scale: float
@@ -28,7 +28,6 @@ class Stored:
 
     @property
     def output(self) -> str:
-        """Its name."""
         return self.spec.name
 
     def measure(self, y: Array) -> Measured:
@@ -47,27 +46,27 @@ class Stored:
 
 
 class StoredReference:
-    """What `posexport.parity.sample.writer` wrote: ``header``, and ``tensors`` by name."""
+    """The reference read from a file of `posexport.parity.sample.writer`: ``header``, and ``tensors`` by name."""
 
     def __init__(self, header: Header, tensors: Mapping[str, Array]) -> None:
         self._header, self._tensors = header, tensors
 
     @property
     def tolerances(self) -> dict[tuple[int, str], float]:
-        """Of the proof that the sample was taken from, by length and output."""
+        """The tolerances of the proof at conversion, by length and output."""
         return {key: limit for key, (_, limit) in self._of_lengths().items() if limit is not None}
 
     def start(self, points: Sequence[GridPoint], skipped: Mapping[GridPoint, str]) -> None:
         """Nothing is computed."""
 
     def case(self, point: GridPoint) -> Case:
-        """What was stored of a point."""
+        """Inputs and stored float64 outputs of a point."""
         header, tensors, number = self._header, self._tensors, self._header.points.index(point)
         feeds = {spec.name: tensors[f"{number}.in.{spec.name}"].astype(spec.dtype) for spec in header.inputs}
         truths = []
         for spec, known in zip(header.outputs, header.truths[number], strict=True):
             rows, columns, values = (
-                tensors[f"{number}.out.{spec.name}.{part}"] for part in ("rows", "columns", "values")
+                tensors[f"{number}.out.{spec.name}.{suffix}"] for suffix in ("rows", "columns", "values")
             )
             truths.append(Stored(spec, known.scale, rows, columns, values))
         return Case(feeds, truths)
@@ -78,11 +77,10 @@ class StoredReference:
         return {key: float("nan") if worst is None else worst for key, (worst, _) in self._of_lengths().items()}
 
     def changed(self) -> bool:
-        """Never."""
         return False
 
     def renew(self) -> None:
-        """It keeps no state."""
+        """Does nothing: there is no state."""
 
     def _of_lengths(self) -> dict[tuple[int, str], tuple[float | None, float | None]]:
         """PyTorch's largest error and the tolerance."""

@@ -29,7 +29,7 @@ _HEADER = 1000
 
 
 class SampleWriter:
-    """Given to the reference of a proof, it gathers the sample; ``save`` writes it."""
+    """Collects the sample while the reference of a proof computes; `encoded` serializes it."""
 
     def __init__(self) -> None:
         self.header: Header | None = None
@@ -38,7 +38,7 @@ class SampleWriter:
         self._picks = PICKS
 
     def choose(self, points: Sequence[GridPoint], source: "Source") -> None:
-        """Settle which of ``points`` to keep. Anything gathered before is dropped."""
+        """Select the points to store, and drop those stored before."""
         limit = source.limits.max_length if SEQUENCE in source.limits.limited_axes else None
         beyond = GridPoint(
             batch=1,
@@ -85,7 +85,7 @@ class SampleWriter:
             self.header.truths[-1].append(StoredScale(scale=scale if math.isfinite(scale) else 0.0))
 
     def finish(self, report: Report) -> None:
-        """Take each length's tolerance and PyTorch's own error from the finished report."""
+        """Copy each length's tolerance and PyTorch's float32 baseline error from the finished report."""
         if self.header is None:
             return
         self.header.precision = report.precision
@@ -158,13 +158,16 @@ def _choice(
 
 
 def _with(chosen: list[GridPoint], points: Sequence[GridPoint], has: Callable[[GridPoint], bool]) -> list[GridPoint]:
-    """``chosen``, of which one ``has`` something, if any of ``points`` does: the shortest that can be replaced is."""
+    """``chosen`` with at least one point that ``has`` the property, if any of ``points`` does.
+
+    The shortest point with a substitute of the same length and no larger batch is replaced.
+    """
     if any(map(has, chosen)):
         return chosen
     for old in sorted(chosen, key=lambda point: (point.padding != "none", point.length)):
-        alike = [new for new in points if has(new) and new.length == old.length and new.batch <= old.batch]
-        if alike:
-            new = max(alike, key=lambda point: (point.batch, point.padding == old.padding))
+        substitutes = [new for new in points if has(new) and new.length == old.length and new.batch <= old.batch]
+        if substitutes:
+            new = max(substitutes, key=lambda point: (point.batch, point.padding == old.padding))
             return [new if point is old else point for point in chosen]
     return chosen
 
