@@ -1,1 +1,1 @@
-"""Checkpoint folders: what their files ask of a tokenizer, made part of the bundle's tokenizer.json."""
+"""Checkpoint folders: settings of the tokenizer in several files, merged into the bundle's tokenizer.json."""

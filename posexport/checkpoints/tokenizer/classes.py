@@ -1,4 +1,4 @@
-"""transformers' tokenizer classes: what each adds to a tokenizer.json where no file says it. One line per class."""
+"""transformers' tokenizer classes: the defaults of each for settings that no file has. One entry per class."""
 
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -8,7 +8,7 @@ if TYPE_CHECKING:
 
 #: keys that name one special token, in the order in which transformers adds missing ones
 NAMED = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
-#: keys that list more of them, in transformers 4 and 5
+#: keys with lists of further special tokens, in transformers 4 and 5
 LISTED = ("additional_special_tokens", "extra_special_tokens")
 
 
@@ -18,16 +18,16 @@ class TokenizerClass:
 
     Attributes:
         tokens: special tokens by key.
-        more: further special tokens, where no file lists any.
-        always: further special tokens, whatever a file lists.
-        language: the language that texts are in where no file says it, after the end token (mBART).
+        more: further special tokens, unless a file lists some.
+        always: further special tokens, in addition to those that a file lists.
+        language: default of ``src_lang`` (mBART, NLLB); None: the class has no languages.
         normalizer: keys of tokenizer_config.json that change a ``BertNormalizer``.
-        prefix_space: ``add_prefix_space`` of a byte-level pre-tokenizer where no file says it; None: its value.
+        prefix_space: default of ``add_prefix_space`` for a byte-level pre-tokenizer; None: keep that of tokenizer.json.
         nested_prefix_space: whether ``add_prefix_space`` also reaches a pre-tokenizer inside a sequence.
         template: whether ``add_bos_token`` and ``add_eos_token`` change the post-processor.
-        template_default: what they are where no file says it; None: the post-processor's.
-        padding_side: where no file says it.
-        mask_strips: whether a mask token that the file does not list takes the blank before it.
+        template_default: default of both; None: keep the post-processor of tokenizer.json.
+        padding_side: default of ``padding_side``.
+        mask_strips: whether the default mask token has ``lstrip``: it includes the space before it.
     """
 
     tokens: dict[str, str] = field(default_factory=dict)
@@ -54,7 +54,7 @@ _T5 = {"eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<pad>"}
 _GEMMA = {"bos_token": "<bos>", "eos_token": "<eos>", "unk_token": "<unk>", "pad_token": "<pad>"}
 
 _CODES = "ar_AR cs_CZ de_DE en_XX es_XX et_EE fi_FI fr_XX gu_IN hi_IN it_IT ja_XX kk_KZ ko_KR lt_LT lv_LV my_MM ne_NP "
-#: language codes of mBART, and those that mBART-50 has more
+#: language codes of mBART, and those that mBART-50 adds
 MBART = tuple((_CODES + "nl_XX ro_RO ru_RU si_LK tr_TR vi_VN zh_CN").split())
 _CODES = "af_ZA az_AZ bn_IN fa_IR he_IL hr_HR id_ID ka_GE km_KH mk_MK ml_IN mn_MN mr_IN pl_PL ps_AF pt_XX sv_SE sw_KE "
 MBART_50 = tuple((_CODES + "ta_IN te_IN th_TH tl_XX uk_UA ur_PK xh_ZA gl_ES sl_SI").split())
@@ -114,7 +114,7 @@ CLASSES: dict[str, TokenizerClass] = {
     ),
 }
 
-#: the class that transformers takes for a model type where no file names one
+#: the class that transformers selects by model type if no file names one
 BY_MODEL_TYPE: dict[str, str] = {
     **dict.fromkeys(("bert", "ernie", "megatron-bert", "nezha", "nomic_bert"), "BertTokenizer"),
     "distilbert": "DistilBertTokenizer",
@@ -148,7 +148,7 @@ BY_MODEL_TYPE: dict[str, str] = {
 
 
 def named(settings: "Settings") -> dict[str, dict[str, Any]]:
-    """Special tokens by their text, in transformers' order, each with the flags that a file or the class gives it."""
+    """Special tokens by content, in transformers' order, with their flags from a file or from the class."""
     result: dict[str, dict[str, Any]] = {}
     facts, values = settings.facts, settings.values
     for key in NAMED:
@@ -165,7 +165,7 @@ def named(settings: "Settings") -> dict[str, dict[str, Any]]:
 
 
 def _sentinels(settings: "Settings", listed: list[Any]) -> list[str]:
-    """The ``<extra_id_0>`` and so on that T5's class adds where no file lists them."""
+    """The sentinels ``<extra_id_0>``, ... that T5's class adds unless a file lists them."""
     count = settings.values.get("extra_ids", 100)
     if (
         settings.name != "T5Tokenizer"
@@ -177,7 +177,7 @@ def _sentinels(settings: "Settings", listed: list[Any]) -> list[str]:
 
 
 def special(stored: Any, *, strips: bool = False) -> dict[str, Any] | None:
-    """A special token as a file stores it, by its text or with flags; None for what names none."""
+    """A special token from its stored form, a string or an object with flags; None for other values."""
     if isinstance(stored, str) and stored:
         flags = {"single_word": False, "lstrip": strips, "rstrip": False, "normalized": False, "special": True}
         return {"content": stored, **flags}

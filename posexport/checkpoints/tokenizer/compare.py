@@ -1,4 +1,4 @@
-"""A bundle's tokenizer compared with transformers' on texts, pairs and conversations."""
+"""Comparison of a bundle's tokenizer with transformers' on texts, pairs and conversations."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -14,20 +14,20 @@ from posexport.checkpoints.tokenizer.switches import lower_first
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-#: renders a conversation as the bundle does, from a folder with its files; None where the folder has no template
+#: applies the chat template of a folder to a conversation by the runtime's code; None: the folder has no template
 Render = Callable[[Path, Sequence[Mapping[str, Any]]], str | None]
 
 
 @dataclass
 class Comparison:
-    """``checked``: for the manifest."""
+    """``checked``: the manifest's ``tokenizer``; ``remarks``: sentences for the user."""
 
     checked: str
     remarks: list[str] = field(default_factory=list)
 
 
 def compare(data: bytes, files: Mapping[str, Path], settings: Settings, render: Render | None) -> Comparison | None:
-    """``data``: the bundle's tokenizer.json; ``files``: what the library reads. None where it is not installed."""
+    """Compare ``data``, the bundle's tokenizer.json, with ``AutoTokenizer`` of ``files``. None without transformers."""
     if not library.is_installed():
         return None
     from tokenizers import Tokenizer
@@ -65,7 +65,7 @@ _Different = tuple[_Input, list[int], list[int]]
 
 
 def _different(ours: "Tokenizer", theirs: Any, texts: list[str], pairs: list[tuple[str, str]]) -> list[_Different]:
-    """Texts and pairs with other ids in the library, each with the bundle's ids and the library's."""
+    """The texts and pairs with different ids."""
     inputs: list[_Input] = [*texts, *pairs]
     bundle_ids = [list(encoding.ids) for encoding in ours.encode_batch(inputs)]
     library_ids = [list(theirs(*([item] if isinstance(item, str) else item))["input_ids"]) for item in inputs]
@@ -84,7 +84,7 @@ def _sentence(name: str, theirs: Any, different: list[_Different], count: int) -
 
 
 def _decoded(name: str, ours: "Tokenizer", theirs: Any, texts: list[str]) -> list[str]:
-    """A sentence where ids become other texts."""
+    """A remark if ids are decoded to different texts."""
     rows = [list(encoding.ids) for encoding in ours.encode_batch(texts) if len(encoding.ids) < 200]
     bundle_texts = [ours.decode(ids, skip_special_tokens=True) for ids in rows]
     options = {"skip_special_tokens": True, "clean_up_tokenization_spaces": False}
@@ -105,7 +105,7 @@ def _short(value: Any) -> str:
 
 
 def _chats(name: str, ours: "Tokenizer", theirs: Any, folder: Path, render: Render) -> list[str]:
-    """A sentence for a conversation that the bundle renders in another way, the first one."""
+    """A remark about the first conversation with a different prompt or different ids."""
     if not getattr(theirs, "chat_template", None):
         return []
     for chat in CHATS:

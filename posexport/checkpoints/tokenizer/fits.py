@@ -1,17 +1,17 @@
-"""Whether a tokenizer's ids are rows of the model's embedding."""
+"""The check that a tokenizer's ids are rows of the model's embedding, and its sentences."""
 
 from collections.abc import Mapping
 
 
 def beyond(tokens: Mapping[str, int], rows: int | None) -> list[str]:
-    """Texts of the tokens with ids that the embedding does not have, by id; ``rows`` None: it has all."""
+    """Tokens with ids of ``rows`` or more, ordered by id; ``rows`` None: no limit is known."""
     if rows is None:
         return []
     return sorted((token for token, number in tokens.items() if number >= rows), key=tokens.__getitem__)
 
 
 def remarks(tokens: Mapping[str, int], rows: int | None) -> list[str]:
-    """One sentence where there are any."""
+    """A remark if there are tokens `beyond` the embedding."""
     odd = beyond(tokens, rows)
     if not odd:
         return []
@@ -23,7 +23,7 @@ def remarks(tokens: Mapping[str, int], rows: int | None) -> list[str]:
 
 
 def sentence(token: str | None, number: int, rows: int) -> str:
-    """Why an id cannot be an input of the model."""
+    """The message of the error for an id without a row."""
     return (
         f"the tokenizer gives {token!r} the id {number}, and the model's embedding has {rows} rows; leave it out of "
         "the text, or convert a checkpoint whose tokenizer fits its model"

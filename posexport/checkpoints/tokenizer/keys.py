@@ -1,11 +1,11 @@
-"""Keys of tokenizer_config.json and special_tokens_map.json that change no id, and those that nobody here knows."""
+"""Keys of tokenizer_config.json and special_tokens_map.json without effect on ids, and remarks for unknown keys."""
 
 from posexport.checkpoints.tokenizer.settings import CONFIG, Settings
 from posexport.checkpoints.tokenizer.switches import SWITCHES
 
-#: followed elsewhere: limits of length (text rules), chat templates, pairs
+#: followed outside of tokenizer.json: length limits (text rules), chat templates, token types
 _ELSEWHERE = {"model_max_length", "max_len", "max_length", "chat_template", "model_input_names", "tokenizer_class"}
-#: where the files came from, and how they were saved
+#: origin of the files, and how they were saved
 _PROVENANCE = {"name_or_path", "tokenizer_file", "special_tokens_map_file", "added_tokens_file", "vocab_file"}
 _PROVENANCE |= {
     "merges_file",
@@ -17,7 +17,7 @@ _PROVENANCE |= {
     "device_map",
 }
 _PROVENANCE |= {"use_fast", "from_slow", "files_loaded", "_commit_hash", "transformers_version", "tokenizer_type"}
-#: of the slow tokenizers in Python, which transformers does not use where there is a tokenizer.json
+#: options of slow tokenizers (Python), which transformers does not use for a folder with a tokenizer.json
 _SLOW = {"do_basic_tokenize", "never_split", "sp_model_kwargs", "spaces_between_special_tokens", "errors", "unk_id"}
 _SLOW |= {"word_tokenizer_type", "subword_tokenizer_type", "remove_space", "sp_model", "use_default_system_prompt"}
 _SLOW |= {
@@ -33,7 +33,7 @@ _SLOW |= {
     "pad_token_id",
     "unk_token_id",
 }
-#: arguments of calls, which a call without them does not have
+#: defaults of call arguments and of features that posexport does not call
 _CALLS = {"stride", "truncation_strategy", "pad_to_multiple_of", "padding", "truncation", "return_token_type_ids"}
 _CALLS |= {"suffix_first", "grounded_generation_template", "tool_use_template", "response_schema"}
 _CALLS |= {
@@ -48,12 +48,12 @@ _CALLS |= {
     "predict_timestamps",
 }
 _NO_EFFECT = _ELSEWHERE | _PROVENANCE | _SLOW | _CALLS
-#: of pictures and sound inside texts: names of tokens, which are among the added ones
+#: suffix of keys that name an added token for images or audio (``image_token``)
 _NAMES_OF_TOKENS = "_token"
 
 
 def remarks(settings: Settings, vocabulary: dict[str, int]) -> list[str]:
-    """A sentence for the keys that are not followed and not known to be without effect."""
+    """A remark for keys that are neither followed nor known to have no effect."""
     followed = {key for switch in SWITCHES for key in switch.keys}
     unknown = [
         key for key in settings.values if key not in followed | _NO_EFFECT and not _in(vocabulary, settings, key)

@@ -1,4 +1,4 @@
-"""The tokenizer of transformers for a folder, where the library is installed. Nothing of the folder is executed."""
+"""transformers' tokenizer of a folder, if transformers is installed. Code in the folder is not executed."""
 
 import contextlib
 import importlib.util
@@ -23,7 +23,7 @@ def version() -> str:
 
 @contextlib.contextmanager
 def folder(files: Mapping[str, Path]) -> Iterator[Path]:
-    """A folder with these files under their names; large ones are links."""
+    """A temporary folder with ``files`` under their names; large files are links, weights are left out."""
     with TemporaryDirectory(prefix="posexport-tokenizer-") as name:
         for file, path in files.items():
             copy = Path(name) / file
@@ -39,7 +39,7 @@ def folder(files: Mapping[str, Path]) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Keep the library's warnings from the user."""
+    """Silence the library's warnings."""
     import transformers
 
     level = transformers.logging.get_verbosity()
@@ -53,7 +53,7 @@ def quiet() -> Iterator[None]:
 
 
 def load(at: Path, handed_on: Mapping[str, Any]) -> Any:
-    """``AutoTokenizer.from_pretrained`` of a folder; whatever it raises."""
+    """``AutoTokenizer.from_pretrained`` of a folder, with its exceptions."""
     import transformers
 
     return transformers.AutoTokenizer.from_pretrained(

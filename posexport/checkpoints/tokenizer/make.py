@@ -1,4 +1,4 @@
-"""A bundle's tokenizer.json from the files of a folder, and its check."""
+"""Builds and checks a bundle's tokenizer.json from the files of a folder."""
 
 import json
 from collections.abc import Mapping
@@ -20,10 +20,10 @@ class Model:
     """Facts of a model that its tokenizer depends on.
 
     Attributes:
-        rows: of the embedding; None: any id is one.
-        cut: the number of tokens that the model's rules cut texts to; None: they do not.
-        longest: the number of tokens that the model takes; None: any.
-        generates: whether it gives texts.
+        rows: number of rows of the embedding; None: not known.
+        cut: tokens that texts are truncated to by the model's text rules; None: no limit.
+        longest: most tokens of a model input; None: no limit.
+        generates: whether the model generates text.
     """
 
     rows: int | None = None
@@ -34,13 +34,13 @@ class Model:
 
 @dataclass
 class TokenizerFile:
-    """A tokenizer.json and facts about it.
+    """The result of `make_tokenizer`.
 
     Attributes:
-        data: its content; None where the file stays as it is or there is none.
+        data: the new tokenizer.json; None if the file is unchanged or there is no tokenizer.
         remarks: sentences for the user.
-        checked: what its ids were compared with, for the manifest; None without a tokenizer.
-        cut: ``model_max_length`` that sentence-transformers hands on, which overrides all other limits.
+        checked: the manifest's ``tokenizer``, what the ids were compared with; None without a tokenizer.
+        cut: ``model_max_length`` from sentence-transformers' arguments, which overrides all other limits.
     """
 
     data: bytes | None = None
@@ -50,10 +50,12 @@ class TokenizerFile:
 
 
 def make_tokenizer(files: Mapping[str, Path], model: Model, render: Render | None = None) -> TokenizerFile:
-    """``files``: by their names in the bundle; ``render``: of conversations, to be compared too.
+    """The tokenizer.json that alone gives the ids of transformers' tokenizer for ``files``, by name.
+
+    ``render``: applies the chat template, to compare conversations too.
 
     Raises:
-        PosexportError: a file that is none, or a value that a key cannot have.
+        PosexportError: a damaged file, or an invalid value of a key.
     """
     settings = read(files)
     handed_on = settings.handed_on.get("model_max_length")
@@ -76,7 +78,7 @@ def make_tokenizer(files: Mapping[str, Path], model: Model, render: Render | Non
 
 
 def stored_in_other_files(files: Mapping[str, Path], settings: Settings) -> tuple[Content | None, list[str]]:
-    """The tokenizer.json that older files give, and remarks; None where there is none, or none can be made."""
+    """A tokenizer.json built from older vocabulary files, and remarks; None if it cannot be built."""
     forms = [name for name in FORMS if name in files]
     if not forms:
         return None, []

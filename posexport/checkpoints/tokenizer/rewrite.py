@@ -1,4 +1,4 @@
-"""The rewriting of a tokenizer.json by the switches, one after the other."""
+"""Applies the switches to a tokenizer.json, in order."""
 
 import copy
 import json
@@ -15,7 +15,7 @@ from posexport.errors import PosexportError
 
 @dataclass
 class Rewritten:
-    """``data``: the content of a tokenizer.json, None where it may stay as it is; ``tokens``: ids by token."""
+    """``data``: the new tokenizer.json, None if unchanged; ``tokens``: ids by token."""
 
     data: bytes | None
     remarks: list[str] = field(default_factory=list)
@@ -26,7 +26,7 @@ def rewritten(stored: Content, settings: Settings) -> Rewritten:
     """``stored``, the content of a tokenizer.json, as transformers' tokenizer is once all files of the folder are read.
 
     Raises:
-        PosexportError: a value that a key cannot have.
+        PosexportError: an invalid value of a key.
     """
     content = copy.deepcopy({**stored, "model": None}) | {"model": stored["model"]}
     remarks = [sentence for switch in SWITCHES for sentence in switch.apply(content, settings)]

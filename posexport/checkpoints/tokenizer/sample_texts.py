@@ -1,4 +1,4 @@
-"""The texts on which a bundle's tokenizer is compared with the library's: 200, the same each time."""
+"""The 200 texts on which a bundle's tokenizer is compared with transformers'; fixed by a seed."""
 
 # ruff: noqa: RUF001 - tokenizers differ in letters that look the same
 
@@ -38,7 +38,7 @@ _FIXED = (
 
 
 def sample_texts(special: Iterable[str]) -> list[str]:
-    """The 200 texts; ``special``: special tokens, which are part of some of them."""
+    """The texts; ``special``: special tokens to insert into some of them."""
     drawn = random.Random(20261126)
     texts = [*_FIXED, " ".join(drawn.choice(_WORDS) for _ in range(2000))]
     for token in [*special][:20]:
@@ -53,12 +53,12 @@ def sample_texts(special: Iterable[str]) -> list[str]:
 
 
 def sample_pairs(texts: list[str]) -> list[tuple[str, str]]:
-    """Returns 20 pairs of the shorter texts."""
+    """20 pairs of texts below 200 characters."""
     short = [text for text in texts if len(text) < 200]
     return list(zip(short[:40:2], short[1:40:2], strict=True))
 
 
-#: conversations, some of which a template may refuse
+#: conversations; a template may raise an error for some
 CHATS = (
     [{"role": "user", "content": "Hello there"}],
     [{"role": "system", "content": "Be brief."}, {"role": "user", "content": " What is 2+2?\n"}],

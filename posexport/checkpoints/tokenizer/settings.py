@@ -1,4 +1,4 @@
-"""A folder's settings of its tokenizer, merged as transformers' ``from_pretrained`` merges them."""
+"""The tokenizer settings of a folder, merged in the order of transformers' ``from_pretrained``."""
 
 import json
 from collections.abc import Mapping
@@ -13,33 +13,31 @@ TOKENIZER = "tokenizer.json"
 CONFIG = "tokenizer_config.json"
 SPECIAL = "special_tokens_map.json"
 ADDED = "added_tokens.json"
-#: of sentence-transformers: the first file that is there counts, and in it the first key
+#: files of sentence-transformers, and keys with arguments of ``from_pretrained``: the first that exists is used
 SENTENCE = tuple(
     f"sentence_{kind}_config.json"
     for kind in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 )
 HANDED_ON = ("processor_kwargs", "tokenizer_args", "tokenizer_kwargs")
-#: arguments of ``from_pretrained`` that say where files are
+#: arguments of ``from_pretrained`` about the location of files
 _WHERE = {"trust_remote_code", "revision", "token", "cache_dir", "local_files_only", "subfolder", "use_fast"}
-#: configurations of real checkpoints stay far below
+#: configurations of released checkpoints are far smaller
 _BYTES = 10_000_000
 
 
 @dataclass
 class Settings:
-    """Keys and values, and the name of the file that each is from.
+    """Merged keys and values, with the file that each key is from.
 
     Attributes:
-        name: of transformers' tokenizer class, without ``Fast``; empty where no file says it.
-        values: by key, the more specific file first.
-        origins: key to file.
+        name: transformers' tokenizer class, without ``Fast``; empty if no file names it.
+        values: values by key, later files over earlier ones.
+        origins: name of the file by key.
         model: config.json.
-        added: tokens by id that ``added_tokens_decoder`` or ``added_tokens.json`` list.
-        handed_on: what sentence-transformers hands to ``from_pretrained``; in ``values`` too.
+        added: tokens by id of ``added_tokens_decoder`` or ``added_tokens.json``.
+        handed_on: arguments that sentence-transformers passes to ``from_pretrained``; included in ``values``.
         lowers_first: whether sentence-transformers lowercases texts before the normalizer (its ``do_lower_case``).
-        cut: the number of tokens that the model's rules cut texts to; None: they do not.
-        longest: the number of tokens that the model takes; None: any.
-        generates: whether the model gives texts.
+        cut, longest, generates: as in `posexport.checkpoints.tokenizer.make.Model`.
     """
 
     name: str
@@ -58,11 +56,11 @@ class Settings:
         return classes.CLASSES.get(self.name, classes.GENERIC)
 
     def says(self, key: str) -> bool:
-        """Whether a file gives it a value; ``null`` is none."""
+        """Whether a file has a value other than ``null``."""
         return self.values.get(key) is not None
 
     def flag(self, key: str, default: bool) -> bool:
-        """A switch; ``null`` is the default."""
+        """A boolean; ``default`` if missing or ``null``. PosexportError for other types."""
         value = self.values.get(key)
         if value is None:
             return default
@@ -83,12 +81,12 @@ class Settings:
         return text if isinstance(text, str) and text else None
 
     def shown(self, key: str) -> str:
-        """The key, its value and the file, for a sentence."""
+        """File, key and value, as the start of a remark."""
         return f"{self.origins[key]} says {key} = {json.dumps(self.values[key])}"
 
 
 def read(files: Mapping[str, Path]) -> Settings:
-    """``files``: by their names in the folder. PosexportError for one that is no JSON object."""
+    """The settings of ``files``, by name. PosexportError for a file that is not a JSON object."""
     config = _object(files, CONFIG)
     values, origins = dict(config), dict.fromkeys(config, CONFIG)
     model = _object(files, "config.json")
@@ -103,7 +101,7 @@ def read(files: Mapping[str, Path]) -> Settings:
 
 
 def _read_older(files: Mapping[str, Path], settings: Settings) -> None:
-    """The files that folders have where tokenizer_config.json lists no added tokens."""
+    """special_tokens_map.json and added_tokens.json, which count only without ``added_tokens_decoder``."""
     for key, value in _object(files, SPECIAL).items():
         settings.values[key], settings.origins[key] = value, SPECIAL
     special = set(classes.named(settings))
@@ -121,7 +119,7 @@ def _read_older(files: Mapping[str, Path], settings: Settings) -> None:
 
 
 def _read_sentence_transformers(files: Mapping[str, Path], settings: Settings) -> None:
-    """Its arguments of ``from_pretrained``, which go before all other files, and its ``do_lower_case``."""
+    """Arguments of ``from_pretrained``, which override all other files, and ``do_lower_case``."""
     name = next((name for name in SENTENCE if name in files), None)
     if name is None:
         return

@@ -1,6 +1,6 @@
 """A tokenizer.json from older vocabulary files: ``vocab.txt`` (WordPiece), ``vocab.json`` and ``merges.txt`` (GPT-2).
 
-The same as what transformers makes of these files. A SentencePiece model needs transformers.
+Equal to the tokenizers that transformers builds from these files. A SentencePiece model needs transformers.
 """
 
 import json
@@ -14,7 +14,7 @@ from posexport.checkpoints.tokenizer.switches.begin_end import template
 from posexport.checkpoints.tokenizer.switches.switch import Content
 from posexport.errors import PosexportError
 
-#: files that hold a vocabulary, in other forms than tokenizer.json
+#: vocabulary files of other formats than tokenizer.json
 FORMS = (
     *("vocab.txt", "vocab.json", "merges.txt", "bpe.codes", "spiece.model", "spm.model", "sentencepiece.bpe.model"),
     *("sentencepiece.model", "tokenizer.model", "source.spm"),
@@ -25,7 +25,7 @@ _CLS_SEP = ("BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer")
 
 
 def built(files: Mapping[str, Path], settings: Settings) -> Content | None:
-    """The content of a tokenizer.json; None where the files or the class are of another kind."""
+    """The content of a tokenizer.json; None for other files or classes."""
     if "vocab.txt" in files and settings.name in (*_CLS_SEP, "MPNetTokenizer"):
         return _word_piece(files["vocab.txt"], settings)
     if "vocab.json" in files and "merges.txt" in files and settings.name in (*_BYTE_LEVEL, "Qwen2Tokenizer"):
@@ -63,7 +63,7 @@ def _word_piece(path: Path, settings: Settings) -> Content:
 
 
 def _whole_tokens(path: Path, settings: Settings) -> Content:
-    """ESM: the tokens of the vocabulary wherever they occur, the longest first; what is between them is unknown."""
+    """ESM: splits off the tokens of the vocabulary, longest first; text between them is the unknown token."""
     tokens = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
     vocab = {token: number for number, token in enumerate(tokens)}
     first, last = _named(settings, "cls_token", vocab), _named(settings, "eos_token", vocab)

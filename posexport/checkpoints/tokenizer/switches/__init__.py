@@ -1,4 +1,4 @@
-"""What transformers' tokenizer classes change in a tokenizer.json after they have read it, in their order."""
+"""Changes that transformers' tokenizer classes make to a tokenizer.json after loading, in their order."""
 
 from posexport.checkpoints.tokenizer.switches import (
     added_tokens,

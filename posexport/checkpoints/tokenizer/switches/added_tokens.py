@@ -1,4 +1,4 @@
-"""Special and added tokens that configuration files list and tokenizer.json lacks, or has with other flags."""
+"""Special and added tokens of configuration files that tokenizer.json lacks or has with different flags."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ def apply(content: Content, settings: Settings) -> list[str]:
 
 
 def missing_tokens(content: Content, settings: Settings) -> list[dict[str, Any]]:
-    """The tokens that transformers adds after it has read the file, in its order."""
+    """The tokens that transformers adds after loading tokenizer.json, in its order."""
     listed_now = content.get("added_tokens") or []
     has = {token["content"]: {name: token.get(name, False) for name in _FLAGS} for token in listed_now}
     special = classes.named(settings)
@@ -31,7 +31,7 @@ def missing_tokens(content: Content, settings: Settings) -> list[dict[str, Any]]
 
 
 def _with(content: Content, tokens: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The added tokens and ``tokens``, numbered as the tokenizers library does: the id of the model, else the next."""
+    """The added tokens with ``tokens``; ids as in the tokenizers library: that of the vocabulary, else the next."""
     stored = content["model"].get("vocab", {})
     ids = {token: number for number, (token, *_) in enumerate(stored)} if isinstance(stored, list) else stored
     added = {token["content"]: token for token in content.get("added_tokens") or []}

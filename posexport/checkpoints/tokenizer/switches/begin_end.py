@@ -1,7 +1,7 @@
-"""``add_bos_token`` and ``add_eos_token``: the special tokens that a post-processor puts around a text.
+"""``add_bos_token`` and ``add_eos_token``: special tokens that the post-processor adds around a text.
 
-transformers 4 follows them in the classes of Llama, Gemma, GPT-NeoX and Cohere, with defaults of the class's where the
-file is silent. transformers 5 follows tokenizer.json's post-processor alone.
+transformers 4 follows them in the classes of Llama, Gemma, GPT-NeoX and Cohere, with defaults of the class.
+transformers 5 follows the post-processor of tokenizer.json alone.
 """
 
 from typing import Any
@@ -48,10 +48,10 @@ def apply(content: Content, settings: Settings) -> list[str]:
 
 
 def template(first: str | None, last: str | None, ids: dict[str, int]) -> dict[str, Any]:
-    """A post-processor that puts ``first`` before each text and ``last`` after it."""
+    """A TemplateProcessing post-processor: ``first`` before each text, ``last`` after it; None: no token."""
 
-    def around(part: str, kind: int) -> list[dict[str, Any]]:
-        text = {"Sequence": {"id": part, "type_id": kind}}
+    def around(sequence: str, kind: int) -> list[dict[str, Any]]:
+        text = {"Sequence": {"id": sequence, "type_id": kind}}
         ends = [None if token is None else {"SpecialToken": {"id": token, "type_id": kind}} for token in (first, last)]
         return [item for item in (ends[0], text, ends[1]) if item is not None]
 
@@ -63,7 +63,7 @@ def template(first: str | None, last: str | None, ids: dict[str, int]) -> dict[s
 
 
 def _unheard(settings: Settings, has: dict[str, bool]) -> list[str]:
-    """Remarks for keys that neither version of transformers follows in this class."""
+    """Remarks for keys that no version of transformers follows in this class."""
     return [
         f"{settings.shown(key)}, and the post-processor of tokenizer.json the opposite, which transformers follows "
         f"for {settings.name or 'this class'}"
@@ -73,7 +73,7 @@ def _unheard(settings: Settings, has: dict[str, bool]) -> list[str]:
 
 
 def _has(content: Content, ids: dict[str, int], tokens: dict[str, str | None]) -> dict[str, bool]:
-    """Whether a text has the tokens at its begin and end now."""
+    """Whether the post-processor of ``content`` adds the tokens."""
     before, behind = ends(content.get("post_processor"))
     numbers = {key: ids.get(token) if token is not None else None for key, token in tokens.items()}
     return {
@@ -83,7 +83,7 @@ def _has(content: Content, ids: dict[str, int], tokens: dict[str, str | None]) -
 
 
 def ends(processor: dict[str, Any] | None) -> tuple[list[int], list[int]]:
-    """The ids that a post-processor puts before a text and after it."""
+    """The ids that a post-processor adds before a text and after it."""
     kind = None if processor is None else processor.get("type")
     if processor is None or kind == "ByteLevel":
         return [], []

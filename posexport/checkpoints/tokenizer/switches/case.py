@@ -1,6 +1,6 @@
 """``do_lower_case``, ``strip_accents`` and ``tokenize_chinese_chars`` of the BERT family, ALBERT, XLNet and DeBERTa-v2.
 
-The classes of the BERT family set a ``BertNormalizer`` to them, or to their defaults where the file is silent.
+The classes of the BERT family set the fields of a ``BertNormalizer`` to them, or to the defaults of the class.
 """
 
 from typing import Any
@@ -15,7 +15,7 @@ _FIELDS = {
 }
 _LOWER = {"type": "Lowercase"}
 _ACCENTS = ({"type": "NFKD"}, {"type": "StripAccents"})
-#: these follow do_lower_case with a normalizer of several steps, in transformers 5 alone
+#: classes of transformers 5 that apply do_lower_case to a sequence of normalizers
 _STEPS = ("AlbertTokenizer", "XLNetTokenizer", "DebertaV2Tokenizer")
 
 
@@ -71,14 +71,14 @@ def lowers_text(step: dict[str, Any]) -> bool:
 
 
 def steps_of(normalizer: dict[str, Any] | None) -> list[dict[str, Any]]:
-    """The normalizers of a sequence, or the one that there is."""
+    """The normalizers of a sequence; a single normalizer as a list."""
     if normalizer is None:
         return []
     return list(normalizer["normalizers"]) if normalizer.get("type") == "Sequence" else [normalizer]
 
 
 def set_steps(content: Content, steps: list[dict[str, Any]]) -> None:
-    """The normalizer with these steps; unchanged where they are the same."""
+    """Set the normalizer to ``steps``; unchanged if they are equal."""
     if steps != steps_of(content.get("normalizer")):
         content["normalizer"] = steps[0] if len(steps) == 1 else {"type": "Sequence", "normalizers": steps}
 

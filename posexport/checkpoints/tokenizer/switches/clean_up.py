@@ -1,6 +1,6 @@
-"""``clean_up_tokenization_spaces``: transformers takes the blank before punctuation out of decoded texts.
+"""``clean_up_tokenization_spaces``: transformers removes spaces before punctuation from decoded texts.
 
-It is no step of tokenizer.json's decoder there, and none here: a text that grows by tokens would change before them.
+The decoder of tokenizer.json has no step for it, in transformers and here: in streaming, it would change earlier text.
 """
 
 from posexport.checkpoints.tokenizer.settings import Settings

@@ -1,4 +1,4 @@
-"""RoFormer's words of Chinese, which the library rjieba finds: tokenizer.json has no field for them."""
+"""RoFormer's segmentation of Chinese by the library rjieba, which tokenizer.json has no field for."""
 
 from posexport.checkpoints.tokenizer.settings import Settings
 from posexport.checkpoints.tokenizer.switches.switch import Content, Switch

@@ -1,4 +1,4 @@
-"""``src_lang`` of mBART: the token of a text's language, after its end (mBART) or before its begin (mBART-50, NLLB)."""
+"""``src_lang`` of mBART and NLLB: a language token after the text (mBART) or before it (mBART-50, NLLB)."""
 
 from posexport.checkpoints.tokenizer.settings import Settings
 from posexport.checkpoints.tokenizer.switches.switch import Content, Switch, vocabulary

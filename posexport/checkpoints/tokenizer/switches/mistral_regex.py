@@ -1,7 +1,7 @@
-"""``fix_mistral_regex``: Mistral's pattern of words, in the place of the wrong one that older files were saved with.
+"""``fix_mistral_regex``: Mistral's pre-tokenizer pattern, instead of the wrong one that older files were saved with.
 
-transformers looks at it only for more than 100,000 tokens, beside a config.json of Mistral or without a model type that
-no version from 5.0 on has written.
+transformers applies it to vocabularies over 100,000 tokens, with a config.json of a Mistral model, or without model
+type, that transformers before 5.0 wrote.
 """
 
 from posexport.checkpoints.tokenizer.settings import Settings

@@ -1,7 +1,7 @@
-"""``add_prefix_space``: whether a text is tokenized as if it began with a blank.
+"""``add_prefix_space``: whether a text is tokenized with a space before it.
 
-A byte-level pre-tokenizer (GPT-2, RoBERTa) and one with ``▁`` for blanks (Metaspace: Llama, T5) each have a field for
-it, older Llama files a normalizer that prepends ``▁``. ``trim_offsets`` changes the offsets of the same classes.
+The pre-tokenizers ByteLevel (GPT-2, RoBERTa) and Metaspace (``▁`` for spaces: Llama, T5) have a field for it; older
+Llama files have a normalizer that prepends ``▁``. ``trim_offsets`` changes the offsets of the same classes.
 """
 
 from typing import Any
@@ -61,7 +61,7 @@ def _metaspace(content: Content, settings: Settings, *, prefix: bool) -> list[st
 
 
 def _prepends(content: Content) -> bool:
-    """Whether a text begins with the mark."""
+    """Whether the tokenizer adds ``▁`` before a text."""
     marked = [step for step in _steps(content.get("pre_tokenizer")) if step.get("type") == "Metaspace"]
     # before tokenizers 0.16 add_prefix_space was the field
     schemes = [step.get("prepend_scheme", "always" if step.get(KEY, True) else "never") for step in marked]
@@ -74,7 +74,7 @@ def _marks(step: dict[str, Any]) -> bool:
 
 
 def _mend_decoder(content: Content, *, prefix: bool) -> None:
-    """A decoder takes the blank away that was put there."""
+    """Set the decoder to remove the added space, or not to."""
     decoder = content.get("decoder")
     if decoder is None:
         return

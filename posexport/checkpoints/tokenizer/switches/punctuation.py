@@ -1,4 +1,4 @@
-"""``split_by_punct`` of DeBERTa-v2: punctuation marks are words."""
+"""``split_by_punct`` of DeBERTa-v2: punctuation marks are split off as words."""
 
 from posexport.checkpoints.tokenizer.settings import Settings
 from posexport.checkpoints.tokenizer.switches.switch import Content, Switch

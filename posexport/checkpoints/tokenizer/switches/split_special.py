@@ -1,4 +1,4 @@
-"""``split_special_tokens``: special tokens in a text are tokenized as words. tokenizer.json has no field for it."""
+"""``split_special_tokens``: tokenize special tokens in a text as plain text. tokenizer.json has no field for it."""
 
 from posexport.checkpoints.tokenizer.settings import Settings
 from posexport.checkpoints.tokenizer.switches.switch import Content, Switch

@@ -1,4 +1,4 @@
-"""A switch: the keys that it follows, and its change of a tokenizer.json."""
+"""A switch: keys of configuration files, and the change that they make to a tokenizer.json."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ class Switch:
 
 
 def vocabulary(content: Content) -> dict[str, int]:
-    """Ids by token, added ones included."""
+    """Ids by token, added tokens included."""
     stored = content["model"].get("vocab", {})
     ids = {token: number for number, (token, *_) in enumerate(stored)} if isinstance(stored, list) else dict(stored)
     return ids | {token["content"]: token["id"] for token in content.get("added_tokens") or []}
