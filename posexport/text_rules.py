@@ -1,26 +1,27 @@
-"""What a bundle says of texts: how they become vectors, vectors for tokens, or scores of pairs. Imports no torch."""
+"""Rules in the manifest by which texts become vectors, token vectors, or scores of pairs. Imports no torch."""
 
 from typing import Any, Literal
 
 import msgspec
 
-#: how a message holds its text
+#: whether a chat message has its text as a str or as a list of content parts
 MessageFormat = Literal["flat", "structured"]
 
 
 class TokenRules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """How a text becomes a vector for each of its tokens (ColBERT), beside what `TextRules` say of prompts.
+    """Rules by which a text becomes one vector for each token (ColBERT); prompts are in `TextRules`.
 
     Attributes:
-        query_marker: the token after the first one of a query; empty: none.
-        document_marker: the same of a document.
-        query_length: tokens at which a query is cut, special tokens and the marker included; None: as other texts.
-        document_length: the same of a document.
-        filled_to: tokens to which a shorter query is filled up, whose vectors count like those of its own; None: none.
-        filler: the token that fills it.
-        filler_attended: the other tokens attend to the fillers.
+        query_marker: token inserted after the first token of a query; empty for no marker.
+        document_marker: token inserted after the first token of a document; empty for no marker.
+        query_length: maximum tokens of a query, special tokens and the marker included; None: ``max_length``.
+        document_length: maximum tokens of a document, counted like ``query_length``.
+        filled_to: tokens to which a shorter query is padded (query expansion); the vectors of this padding enter
+            MaxSim. None: no query expansion.
+        filler: token of the query expansion.
+        filler_attended: the other tokens attend to the query expansion.
         skipped: tokens that have no vector in a document.
-        skipped_in_queries: nor in a query.
+        skipped_in_queries: these tokens have no vector in a query either.
     """
 
     query_marker: str = ""
@@ -35,18 +36,17 @@ class TokenRules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class TextRules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """What sentence-transformers does to a text before the model and to a vector behind it: what ``encode`` does too.
+    """Rules of sentence-transformers for a text before the model and its vector after it; ``encode`` follows them.
 
     Attributes:
-        max_length: tokens at which a text is cut, special tokens included; None: where the model ends.
-        lower_case: texts are lowered first.
-        prompts: what may stand before a text, by name.
-        default_prompt: the name of the prompt where none is asked for; None: none.
+        max_length: maximum tokens of a text, special tokens included; None: the model's limit.
+        lower_case: texts are lower-cased first.
+        prompts: prefixes of texts, by name.
+        default_prompt: name of the prompt that is used by default; None: no prompt.
         prompt_pooled: the prompt's tokens are pooled with the others; if not, the input ``prompt_mask`` marks them.
-        truncate_dim: how many elements of a vector are kept; None: all.
-        similarity: how vectors are compared: ``cosine``, ``dot``, ``euclidean`` or ``manhattan``; of a vector for each
-            token ``maxsim`` or ``meanmaxsim``.
-        tokens: how a text becomes a vector for each token; None: it becomes one.
+        truncate_dim: number of elements of a vector that remain; None: all.
+        similarity: ``cosine``, ``dot``, ``euclidean`` or ``manhattan``; for token vectors ``maxsim`` or ``meanmaxsim``.
+        tokens: rules for token vectors; None: a text becomes one vector.
     """
 
     max_length: int | None = None
@@ -60,22 +60,23 @@ class TextRules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class PairRules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """How a pair of texts becomes a score, of a classifier or a reranker: what ``rank`` does.
+    """Rules by which a classifier or a reranker scores a pair of texts; ``predict`` and ``rank`` follow them.
 
     Attributes:
-        max_length: tokens at which a pair is cut, special tokens and the template included; None: where the model ends.
-        activation: the class of torch.nn that makes scores of logits; None: Sigmoid of one label, Identity of several.
-        template: a text with ``{instruction}``, ``{query}`` and ``{document}``, cut where it is too long; None: the
-            tokenizer joins both.
-        before: stands before the template, and is never cut.
-        after: stands behind it, and is never cut.
-        instruction: what the template holds where no instruction is given.
-        prompts: what may stand before the first text of a pair, by name.
-        default_prompt: the name of the prompt where none is asked for; None: none.
-        messages: the pair is two messages, of the roles ``query`` and ``document``, that the chat template joins, with
-            the prompt as the system's: their contents are texts (``flat``) or lists (``structured``); None: it is none.
-        chat_options: what the chat template is told beside the messages.
-        suffix_kept: where such a text is cut, its last tokens are the template's all the same.
+        max_length: maximum tokens of a pair, special tokens and the template included; None: the model's limit.
+        activation: class of torch.nn that is applied to the logits; None: Sigmoid for one label, else Identity.
+        template: text with ``{instruction}``, ``{query}`` and ``{document}``, truncated at ``max_length``; None: the
+            tokenizer joins query and document.
+        before: prefix of the template, never truncated.
+        after: suffix of the template, never truncated.
+        instruction: default instruction of the template.
+        prompts: prefixes of the first text of a pair, by name.
+        default_prompt: name of the prompt that is used by default; None: no prompt.
+        messages: the chat template joins the pair as two messages of the roles ``query`` and ``document``, with the
+            prompt as the system message. Their contents are texts (``flat``) or lists (``structured``). None: the pair
+            is not formatted as messages.
+        chat_options: further variables of the chat template.
+        suffix_kept: a truncated text of the chat template ends with the template's last tokens.
     """
 
     max_length: int | None = None
@@ -91,5 +92,5 @@ class PairRules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     suffix_kept: bool = True
 
     def activation_of(self, labels: int) -> str:
-        """The class of torch.nn that makes scores of so many logits."""
+        """The class of torch.nn that is applied to the logits of ``labels`` labels."""
         return self.activation or ("Sigmoid" if labels == 1 else "Identity")

@@ -99,7 +99,7 @@ def test_run_does_the_same(opened):
         ({"precision": "int4"}, "precision 'int4' is not known; choose one of float32, int8,"),
         ({"precision": "int8"}, "takes its ranges from the vectors themselves, and there is one only"),
         ({"output_value": None}, "output_value = None is not computed here; it must be sentence_embedding or"),
-        ({"convert_to_tensor": True}, "convert_to_tensor = True, which needs PyTorch: the answer is a NumPy array"),
+        ({"convert_to_tensor": True}, "convert_to_tensor = True, which needs PyTorch: the result is a NumPy array"),
         ({"device": "cuda"}, r"device = 'cuda', which needs PyTorch: .*posexport.load\(bundle, provider"),
         ({"task": "query"}, "encode has no argument 'task' here; leave it out"),
     ],

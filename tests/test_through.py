@@ -8,17 +8,23 @@ import os
 import subprocess
 from fnmatch import fnmatch
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
+import torch
 import yaml
 
 from posexport.catalogue.registries import TABLES
 from posexport.errors import PosexportError
 from posexport.sources.huggingface.checkpoint import checkpoint_source
+from posexport.sources.huggingface.config import Config
+from posexport.sources.huggingface.directory import Directory
 from posexport.sources.huggingface.families import FAMILIES
 from posexport.sources.huggingface.relatives import relative
 from posexport.sources.resolve import LoadOptions, load_source
 from posexport.sources.transformers import library, refusals, tasks
+from posexport.sources.transformers.checkpoint import _unread, _unread_keys
 from posexport.sources.transformers.types import PROVEN, REFUSED
 
 ROOT = Path(__file__).parent.parent
@@ -63,6 +69,31 @@ def test_a_type_of_transformers_alone_says_what_to_install(tmp_path: Path, kind:
 )
 def test_what_config_json_alone_refuses(tmp_path: Path, config: dict[str, object], said: str) -> None:
     assert said in refusal(tmp_path, **config)
+
+
+def test_code_of_a_type_that_transformers_defines_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(refusals, "is_installed", lambda _: True)
+    code = {"auto_map": {"AutoModel": "x.X"}}
+
+    def config(**values: object) -> Config:
+        (tmp_path / "config.json").write_text(json.dumps(values))
+        return Config(Directory(tmp_path), "config.json")
+
+    (remark,) = refusals.check(config(model_type="nomic_bert", **code))
+    assert "auto_map), which is not run: the model is transformers' class for nomic_bert" in remark
+    assert refusals.check(config(model_type="nomic_bert")) == []
+    settings = type("XConfig", (), {"__annotations__": {"hidden_size": int}, "attribute_map": {"n_head": "x"}})()
+    read = {"model_type": "x", "hidden_size": 1, "n_head": 2, "torch_dtype": "float32"}
+    assert _unread_keys(config(**read, **code), settings) == []
+    (remark,) = _unread_keys(config(**read, **code, n_layer=3), settings)
+    assert remark == "config.json: XConfig of transformers does not read n_layer"
+
+
+def test_tensors_of_the_base_model_that_the_class_does_not_read_are_known() -> None:
+    base = torch.nn.ModuleDict({"encoder": torch.nn.Linear(1, 1)})
+    model = SimpleNamespace(base_model_prefix="bert", base_model=base)
+    names = ["bert.encoder.gate", "encoder.alibi", "lm_head.weight", "cls.bias"]
+    assert _unread(cast("torch.nn.Module", model), names) == ["bert.encoder.gate", "encoder.alibi"]
 
 
 @pytest.mark.parametrize("kind", ["relative_key", "relative_key_query"])

@@ -1,4 +1,4 @@
-"""Activations of torch.nn that make scores of logits, on NumPy arrays, by the names of their classes."""
+"""Activation functions of torch.nn on NumPy arrays, by class name; they turn logits into scores."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,19 +9,19 @@ from numpy.typing import NDArray
 from posexport.errors import PosexportError
 
 Floats = NDArray[np.floating]
-#: beyond it Softplus is its argument, as in PyTorch
+#: above this threshold Softplus is linear, as in PyTorch
 _SOFTPLUS_THRESHOLD = 20
 
 
 def sigmoid(x: Floats) -> Floats:
-    """Without an overflow for large negative ones."""
+    """The logistic function, without overflow for large negative values."""
     small = np.exp(-np.abs(x))
     out: Floats = np.where(x >= 0, 1 / (1 + small), small / (1 + small)).astype(x.dtype)
     return out
 
 
 def softmax(x: Floats) -> Floats:
-    """Over the last axis."""
+    """Softmax over the last axis, without overflow for large values."""
     raised = np.exp(x - x.max(-1, keepdims=True))
     out: Floats = raised / raised.sum(-1, keepdims=True)
     return out
@@ -46,9 +46,9 @@ ACTIVATIONS: dict[str, Callable[[Floats], Floats]] = {
 
 
 def activation(named: str | Callable[[Any], Any]) -> Callable[[Floats], Floats]:
-    """An activation by its class of torch.nn (``Sigmoid``, ``torch.nn.Sigmoid``), or of a module of torch.nn.
+    """The function of a torch.nn class (``Sigmoid``, ``torch.nn.Sigmoid``) or of a torch.nn module.
 
-    Any other function is called with the array of logits. PosexportError for a class that is not computed here.
+    Any other function is returned as it is. Raises PosexportError for a class without an implementation here.
     """
     kind = type(named)
     if not isinstance(named, str):

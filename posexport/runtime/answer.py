@@ -1,4 +1,4 @@
-"""What ``posexport run`` does: open a bundle, run texts or a file of arrays, tell a person or a program the result."""
+"""``posexport run``: opens a bundle, runs texts or a file of arrays, and formats the result as text or JSON."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ from posexport.runtime.text_file import read_texts
 from posexport.targets.precisions import PrecisionName
 from posexport.targets.providers import DEFAULT_PROVIDER
 
-#: numbers of an output that a person is shown
+#: values of an output in the text format
 SHOWN = 6
 
 
@@ -29,8 +29,8 @@ SHOWN = 6
 class Answer:
     """The outputs of one run.
 
-    ``similarity`` is there for two or more texts with sentence embeddings, [N, N], by ``similarity_name``; ``ranking``
-    where a query was given: the texts in the order of their scores.
+    ``similarity`` [N, N] by ``similarity_name`` is set for two or more texts with sentence embeddings; ``ranking``, the
+    texts by descending score, for a query.
     """
 
     directory: Path
@@ -43,7 +43,7 @@ class Answer:
     ranking: list[Ranked] | None = None
 
     def to_json(self) -> str:
-        """One JSON document: outputs as nested lists, numbers that are not finite as null."""
+        """One JSON document with outputs as nested lists and non-finite values as null."""
         document: dict[str, Any] = {
             "bundle": str(self.directory),
             "providers": self.providers,
@@ -57,9 +57,9 @@ class Answer:
         return msgspec.json.encode(document).decode()
 
     def to_text(self) -> str:
-        """A line per output with its shape and first numbers, and a table of similarities; or one per ranked text."""
+        """A line per output with its shape and first values, and a table of similarities; or a line per ranked text."""
         if self.ranking is not None:
-            return "\n".join(f"{each['score']:10.4f}  {self.texts[each['corpus_id']]}" for each in self.ranking)
+            return "\n".join(f"{hit['score']:10.4f}  {self.texts[hit['corpus_id']]}" for hit in self.ranking)
         width = max(len(name) for name in self.outputs)
         lines = []
         for name, array in self.outputs.items():
@@ -73,8 +73,8 @@ class Answer:
                 f"{self.similarity_name} similarity",
                 "".join(["    ", *(f"{number:>8}" for number in numbers)]),
             ]
-            for number, row, text in zip(numbers, self.similarity, self.texts, strict=True):
-                lines.append("".join([f"{number:>4}", *(f"{cosine:8.4f}" for cosine in row), f"  {text}"]))
+            for number, cosines, text in zip(numbers, self.similarity, self.texts, strict=True):
+                lines.append("".join([f"{number:>4}", *(f"{cosine:8.4f}" for cosine in cosines), f"  {text}"]))
         return "\n".join(lines)
 
 
@@ -106,14 +106,15 @@ def answer(
 ) -> Answer:
     """Run a bundle on texts or a file of arrays (``.npz``, ``.safetensors``, ``.json``); ``save`` writes an ``.npz``.
 
-    Texts may stand in a file, one a line (``texts_file``); ``images`` and ``audio`` are files that `Session.prepare`
-    makes arrays of.
+    ``texts_file`` has one text a line; `Session.prepare` converts the files ``images`` and ``audio`` to arrays.
 
-    The vectors of texts by a model of sentence-transformers are those of `Session.encode`, whose options these are
-    (``embedding_precision``: its ``precision``). With a ``query`` texts are the documents of `Session.rank`, whose
-    options the prompts, ``top_k`` and ``activation_fn`` are, and the one output is their scores.
+    A model of sentence-transformers computes the vectors of texts by `Session.encode`, with ``prompt_name``,
+    ``prompt``, ``truncate_dim``, ``normalize_embeddings`` and ``embedding_precision`` (its ``precision``). With a
+    ``query`` the texts are the documents of `Session.rank`, with ``prompt_name``, ``prompt``, ``top_k`` and
+    ``activation_fn``, and the only output is their scores.
 
-    Raises PosexportError for what `load` and the session refuse, and unless one of ``texts`` and ``inputs`` is given.
+    Raises PosexportError for errors of `load` and the session, and unless exactly one of ``texts`` and ``inputs`` is
+    set.
     """
     prompts: dict[str, Any] = {"prompt_name": prompt_name, "prompt": prompt}
     only_vectors: dict[str, Any] = {"truncate_dim": truncate_dim, "normalize_embeddings": normalize_embeddings}
@@ -122,12 +123,12 @@ def answer(
     if top_k is not None and top_k < 1:
         raise PosexportError(f"--top-k must be at least 1, got {top_k}; leave it out for all texts")
     texts = [*texts, *(read_texts(texts_file) if texts_file is not None else ())]
-    asked = _any(embed)
-    embeds = _any(only_vectors) if query is not None else asked
-    files = {kind: [str(file) for file in given] for kind, given in (("images", images), ("audio", audio)) if given}
+    vector_options = _any(embed)
+    embeds = _any(only_vectors) if query is not None else vector_options
+    files = {kind: [str(file) for file in paths] for kind, paths in (("images", images), ("audio", audio)) if paths}
     if files and (texts or inputs is not None or len(files) > 1):
         raise PosexportError("pictures and sounds are run alone; leave out --text, --texts and --inputs, or --tensors")
-    if not files or query is not None or asked or truncate:
+    if not files or query is not None or vector_options or truncate:
         _check(
             texts=texts, inputs=inputs, query=query, outputs=outputs, truncate=truncate, embed=embeds, rank=_any(ranks)
         )
@@ -142,10 +143,12 @@ def answer(
     if files:
         arrays = session.prepare(**files)
     if ranking is not None:
-        result = {"scores": np.array([each["score"] for each in sorted(ranking, key=lambda each: each["corpus_id"])])}
+        result = {"scores": np.array([hit["score"] for hit in sorted(ranking, key=lambda hit: hit["corpus_id"])])}
     elif arrays is not None:
         result = session.run(arrays, outputs=chosen)
-    elif asked or (session.manifest.text_rules is not None and chosen in (None, [EMBEDDING], [TOKEN_EMBEDDINGS])):
+    elif vector_options or (
+        session.manifest.text_rules is not None and chosen in (None, [EMBEDDING], [TOKEN_EMBEDDINGS])
+    ):
         result = _named(session.encode(texts, truncate=truncate, progress=progress, **embed))
     else:
         result = session.run_texts(texts, truncate=truncate, outputs=chosen)
@@ -161,12 +164,8 @@ def answer(
 
 
 def _any(options: Mapping[str, Any]) -> bool:
-    """Whether an option is not at its default."""
-    return bool(_asked(options))
-
-
-def _asked(options: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in options.items() if value not in (None, False, "float32")}
+    """Whether an option differs from its default."""
+    return any(value is not None and value is not False and value != "float32" for value in options.values())
 
 
 def _check(
@@ -179,7 +178,7 @@ def _check(
     embed: bool,
     rank: bool,
 ) -> None:
-    """PosexportError for choices that exclude each other; ``embed`` and ``rank``: an option for these is among them."""
+    """Raises PosexportError for options that exclude each other; ``embed``, ``rank``: an option of these is set."""
     if bool(texts) == (inputs is not None):
         raise PosexportError(f"give --text, --texts or --inputs, {'not both' if texts else 'one of them'}")
     if query is not None and (inputs is not None or outputs or embed or truncate):
@@ -199,7 +198,7 @@ def _check(
 
 
 def _named(vectors: NDArray[Any] | list[NDArray[Any]]) -> dict[str, NDArray[Any]]:
-    """The vectors of all texts as one output; of a model with a vector for each token an output for each text."""
+    """The vectors of all texts as one output; for token vectors one output for each text."""
     if isinstance(vectors, list):
-        return {f"{TOKEN_EMBEDDINGS}.{number}": each for number, each in enumerate(vectors)}
+        return {f"{TOKEN_EMBEDDINGS}.{number}": vectors_TC for number, vectors_TC in enumerate(vectors)}
     return {EMBEDDING: vectors}

@@ -1,4 +1,4 @@
-"""The forms in which sentence-transformers' methods take texts and pairs, and the arguments that need PyTorch."""
+"""Argument forms of sentence-transformers' methods: texts, pairs, progress bars, and arguments that need PyTorch."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -8,20 +8,20 @@ import numpy as np
 from posexport.errors import PosexportError
 from posexport.runtime.batches import Progress
 
-#: arguments that ask for PyTorch's tensors, devices or processes, and what stands in their place
+#: arguments for PyTorch's tensors, devices or processes, and the way to do the same here
 _PYTORCH = {
-    "convert_to_tensor": "the answer is a NumPy array; torch.from_numpy makes a tensor of it",
-    "convert_to_sparse_tensor": "the answer is a NumPy array; torch.from_numpy(...).to_sparse() makes a tensor of it",
-    "device": "where it computes is said once, posexport.load(bundle, provider=...)",
+    "convert_to_tensor": "the result is a NumPy array; torch.from_numpy makes a tensor of it",
+    "convert_to_sparse_tensor": "the result is a NumPy array; torch.from_numpy(...).to_sparse() makes a tensor of it",
+    "device": "posexport.load(bundle, provider=...) chooses it for the session",
     "pool": "open one session in each process",
     "chunk_size": "open one session in each process",
 }
-#: values that ask for nothing
+#: values that switch an argument off
 _NOTHING = (None, False)
 
 
 def refuse(method: str, options: Mapping[str, Any]) -> None:
-    """PosexportError for an argument of sentence-transformers' method that is not computed here, by its name."""
+    """Raises PosexportError for an argument that needs PyTorch or that ``method`` does not have."""
     for name, value in options.items():
         if name in _PYTORCH and any(value is nothing for nothing in _NOTHING):
             continue
@@ -31,7 +31,7 @@ def refuse(method: str, options: Mapping[str, Any]) -> None:
 
 
 def as_texts(inputs: Any) -> tuple[list[str], bool]:
-    """Texts, and whether it was one: a string is one text, any other iterable several, as NumPy arrays are."""
+    """A list of texts, and whether ``inputs`` is a single text: a str is, another iterable or an array is not."""
     if isinstance(inputs, str):
         return [str(inputs)], True
     if isinstance(inputs, np.ndarray):
@@ -50,7 +50,7 @@ def as_texts(inputs: Any) -> tuple[list[str], bool]:
 
 
 def as_pairs(inputs: Any) -> tuple[list[tuple[str, str]], bool]:
-    """Pairs of texts, and whether it was one: as ``CrossEncoder`` tells them apart, by the first element."""
+    """A list of pairs, and whether ``inputs`` is a single pair: its first element is a str, as in ``CrossEncoder``."""
     if isinstance(inputs, np.ndarray):
         single = inputs.size > 0 and inputs.ndim < 2
         inputs = inputs.tolist()
@@ -67,9 +67,9 @@ def as_pairs(inputs: Any) -> tuple[list[tuple[str, str]], bool]:
     return [(query, document) for query, document in pairs], single
 
 
-def shown(title: str, *, wanted: bool | None, progress: Progress | None) -> Progress | None:
-    """What is called with the work that is done: ``progress``, and a bar on stderr where one is asked for."""
-    if not wanted:
+def with_bar(title: str, *, show: bool | None, progress: Progress | None) -> Progress | None:
+    """``progress``, and with ``show`` also a progress bar on stderr, as one callback."""
+    if not show:
         return progress
     from rich.console import Console
     from rich.progress import Progress as Bar

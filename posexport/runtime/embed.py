@@ -1,4 +1,4 @@
-"""Vectors of texts, by the rules that a bundle of sentence-transformers records."""
+"""Prompts, pooling masks, truncation and normalisation of text embeddings, by the manifest's ``text_rules``."""
 
 import warnings
 from collections.abc import Mapping, Sequence
@@ -13,11 +13,11 @@ from posexport.runtime.texts import Texts, check_texts
 from posexport.spec import PROMPT_MASK, InputSpec, PairRules, TextRules
 
 EMBEDDING: Final = "sentence_embedding"
-#: the output that the library calls token_embeddings, of models that pool them
+#: output of the hidden states that are pooled; sentence-transformers calls it token_embeddings
 STATES = "last_hidden_state"
-#: prompts that every model has, empty where its files say nothing
+#: default prompts of every model
 ALWAYS = {"query": "", "document": ""}
-#: what a vector without length is divided by
+#: least divisor in `unit`, for vectors of length zero
 _LEAST = 1e-12
 
 
@@ -41,16 +41,17 @@ def prompt_of(rules: TextRules | PairRules, prompt_name: str | None, prompt: str
 
 
 def prompted(texts: Sequence[str], prompt: str) -> list[str]:
-    """Texts behind a prompt."""
+    """Each text with ``prompt`` as its prefix."""
     check_texts(texts, "text")
     return [prompt + text for text in texts]
 
 
 def pooled_run(run: Run, tokenizer: Texts, prompt: str, rules: TextRules, inputs: Sequence[InputSpec]) -> Run:
-    """``run``; by rules that leave prompts out of the pooling, with the prompt's tokens marked: each row's first ones.
+    """``run`` with the input ``prompt_mask``, if the rules exclude the prompt's tokens from the pooling.
 
-    As ``SentenceTransformer.encode`` since version 5 (``_get_prompt_length``): so many as the prompt alone has, cut as
-    texts are, the special tokens before it included. Raises PosexportError for a bundle that cannot be told.
+    The mask covers the first tokens of each row: as many as the prompt alone has, truncated like texts, leading special
+    tokens included (``SentenceTransformer._get_prompt_length`` since version 5). Raises PosexportError for a bundle
+    without this input.
     """
     if not prompt or rules.prompt_pooled:
         return run
@@ -70,11 +71,11 @@ def pooled_run(run: Run, tokenizer: Texts, prompt: str, rules: TextRules, inputs
 
 
 def shortened(vectors_BC: Floats, rules: TextRules, truncate_dim: int | None, *, normalize: bool) -> Floats:
-    """The first ``truncate_dim`` elements of each vector, of length 1 if asked."""
-    kept = rules.truncate_dim if truncate_dim is None else truncate_dim
-    if kept is not None and kept < 1:
-        raise PosexportError(f"truncate_dim must be at least 1, got {kept}; leave it out to keep all")
-    vectors_BC = vectors_BC[:, :kept]
+    """The first ``truncate_dim`` elements of each vector; with ``normalize`` divided by their length."""
+    size = rules.truncate_dim if truncate_dim is None else truncate_dim
+    if size is not None and size < 1:
+        raise PosexportError(f"truncate_dim must be at least 1, got {size}; leave it out to keep all")
+    vectors_BC = vectors_BC[:, :size]
     return unit(vectors_BC) if normalize else vectors_BC
 
 
@@ -86,7 +87,7 @@ def unit(vectors_BC: Floats) -> Floats:
 
 
 def states_of(run: Run, tokenizer: Texts, rows: Sequence[Any], batches: Batches) -> list[Floats]:
-    """Of each row of tokens its states, [tokens, channels], without those of padding."""
+    """Hidden states of each row, [tokens, channels], without padding."""
     out: list[Floats] = [np.empty((0, 0))] * len(rows)
     for chosen in batches.places([len(row.ids) for row in rows]):
         values_BTC = run(tokenizer.padded([rows[place] for place in chosen]))

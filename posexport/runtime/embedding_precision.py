@@ -1,4 +1,4 @@
-"""Vectors in fewer bits, as sentence-transformers' ``quantize_embeddings`` makes them."""
+"""Quantized embeddings, computed as in sentence-transformers' ``quantize_embeddings``."""
 
 from collections.abc import Sequence
 from typing import Any, Literal, get_args
@@ -10,7 +10,7 @@ from posexport.errors import PosexportError
 
 EmbeddingPrecision = Literal["float32", "int8", "uint8", "binary", "ubinary"]
 PRECISIONS: tuple[EmbeddingPrecision, ...] = get_args(EmbeddingPrecision)
-#: what is one step of 8 bits: the range of an element over all vectors, divided by this
+#: quantization steps in the range of an element
 _STEPS = 255
 
 
@@ -20,16 +20,16 @@ def check_precision(precision: str) -> None:
 
 
 def quantized(vectors_BC: NDArray[Any], precision: EmbeddingPrecision) -> NDArray[Any]:
-    """Vectors [B, C] in a precision.
+    """Quantizes vectors [B, C].
 
-    ``int8`` and ``uint8``: each element by its smallest and largest value among these vectors. ``binary`` and
+    ``int8`` and ``uint8``: the range of each element is its minimum and maximum over these vectors. ``binary`` and
     ``ubinary``: a bit for each element above 0, eight to a byte, [B, ceil(C / 8)].
     """
     return vectors_BC if precision == "float32" else _quantized(vectors_BC, precision, _range(vectors_BC, precision))
 
 
 def quantized_rows(rows: Sequence[NDArray[Any]], precision: EmbeddingPrecision) -> list[NDArray[Any]]:
-    """The same of vectors of tokens, text by text: all tokens of all texts share the ranges."""
+    """Quantizes token vectors, [tokens, elements] for each text; all texts share the ranges."""
     if precision == "float32" or not rows:
         return list(rows)
     limits_2C = _range(np.concatenate(rows), precision)
@@ -37,13 +37,13 @@ def quantized_rows(rows: Sequence[NDArray[Any]], precision: EmbeddingPrecision) 
 
 
 def _range(vectors_BC: NDArray[Any], precision: EmbeddingPrecision) -> NDArray[Any] | None:
-    """Smallest and largest value of each element, [2, C]; None where no range is needed."""
+    """Minimum and maximum of each element, [2, C]; None for precisions without ranges."""
     if precision not in ("int8", "uint8"):
         return None
     if len(vectors_BC) == 1:
         raise PosexportError(
             f"precision {precision!r} takes its ranges from the vectors themselves, and there is one only; encode "
-            "several texts at once, or use float32 and quantize with ranges that you have"
+            "several texts at once, or use float32 and quantize with known ranges"
         )
     return np.stack([vectors_BC.min(0), vectors_BC.max(0)])
 

@@ -1,4 +1,4 @@
-"""What the methods of a session for texts need of it."""
+"""Abstract base of the session methods for texts."""
 
 import abc
 from collections.abc import Callable, Mapping, Sequence
@@ -45,5 +45,5 @@ class OpenBundle(abc.ABC):
         """The outputs (all, or those named) for arrays or nested lists by input name."""
 
     def _giving(self, output: str) -> Callable[[Mapping[str, Any]], NDArray[Any]]:
-        """`run` for one output."""
+        """A function that runs the graph and returns one output as an array."""
         return lambda feeds: self.run(feeds, outputs=[output])[output]

@@ -1,7 +1,7 @@
-"""Pairs of texts as two messages that a chat template joins, as rerankers that answer by a token read them.
+"""Pairs of texts as chat messages of the roles ``query`` and ``document``, for rerankers with a chat template.
 
-The template decides what the model is asked; a text that is too long loses its end, and the template's last tokens,
-where the model answers, are put back (``Transformer._restore_chat_template_suffix`` of sentence-transformers 6).
+A text over the limit is truncated at its end, and the template's last tokens, after which the model predicts, replace
+the end that remains (``Transformer._restore_chat_template_suffix`` of sentence-transformers 6).
 """
 
 from collections.abc import Sequence
@@ -12,15 +12,15 @@ from posexport.runtime.chat import Chat, Message
 from posexport.runtime.texts import Texts, check_texts
 from posexport.spec import PairRules
 
-#: two contents that have no token at their end in common: what is the same behind both is the template's
+#: two contents that end in different tokens: tokens that both rendered texts end with are the template's
 _FILLERS = ("0", "1 2 3 4")
-#: a pair, and what it is with another query, or another document
+#: a pair, the pair with another query, and the pair with another document
 _PROBES = (("alpha", "bravo"), ("charlie", "bravo"), ("alpha", "foxtrot"))
 
 
 @dataclass(frozen=True)
-class Row:
-    """A text as the graph reads it."""
+class TokenRow:
+    """Token ids of one text with the further inputs of the graph."""
 
     ids: list[int]
 
@@ -35,10 +35,10 @@ class Row:
 
 def message_rows(
     pairs: Sequence[tuple[str, str]], tokenizer: Texts, chat: Chat, rules: PairRules, prompt: str
-) -> list[Row]:
-    """The tokens of each pair behind ``prompt``, the system's message, cut where the rules say.
+) -> list[TokenRow]:
+    """Tokenizes pairs in the chat template, with ``prompt`` as the system message, truncated by the rules.
 
-    Raises PosexportError where the template leaves out the query or the document.
+    Raises PosexportError for a template that leaves out the query or the document.
     """
     for column in zip(*pairs, strict=True):
         check_texts(column, "text")
@@ -48,7 +48,7 @@ def message_rows(
     if rules.suffix_kept and any(len(ids) == rules.max_length for ids in rows):
         suffix = _suffix(tokenizer, chat, rules, prompt)
         rows = [_with_suffix(ids, suffix) if len(ids) == rules.max_length else ids for ids in rows]
-    return [Row(ids) for ids in rows]
+    return [TokenRow(ids) for ids in rows]
 
 
 def _rendered(chat: Chat, rules: PairRules, prompt: str, pair: tuple[str, str]) -> str:
@@ -66,20 +66,20 @@ def _check_template(chat: Chat, rules: PairRules) -> None:
     if lost := [role for role, text in zip(("query", "document"), changed, strict=True) if text == whole]:
         raise PosexportError(
             f"the chat template of this bundle leaves out the {' and the '.join(lost)} of a pair; it must know both "
-            "roles: put the template that belongs to the reranker beside it and convert again"
+            "roles: add the chat template of the reranker to the checkpoint and convert again"
         )
 
 
 def _suffix(tokenizer: Texts, chat: Chat, rules: PairRules, prompt: str) -> list[int]:
-    """The tokens at the end of every text of the template; none where nothing differs before them."""
+    """The last tokens of the template, after both contents; empty if the template adds no content."""
     first, second = tokenizer.cut_pieces(
         [_rendered(chat, rules, prompt, (filler, filler)) for filler in _FILLERS], length=None
     )
     shorter = min(len(first), len(second))
-    alike = next((count for count in range(shorter) if first[-1 - count] != second[-1 - count]), shorter)
-    return first[len(first) - alike :] if 0 < alike < shorter else []
+    common = next((count for count in range(shorter) if first[-1 - count] != second[-1 - count]), shorter)
+    return first[len(first) - common :] if 0 < common < shorter else []
 
 
 def _with_suffix(ids: list[int], suffix: list[int]) -> list[int]:
-    kept = suffix[-len(ids) :] if suffix else []
-    return ids[: len(ids) - len(kept)] + kept
+    end = suffix[-len(ids) :] if suffix else []
+    return ids[: len(ids) - len(end)] + end

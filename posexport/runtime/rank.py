@@ -1,7 +1,7 @@
-"""Scores of pairs of texts by a cross-encoder, and documents in the order of their scores.
+"""Scores of a cross-encoder, and documents sorted by them.
 
-Nogueira and Cho, "Passage Re-ranking with BERT" (arXiv:1901.04085). A decoder that answers yes or no (Qwen3-Reranker)
-reads both texts in a template; its score is the probability of yes among both.
+Nogueira and Cho, "Passage Re-ranking with BERT" (arXiv:1901.04085). A decoder that predicts yes or no (Qwen3-Reranker)
+reads both texts in a template; its score is the probability of yes, normalised over yes and no.
 """
 
 from collections.abc import Callable
@@ -18,7 +18,7 @@ LOGITS = "logits"
 
 
 class Ranked(TypedDict):
-    """A document: its place in the list that was given, its score, and its text where asked for."""
+    """A ranked document: its index in the list of documents, its score, and with ``return_documents`` its text."""
 
     corpus_id: int
     score: float
@@ -28,7 +28,7 @@ class Ranked(TypedDict):
 def activated(
     logits_BL: Floats, rules: PairRules, activation_fn: str | Callable[[NDArray[Any]], NDArray[Any]] | None = None
 ) -> Floats:
-    """What ``activation_fn`` or the model's own activation makes of logits; [B] where there is one label."""
+    """Applies ``activation_fn``, else the activation of the rules, to logits; [B] for one label, else [B, L]."""
     labels = logits_BL.shape[1]
     chosen = activation_fn or rules.activation_of(labels)
     scores = activation(chosen)(logits_BL)
@@ -36,10 +36,10 @@ def activated(
 
 
 def in_order(scores: Floats, top_k: int | None) -> list[Ranked]:
-    """The documents, the one with the highest score first; equal scores keep their order."""
+    """The documents by descending score; equal scores keep the order of the documents."""
     if scores.ndim != 1:
         raise PosexportError(
-            f"this model gives {scores.shape[1]} scores a pair, so nothing says which document is better; use predict"
+            f"this model gives {scores.shape[1]} scores a pair, which do not rank documents; use predict"
         )
     if top_k is not None and top_k < 1:
         raise PosexportError(f"top_k must be at least 1, got {top_k}; leave it out for all documents")

@@ -1,4 +1,4 @@
-"""The methods of a session that ``CrossEncoder`` has, by their arguments."""
+"""Session methods with the signatures of ``CrossEncoder``."""
 
 from collections.abc import Callable, Iterable
 from typing import Any, TypedDict, Unpack
@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from posexport.errors import PosexportError
 from posexport.runtime.activations import softmax
 from posexport.runtime.batches import BATCH_TOKENS, Batches, Progress
-from posexport.runtime.call_forms import as_pairs, as_texts, refuse, shown
+from posexport.runtime.call_forms import as_pairs, as_texts, refuse, with_bar
 from posexport.runtime.embed import prompt_of
 from posexport.runtime.late_interaction import DOCUMENT, QUERY, maxsim
 from posexport.runtime.pair_messages import message_rows
@@ -22,7 +22,7 @@ Activation = str | Callable[[NDArray[Any]], NDArray[Any]]
 
 
 class Scoring(TypedDict, total=False):
-    """Arguments that ``CrossEncoder`` does not have, its former ones and the refused."""
+    """Further keyword arguments of `ScoreMethods`: posexport's, deprecated and unsupported arguments."""
 
     instruction: str | None
     batch_tokens: int
@@ -35,7 +35,7 @@ class Scoring(TypedDict, total=False):
 
 
 class ScoreMethods(VectorMethods):
-    """Scores of pairs of texts, and documents in their order."""
+    """Scores of pairs of texts, and rankings of documents."""
 
     def predict(
         self,
@@ -47,28 +47,28 @@ class ScoreMethods(VectorMethods):
         activation_fn: Activation | None = None,
         apply_softmax: bool | None = False,
         convert_to_numpy: bool = True,
-        **others: Unpack[Scoring],
+        **extra: Unpack[Scoring],
     ) -> Any:
-        """The scores of pairs of texts, as ``CrossEncoder.predict`` computes them.
+        """Scores pairs of texts as ``CrossEncoder.predict`` does.
 
-        [pairs], of a model with several labels [pairs, labels]; of one pair one score, or [labels]. Pairs are cut where
-        the manifest's ``pair_rules`` say.
+        Returns [pairs], or [pairs, labels] for several labels; for a single pair one score, or [labels]. Pairs are
+        truncated by the manifest's ``pair_rules``.
 
         Args:
             inputs: a pair (query, document), or pairs: a list, an array of strings [pairs, 2], a generator.
-            prompt_name: of the bundle's prompts, the one that is put before each first text; None: the default one.
-            prompt: a text in place of a named one. Of a model with a template (Qwen3-Reranker): its instruction.
-            batch_size: pairs of one call at most; None: as many as ``batch_tokens`` allow.
-            show_progress_bar: show on stderr how far it is.
-            activation_fn: what makes scores of logits, by its name in torch.nn (``Sigmoid``, ``Identity``), or a
-                function of an array [pairs, labels]; None: what the checkpoint says.
-            apply_softmax: of several labels, the softmax over them, behind the activation.
-            convert_to_numpy: one array; False: a list.
-            others: ``instruction``, of a model with a template, in place of its own; ``batch_tokens`` and ``progress``
-                as of `encode`.
+            prompt_name: name of the bundle's prompt that precedes each first text; None: the default prompt.
+            prompt: text in place of a named prompt. For a model with a template (Qwen3-Reranker), its instruction.
+            batch_size: maximum pairs of one call; None: as many as ``batch_tokens`` allow.
+            show_progress_bar: show a progress bar on stderr.
+            activation_fn: function that is applied to the logits, by its name in torch.nn (``Sigmoid``,
+                ``Identity``), or a function of an array [pairs, labels]; None: the checkpoint's activation.
+            apply_softmax: softmax over several labels, after the activation.
+            convert_to_numpy: return one array; False: a list.
+            extra: ``instruction``: replaces the default instruction of a model with a template; ``batch_tokens`` and
+                ``progress`` as in `encode`.
 
         Raises:
-            PosexportError: a bundle that scores no pairs, an unknown prompt or activation, an argument that needs
+            PosexportError: a bundle that does not score pairs, an unknown prompt or activation, an argument that needs
                 PyTorch (``convert_to_tensor``, ``device``, ``pool``).
         """
         rules = self.manifest.pair_rules
@@ -77,10 +77,10 @@ class ScoreMethods(VectorMethods):
                 f"this bundle is for {self.manifest.task} and scores no pairs of texts; convert a cross-encoder, or a "
                 "decoder with --task text-ranking (of a vector for each token: use rank)"
             )
-        pairs, single = as_pairs(others.pop("sentences", None) if inputs is None else inputs)
-        instruction = _instruction(rules, others.pop("instruction", None), prompt)
-        batches = _batches("Scoring", batch_size, show_progress_bar, others)
-        refuse("predict", others)
+        pairs, single = as_pairs(extra.pop("sentences", None) if inputs is None else inputs)
+        instruction = _instruction(rules, extra.pop("instruction", None), prompt)
+        batches = _batches("Scoring", batch_size, show_progress_bar, extra)
+        refuse("predict", extra)
         before = "" if instruction is not None else prompt_of(rules, prompt_name, prompt)
         if not pairs:
             return np.array([]) if convert_to_numpy else []
@@ -104,14 +104,23 @@ class ScoreMethods(VectorMethods):
         batch_size: int | None = None,
         show_progress_bar: bool | None = None,
         activation_fn: Activation | None = None,
-        **others: Unpack[Scoring],
+        **extra: Unpack[Scoring],
     ) -> list[Ranked]:
-        """Documents by their scores with the query, the best first, as ``CrossEncoder.rank`` orders them.
+        """Ranks documents by their scores with the query, highest first, as ``CrossEncoder.rank`` does.
 
-        Of a model with a vector for each token (ColBERT) the score is MaxSim.
+        A model with token vectors (ColBERT) scores by MaxSim. Another model must have one label.
 
-        Arguments and errors are those of `predict`; ``top_k``: how many are returned; ``return_documents``: with the
-        text of each. A model must have one label.
+        Args:
+            query: one text.
+            documents: the texts to rank.
+            top_k: maximum documents to return; None: all.
+            return_documents: add the text of each document.
+            prompt_name: see `predict`, like the further arguments and errors.
+            prompt: see `predict`.
+            batch_size: see `predict`.
+            show_progress_bar: see `predict`.
+            activation_fn: see `predict`.
+            extra: see `predict`.
 
         Examples:
             >>> session = posexport.load("reranker")  # doctest: +SKIP
@@ -128,23 +137,23 @@ class ScoreMethods(VectorMethods):
                 batch_size,
                 show_progress_bar,
                 activation_fn,
-                **others,
+                **extra,
             )
         else:
-            if others.pop("instruction", None) is not None:
+            if extra.pop("instruction", None) is not None:
                 raise PosexportError("this model has no template that an instruction could stand in; leave it out")
             if activation_fn is not None:
                 raise PosexportError("this model compares vectors by MaxSim and has no activation_fn; leave it out")
-            batches = _batches("Encoding", batch_size, show_progress_bar, others)
-            refuse("rank", others)
-            (asked,) = self._token_vectors([query], rules, QUERY, batches=Batches())
-            scores = maxsim(asked, self._token_vectors(texts, rules, DOCUMENT, batches=batches), rules)
+            batches = _batches("Encoding", batch_size, show_progress_bar, extra)
+            refuse("rank", extra)
+            (query_TC,) = self._token_vectors([query], rules, QUERY, batches=Batches())
+            scores = maxsim(query_TC, self._token_vectors(texts, rules, DOCUMENT, batches=batches), rules)
         ranked = in_order(scores, top_k)
-        return [{**each, "text": texts[each["corpus_id"]]} for each in ranked] if return_documents else ranked
+        return [{**hit, "text": texts[hit["corpus_id"]]} for hit in ranked] if return_documents else ranked
 
 
 def _documents(query: str, documents: Iterable[str]) -> list[str]:
-    """The documents as a list; PosexportError for what is no query and texts."""
+    """The documents as a list. Raises PosexportError unless ``query`` is a str and documents are several texts."""
     if not isinstance(query, str):
         raise PosexportError(f"the query must be a str, got {query!r:.60}")
     texts, single = as_texts(documents)
@@ -153,17 +162,17 @@ def _documents(query: str, documents: Iterable[str]) -> list[str]:
     return texts
 
 
-def _batches(title: str, batch_size: int | None, show_progress_bar: bool | None, others: Scoring) -> Batches:
-    """How pairs share calls; takes its options out of ``others``."""
+def _batches(title: str, batch_size: int | None, show_progress_bar: bool | None, extra: Scoring) -> Batches:
+    """The batching of pairs; removes its options from ``extra``."""
     return Batches(
-        batch_tokens=others.pop("batch_tokens", BATCH_TOKENS),
+        batch_tokens=extra.pop("batch_tokens", BATCH_TOKENS),
         batch_size=batch_size,
-        progress=shown(title, wanted=show_progress_bar, progress=others.pop("progress", None)),
+        progress=with_bar(title, show=show_progress_bar, progress=extra.pop("progress", None)),
     )
 
 
 def _instruction(rules: PairRules, instruction: str | None, prompt: str | None) -> str | None:
-    """What stands in the template in place of its own instruction; None: that one, or there is no template."""
+    """The instruction that replaces the template's default; None: the default, or a model without a template."""
     if rules.template is None and instruction is not None:
         raise PosexportError("this model has no template that an instruction could stand in; leave it out")
     if instruction is not None and prompt is not None:

@@ -1,4 +1,4 @@
-"""How alike vectors are, by the names that sentence-transformers has: ``similarity_fn_name``."""
+"""Similarity functions of vectors, by sentence-transformers' names (``similarity_fn_name``)."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -14,11 +14,11 @@ from posexport.spec import TextRules
 
 
 def similarity(first: Any, second: Any, rules: TextRules) -> Floats:
-    """Of each of the first vectors with each of the second, [A, B]."""
+    """Similarity of all pairs of the first and second vectors, [A, B]."""
     if rules.tokens is not None:
         queries, documents = _matrices(first), _matrices(second)
         return np.stack([maxsim(query, documents, rules) for query in queries])
-    a_AC, b_BC = _alike(first, second)
+    a_AC, b_BC = _arrays(first, second)
     if rules.similarity == "manhattan":
         return np.stack([-np.abs(a_C - b_BC).sum(-1) for a_C in a_AC])
     if rules.similarity == "euclidean":
@@ -30,13 +30,13 @@ def similarity(first: Any, second: Any, rules: TextRules) -> Floats:
 
 
 def similarity_pairwise(first: Any, second: Any, rules: TextRules) -> Floats:
-    """Of each of the first vectors with the second one at the same place, [A]."""
+    """Similarity of the first vectors with the second vectors of the same index, [A]."""
     if rules.tokens is not None:
         queries, documents = _matrices(first), _matrices(second)
         _check_pairs(len(queries), len(documents))
         pairs = zip(queries, documents, strict=True)
         return np.array([maxsim(query, [document], rules)[0] for query, document in pairs], np.float32)
-    a_AC, b_AC = _alike(first, second)
+    a_AC, b_AC = _arrays(first, second)
     _check_pairs(len(a_AC), len(b_AC))
     return _PAIRWISE[rules.similarity](a_AC, b_AC)
 
@@ -49,13 +49,13 @@ _PAIRWISE: dict[str, Callable[[Floats, Floats], Floats]] = {
 }
 
 
-def _alike(first: Any, second: Any) -> tuple[Floats, Floats]:
-    """Two arrays of vectors, of the same number of elements; one vector is an array of one."""
+def _arrays(first: Any, second: Any) -> tuple[Floats, Floats]:
+    """Both as arrays [vectors, elements] with the same number of elements; a single vector becomes one row."""
     a_AC, b_BC = _array(first), _array(second)
     if a_AC.shape[1] != b_BC.shape[1]:
         raise PosexportError(
-            f"vectors of {a_AC.shape[1]} and of {b_BC.shape[1]} elements have no similarity; give those of one model, "
-            "truncated alike"
+            f"vectors of {a_AC.shape[1]} and of {b_BC.shape[1]} elements have no similarity; give vectors of one "
+            "model with the same truncate_dim"
         )
     return a_AC, b_BC
 
@@ -67,17 +67,17 @@ def _array(vectors: Any) -> Floats:
         raise PosexportError(f"vectors must be one array [texts, elements]: {err}; give what encode returns") from err
     if array.ndim not in (1, 2) or array.dtype.kind not in "fiu":
         raise PosexportError(
-            f"vectors must be numbers [texts, elements], got {array.dtype} {list(array.shape)}; give what encode gives"
+            f"vectors must be numbers [texts, elements], got {array.dtype} {list(array.shape)}; give the result of encode"
         )
-    # as PyTorch, which has no smaller float in its products here; of 8-bit vectors the sums would overflow
+    # sums of 8-bit vectors would overflow
     array = array if array.dtype in (np.float32, np.float64) else array.astype(np.float32)
     return np.atleast_2d(array)
 
 
 def _matrices(vectors: Any) -> list[NDArray[Any]]:
-    """Vectors of tokens, [tokens, elements] for each text."""
+    """Token vectors as a list of [tokens, elements]."""
     listed: Sequence[Any] = [vectors] if isinstance(vectors, np.ndarray) and vectors.ndim == 2 else list(vectors)
-    return [_array(each) for each in listed]
+    return [_array(vectors_TC) for vectors_TC in listed]
 
 
 def _check_pairs(first: int, second: int) -> None:

@@ -1,4 +1,4 @@
-"""The methods of a session that ``SentenceTransformer`` and ``MultiVectorEncoder`` have, by their arguments."""
+"""Session methods with the signatures of ``SentenceTransformer`` and ``MultiVectorEncoder``."""
 
 import functools
 from collections.abc import Iterable, Sequence
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from posexport.errors import PosexportError
 from posexport.runtime import similarity
 from posexport.runtime.batches import BATCH_TOKENS, Batches, Progress
-from posexport.runtime.call_forms import as_texts, refuse, shown
+from posexport.runtime.call_forms import as_texts, refuse, with_bar
 from posexport.runtime.embed import EMBEDDING, STATES, pooled_run, prompt_of, prompted, shortened, states_of
 from posexport.runtime.embedding_precision import EmbeddingPrecision, check_precision, quantized, quantized_rows
 from posexport.runtime.late_interaction import DOCUMENT, QUERY, TOKEN_EMBEDDINGS, role_of, token_vectors
@@ -22,7 +22,7 @@ OutputValue = Literal["sentence_embedding", "token_embeddings"]
 
 
 class Encoding(TypedDict, total=False):
-    """Arguments of `VectorMethods.encode` that sentence-transformers does not have, its former ones and the refused."""
+    """Further keyword arguments of `VectorMethods.encode`: posexport's, deprecated and unsupported arguments."""
 
     truncate: bool
     batch_tokens: int
@@ -35,7 +35,7 @@ class Encoding(TypedDict, total=False):
 
 
 class VectorMethods(OpenBundle):
-    """Vectors of texts and how alike they are."""
+    """Embeddings of texts and their similarity."""
 
     def encode(
         self,
@@ -50,85 +50,86 @@ class VectorMethods(OpenBundle):
         *,
         normalize_embeddings: bool = False,
         truncate_dim: int | None = None,
-        **others: Unpack[Encoding],
+        **extra: Unpack[Encoding],
     ) -> Vectors:
-        """Vectors of texts, [texts, elements], as ``SentenceTransformer.encode`` computes them; of a str, [elements].
+        """Computes embeddings [texts, elements] as ``SentenceTransformer.encode`` does; for one str, [elements].
 
-        Of a model with a vector for each token (ColBERT): a list of [tokens, elements], of queries where
-        ``prompt_name`` is ``query`` and of documents else, as ``MultiVectorEncoder`` computes them.
+        A model with token vectors (ColBERT) returns a list of [tokens, elements], for queries with
+        ``prompt_name="query"`` and else for documents, as ``MultiVectorEncoder`` does.
 
-        The rules are those of the manifest (``text_rules``): where texts are cut, whether they are lowered, prompts.
+        Truncation, lower case and prompts follow the manifest's ``text_rules``.
 
         Args:
             inputs: a text, or texts: a list, a tuple, an array of strings, a generator.
-            prompt_name: of the bundle's prompts, the one that is put before each text; None: the default one.
-            prompt: a text that is put before each, in place of a named one; ``""``: none.
-            batch_size: texts of one call at most; None: as many as ``batch_tokens`` allow.
-            show_progress_bar: show on stderr how far it is.
-            output_value: ``sentence_embedding``, or ``token_embeddings``: a list of [tokens, elements], the states of
-                each text's tokens.
+            prompt_name: name of the bundle's prompt that precedes each text; None: the default prompt.
+            prompt: text that precedes each text in place of a named prompt; ``""`` for no prompt.
+            batch_size: maximum texts of one call; None: as many as ``batch_tokens`` allow.
+            show_progress_bar: show a progress bar on stderr.
+            output_value: ``sentence_embedding``, or ``token_embeddings``: a list of [tokens, elements], the hidden
+                states of each text.
             precision: ``float32``, ``int8``, ``uint8``, ``binary`` or ``ubinary``, as ``quantize_embeddings`` makes
                 them of these vectors.
-            convert_to_numpy: one array; False: a list of an array for each text (PyTorch's tensors are not made).
-            normalize_embeddings: divide each vector by its length, behind the cut.
-            truncate_dim: how many elements are kept; None: as the rules say, else all.
-            others: ``truncate`` cuts texts at the model's limit where no rules say that they are cut;
-                ``batch_tokens``, of one call, padding included (4096; texts of about the same length share one);
-                ``progress``, called with how many texts are done, how many there are, and ``"texts"``.
+            convert_to_numpy: return one array; False: a list with an array for each text, not PyTorch tensors.
+            normalize_embeddings: divide each vector by its length, after ``truncate_dim``.
+            truncate_dim: number of elements that remain; None: the ``truncate_dim`` of the rules, else all.
+            extra: ``truncate``: truncate texts at the model's limit if the bundle has no ``text_rules``;
+                ``batch_tokens``: maximum tokens of one call, padding included (4096; texts of similar length share a
+                call); ``progress``: called with the texts done, the texts in total, and ``"texts"``.
 
         Raises:
-            PosexportError: a bundle that gives no sentence_embedding or has no tokenizer, an unknown prompt, a text
-                over the limit unless it is cut, an argument that needs PyTorch (``convert_to_tensor``, ``device``,
+            PosexportError: a bundle without sentence_embedding or without a tokenizer, an unknown prompt, a text over
+                the limit that is not truncated, an argument that needs PyTorch (``convert_to_tensor``, ``device``,
                 ``pool``).
         """
-        texts, single = as_texts(others.pop("sentences", None) if inputs is None else inputs)
-        truncate = others.pop("truncate", False)
+        texts, single = as_texts(extra.pop("sentences", None) if inputs is None else inputs)
+        truncate = extra.pop("truncate", False)
         batches = Batches(
-            batch_tokens=others.pop("batch_tokens", BATCH_TOKENS),
+            batch_tokens=extra.pop("batch_tokens", BATCH_TOKENS),
             batch_size=batch_size,
-            progress=shown("Encoding", wanted=show_progress_bar, progress=others.pop("progress", None)),
+            progress=with_bar("Encoding", show=show_progress_bar, progress=extra.pop("progress", None)),
         )
-        refuse("encode", others)
+        refuse("encode", extra)
         check_precision(precision)
         rules = self.manifest.text_rules or TextRules()
         self._check_output(output_value, rules)
         cut = functools.partial(shortened, rules=rules, truncate_dim=truncate_dim, normalize=normalize_embeddings)
-        found: Vectors
+        vectors: Vectors
         if rules.tokens is not None:
             role = role_of(prompt_name)
-            found = [cut(each) for each in self._token_vectors(texts, rules, role, prompt=prompt, batches=batches)]
+            per_text = self._token_vectors(texts, rules, role, prompt=prompt, batches=batches)
+            vectors = [cut(vectors_TC) for vectors_TC in per_text]
         elif not texts:
-            found = np.array([]) if output_value == EMBEDDING else []
+            vectors = np.array([]) if output_value == EMBEDDING else []
         else:
             before = prompt_of(rules, prompt_name, prompt)
             rows = self._texts.rows(prompted(texts, before), truncate=truncate or self.manifest.text_rules is not None)
             if output_value == EMBEDDING:
                 run = pooled_run(self._giving(EMBEDDING), self._texts, before, rules, self.inputs)
-                found = cut(batches.run(run, self._texts, rows))
+                vectors = cut(batches.run(run, self._texts, rows))
             else:
-                found = states_of(self._giving(STATES), self._texts, rows, batches)
-        if isinstance(found, list):
-            found = quantized_rows(found, precision)
-        elif len(found):
-            found = quantized(found, precision)
-        return found[0] if single else found if convert_to_numpy else list(found)
+                vectors = states_of(self._giving(STATES), self._texts, rows, batches)
+        if isinstance(vectors, list):
+            vectors = quantized_rows(vectors, precision)
+        elif len(vectors):
+            vectors = quantized(vectors, precision)
+        return vectors[0] if single else vectors if convert_to_numpy else list(vectors)
 
     def encode_query(
         self, inputs: str | Iterable[str], prompt_name: str | None = None, prompt: str | None = None, **options: Any
     ) -> Vectors:
-        """`encode` behind the prompt ``query``, unless ``prompt`` or ``prompt_name`` is given.
+        """`encode` with the prompt ``query`` unless ``prompt`` or ``prompt_name`` names another.
 
-        A model without that prompt has none for queries, whatever its default prompt is, as in the library.
+        A model without that prompt has an empty one for queries even if it has a default prompt, as in the library.
         """
         return self._encode_as(QUERY, inputs, prompt_name, prompt, options)
 
     def encode_document(
         self, inputs: str | Iterable[str], prompt_name: str | None = None, prompt: str | None = None, **options: Any
     ) -> Vectors:
-        """`encode` behind the prompt ``document``, unless ``prompt`` or ``prompt_name`` is given.
+        """`encode` with the prompt ``document`` unless ``prompt`` or ``prompt_name`` names another.
 
-        A model without that prompt has none for documents, whatever its default prompt is, as in the library: the names
-        ``passage`` and ``corpus`` are for models made without saved prompts.
+        A model without that prompt has an empty one for documents even if it has a default prompt, as in the library,
+        where the names ``passage`` and ``corpus`` are for models made without saved prompts.
         """
         return self._encode_as(DOCUMENT, inputs, prompt_name, prompt, options)
 
@@ -139,28 +140,28 @@ class VectorMethods(OpenBundle):
         name = role if prompt_name is None and prompt is None else prompt_name
         if rules.tokens is None:
             return self.encode(inputs, name, prompt, **options)
-        # the name chooses markers and lengths there, so another prompt than the role's own is given as a text
+        # for token vectors the name selects markers and lengths, so another prompt is passed as a text
         text = prompt if name in (None, role) else prompt_of(rules, name, prompt)
         return self.encode(inputs, role, text, **options)
 
     @property
     def similarity_fn_name(self) -> str:
-        """How `similarity` compares vectors, as the checkpoint says: ``cosine``, ``dot``, ``maxsim`` and so on."""
+        """Name of the checkpoint's similarity function, such as ``cosine``; see `posexport.text_rules.TextRules`."""
         return (self.manifest.text_rules or TextRules()).similarity
 
     def similarity(self, embeddings1: Any, embeddings2: Any) -> NDArray[Any]:
-        """How alike each of the first vectors is to each of the second, [first, second], by `similarity_fn_name`.
+        """Similarity of all pairs of the first and second vectors, [first, second], by `similarity_fn_name`.
 
-        Distances are negative. Of a model with a vector for each token: lists of [tokens, elements], queries first.
+        Distances are negative. For token vectors both are lists of [tokens, elements], queries first.
         """
         return similarity.similarity(embeddings1, embeddings2, self.manifest.text_rules or TextRules())
 
     def similarity_pairwise(self, embeddings1: Any, embeddings2: Any) -> NDArray[Any]:
-        """How alike each of the first vectors is to the second one at the same place, [first]."""
+        """Similarity of the first vectors with the second vectors of the same index, [first]."""
         return similarity.similarity_pairwise(embeddings1, embeddings2, self.manifest.text_rules or TextRules())
 
     def _check_output(self, output_value: str | None, rules: TextRules) -> None:
-        """PosexportError for values that the bundle's outputs do not hold."""
+        """Raises PosexportError for an output_value that the bundle does not compute."""
         if output_value not in (EMBEDDING, TOKEN_EMBEDDINGS):
             raise PosexportError(
                 f"output_value = {output_value!r:.60} is not computed here; it must be {EMBEDDING} or "

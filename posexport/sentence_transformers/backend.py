@@ -1,4 +1,4 @@
-"""What the module for sentence-transformers computes, on NumPy arrays: features of texts, then vectors or scores.
+"""NumPy side of the module for sentence-transformers: texts to features, features to vectors or scores.
 
 The names of features are the library's (`sentence_transformers.base.modules.Module.forward`).
 """
@@ -24,7 +24,7 @@ from posexport.targets.providers import DEFAULT_PROVIDER, PROVIDERS
 
 STATES, TOKENS, SCORES, PROMPT_LENGTH = "last_hidden_state", "token_embeddings", "scores", "prompt_length"
 MASK = "attention_mask"
-#: keyword arguments of `posexport.load` that a user may hand on
+#: keyword arguments that are passed on to `posexport.load`
 OPTIONS = ("provider", "precision", "threads", "memory", "check", "provider_options")
 
 Text = str | Sequence[str]
@@ -32,13 +32,13 @@ Arrays = dict[str, NDArray[Any]]
 
 
 class Backend:
-    """An open bundle, asked as sentence-transformers asks its first module."""
+    """An open bundle with the methods that sentence-transformers calls on its first module."""
 
     def __init__(self, directory: Path, options: Mapping[str, Any]) -> None:
-        """``options``: of `posexport.load`; a provider also by ONNX Runtime's name.
+        """Opens the bundle. ``options``: of `posexport.load`; ``provider`` may be ONNX Runtime's name.
 
         Raises:
-            PosexportError: an unknown option, or a bundle that gives neither vectors nor scores.
+            PosexportError: an unknown option, or a bundle without vectors and scores.
         """
         if unknown := sorted(set(options) - set(OPTIONS)):
             raise PosexportError(
@@ -59,7 +59,7 @@ class Backend:
 
     @property
     def max_length(self) -> int | None:
-        """The tokens at which texts and pairs are cut, special tokens included; None: nowhere."""
+        """Maximum tokens of texts and pairs, special tokens included; None: no limit."""
         stated = [length for length in (*self._lengths, self.manifest.limits.max_length) if length is not None]
         return min(stated, default=None)
 
@@ -76,14 +76,14 @@ class Backend:
 
     @property
     def dimension(self) -> int | None:
-        """Elements of a vector; of scores the labels."""
+        """Elements of a vector, or labels of a cross-encoder."""
         names = {self.outputs[spec.name]: spec for spec in self.manifest.outputs if spec.name in self.outputs}
         spec = names.get(EMBEDDING) or names.get(TOKENS) or names[SCORES]
         size = spec.axes[-1]
         return size if isinstance(size, int) else None
 
     def preprocess(self, inputs: Sequence[Text], prompt: str | None) -> dict[str, Any]:
-        """Ids, mask and types of texts or of pairs of texts behind a prompt; with one also its ``prompt_length``."""
+        """Ids, mask and types of texts or pairs with ``prompt`` as prefix; with a prompt also its ``prompt_length``."""
         if not _pairs(inputs):
             if odd := [text for text in inputs if not isinstance(text, str)]:
                 raise PosexportError(f"this bundle takes texts, or pairs of texts, got {odd[0]!r:.60}; give strings")
@@ -104,7 +104,7 @@ class Backend:
         return self._texts.pairs([(f"{prompt or ''}{first}", second) for first, second in both], None)
 
     def forward(self, features: Mapping[str, Any]) -> Arrays:
-        """The bundle's outputs for ``features``, by the names that the library's further modules read."""
+        """The bundle's outputs for ``features``, by sentence-transformers' names."""
         taken = [spec.name for spec in self.session.inputs]
         feeds = {name: np.asarray(features[name]) for name in taken if name in features}
         if PROMPT_MASK in taken and features.get(PROMPT_LENGTH) is not None:
@@ -115,30 +115,30 @@ class Backend:
 
 
 def _pairs(inputs: Sequence[Text]) -> TypeGuard[Sequence[Sequence[str]]]:
-    """Whether inputs are pairs of texts; PosexportError for lists that are none."""
-    listed = [isinstance(each, tuple | list) for each in inputs]
+    """Whether inputs are pairs of texts. Raises PosexportError for other lists."""
+    listed = [isinstance(item, tuple | list) for item in inputs]
     if not any(listed):
         return False
-    for number, each in enumerate(inputs):
-        if not listed[number] or len(each) != 2 or not all(isinstance(text, str) for text in each):
-            raise PosexportError(f"pair {number} must be two texts, got {each!r:.60}; give (query, document)")
+    for number, pair in enumerate(inputs):
+        if not listed[number] or len(pair) != 2 or not all(isinstance(text, str) for text in pair):
+            raise PosexportError(f"pair {number} must be two texts, got {pair!r:.60}; give (query, document)")
     return True
 
 
 def _provider(name: Any) -> str:
-    """The provider's name here; sentence-transformers' users say ONNX Runtime's."""
+    """posexport's name of a provider, for posexport's or ONNX Runtime's name."""
     if name is None:
         return DEFAULT_PROVIDER
-    return next((each.name for each in PROVIDERS.values() if each.ort_name == name), str(name))
+    return next((record.name for record in PROVIDERS.values() if record.ort_name == name), str(name))
 
 
 def outputs_of(manifest: Manifest) -> dict[str, str]:
-    """What the library calls the outputs that it reads; PosexportError where there are none."""
+    """Sentence-transformers' names of the bundle's outputs. Raises PosexportError if it reads none of them."""
     names = {spec.name: name for spec in manifest.outputs if (name := _feature(spec, manifest)) is not None}
     if not names:
-        given = ", ".join(spec.name for spec in manifest.outputs)
+        listed = ", ".join(spec.name for spec in manifest.outputs)
         raise PosexportError(
-            f"this bundle is for {manifest.task} and gives {given}; sentence-transformers needs {EMBEDDING}, {STATES} "
+            f"this bundle is for {manifest.task} and gives {listed}; sentence-transformers needs {EMBEDDING}, {STATES} "
             "or the scores of a cross-encoder: convert it for --task sentence-embedding, features or "
             "sequence-classification"
         )
@@ -154,5 +154,5 @@ def _feature(spec: OutputSpec, manifest: Manifest) -> str | None:
         return None
     if SEQUENCE not in spec.axes:
         return SCORES
-    # of words, which a SpladePooling behind the module takes
+    # logits of a masked LM are the input of SpladePooling
     return TOKENS if manifest.task == "fill-mask" else None

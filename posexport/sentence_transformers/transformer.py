@@ -1,4 +1,4 @@
-"""The module: tensors at its surface, a bundle in ONNX Runtime inside."""
+"""The module for sentence-transformers: PyTorch tensors outside, a bundle in ONNX Runtime inside."""
 
 import functools
 import os
@@ -15,7 +15,7 @@ from posexport.sentence_transformers.backend import SCORES, Backend, Text
 
 
 def _input_module() -> Any:
-    """The library's base class of a first module, where versions 5.4 and 5.0 have it."""
+    """The library's base class of first modules, at its import path since 5.4 or since 5.0."""
     try:
         from sentence_transformers.base.modules import InputModule
     except ImportError:
@@ -29,16 +29,16 @@ def _input_module() -> Any:
     return InputModule
 
 
-#: of `Transformer.load`: arguments for files on a hub, which say nothing of a bundle
+#: arguments of `Transformer.load` that concern downloads only
 _OF_HUB = {"token", "trust_remote_code", "revision", "local_files_only", "cache_dir", "code_revision"}
 
 
 class Transformer(_input_module()):  # type: ignore[misc]
     """First module of a ``SentenceTransformer``, ``CrossEncoder`` or ``SparseEncoder`` that runs a bundle.
 
-    ``forward`` gives what the bundle gives: ``sentence_embedding`` (pooled, projected and normalised in the graph),
-    ``token_embeddings``, or the ``scores`` of a cross-encoder. Further modules may follow, such as a ``Pooling`` behind
-    a bundle converted with ``--task features``.
+    ``forward`` adds the bundle's output to the features: ``sentence_embedding`` (pooled, projected and normalised in
+    the graph), ``token_embeddings``, or the ``scores`` of a cross-encoder. Other modules may follow, for example a
+    ``Pooling`` after a bundle converted with ``--task features``.
 
     Examples:
         >>> from sentence_transformers import SentenceTransformer  # doctest: +SKIP
@@ -46,19 +46,19 @@ class Transformer(_input_module()):  # type: ignore[misc]
         >>> model = SentenceTransformer(modules=[Transformer("minilm", provider="cuda")])  # doctest: +SKIP
     """
 
-    #: a folder of its own, so that no file that the library writes is taken for one of the bundle's
+    #: the library saves the bundle in a subfolder, so that its files do not mix with the bundle's
     save_in_root = False
 
     def __init__(self, directory: str | os.PathLike[str], **options: Any) -> None:
-        """Open the bundle in ``directory``.
+        """Opens the bundle in ``directory``.
 
         Args:
-            directory: of the bundle.
+            directory: the bundle.
             options: of `posexport.load`: ``provider`` (also by ONNX Runtime's name), ``precision``, ``threads``,
                 ``provider_options``, ``memory``, ``check``.
 
         Raises:
-            PosexportError: no bundle, an unknown option, or a bundle that gives neither vectors nor scores.
+            PosexportError: no bundle, an unknown option, or a bundle without vectors and scores.
         """
         super().__init__()
         self.directory, self.options = Path(directory), options
@@ -68,7 +68,7 @@ class Transformer(_input_module()):  # type: ignore[misc]
         return f"Transformer({self._backend.session!r})"
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without the session, which a process of a pool opens for itself."""
+        """The state without the session; each process of a pool opens another."""
         return {**self.__dict__, "_backend": self.max_seq_length}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -89,7 +89,7 @@ class Transformer(_input_module()):  # type: ignore[misc]
 
         try:
             return AutoTokenizer.from_pretrained(self.directory, local_files_only=True)
-        except (OSError, ValueError, KeyError):  # of a model's own class
+        except (OSError, ValueError, KeyError):  # a tokenizer class that transformers does not have
             return PreTrainedTokenizerFast.from_pretrained(self.directory, local_files_only=True)
 
     @property
@@ -99,7 +99,7 @@ class Transformer(_input_module()):  # type: ignore[misc]
 
     @property
     def max_seq_length(self) -> int | None:
-        """The tokens at which texts and pairs are cut, special tokens included."""
+        """Maximum tokens of texts and pairs, special tokens included."""
         return self._backend.max_length
 
     @max_seq_length.setter
@@ -107,13 +107,13 @@ class Transformer(_input_module()):  # type: ignore[misc]
         self._backend.max_length = length
 
     def get_embedding_dimension(self) -> int | None:
-        """Elements of a vector."""
+        """Elements of a vector, or labels of a cross-encoder."""
         return self._backend.dimension
 
     get_word_embedding_dimension = get_sentence_embedding_dimension = get_embedding_dimension
 
     def preprocess(self, inputs: Sequence[Text], prompt: str | None = None, **kwargs: Any) -> dict[str, Any]:
-        """Tensors of texts, or of pairs of texts, behind a prompt. A text is cut at ``max_seq_length``.
+        """Tokenizes texts or pairs with ``prompt`` as prefix to tensors, truncated at ``max_seq_length``.
 
         Raises:
             PosexportError: other inputs, or ``processing_kwargs``.
@@ -121,29 +121,31 @@ class Transformer(_input_module()):  # type: ignore[misc]
         if not inputs:
             return {}
         if kwargs.get("processing_kwargs"):
-            raise PosexportError("a bundle's tokenizer takes no processing_kwargs; set max_seq_length to cut elsewhere")
+            raise PosexportError(
+                "a bundle's tokenizer takes no processing_kwargs; set max_seq_length to change the truncation"
+            )
         features = self._backend.preprocess(list(inputs), prompt)
         return {name: x if isinstance(x, int) else torch.from_numpy(x) for name, x in features.items()}
 
     def tokenize(self, texts: Sequence[Text], **kwargs: Any) -> dict[str, Any]:
-        """`preprocess`, by the name that versions before 5.4 call."""
+        """`preprocess` under its name in versions before 5.4."""
         return self.preprocess(texts, **kwargs)
 
     def forward(self, features: dict[str, Any], **_: Any) -> dict[str, Any]:
         """``features`` with the bundle's vectors or scores, on the device of the ids."""
-        given = {name: x.cpu().numpy() if isinstance(x, Tensor) else x for name, x in features.items()}
+        arrays = {name: x.cpu().numpy() if isinstance(x, Tensor) else x for name, x in features.items()}
         device = features["input_ids"].device
-        found = {name: torch.from_numpy(x).to(device) for name, x in self._backend.forward(given).items()}
-        return {**features, **found}
+        outputs = {name: torch.from_numpy(x).to(device) for name, x in self._backend.forward(arrays).items()}
+        return {**features, **outputs}
 
     def on_model_ready(self, model: Any) -> None:
-        """Called by version 6: a ``CrossEncoder`` made of modules applies the activation that the bundle records."""
+        """Sets the activation of a ``CrossEncoder`` built from modules to the bundle's; version 6 calls it."""
         rules = self._backend.manifest.pair_rules
         if rules is not None and hasattr(model, "activation_fn") and model.activation_fn is None:
             model.activation_fn = getattr(torch.nn, rules.activation_of(self.get_embedding_dimension() or 1))()
 
     def save(self, output_path: str, *_: Any, **__: Any) -> None:
-        """Copy the bundle."""
+        """Copies the bundle to ``output_path``."""
         if Path(output_path).resolve() != self.directory.resolve():
             shutil.copytree(self.directory, output_path, dirs_exist_ok=True)
 
@@ -160,14 +162,14 @@ class Transformer(_input_module()):  # type: ignore[misc]
         backend: str = "torch",
         **kwargs: Any,
     ) -> "Transformer":
-        """The bundle in a folder, or in a repository of a hub, as ``modules.json`` has it loaded.
+        """Loads the bundle from a folder or a hub repository; sentence-transformers calls it for ``modules.json``.
 
-        ``model_kwargs``: the options of `posexport.load`. Raises PosexportError for arguments that no bundle follows.
+        ``model_kwargs``: the options of `posexport.load`. Raises PosexportError for arguments without a meaning here.
         """
         if backend not in ("torch", "onnx"):
             raise PosexportError(f"backend={backend!r} is not the bundle's; leave it out, or give a provider")
         length = _length(kwargs.get("processor_kwargs") or kwargs.get("tokenizer_kwargs") or {})
-        found = cls.load_dir_path(
+        directory = cls.load_dir_path(
             model_name_or_path,
             subfolder=subfolder,
             token=token,
@@ -175,23 +177,23 @@ class Transformer(_input_module()):  # type: ignore[misc]
             revision=revision,
             local_files_only=local_files_only,
         )
-        if found is None:
+        if directory is None:
             raise PosexportError(
-                f"{model_name_or_path} has no folder {subfolder}, in which modules.json has the bundle"
+                f"{model_name_or_path} has no folder {subfolder}, which modules.json names for the bundle"
             )
-        module = cls(found, **{name: value for name, value in (model_kwargs or {}).items() if name not in _OF_HUB})
+        module = cls(directory, **{name: value for name, value in (model_kwargs or {}).items() if name not in _OF_HUB})
         _check_config(kwargs.get("config_kwargs") or {}, module)
         if length is not None:
             module.max_seq_length = length
         return module
 
 
-# where modules.json and pickles look for it
+# the import path in modules.json and in pickles
 Transformer.__module__ = "posexport.sentence_transformers"
 
 
 def _length(kwargs: dict[str, Any]) -> int | None:
-    """``model_max_length``, which is ``CrossEncoder(max_length=)``; PosexportError for another option."""
+    """``model_max_length``, set by ``CrossEncoder(max_length=)``. Raises PosexportError for other options."""
     further = sorted(set(kwargs) - _OF_HUB - {"model_max_length"})
     if further:
         raise PosexportError(
@@ -202,7 +204,7 @@ def _length(kwargs: dict[str, Any]) -> int | None:
 
 
 def _check_config(kwargs: dict[str, Any], module: Transformer) -> None:
-    """PosexportError for configuration that the graph, which is made, cannot follow."""
+    """Raises PosexportError for ``config_kwargs``, which an exported graph cannot follow."""
     labels = module.get_embedding_dimension() if SCORES in module._backend.outputs.values() else None  # noqa: SLF001
     further = {name: value for name, value in kwargs.items() if name not in _OF_HUB}
     if further.get("num_labels", labels) == labels:

@@ -1,8 +1,8 @@
-"""``--layout sentence-transformers``: a folder that sentence-transformers 5 and 6 load, and a bundle all the same.
+"""``--layout sentence-transformers``: a bundle that sentence-transformers 5 and 6 load as a model folder.
 
-``modules.json`` names one module, `posexport.sentence_transformers.Transformer`, which gives what the source's modules
-give together: the graph has their pooling, projections and normalisation. ``config_sentence_transformers.json`` keeps
-prompts and similarity and says which class the folder is for.
+``modules.json`` names one module, `posexport.sentence_transformers.Transformer`, in place of all modules of the source:
+the graph has their pooling, projections and normalisation. ``config_sentence_transformers.json`` has prompts and
+similarity, and the class that loads the folder.
 """
 
 import json
@@ -23,18 +23,18 @@ CLASS = "posexport.sentence_transformers.Transformer"
 
 
 def arrange(source: Source) -> Source:
-    """``source`` as it is; PosexportError where none of the three classes is for such a model."""
+    """Returns ``source``. Raises PosexportError for models that are neither embedders nor cross-encoders."""
     if source.pair_rules is None and source.task != "sentence-embedding":
         raise PosexportError(
             f"--layout sentence-transformers is for embedders and cross-encoders; {source.name} is for {source.task}: "
             "leave it out (SentenceTransformer(modules=[posexport.sentence_transformers.Transformer(DIR), ...]) takes "
-            "a bundle with hidden states, and modules behind it)"
+            "a bundle with hidden states, followed by other modules)"
         )
     return source
 
 
 def write(directory: Path, source: Source) -> None:
-    """Write both files over those of the source, and of a cross-encoder with several labels how many there are."""
+    """Overwrites both files of the source; a cross-encoder with several labels gets a ``Dense`` for their number."""
     modules = [{"idx": 0, "name": "0", "path": "", "type": CLASS}]
     labels = _labels(source)
     if source.pair_rules is not None and labels > 1:
@@ -45,11 +45,11 @@ def write(directory: Path, source: Source) -> None:
 
 
 def settings(source: Source) -> dict[str, Any]:
-    """What the folder must say of itself."""
+    """The keys of config_sentence_transformers.json that the layout sets."""
     rules = source.pair_rules
     if rules is None:
         return {"model_type": "SparseEncoder" if _weighs_words(source) else "SentenceTransformer"}
-    # where the file names none, the library takes the one of a single label
+    # without activation_fn the library uses the activation of a single label
     return {"model_type": "CrossEncoder", "activation_fn": f"torch.nn.{rules.activation_of(_labels(source))}"}
 
 
@@ -59,7 +59,7 @@ def _labels(source: Source) -> int:
 
 
 def _write_labels(folder: Path, labels: int) -> None:
-    """A projection that changes nothing: the library asks its last ``Dense`` of scores for the number of labels."""
+    """Writes an identity projection: the library reads the number of labels from the last ``Dense`` to scores."""
     folder.mkdir()
     config = {
         "in_features": labels,
@@ -74,7 +74,7 @@ def _write_labels(folder: Path, labels: int) -> None:
 
 
 def _weighs_words(source: Source) -> bool:
-    """Whether the source's modules are those of SPLADE."""
+    """Whether the source's modules end in a SpladePooling."""
     path = source.files.get(MODULES)
     modules = json.loads(path.read_text(encoding="utf-8")) if path is not None else []
     return any(str(module.get("type", "")).endswith("SpladePooling") for module in modules if isinstance(module, dict))

@@ -1,8 +1,8 @@
-"""Decoders whose config.json says ``is_causal: false``: tokens attend to later ones too.
+"""Decoders without the causal mask: ``is_causal: false`` in config.json, so that tokens also attend to later tokens.
 
-So embedders are made of decoders: gte-Qwen2, and what LLM2Vec trains (BehnamGhader et al., arXiv:2404.05961, section
-2.1). transformers reads the key since version 5.2
-(``masking_utils.create_causal_mask``); its layers with a window of W tokens then see W on either side.
+Embedders made from decoders set it: gte-Qwen2, and models trained by LLM2Vec (BehnamGhader et al., arXiv:2404.05961,
+section 2.1). transformers reads the key since version 5.2 (``masking_utils.create_causal_mask``); a sliding window of W
+tokens then extends to W tokens on either side.
 """
 
 from dataclasses import replace
@@ -25,9 +25,9 @@ KEY = "is_causal"
 
 
 def as_stated(plan: Plan, config: Config, family: Family, task: str) -> Plan:
-    """The plan of a causal decoder as one without the causal mask, where the file says so; others as they are.
+    """Removes the causal mask from a decoder's plan if config.json says so; returns other plans unchanged.
 
-    PosexportError for tasks and definitions that need the mask.
+    Raises PosexportError for tasks and definitions that need the mask.
     """
     if config.values.get(KEY) is None or config.flag(KEY, True):
         return plan
@@ -59,15 +59,15 @@ def as_stated(plan: Plan, config: Config, family: Family, task: str) -> Plan:
         if decoder.encoding is not None:
             encoding = _widened(decoder.encoding, config, family)
         else:
-            encoding = ByLayer(_widened(each, config, family) for each in decoder.encodings)
+            encoding = ByLayer(_widened(layer, config, family) for layer in decoder.encodings)
         changed = Decoder(decoder.config, encoding, causal=False)
     return replace(plan, model=HeadedDecoder(changed, Features(changed.width)))
 
 
 def _widened(encoding: Encoding, config: Config, family: Family) -> Encoding:
-    """The encoding without a causal mask: a window of W tokens before becomes one of W on either side."""
+    """The encoding without a causal mask: a window of W tokens to the left becomes W tokens on either side."""
     if isinstance(encoding, ByLayer):
-        return ByLayer(_widened(each, config, family) for each in encoding.encodings if isinstance(each, Encoding))
+        return ByLayer(_widened(layer, config, family) for layer in encoding.encodings if isinstance(layer, Encoding))
     if isinstance(encoding, RotationAndTerm) and isinstance(encoding.term, LocalWindow):
         tokens = encoding.term.left + 1
         return RotationAndTerm(encoding.rotation, LocalWindow(left=tokens, right=tokens))

@@ -1,4 +1,4 @@
-"""Reads what a reranker's folder says of the messages that its chat template makes of a query and a document."""
+"""Reads a reranker's chat template and its options: how a query and a document become messages."""
 
 import re
 from typing import Any
@@ -13,13 +13,13 @@ from posexport.spec import PairRules
 from posexport.text_rules import MessageFormat
 
 TEMPLATE = "chat_template.jinja"
-#: where templates stood before they had a file of their own; the first that has one decides
+#: files with the template in older checkpoints; the first file with a template is used
 _OLDER = ("tokenizer_config.json", "chat_template.json")
-#: types whose messages hold texts, whatever their template looks like (sentence-transformers 6)
+#: model types with ``flat`` messages for any template (sentence-transformers 6)
 _FLAT = ("apertus", "deepseek_v3", "gpt_oss", "seed_oss")
-#: what only a template that reads lists of contents holds
+#: parts of templates that read lists of contents
 _STRUCTURED = ("content[0]", ".type", "'type'", '"type"', "item.type", "message.content[")
-#: ``processing_kwargs``: groups of options, and the options that are followed or change nothing
+#: ``processing_kwargs``: groups of options, with the options that are followed or have no effect
 _OPTIONS: dict[str, tuple[str, ...]] = {
     "text": ("max_length", "padding", "truncation", "padding_side", "logits_to_keep"),
     "common": ("return_tensors",),
@@ -27,7 +27,7 @@ _OPTIONS: dict[str, tuple[str, ...]] = {
 
 
 def template_of(directory: Directory, below: str) -> str | dict[str, Any] | list[Any] | None:
-    """The chat template; several by name as the file has them; None where there is none."""
+    """The chat template, or the file's list or table of named templates; None without one."""
     if (path := directory.find(below + TEMPLATE)) is not None:
         return path.read_text(encoding="utf-8", errors="replace")
     for name in _OLDER:
@@ -39,23 +39,23 @@ def template_of(directory: Directory, below: str) -> str | dict[str, Any] | list
 
 
 def names_roles(template: Any) -> bool:
-    """Whether it speaks of both roles that pairs have."""
+    """Whether a template reads the roles ``query`` and ``document``."""
     return isinstance(template, str) and all(
         re.search(rf"[\"']{role}[\"']", template) for role in ("query", "document")
     )
 
 
 def message_format(model_type: Any, template: Any) -> MessageFormat:
-    """How messages hold their texts, as the library infers it."""
+    """Whether messages are flat or structured, inferred as in sentence-transformers."""
     if model_type in _FLAT:
         return "flat"
     if not isinstance(template, str) or not template:
         return "structured"
-    return "structured" if any(part in template for part in _STRUCTURED) else "flat"
+    return "structured" if any(marker in template for marker in _STRUCTURED) else "flat"
 
 
 def with_messages(directory: Directory, below: str, rules: PairRules) -> PairRules:
-    """The rules, with messages where the transformer's ``modality_config`` says that it takes them."""
+    """The rules, with ``messages`` set if the transformer's ``modality_config`` has messages."""
     texts = texts_config(directory, below)
     if texts is None:
         return rules
@@ -86,7 +86,7 @@ def with_messages(directory: Directory, below: str, rules: PairRules) -> PairRul
 
 
 def _with_options(texts: Config, rules: PairRules) -> PairRules:
-    """The rules with what ``processing_kwargs`` says."""
+    """The rules with the options of ``processing_kwargs``."""
     groups = texts.values.get("processing_kwargs") or {}
     if not isinstance(groups, dict) or not all(isinstance(group, dict) for group in groups.values()):
         raise PosexportError(f"{texts.label} says processing_kwargs = {groups!r:.80}; it must hold groups of options")
@@ -104,7 +104,7 @@ def _with_options(texts: Config, rules: PairRules) -> PairRules:
         raise PosexportError(
             f"{texts.label} says processing_kwargs.text.max_length = {length!r:.60}; it must be at least 1"
         )
-    kept = chat.pop("restore_suffix", True)
+    restore_suffix = chat.pop("restore_suffix", True)
     return msgspec.structs.replace(
-        rules, max_length=length or rules.max_length, chat_options=chat, suffix_kept=bool(kept)
+        rules, max_length=length or rules.max_length, chat_options=chat, suffix_kept=bool(restore_suffix)
     )

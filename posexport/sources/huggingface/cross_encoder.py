@@ -1,7 +1,7 @@
-"""Reads the modules.json of a CrossEncoder of sentence-transformers 6: what makes scores of a transformer's states.
+"""Reads the modules.json of a CrossEncoder of sentence-transformers 6.
 
-A transformer alone (its own classification head), one that generates with ``LogitScore`` (mxbai-rerank-v2,
-Qwen3-Reranker), or one whose states are pooled and projected to ``scores``.
+Three forms are supported: a Transformer with a classification head, a generating Transformer with ``LogitScore``
+(mxbai-rerank-v2, Qwen3-Reranker), and a Transformer with pooled states that a ``Dense`` projects to ``scores``.
 """
 
 from dataclasses import dataclass
@@ -17,7 +17,14 @@ from posexport.sources.huggingface.text_rules import texts_config
 
 @dataclass(frozen=True, kw_only=True)
 class Ranker:
-    """``task``: None is what the transformer's class says. ``answers``: whose logits are the score."""
+    """The modules of a CrossEncoder.
+
+    Attributes:
+        below: folder of the transformer.
+        task: the task of the transformer; None: the task of its class.
+        answers: token ids of ``LogitScore``.
+        pooling: pooling and projections to ``scores``.
+    """
 
     below: str
     task: str | None
@@ -26,9 +33,9 @@ class Ranker:
 
 
 def read(directory: Directory) -> Ranker | None:
-    """What modules.json describes; None for a folder that is no CrossEncoder's, or has none.
+    """The modules of a CrossEncoder; None for other folders and for folders without modules.json.
 
-    PosexportError for other modules.
+    Raises PosexportError for modules that are not supported.
     """
     if directory.find(MODULES) is None or not is_cross_encoder(directory):
         return None
@@ -68,7 +75,7 @@ def _answers(directory: Directory, folder: str) -> Answers:
 
 
 def _check_generates(directory: Directory, below: str) -> None:
-    """PosexportError where the transformer gives no logits of next tokens."""
+    """Raises PosexportError unless the transformer computes next-token logits."""
     config = texts_config(directory, below)
     task = "feature-extraction" if config is None else config.text("transformer_task", "feature-extraction")
     if task != "text-generation":

@@ -1,7 +1,7 @@
-"""Keys of sentence-transformers' files that are neither followed nor without effect: each is one remark.
+"""Remarks on keys of sentence-transformers' files that are neither followed nor known to be without effect.
 
-The tables say what is followed, or changes no vector and no score: `posexport.sources.huggingface` reads the former,
-and the arguments of a tokenizer are read with the tokenizer's files.
+The tables list keys that `posexport.sources.huggingface` follows, and keys that change no vector and no score.
+Tokenizer arguments are read with the tokenizer's files.
 """
 
 from collections.abc import Iterator, Mapping
@@ -13,15 +13,15 @@ from posexport.sources.huggingface.sentence_transformers import MODULES, config_
 from posexport.sources.huggingface.text_rules import SETTINGS, optional, texts_config
 
 _WORDS = {
-    # who saved it, which package it needs, layers that stay in float32 in lower precisions; then PyLate's rules
+    # versions, requirements and layers that stay in float32 in lower precisions; then PyLate's rules
     "settings": """__version__ model_type prompts default_prompt_name similarity_fn_name truncate_dim activation_fn
         keep_in_fp32_modules requirements
         query_prefix document_prefix query_length document_length attend_to_expansion_tokens skiplist_words
         do_query_expansion""",
-    # how the library calls the model, and what it hands to tokenizers
+    # how sentence-transformers calls the model and its tokenizer
     "texts": """transformer_task modality_config module_output_name unpad_inputs max_seq_length do_lower_case
         processor_kwargs tokenizer_args tokenizer_kwargs""",
-    # arguments of from_pretrained that choose kernels and files
+    # arguments of from_pretrained that select kernels and files
     "model": """attn_implementation trust_remote_code revision token cache_dir local_files_only subfolder device_map
         low_cpu_mem_usage use_safetensors add_pooling_layer""",
     "pooling": """embedding_dimension word_embedding_dimension pooling_mode include_prompt pooling_mode_cls_token
@@ -32,10 +32,10 @@ _WORDS = {
     "splade": "pooling_strategy activation_function embedding_dimension word_embedding_dimension chunk_size",
 }
 _SETTINGS, _TEXTS, _MODEL_ARGUMENTS, _POOLING, _DENSE, _SPLADE = (words.split() for words in _WORDS.values())
-#: of texts, beside these: of models with a vector for each token, and of rerankers
+#: further keys of "texts": for token vectors, and for rerankers
 _TOKEN_TEXTS = ["query_length", "document_length", "query_expansion"]
 _PAIR_TEXTS = ["processing_kwargs"]
-#: by the name of a module
+#: by module name
 _MODULES: Mapping[str, list[str]] = {
     "Pooling": _POOLING,
     "Dense": _DENSE,
@@ -46,12 +46,12 @@ _MODULES: Mapping[str, list[str]] = {
     "MultiVectorMask": ["skiplist_words", "skiplist_tasks", "keep_only_token_ids"],
 }
 _MODULE = ("idx", "name", "path", "type", "kwargs")
-#: values that ask for nothing
+#: values that switch a key off
 _NOTHING: tuple[Any, ...] = (None, False, {}, [], "")
 
 
 def remarks(directory: Directory) -> list[str]:
-    """A sentence for each key that is left out; none without modules.json."""
+    """A sentence for each key that is not followed; empty without modules.json."""
     return list(_remarks(directory)) if directory.find(MODULES) is not None else []
 
 
@@ -80,9 +80,9 @@ def _of_texts(config: Config | None, known: list[str]) -> Iterator[str]:
         return
     idle = dict.fromkeys(("model_args", "model_kwargs"), _MODEL_ARGUMENTS)
     for key, allowed in idle.items():
-        given = config.values.get(key)
-        if isinstance(given, dict):
-            yield from _left_out(f"{config.label}, {key},", given, allowed)
+        arguments = config.values.get(key)
+        if isinstance(arguments, dict):
+            yield from _left_out(f"{config.label}, {key},", arguments, allowed)
     yield from _left_out(config.label, config.values, [*known, *idle])
 
 
@@ -90,8 +90,8 @@ def _of_normalize(config: Config, pools: bool) -> Iterator[str]:
     expected = "sentence_embedding" if pools else "token_embeddings"
     stated = [config.values.get(key) for key in ("module_input_name", "module_output_name")]
     if any(name not in (None, expected) for name in stated):
-        written = f"module_input_name = {stated[0]!r:.60}, module_output_name = {stated[1]!r:.60}"
-        yield f"{config.label} says {written}; what is divided by its length here is {expected}"
+        names = f"module_input_name = {stated[0]!r:.60}, module_output_name = {stated[1]!r:.60}"
+        yield f"{config.label} says {names}; this bundle normalises {expected}"
     yield from _left_out(config.label, config.values, ["module_input_name", "module_output_name"])
 
 

@@ -51,7 +51,7 @@ transformers_version unk_token_id use_bfloat16 use_cache
 """
 #: keys of any config.json that do not change what a definition computes: names, training, texts, generation, and the
 #: length that a model without a table was trained for (with one it is asked)
-_IDLE = frozenset(_WORDS.split())
+IDLE = frozenset(_WORDS.split())
 #: of a family: keys of its released configurations that its definition need not ask, with the values at which they
 #: change nothing
 _RELEASED: dict[str, dict[str, tuple[Any, ...]]] = {
@@ -187,5 +187,5 @@ def _strange(values: Values, released: Mapping[str, tuple[Any, ...]], prefix: st
         elif name in released:
             if released[name] is not _ANY and (type(value), value) not in [(type(one), one) for one in released[name]]:
                 yield f"{name} = {value!r:.40}"
-        elif prefix or key not in _IDLE:
+        elif prefix or key not in IDLE:
             yield f"{name} = {value!r:.40}"

@@ -1,4 +1,4 @@
-"""Decoders that score a text or a pair of texts at its last token, and how pairs become scores."""
+"""Sequence classification and reranking by decoders, at a text's last token, and the rules for pairs of texts."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -19,7 +19,7 @@ from posexport.sources.huggingface.text_rules import SETTINGS, max_length, optio
 from posexport.sources.huggingface.transforms import RowDifference
 from posexport.spec import PairRules
 
-#: of Qwen3-Reranker's model card (Qwen, "Qwen3 Embedding", arXiv:2506.05176, section 2)
+#: the template of Qwen3-Reranker's model card (Qwen, "Qwen3 Embedding", arXiv:2506.05176, section 2)
 QWEN3 = PairRules(
     max_length=8192,
     activation="Sigmoid",
@@ -36,7 +36,7 @@ TEXT_RANKING = "text-ranking"
 
 @dataclass(frozen=True, kw_only=True)
 class Answers:
-    """Ids of the tokens whose logits are the score: that of ``true`` less that of ``false`` (None: less nothing)."""
+    """Token ids of a score: the logit of ``true`` minus the logit of ``false``, or the logit of ``true`` alone."""
 
     true: int
     false: int | None
@@ -44,13 +44,13 @@ class Answers:
 
 
 def is_cross_encoder(directory: Directory) -> bool:
-    """Whether sentence-transformers saved it as one; its modules.json then describes no vectors of texts."""
+    """Whether sentence-transformers saved the folder as a CrossEncoder."""
     settings = optional(directory, SETTINGS)
     return settings is not None and settings.values.get("model_type") == "CrossEncoder"
 
 
 def built_as(task: str, family: Family) -> str:
-    """The task that the family builds, on which `with_score` puts the head of ``task``."""
+    """The task for which the family builds the plan that `with_score` completes for ``task``."""
     if task == TEXT_RANKING:
         return "text-generation"
     return "features" if task == "sequence-classification" and family.score is not None else task
@@ -59,7 +59,7 @@ def built_as(task: str, family: Family) -> str:
 def pair_rules(
     directory: Directory, config: Config, below: str, task: str, *, answers: Answers | None = None
 ) -> PairRules | None:
-    """How pairs of texts become scores; None for other tasks. ``answers``: those of a LogitScore module."""
+    """How pairs of texts become scores; None for other tasks. ``answers``: the token ids of a LogitScore module."""
     if task not in (TEXT_RANKING, "sequence-classification"):
         return None
     settings = _settings(directory)
@@ -76,10 +76,10 @@ def pair_rules(
 
 
 def _without_modules(directory: Directory, config: Config, below: str, task: str, rules: PairRules) -> PairRules:
-    """Of a model alone: its chat template where that has both roles.
+    """The rules of a model without modules.json: its chat template, if it reads the roles of a pair.
 
-    Else a classifier's tokenizer joins the pair, and of generating models Qwen3-Reranker has its model card's template.
-    PosexportError for others, for which nothing says how they read a pair.
+    Else the tokenizer of a classifier joins the pair, and qwen3 uses the template of Qwen3-Reranker's model card.
+    Raises PosexportError for other generating models: their files do not define how they read a pair.
     """
     template = chats.template_of(directory, below)
     if template is not None and chats.names_roles(template):
@@ -96,14 +96,14 @@ def _without_modules(directory: Directory, config: Config, below: str, task: str
 
 
 def _settings(directory: Directory) -> Config | None:
-    """Those of a CrossEncoder; the library does not read them without modules.json, nor those of another model."""
+    """The settings of a CrossEncoder with modules.json; sentence-transformers reads no others."""
     if not is_cross_encoder(directory) or directory.find(MODULES) is None:
         return None
     return optional(directory, SETTINGS)
 
 
 def _activation(settings: Config | None, config: Config) -> str | None:
-    """The class of torch.nn that the files name, in the places of versions 6, 4 and 2; None where they name none."""
+    """The class of torch.nn in the keys of versions 6, 4 and 2; None without one."""
     nested = config.values.get("sentence_transformers")
     stated: list[Any] = [
         None if settings is None else settings.values.get("activation_fn"),
@@ -111,7 +111,7 @@ def _activation(settings: Config | None, config: Config) -> str | None:
         config.values.get("sbert_ce_default_activation_function"),
     ]
     path = next((path for path in stated if path is not None), None)
-    # code from elsewhere is never run; the library takes its default then
+    # code outside torch.nn is never run; sentence-transformers then uses its default
     return path.rpartition(".")[2] if isinstance(path, str) and path.startswith("torch.nn.") else None
 
 
@@ -125,10 +125,10 @@ def with_score(
     *,
     answers: Answers | None = None,
 ) -> Plan:
-    """The plan of a decoder as one that scores a text at its last token; other plans as they are.
+    """Adds a head to a decoder's plan that scores the last token; returns other plans unchanged.
 
-    ``text-ranking``: the logit of one token less that of another, whose sigmoid is the softmax of both; ``answers``
-    says which tokens, else they are "yes" and "no".
+    ``text-ranking``: the logit of one token minus the logit of another; the sigmoid of the difference is the softmax
+    over both. ``answers`` names the tokens, by default "yes" and "no".
     """
     model = plan.model
     if not isinstance(model, DecoderModel | HeadedDecoder) or built_as(task, family) == task:
@@ -148,10 +148,12 @@ def with_score(
 
 
 def _difference(plan: Plan, model: DecoderModel, config: Config, answers: Answers) -> Origin:
-    """The row of one answer less that of the other, of the projection to the vocabulary."""
+    """The difference of two rows of the projection to the vocabulary."""
     settings, head = model.decoder.config, model.head
-    plain = head is not None and head.narrow is None and not settings.head.bias and head.scale == 1 and head.cap is None
-    if not plain:
+    linear = (
+        head is not None and head.narrow is None and not settings.head.bias and head.scale == 1 and head.cap is None
+    )
+    if not linear:
         raise PosexportError(
             f"{config.label}: {TEXT_RANKING} reads logits of two tokens, which this model scales, caps or shifts; "
             "choose --task text-generation"
@@ -162,7 +164,7 @@ def _difference(plan: Plan, model: DecoderModel, config: Config, answers: Answer
 
 
 def check_answers(answers: Answers, vocab: int) -> None:
-    """PosexportError for tokens that a vocabulary of ``vocab`` does not have."""
+    """Raises PosexportError for ids outside a vocabulary of ``vocab`` tokens."""
     if (most := max(answers.true, answers.false or 0)) >= vocab:
         raise PosexportError(
             f"{answers.label} names the token {most}, and the vocabulary ends at {vocab - 1}; take the file that "
@@ -186,8 +188,8 @@ def _token(directory: Directory, below: str, word: str) -> int:
         )
     try:
         number = Tokenizer.from_buffer(path.read_bytes()).token_to_id(word)
-    except Exception as err:  # the library raises Exception itself
-        raise PosexportError(f"{path} is no tokenizer.json: {err}; download it again") from err
+    except Exception as err:  # tokenizers raises Exception
+        raise PosexportError(f"{path} is not a valid tokenizer.json: {err}; download it again") from err
     if number is None:
         raise PosexportError(
             f"{path} has no token {word!r}, whose logit is the score; choose --task text-generation for this model"

@@ -15,7 +15,7 @@ from posexport.sources.huggingface.text_rules import optional, rule_files, text_
 
 MODULES = "modules.json"
 _PACKAGE = "sentence_transformers."
-#: PyLate's own module, which is read like that of the same name in sentence-transformers
+#: PyLate's module, read like sentence-transformers' Dense
 _PYLATE_DENSE = "pylate.models.Dense.Dense"
 #: the flags that versions before 6 write, in the order in which several are concatenated
 _POOLINGS: dict[str, Mode] = {
@@ -29,12 +29,12 @@ _POOLINGS: dict[str, Mode] = {
 Vectors = Literal["sentence", "token", "scores"]
 #: modules that may follow a pooling
 STEPS = ("Dense", "LayerNorm", "Normalize", "Dropout")
-#: classes of torch.nn to the names of activations; None: it changes nothing
+#: classes of torch.nn to names of activations; None: identity
 _CLASSES: dict[str, str | None] = {"Identity": None, "GELU": "gelu", "ReLU": "relu", "SiLU": "silu", "Tanh": "tanh"}
 
 
 def read(directory: Directory) -> Pooling:
-    """What modules.json describes; PosexportError for any other module or pooling."""
+    """The pooling and projections in modules.json. Raises PosexportError for modules that are not supported."""
     label = f"{directory.path}/{MODULES}"
     modules = modules_of(directory)
     names, folders = [name for name, _ in modules], [folder for _, folder in modules]
@@ -52,7 +52,7 @@ def read(directory: Directory) -> Pooling:
 
 
 def of_pooling(directory: Directory, modules: Sequence[tuple[str, str]], *, scores: bool = False) -> Pooling:
-    """A transformer, a pooling and what follows; ``scores``: the last projection gives scores of a text or a pair."""
+    """A transformer, a pooling and its projections; ``scores``: the last projection computes scores."""
     below = modules[0][1]
     folders = [folder for _, folder in modules]
     config = Config(directory, f"{folders[1]}config.json")
@@ -82,7 +82,7 @@ def _pads_left(directory: Directory, below: str) -> bool:
 
 
 def modules_of(directory: Directory) -> list[tuple[str, str]]:
-    """The modules that modules.json lists, each with its folder; PosexportError for code from elsewhere."""
+    """Names and folders of the modules. Raises PosexportError for classes outside sentence-transformers."""
     label = f"{directory.path}/{MODULES}"
     modules = directory.json(MODULES)
     if not isinstance(modules, list) or not all(isinstance(module, dict) for module in modules):
@@ -91,13 +91,13 @@ def modules_of(directory: Directory) -> list[tuple[str, str]]:
 
 
 def _is_late_interaction(names: Sequence[str]) -> bool:
-    """Whether every token has a vector: no pooling, and a projection of tokens."""
+    """Whether the modules compute token vectors: a projection without a pooling."""
     known = {"Dense", "Normalize", "Dropout", late_interaction.MASK_MODULE}
     return names[:1] == ["Transformer"] and "Dense" in names and not set(names[1:]) - known
 
 
 def _late_interaction(directory: Directory, modules: Sequence[tuple[str, str]]) -> Pooling:
-    """A vector for each token (ColBERT)."""
+    """The modules of late interaction (ColBERT): token vectors."""
     _check_states(directory, modules[0][1])
     first = next(folder for name, folder in modules if name == "Dense")
     steps = _steps(directory, modules[1:], Config(directory, config_name(first)).size("in_features"), of="token")
@@ -106,7 +106,7 @@ def _late_interaction(directory: Directory, modules: Sequence[tuple[str, str]]) 
 
 
 def _splade(directory: Directory, folders: Sequence[str]) -> Pooling:
-    """Weights of words (SPLADE)."""
+    """The modules of SPLADE: one weight for each word of the vocabulary."""
     config = Config(directory, config_name(folders[1]))
     strategy, activation = config.text("pooling_strategy", "max"), config.text("activation_function", "relu")
     if strategy not in ("max", "sum") or activation not in ("relu", "log1p_relu"):
@@ -132,7 +132,7 @@ def config_name(folder: str) -> str:
 
 
 def _modes(config: Config) -> list[Mode]:
-    """``pooling_mode``, as version 6 writes it, or the flags of ``pooling_mode_*`` that are set."""
+    """The modes of ``pooling_mode`` (version 6) or of the flags ``pooling_mode_*``."""
     flags = {key for key in config.values if key.startswith("pooling_mode_") and config.flag(key, False)}
     if unknown := sorted(flags - set(_POOLINGS)):
         raise PosexportError(f"{config.label} chooses {', '.join(unknown)}; supported are {', '.join(_POOLINGS)}")
@@ -158,7 +158,7 @@ def _modes(config: Config) -> list[Mode]:
 def _steps(
     directory: Directory, modules: Sequence[tuple[str, str]], width: int, *, of: Vectors = "sentence"
 ) -> list[Step]:
-    """What follows the pooling, or of a token's vectors the states, each projection of the width before it."""
+    """The modules after the pooling, or after the hidden states for token vectors. Widths must match."""
     steps = []
     for place, (name, folder) in enumerate(modules):
         if name == "Normalize":
@@ -181,11 +181,11 @@ def _steps(
 def _dense(config: Config, of: Vectors, *, last: bool) -> DenseConfig:
     needed = "token_embeddings" if of == "token" else "sentence_embedding"
     read = config.text("module_input_name", needed)
-    written = read if config.values.get("module_output_name") is None else config.text("module_output_name")
+    output = read if config.values.get("module_output_name") is None else config.text("module_output_name")
     to = "scores" if of == "scores" and last else needed
-    if (read, written) != (needed, to):
+    if (read, output) != (needed, to):
         raise PosexportError(
-            f"{config.label} projects {read} to {written}; only {needed} to {to} is computed here, use --task features "
+            f"{config.label} projects {read} to {output}; only {needed} to {to} is computed here, use --task features "
             "for the transformer alone"
         )
     return DenseConfig(
@@ -198,7 +198,7 @@ def _dense(config: Config, of: Vectors, *, last: bool) -> DenseConfig:
 
 
 def _activation(config: Config) -> str | None:
-    """The activation of torch.nn that is named, tanh where none is; code from elsewhere is never executed."""
+    """The name of the torch.nn activation, tanh by default. Other code is never executed."""
     path = config.text("activation_function", "torch.nn.modules.activation.Tanh")
     name = path.rpartition(".")[2]
     if not path.startswith("torch.nn.") or name not in _CLASSES:
@@ -209,7 +209,7 @@ def _activation(config: Config) -> str | None:
 
 
 def _check_states(directory: Directory, below: str) -> None:
-    """PosexportError where what is pooled is not the last hidden states; version 6 can say so."""
+    """Raises PosexportError unless the last hidden states of plain texts are pooled (keys of version 6)."""
     config = texts_config(directory, below)
     if config is None:
         return

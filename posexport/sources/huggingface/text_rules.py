@@ -1,4 +1,4 @@
-"""What sentence-transformers does to texts before a model and to vectors behind it, read from its files."""
+"""Reads `TextRules` from the files of sentence-transformers: prompts, truncation, lower case, similarity."""
 
 from collections.abc import Collection
 
@@ -9,17 +9,17 @@ from posexport.sources.huggingface.directory import Directory
 from posexport.spec import TextRules
 
 SETTINGS = "config_sentence_transformers.json"
-#: names of prompts that every embedder has, empty where its files say nothing
+#: prompts of every embedder, empty by default
 ALWAYS = ("query", "document")
 SIMILARITIES = ("cosine", "dot", "euclidean", "manhattan")
-#: what transformers writes into tokenizer_config.json for "no limit" is beyond any real one
+#: limits from here on mean "no limit": transformers writes int(1e30) into tokenizer_config.json
 _NO_LIMIT = 1 << 30
 
 
 def text_rules(
     directory: Directory, below: str, *, prompt_pooled: bool, default_similarity: str = "cosine"
 ) -> TextRules:
-    """The rules; ``below``: the folder of the transformer. PosexportError for values that are none."""
+    """The rules of a folder; ``below``: folder of the transformer. Raises PosexportError for invalid values."""
     texts = texts_config(directory, below)
     settings = optional(directory, SETTINGS)
     prompts, default = prompts_of(settings, always=ALWAYS)
@@ -41,26 +41,26 @@ def text_rules(
 
 
 def texts_config(directory: Directory, below: str) -> Config | None:
-    """The rules beside the transformer; None where there are none."""
-    found = (optional(directory, below + name) for name in TEXTS)
-    return next((config for config in found if config is not None), None)
+    """The settings of the Transformer module (sentence_bert_config.json); None without the file."""
+    configs = (optional(directory, below + name) for name in TEXTS)
+    return next((config for config in configs if config is not None), None)
 
 
 def rule_files(directory: Directory, below: str) -> list[str]:
-    """Names of the files that hold rules."""
+    """Names of the files with rules."""
     names = [SETTINGS, *(below + name for name in TEXTS)]
     return [name for name in names if directory.find(name) is not None]
 
 
 def optional(directory: Directory, name: str) -> Config | None:
-    """A file of settings; None where there is none."""
+    """The JSON file ``name``; None without it."""
     return None if directory.find(name) is None else Config(directory, name)
 
 
 def prompts_of(settings: Config | None, *, always: Collection[str] = ()) -> tuple[dict[str, str], str | None]:
-    """Texts before texts by name, and the name of the default one; ``always``: names that need not be listed.
+    """The prompts by name, and the name of the default prompt; ``always``: names that need not be listed.
 
-    A prompt that is null is empty, as in the library.
+    A null prompt is empty, as in the library.
     """
     if settings is None:
         return {}, None
@@ -77,7 +77,7 @@ def prompts_of(settings: Config | None, *, always: Collection[str] = ()) -> tupl
 
 
 def max_length(directory: Directory, below: str) -> int | None:
-    """``max_seq_length``, else the tokenizer's own limit and the model's, whichever is smaller."""
+    """``max_seq_length``, else the smaller one of the tokenizer's limit and the model's; None without any."""
     texts = texts_config(directory, below)
     if texts is not None and (stated := texts.size_or_none("max_seq_length")) is not None:
         return stated

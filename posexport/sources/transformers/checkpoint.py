@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from posexport.errors import PosexportError
-from posexport.sources.huggingface import scoring
+from posexport.sources.huggingface import own_code, scoring
 from posexport.sources.huggingface.adapter import Adapter
 from posexport.sources.huggingface.config import Config
 from posexport.sources.huggingface.copied import copied
@@ -72,6 +72,7 @@ def through_source(
         for folder in [] if pooling is None else pooling.folders:
             weights = weights.beside(folder, open_weights(files, folder, allow_pickle=allow_pickle))
         model = _load(transformers, files.path / below, config, chosen)
+        remarks += _unread_keys(config, model.config)
         if adapted is not None:
             weights = replace(weights, files=weights.files | adapted.files)
             remarks = [*remarks, adapted.remark]
@@ -210,6 +211,16 @@ def _load(transformers: Any, folder: Path, config: Config, task: Task) -> Any:
             "another model, so it is not converted"
         )
     return model.eval()
+
+
+def _unread_keys(config: Config, settings: Any) -> list[str]:
+    """A remark on keys of config.json that only the author's code reads; ``settings``: transformers' configuration."""
+    kind = type(settings)
+    known = {name for cls in kind.__mro__ for name in getattr(cls, "__annotations__", {})} | set(kind.attribute_map)
+    keys = [key for key in config.values if not (key in own_code.IDLE or key in known or hasattr(kind, key))]
+    if not keys or not config.values.get("auto_map"):
+        return []
+    return [f"config.json: {kind.__name__} of transformers does not read {', '.join(sorted(keys))}"]
 
 
 def _unread(model: nn.Module, unexpected: Iterable[str]) -> list[str]:

@@ -1,7 +1,7 @@
 """Poolings, projections and scores on the hidden states of a model of transformers.
 
-The heads are those of posexport's definitions (`posexport.nn.pooling`, `posexport.nn.splade`), their weights those of
-the folders of sentence-transformers' modules.
+The heads are posexport's (`posexport.nn.pooling`, `posexport.nn.splade`); the folders of sentence-transformers'
+modules have their weights.
 
 Shape letters: B batch, T tokens, C channels, V words.
 """
@@ -32,12 +32,12 @@ from posexport.sources.transformers.wrapped import (
 )
 from posexport.spec import BATCH, PROMPT_MASK, SEQUENCE, Axis, InputSpec, OutputSpec
 
-#: of the largest logit: what the same row of a projection may differ by in a product of another size
+#: relative tolerance, to the largest logit, between the full projection and the projection of two rows
 _ROUNDING = 1e-4
 
 
 class Headed(Wrapped):
-    """``head`` on the output ``states`` of ``model``, which are ``last_hidden_state`` or the ``logits`` of words."""
+    """``model`` with ``head`` on its output ``states``: ``last_hidden_state``, or the ``logits`` of a masked LM."""
 
     def __init__(
         self, model: Any, head: Head, inputs: list[InputSpec], *, states: str = "last_hidden_state", numbered: bool
@@ -55,29 +55,35 @@ class Headed(Wrapped):
         return {spec.name: answer for spec, answer in zip(self.head.outputs, answers, strict=True)}
 
 
-class Given(nn.Module):
-    """The head of a model that gives logits of words by itself."""
+class IdentityHead(nn.Module):
+    """Passes on the logits of a masked LM."""
 
     def forward(self, x_BTV: Tensor, _mask_BT: Tensor | None) -> tuple[Tensor, ...]:
         return (x_BTV,)
 
 
 def pooled(label: str, model: Any, pooling: Pooling, weights: Weights) -> Headed:
-    """``model`` with a pooling as its head; ``label`` names the checkpoint, ``weights`` hold those of its projections.
+    """``model`` with a pooling as its head.
+
+    Args:
+        label: name of the checkpoint in messages.
+        model: of transformers.
+        pooling: modes, projections and rules.
+        weights: the checkpoint's, with the folders of the projections.
 
     Raises:
-        PosexportError: the model reads more than texts, or its states are of another size than those that are pooled.
+        PosexportError: the model reads more than texts, or its hidden size is not the pooling's.
     """
     inputs = _inputs(label, model)
     settings = model.config.get_text_config()
     if pooling.splade is not None:
-        head: Head = Splade(Given(), settings.vocab_size, pooling.splade)
+        head: Head = Splade(IdentityHead(), settings.vocab_size, pooling.splade)
         return Headed(model, head, inputs, states="logits", numbered=False).eval()
     numbered = is_numbered(model)
     if numbered and pooling.rules.tokens is not None and pooling.rules.tokens.filled_to is not None:
         raise PosexportError(
-            f"{pooling.label}: queries are filled up with tokens (query expansion), which a decoder, "
-            f"{type(model).__name__}, is not given here; convert it with query expansion switched off"
+            f"{pooling.label}: queries are filled up with tokens (query expansion), which is not supported for "
+            f"a decoder, {type(model).__name__}; convert it with query expansion switched off"
         )
     hidden = getattr(settings, "hidden_size", pooling.width)
     if hidden != pooling.width:
@@ -95,7 +101,7 @@ def pooled(label: str, model: Any, pooling: Pooling, weights: Weights) -> Headed
 
 
 class Difference(Head):
-    """At the last token of a text, the first logit less the second, if there are two."""
+    """The difference of two logits at the last token of a text, or its single logit."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -107,10 +113,10 @@ class Difference(Head):
 
 
 def ranked(label: str, model: Any, answers: Answers) -> Headed:
-    """``model``, which generates text, as one that scores: the logit of one token less that of another.
+    """A generating ``model`` as a reranker: the logit of one token minus the logit of another.
 
-    The projection to the vocabulary is cut to these rows. PosexportError where other logits are part of them, or it has
-    no such row.
+    Keeps these rows of the projection to the vocabulary only. Raises PosexportError for ids outside the vocabulary, and
+    for models in which these logits depend on other rows.
     """
     inputs = _inputs(label, model)
     rows = [answers.true] if answers.false is None else [answers.true, answers.false]
@@ -118,34 +124,32 @@ def ranked(label: str, model: Any, answers: Answers) -> Headed:
     texts = example(inputs, axis_sizes(inputs, {BATCH: 2, SEQUENCE: 7}))
     projection = model.get_output_embeddings()
     with torch.no_grad():
-        wanted = model(**texts, return_dict=True)["logits"][..., rows]
+        full = model(**texts, return_dict=True)["logits"][..., rows]
         cut = nn.Linear(projection.in_features, len(rows), bias=projection.bias is not None)
         cut.weight.copy_(projection.weight[rows])
         if projection.bias is not None:
             cut.bias.copy_(projection.bias[rows])
         model.set_output_embeddings(cut)
-        got = model(**texts, return_dict=True)["logits"]
-    if got.shape != wanted.shape or not bool((got - wanted).abs().max() <= _ROUNDING * wanted.abs().max()):
+        reduced = model(**texts, return_dict=True)["logits"]
+    if reduced.shape != full.shape or not bool((reduced - full).abs().max() <= _ROUNDING * full.abs().max()):
         raise PosexportError(
             f"{label}: {type(model).__name__} makes a logit of more than its row of the projection to the vocabulary, "
-            "so no score is made of two; choose --task text-generation"
+            "so two rows do not give a score; choose --task text-generation"
         )
     return Headed(model, Difference(), inputs, states="logits", numbered=is_numbered(model)).eval()
 
 
 def is_numbered(model: Any) -> bool:
-    """Whether tokens are numbered by the mask, so that padding moves none: of decoders, whose tokens have no types."""
+    """Whether position ids are computed from the mask, independent of padding: for decoders, without token types."""
     return {POSITIONS, MASK} <= taken(model) and TYPES not in taken(model)
 
 
 def _inputs(label: str, model: Any) -> list[InputSpec]:
-    """Those of texts, which are all that the model takes."""
+    """The inputs of a model that reads texts only. Raises PosexportError for other models."""
     names, kind = taken(model), type(model).__name__
     if model.config.is_encoder_decoder or IDS not in names or names & {PIXELS, SOUND}:
         what = "is an encoder-decoder" if model.config.is_encoder_decoder else "reads more than texts"
-        raise PosexportError(
-            f"{label}: {kind} {what}, whose states are not pooled through transformers; use --task features"
-        )
+        raise PosexportError(f"{label}: {kind} {what}, and is not pooled through transformers; use --task features")
     return text_inputs(model, names - {TYPES} if is_numbered(model) else names)
 
 
