@@ -67,7 +67,7 @@ def _array(vectors: Any) -> Floats:
         raise PosexportError(f"vectors must be one array [texts, elements]: {err}; give what encode returns") from err
     if array.ndim not in (1, 2) or array.dtype.kind not in "fiu":
         raise PosexportError(
-            f"vectors must be numbers [texts, elements], got {array.dtype} {list(array.shape)}; give the result of encode"
+            f"vectors must be numbers [texts, elements], got {array.dtype} {list(array.shape)}; give encode's result"
         )
     # sums of 8-bit vectors would overflow
     array = array if array.dtype in (np.float32, np.float64) else array.astype(np.float32)
