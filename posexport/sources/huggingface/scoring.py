@@ -59,7 +59,7 @@ def built_as(task: str, family: Family) -> str:
 def pair_rules(
     directory: Directory, config: Config, below: str, task: str, *, answers: Answers | None = None
 ) -> PairRules | None:
-    """How pairs of texts become scores; None for other tasks. ``answers``: the token ids of a LogitScore module."""
+    """The rules that score pairs; None for other tasks. ``answers``: the token ids of a LogitScore module."""
     if task not in (TEXT_RANKING, "sequence-classification"):
         return None
     settings = _settings(directory)
