@@ -1,32 +1,33 @@
-// Whether a bundle's answers are right on this machine, by the sample that it carries. Needs ONNX Runtime alone:
-//   node self-check.mjs DIR [PROVIDER]                        onnxruntime-node
-//   await selfCheck(ort, session, await response.arrayBuffer())      onnxruntime-web, of DIR/parity.safetensors
-// The sample is 8 bytes with the size of a JSON header, the header, and little-endian arrays.
+// Compares a bundle's outputs on this machine with the float64 sample in DIR/parity.safetensors. Needs ONNX Runtime alone:
+//   node self-check.mjs DIR [PROVIDER]                               with onnxruntime-node
+//   await selfCheck(ort, session, await response.arrayBuffer())      with onnxruntime-web
+// safetensors: 8 bytes with the size of a JSON header, the header, and little-endian arrays.
 
 const STORED = { F32: Float32Array, F64: Float64Array, I64: BigInt64Array, I32: Int32Array, I8: Int8Array };
-const GIVEN = { int64: [BigInt64Array, BigInt], int32: [Int32Array, Number], float32: [Float32Array, Number] };
+const FEEDS = { int64: [BigInt64Array, BigInt], int32: [Int32Array, Number], float32: [Float32Array, Number] };
 const TOKENS = ["sequence_length", "num_frames", "total_sequence_length", "max_sequence_length", "encoder_sequence_length"];
 const product = (sizes) => sizes.reduce((a, b) => a * b, 1);
 
 function read(buffer) {
   const start = 8 + Number(new DataView(buffer).getBigUint64(0, true));
-  const { __metadata__, ...places } = JSON.parse(new TextDecoder().decode(new Uint8Array(buffer, 8, start - 8)));
+  const { __metadata__, ...entries } = JSON.parse(new TextDecoder().decode(new Uint8Array(buffer, 8, start - 8)));
   const tensors = {};
-  for (const [name, { dtype, shape, data_offsets: [from, to] }] of Object.entries(places)) {
+  for (const [name, { dtype, shape, data_offsets: [from, to] }] of Object.entries(entries)) {
     tensors[name] = { dims: shape, data: new STORED[dtype](buffer.slice(start + from, start + to)) };
   }
   return { sample: JSON.parse(__metadata__["posexport.sample"]), tensors };
 }
 
-/** Elements `from` to `to` of one axis. */
-function cut({ dims, data }, axis, from, to) {
+/** Elements `from` to `to` of one axis; the whole tensor without that axis (-1). */
+function slice({ dims, data }, axis, from, to) {
+  if (axis < 0) return { dims, data };
   const inner = product(dims.slice(axis + 1));
-  const inside = (_, place) => Math.floor(place / inner) % dims[axis] >= from && Math.floor(place / inner) % dims[axis] < to;
-  return { dims: dims.with(axis, to - from), data: data.filter(inside) };
+  const index = (at) => Math.floor(at / inner) % dims[axis];
+  return { dims: dims.with(axis, to - from), data: data.filter((_, at) => index(at) >= from && index(at) < to) };
 }
 
-/** One number of an output: rows go over batch and tokens, and over all axes but the last; of several calls, in turn. */
-function number(results, starts, { name, axes }, length, row, column) {
+/** One element of an output, flattened to [batch and tokens, channels]; calls are concatenated over the tokens. */
+function element(results, starts, { name, axes }, length, row, column) {
   const along = axes.indexOf("sequence_length");
   const dims = along < 0 ? results.at(-1)[name].dims : results.at(-1)[name].dims.with(along, length);
   const first = ["batch_size", ...TOKENS].map((axis) => axes.indexOf(axis)).filter((axis) => axis >= 0);
@@ -39,49 +40,52 @@ function number(results, starts, { name, axes }, length, row, column) {
   }
   const call = along < 0 ? results.length - 1 : starts.findLastIndex((start) => start <= index[along]);
   if (along >= 0) index[along] -= starts[call];
-  const found = results[call][name];
-  return Number(found.data[index.reduce((flat, at, axis) => flat * found.dims[axis] + at, 0)]);
+  const output = results[call][name];
+  return Number(output.data[index.reduce((flat, at, axis) => flat * output.dims[axis] + at, 0)]);
 }
 
-/** The largest error of every output at every point: [{ point, output, error, tolerance, passed }, ...]. */
+/** The largest error of every output at every point, as a share of the largest element: [{ point, output, error, tolerance, passed }, ...]. */
 export async function selfCheck(ort, session, buffer) {
   const { sample, tensors } = read(buffer);
   const inputs = sample.inputs.filter(({ name }) => session.inputNames.includes(name)); // others have defaults
-  const tensor = ({ dtype }, { dims, data }) => new ort.Tensor(dtype, GIVEN[dtype][0].from(data, GIVEN[dtype][1]), dims);
+  const tensor = ({ dtype }, { dims, data }) => new ort.Tensor(dtype, FEEDS[dtype][0].from(data, FEEDS[dtype][1]), dims);
   const checked = [];
-  for (const [place, point] of sample.points.entries()) {
+  for (const [number, point] of sample.points.entries()) {
     if (point.position_ids_given && !session.inputNames.includes("position_ids")) continue;
     const [results, starts] = [[], []];
     for (const added of point.calls.length ? point.calls : [point.length]) {
       const start = starts.length ? starts.at(-1) + point.calls[starts.length - 1] : 0;
       const feeds = {};
       for (const spec of inputs) {
-        const whole = tensors[`${place}.in.${spec.name}`];
-        const [own, all] = [spec.axes.indexOf("sequence_length"), spec.axes.indexOf("total_sequence_length")];
-        if (spec.role === "cache" && start) feeds[spec.name] = results.at(-1)[spec.name.replace("past_key_values", "present")];
-        else if (point.calls.length && own >= 0) feeds[spec.name] = tensor(spec, cut(whole, own, start, start + added));
-        else if (point.calls.length && all >= 0) feeds[spec.name] = tensor(spec, cut(whole, all, 0, start + added));
-        else feeds[spec.name] = tensor(spec, whole);
+        let input = tensors[`${number}.in.${spec.name}`];
+        if (point.calls.length) {
+          input = slice(input, spec.axes.indexOf("sequence_length"), start, start + added);
+          input = slice(input, spec.axes.indexOf("total_sequence_length"), 0, start + added);
+        }
+        const present = spec.name.replace("past_key_values", "present");
+        feeds[spec.name] = spec.role === "cache" && start ? results.at(-1)[present] : tensor(spec, input);
       }
       starts.push(start);
       results.push(await session.run(feeds));
     }
     for (const [which, output] of sample.outputs.entries()) {
-      if (output.axes.includes("max_sequence_length")) continue; // a cache of fixed size, with unused slots
-      const [rows, columns, values] = ["rows", "columns", "values"].map((part) => tensors[`${place}.out.${output.name}.${part}`].data);
-      const { scale, tolerance } = sample.truths[place][which];
+      if (output.axes.includes("max_sequence_length")) continue; // a static KV cache, with unused slots
+      const [rows, columns, values] = ["rows", "columns", "values"].map((part) => tensors[`${number}.out.${output.name}.${part}`].data);
+      const { scale, tolerance } = sample.truths[number][which];
       const length = results.at(-1)[output.name].dims[output.axes.indexOf("sequence_length")] + starts.at(-1);
       const gaps = [...values].map((value, at) =>
-        Math.abs(number(results, starts, output, length, rows[Math.floor(at / columns.length)], columns[at % columns.length]) - value));
+        Math.abs(element(results, starts, output, length, rows[Math.floor(at / columns.length)], columns[at % columns.length]) - value));
       const error = gaps.some(Number.isNaN) ? Infinity : Math.max(0, ...gaps) / scale;
       checked.push({ point, output: output.name, error, tolerance, passed: error <= tolerance });
     }
   }
-  for (const point of sample.refusals) {
+  for (const point of sample.refusals) { // inputs longer than the limit, which must be an error
     const sizes = { batch_size: point.batch, sequence_length: point.length, total_sequence_length: point.length };
-    const long = (spec) => spec.axes.map((axis) => (typeof axis === "number" ? axis : (sizes[axis] ?? 0)));
-    const ones = (spec) => ({ dims: long(spec), data: Array(product(long(spec))).fill(1) });
-    const feeds = Object.fromEntries(inputs.map((spec) => [spec.name, tensor(spec, ones(spec))]));
+    const feeds = {};
+    for (const spec of inputs) {
+      const dims = spec.axes.map((axis) => (typeof axis === "number" ? axis : (sizes[axis] ?? 0)));
+      feeds[spec.name] = tensor(spec, { dims, data: Array(product(dims)).fill(1) });
+    }
     const passed = await session.run(feeds).then(() => false, () => true);
     checked.push({ point, output: "refusal", error: passed ? 0 : Infinity, tolerance: 0, passed });
   }

@@ -353,3 +353,13 @@ def test_texts_are_cut_at_the_side_of_the_bundle(tmp_path: Path) -> None:
     texts = Texts(tmp_path / "bundle", posexport.load(tmp_path / "bundle").manifest)
     text = "the quick brown fox jumps"
     assert texts.cut_pieces([text], 3) == [texts.pieces(text)[:3]]
+
+
+def test_split_special_tokens_of_sentence_transformers_is_not_followed(tmp_path: Path) -> None:
+    """The runtime reads tokenizer_config.json alone."""
+    folder = copied(tmp_path)
+    arguments = {"tokenizer_args": {"split_special_tokens": True}}
+    (folder / "sentence_bert_config.json").write_text(json.dumps(arguments))
+    assert any(
+        "the bundle does not follow it; set it in tokenizer_config.json" in each for each in made(folder).remarks
+    )

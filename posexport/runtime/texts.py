@@ -275,7 +275,7 @@ class Texts:
         return arrays
 
     def _find_sides(self) -> tuple[str, str]:
-        """The sides of padding and truncation: those of tokenizer.json if conversion rewrote it, else of its config."""
+        """The sides of padding and truncation: from tokenizer.json if conversion rewrote it, else from its config."""
         sides = (self._config.padding_side, self._config.truncation_side)
         if self._manifest.tokenizer is None:
             return sides

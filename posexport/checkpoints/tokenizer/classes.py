@@ -22,7 +22,7 @@ class TokenizerClass:
         always: further special tokens, in addition to those that a file lists.
         language: default of ``src_lang`` (mBART, NLLB); None: the class has no languages.
         normalizer: keys of tokenizer_config.json that change a ``BertNormalizer``.
-        prefix_space: default of ``add_prefix_space`` for a byte-level pre-tokenizer; None: keep that of tokenizer.json.
+        prefix_space: default of ``add_prefix_space`` for a byte-level pre-tokenizer; None: as in tokenizer.json.
         nested_prefix_space: whether ``add_prefix_space`` also reaches a pre-tokenizer inside a sequence.
         template: whether ``add_bos_token`` and ``add_eos_token`` change the post-processor.
         template_default: default of both; None: keep the post-processor of tokenizer.json.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from posexport.checkpoints.tokenizer import library
 from posexport.checkpoints.tokenizer.sample_texts import CHATS, sample_pairs, sample_texts
 from posexport.checkpoints.tokenizer.settings import Settings
-from posexport.checkpoints.tokenizer.switches import lower_first
+from posexport.checkpoints.tokenizer.switches import lower_first, split_special
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -44,7 +44,7 @@ def compare(data: bytes, files: Mapping[str, Path], settings: Settings, render: 
         ours = Tokenizer.from_buffer(data)
         ours.no_truncation()
         ours.no_padding()
-        ours.encode_special_tokens = settings.flag("split_special_tokens", False)
+        ours.encode_special_tokens = split_special.is_followed(settings)
         texts = sample_texts(map(str, getattr(theirs, "all_special_tokens", [])))
         pairs = sample_pairs(texts)
         different = _different(ours, theirs, texts, pairs)

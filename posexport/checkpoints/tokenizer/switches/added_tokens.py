@@ -31,7 +31,7 @@ def missing_tokens(content: Content, settings: Settings) -> list[dict[str, Any]]
 
 
 def _with(content: Content, tokens: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The added tokens with ``tokens``; ids as in the tokenizers library: that of the vocabulary, else the next."""
+    """The added tokens with ``tokens``; ids as in the tokenizers library: from the vocabulary, else the next."""
     stored = content["model"].get("vocab", {})
     ids = {token: number for number, (token, *_) in enumerate(stored)} if isinstance(stored, list) else stored
     added = {token["content"]: token for token in content.get("added_tokens") or []}

@@ -1,7 +1,7 @@
 """``padding_side``, ``truncation_side`` and ``pad_token``: fields of padding and truncation in tokenizer.json.
 
-Stored values are often those of the last call before the file was saved (128 tokens), which transformers resets in each
-call. Here truncation is that of the model's text rules, and padding is to the longest text of a batch.
+Stored values are often leftovers of the last call before the file was saved (128 tokens), which transformers resets in
+each call. Here truncation follows the model's text rules, and padding is to the longest text of a batch.
 """
 
 from posexport.checkpoints.tokenizer.settings import Settings
