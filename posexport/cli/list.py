@@ -10,6 +10,7 @@ import click
 from posexport.catalogue.stored import catalogue, kinds
 from posexport.cli import options
 from posexport.cli.command import Command
+from posexport.cli.progress import remark
 from posexport.options.suggest import did_you_mean
 
 KINDS = tuple(kinds())
@@ -28,9 +29,9 @@ class _Kind(click.Choice[str]):
 
 
 @click.command("list", cls=Command)
-@click.argument("kind", type=_Kind(KINDS), default="encodings", metavar="[KIND]")
+@click.argument("kind", type=_Kind(KINDS), default=None, required=False, metavar="[KIND]")
 @options.json_option
-def command(kind: str, as_json: bool) -> None:
+def command(kind: str | None, as_json: bool) -> None:
     """List encodings, built-in models, checkpoint families ...
 
     \b
@@ -50,6 +51,9 @@ def command(kind: str, as_json: bool) -> None:
     """
     from posexport.system.extras import runtime_conflict
 
+    if kind is None:
+        kind = "encodings"
+        remark(f"these are the encodings; also: posexport list {' | '.join(each for each in KINDS if each != kind)}")
     rows = [{key: _plain(value) for key, value in row.items()} for row in catalogue(kind)]
     if kind == "providers" and (conflict := runtime_conflict()):
         click.echo(f"warning: {conflict}", err=True)
