@@ -23,6 +23,7 @@ from posexport.runtime.logits.token_rows import NONE, TokenRows
 from posexport.runtime.resolve_options import resolve
 from posexport.runtime.session import Session
 from posexport.runtime.whisper import WhisperTokens, begin, language_token, segments, with_room
+from tests.tolerances import agree
 
 GOLDEN = Path(__file__).parent / "golden"
 PROMPTS = [[5, 9, 5, 9, 7, 3], [8, 4, 11]]
@@ -157,7 +158,7 @@ def test_beams_of_a_batch_are_those_of_each_prompt_alone(stating: Callable[..., 
     alone = [session.generate([prompt], **options) for prompt in prompts]
     assert tokens(made) == [row for one in alone for row in tokens(one)]
     scores = [one.score for one in made.completions]
-    np.testing.assert_allclose(scores, [one.score for each in alone for one in each.completions], rtol=1e-5)
+    agree(scores, [one.score for each in alone for one in each.completions], "another library", np.float32)
     assert all(first >= second for first, second in zip(scores[::2], scores[1::2], strict=True))
 
 
@@ -481,7 +482,7 @@ def test_timestamps_cut_a_window_into_segments(
     ids: list[int], wanted: list[tuple[float, float]], following: int
 ) -> None:
     found, step = segments(ids, 50, frames=100)
-    np.testing.assert_allclose([(each.start, each.end) for each in found], wanted, atol=1e-9)
+    agree([(each.start, each.end) for each in found], wanted, "rounded", np.float64)
     assert step == following
     shifted, _ = segments(ids, 50, frames=100, offset=30.0)
-    np.testing.assert_allclose([each.start for each in shifted], [30 + start for start, _ in wanted])
+    agree([each.start for each in shifted], [30 + start for start, _ in wanted], "rounded", np.float64)

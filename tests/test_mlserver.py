@@ -114,7 +114,12 @@ def test_bad_input_is_400_and_the_workers_live_on(served: Served) -> None:
     assert (status, "unknown output logits; this request gives sentence_embedding" in answer["error"]) == (400, True)
     assert running.post(served.url, b"{nonsense")[0] == 422, "MLServer's own answer to what is no JSON"
     assert served.ask(["a cat"])[0] == 200
+    plural = {"inputs": [text_input(["a cat"], name="texts")]}
+    assert np.array_equal(vectors(running.post(served.url, plural)[1]), vectors(served.ask(["a cat"])[1]))
     assert {worker.pid for worker in served.workers()} == workers
+    log = served.log.read_text()
+    assert "refused a request: text must hold strings" in log
+    assert "Traceback" not in log
 
 
 def test_bad_requests_fail_alone_and_cancelled_ones_hurt_nobody(served: Served) -> None:

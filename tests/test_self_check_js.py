@@ -11,6 +11,9 @@ from onnx import numpy_helper
 
 import posexport
 
+#: of errors, which are printed with two digits; another ONNX Runtime sums in another order
+LAST_DIGITS = 4e-7
+
 ROOT = Path(__file__).parent.parent
 NODE = ROOT / ".cache" / "clients" / "node"
 
@@ -47,8 +50,7 @@ def test_node_gives_the_errors_that_python_gives(tmp_path: Path, model: str, bey
     if model.startswith("decoder"):
         assert any("in calls of" in what and what.startswith("logits") for what in found)
     for what, error in expected.items():
-        # printed with two digits; another ONNX Runtime sums in another order
-        assert found[what][1] == pytest.approx(error, rel=2, abs=4e-7), what
+        assert error / 3 - LAST_DIGITS <= found[what][1] <= 3 * error + LAST_DIGITS, what
 
     model_file = tmp_path / "bundle" / "model.onnx"
     graph = onnx.load(model_file)

@@ -206,7 +206,9 @@ def test_a_wrong_mark_is_an_error_and_no_skip(run: Callable[..., pytest.RunResul
     """
     result = run(test=test)
     result.assert_outcomes(errors=2)
-    result.stdout.fnmatch_lines(["unknown provider 'tpu'; known: cpu, cuda", "posexport_provider takes one provider*"])
+    result.stdout.fnmatch_lines(
+        ["unknown provider 'tpu'; known: cpu, cuda, webgpu, openvino", "posexport_provider takes one provider*"]
+    )
 
 
 def test_the_plugin_imports_nothing_heavy(good: Path, tmp_path: Path) -> None:

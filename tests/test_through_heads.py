@@ -21,6 +21,7 @@ from posexport.sources.huggingface.scoring import Answers
 from posexport.sources.huggingface.weights import Weights, open_weights
 from posexport.sources.transformers import heads
 from posexport.spec import TextRules, TokenRules
+from tests.tolerances import agree
 
 VOCAB, WIDTH, OUTER = 13, 6, 4
 IDS = torch.tensor([[3, 1, 4, 1, 5], [9, 2, 6, 0, 0]])
@@ -111,8 +112,8 @@ def test_the_mean_of_tokens_is_projected_by_the_folder_s_weights(weights: Weight
     means = torch.stack([states[0].mean(0), states[1, :3].mean(0)])
     weight, bias = weights.read("2_Dense/linear.weight"), weights.read("2_Dense/linear.bias")
     wanted = nn.functional.normalize((means @ weight.T + bias).tanh(), dim=-1)
-    torch.testing.assert_close(answers["sentence_embedding"], wanted)
-    torch.testing.assert_close(answers["last_hidden_state"], states)
+    agree(answers["sentence_embedding"], wanted, "model in float32", torch.float32)
+    agree(answers["last_hidden_state"], states, "model in float32", torch.float32)
 
 
 def test_the_prompt_s_tokens_are_left_out(weights: Weights) -> None:
@@ -121,7 +122,7 @@ def test_the_prompt_s_tokens_are_left_out(weights: Weights) -> None:
     marked = torch.tensor([[1, 1, 0, 0, 0], [1, 0, 0, 0, 0]])
     vectors = module(input_ids=IDS, attention_mask=MASK, prompt_mask=marked)["sentence_embedding"]
     states = module.model.embed(IDS)
-    torch.testing.assert_close(vectors, torch.stack([states[0, 2:].mean(0), states[1, 1:3].mean(0)]))
+    agree(vectors, torch.stack([states[0, 2:].mean(0), states[1, 1:3].mean(0)]), "model in float32", torch.float32)
 
 
 def test_tokens_of_a_decoder_are_numbered_by_the_mask(weights: Weights) -> None:
@@ -130,15 +131,15 @@ def test_tokens_of_a_decoder_are_numbered_by_the_mask(weights: Weights) -> None:
     right = module(input_ids=IDS, attention_mask=MASK)["sentence_embedding"]
     rolled = (torch.stack([each[0], each[1].roll(2)]) for each in (IDS, MASK))
     ids, mask = rolled
-    torch.testing.assert_close(left(input_ids=ids, attention_mask=mask)["sentence_embedding"], right)
-    torch.testing.assert_close(right[1], module.model.embed(IDS[1, 2]) + 2)
+    agree(left(input_ids=ids, attention_mask=mask)["sentence_embedding"], right, "model in float32", torch.float32)
+    agree(right[1], module.model.embed(IDS[1, 2]) + 2, "model in float32", torch.float32)
 
 
 def test_words_are_weighed(weights: Weights) -> None:
     module = heads.pooled("x", Encoder(), pooling(splade=SpladeConfig()), weights)
     (vectors,) = module(input_ids=IDS, attention_mask=MASK).values()
     logits = module.model.embed(IDS)
-    torch.testing.assert_close(vectors[1], logits[1, :3].relu().log1p().amax(0))
+    agree(vectors[1], logits[1, :3].relu().log1p().amax(0), "model in float32", torch.float32)
 
 
 def test_tokens_have_vectors(weights: Weights) -> None:
@@ -147,7 +148,7 @@ def test_tokens_have_vectors(weights: Weights) -> None:
     module = heads.pooled("x", Encoder(), pooling(rules=rules, steps=[dense]), weights)
     vectors = module(input_ids=IDS, attention_mask=MASK)["token_embeddings"]
     wanted = nn.functional.normalize(module.model.embed(IDS) @ weights.read("2_Dense/linear.weight").T, dim=-1)
-    torch.testing.assert_close(vectors, wanted)
+    agree(vectors, wanted, "model in float32", torch.float32)
 
 
 @pytest.mark.parametrize("false", [7, None])
@@ -158,7 +159,7 @@ def test_two_rows_of_the_vocabulary_make_a_score(false: int | None) -> None:
     last = torch.stack([logits[0, 4], logits[1, 2]])
     wanted = last[:, 3] - (0 if false is None else last[:, 7])
     # torch.manual_seed in the constructor: both have the same weights
-    torch.testing.assert_close(module(input_ids=IDS, attention_mask=MASK)["logits"], wanted[:, None])
+    agree(module(input_ids=IDS, attention_mask=MASK)["logits"], wanted[:, None], "model in float32", torch.float32)
     assert module.model.lm_head.out_features == (1 if false is None else 2)
 
 

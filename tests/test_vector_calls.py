@@ -19,6 +19,7 @@ from posexport.sources.huggingface.directory import Directory
 from posexport.sources.huggingface.families import FAMILIES
 from posexport.spec import TextRules
 from tests.command import posexport as command
+from tests.tolerances import agree
 
 
 @pytest.fixture(scope="module")
@@ -194,9 +195,9 @@ A, B = np.array([[3.0, 4.0], [1.0, 0.0]], np.float32), np.array([[0.0, 2.0]], np
 )
 def test_the_similarity_that_the_folder_names(name, wanted):
     rules = TextRules(similarity=name)
-    assert np.allclose(similarity(A, B, rules), wanted)
-    assert np.allclose(similarity_pairwise(A, np.repeat(B, 2, 0), rules), np.array(wanted)[:, 0])
-    assert np.allclose(similarity(A.astype(np.int8), B[0].astype(np.int8), rules), wanted)
+    agree(similarity(A, B, rules), wanted, "operator", np.float32)
+    agree(similarity_pairwise(A, np.repeat(B, 2, 0), rules), np.array(wanted)[:, 0], "operator", np.float32)
+    agree(similarity(A.astype(np.int8), B[0].astype(np.int8), rules), wanted, "operator", np.float32)
 
 
 def test_what_has_no_similarity():
@@ -224,7 +225,7 @@ def test_the_command_line(opened):
     done = command(*words, "--prompt-name", "other", "--activation-fn", "Identity", "--top-k", "1")
     assert done.returncode == 0, done.stderr
     wanted = opened("reranker").rank("a", ["b", "c"], 1, prompt_name="other", activation_fn="Identity")
-    assert abs(json.loads(done.stdout)["ranking"][0]["score"] - wanted[0]["score"]) < 1e-5
+    agree(json.loads(done.stdout)["ranking"][0]["score"], wanted[0]["score"], "another library", np.float32)
     refused = command(*words, "--truncate-dim", "2")
     assert refused.returncode == 2
     assert "leave out" in refused.stderr

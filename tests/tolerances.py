@@ -24,6 +24,8 @@ TOLERANCE = {
     "model in float32": (64, "layers one behind the other; proofs allow the same (posexport.parity.criterion)"),
     "model": (256, "layers one behind the other in float64, of which no test needs the last digits"),
     "model in half precision": (4, "layers one behind the other; proofs allow the same (posexport.parity.criterion)"),
+    "another library": (128, "the same layers by another library, or rows in another batch"),
+    "logarithms of sums": (1024, "exp and log of small sums differ by processor"),
     "scaled integers": (128, "products of whole numbers are exact; scales are float32 quotients of each row's largest"),
     "rounded activations": (1.25, "a value halfway between two steps may be rounded to the other side"),
     "ties": (0.25, "of some hundred activations one or two are halfway between two steps"),

@@ -76,10 +76,12 @@ class DefinitionReference:
     def _copy(self) -> None:
         module, outputs = self.source.module, len(self.source.outputs)
         how: dict[str, Any] = {"outputs": outputs, "fresh": self._fresh, "device": self._device}
-        # most of its parameters are read in another form than their own
-        how["share"] = isinstance(module, AsStored)
-        self.truth = PrecisionCopy(module, torch.float64, **how)
-        self.baseline = PrecisionCopy(module, BY_PRECISION[self.precision].torch, **how)
+        # most parameters of a quantized definition are read in another form, and float32's are the source's own
+        stored = isinstance(module, AsStored)
+        narrow = BY_PRECISION[self.precision].torch
+        self.truth = PrecisionCopy(module, torch.float64, share=stored, **how)
+        as_they_are = narrow == MODEL_DTYPE.torch and not self.source.by_trial
+        self.baseline = PrecisionCopy(module, narrow, share=stored or as_they_are, **how)
 
     @property
     def whole_truth(self) -> Run:
