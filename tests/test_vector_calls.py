@@ -2,6 +2,7 @@
 
 import functools
 import json
+import threading
 
 import numpy as np
 import pytest
@@ -217,6 +218,9 @@ def test_the_bar_is_on_stderr(opened, capsys):
     opened("embedder").encode(["a", "b"], show_progress_bar=True, progress=lambda *done: told.append(done))
     assert told[-1] == (2, 2, "texts")
     assert "Encoding" in capsys.readouterr().err
+    opened("embedder").encode([], show_progress_bar=True)
+    assert not capsys.readouterr().err
+    assert not [thread for thread in threading.enumerate() if type(thread).__module__.startswith("rich")]
 
 
 def test_the_command_line(opened):

@@ -76,9 +76,10 @@ def with_bar(title: str, *, show: bool | None, progress: Progress | None) -> Pro
 
     bar = Bar(console=Console(stderr=True))
     task = bar.add_task(title, total=None)
-    bar.start()
 
     def both(done: int, total: int, what: str) -> None:
+        # not before the first call: without texts there is none, and nothing would stop the bar
+        bar.start()
         bar.update(task, completed=done, total=total)
         if done >= total:
             bar.stop()
