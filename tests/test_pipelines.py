@@ -254,6 +254,29 @@ def test_bad_input_is_refused_in_a_sentence(opened, case, said):
         call(opened(name))
 
 
+def test_the_order_of_transformers_is_understood(opened, tmp_path):
+    session = opened("bert-classes")
+    wanted = posexport.pipeline(session, "text-classification")("a cat")
+    assert posexport.pipeline("sentiment-analysis", str(session.directory))("a cat") == wanted
+    assert posexport.pipeline("text-classification", session.directory)("a cat") == wanted
+    assert posexport.pipeline("text-classification", session)("a cat") == wanted
+    with pytest.raises(PosexportError, match=r"no bundle '.*nothing' for the task fill-mask; give pipeline.bundle"):
+        posexport.pipeline("fill-mask", str(tmp_path / "nothing"))
+    with pytest.raises(PosexportError, match=r"task must be the name of a task, got .*Path"):
+        posexport.pipeline(session, tmp_path)
+
+
+def test_an_iterable_without_a_length_is_read_lazily(opened, monkeypatch):
+    monkeypatch.setattr("posexport.pipelines.pipeline.is_torch_dataset", lambda inputs: isinstance(inputs, set))
+    classify = posexport.pipeline(opened("bert-classes"))
+    assert list(classify({"a cat"})) == classify("a cat")
+
+
+def test_a_context_is_refused_where_no_task_reads_it(opened):
+    refused = command("run", str(opened("bert-mask").directory), "--text", "[MASK]", "--context", "x")
+    assert (refused.returncode, "--context is for question-answering" in refused.stderr) == (2, True)
+
+
 def test_a_session_is_open_already(opened):
     with pytest.raises(PosexportError, match="give provider, threads and the like"):
         posexport.pipeline(opened("bert-classes"), threads=2)

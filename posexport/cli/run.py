@@ -89,14 +89,14 @@ def command(directory: Path, as_json: bool, **choices: Any) -> None:
 
 
 def _options(pairs: Sequence[str]) -> dict[str, Any]:
-    """Options by name; values are JSON where they can be read as such, and else texts."""
-    found: dict[str, Any] = {}
+    """Options by name; a value that is valid JSON is parsed, any other is a text."""
+    values: dict[str, Any] = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")
         if not equals or not name:
             raise PosexportError(f"--option {pair} has no value; give NAME=VALUE, such as top_k=3")
         try:
-            found[name] = json.loads(value)
+            values[name] = json.loads(value)
         except ValueError:
-            found[name] = value
-    return found
+            values[name] = value
+    return values

@@ -1,4 +1,4 @@
-"""What ``posexport run`` prints of a bundle that has a task: the pipeline's answers, for a person or a program."""
+"""Runs a bundle's pipeline for ``posexport run`` and formats the results as text or JSON."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,13 +15,13 @@ from posexport.pipelines.registry import check_task, kind_of, tasks_of
 from posexport.runtime import answer as tensors
 from posexport.runtime.text_file import read_texts
 
-#: tasks whose answers are tensors, which `posexport.runtime.answer` shows with their shapes
+#: tasks that return tensors, which `posexport.runtime.answer` shows with their shapes
 _TENSORS = ("feature-extraction", "image-feature-extraction")
 
 
 @dataclass(frozen=True)
 class Answers:
-    """The answers of one run, one for each input. ``inputs``: as they were given, paths of pictures and sounds too."""
+    """Results of one run, one for each input. ``inputs``: texts, or the paths of pictures and sounds."""
 
     directory: Path
     providers: list[str]
@@ -41,7 +41,7 @@ class Answers:
         return msgspec.json.encode(document, enc_hook=lambda value: value.tolist()).decode()
 
     def to_text(self) -> str:
-        """The answer in lines; of several inputs each below its input."""
+        """Returns the results as lines; with several inputs, each result follows its input."""
         if len(self.inputs) == 1:
             return "\n".join(lines(self.answers[0]))
         parts = zip(self.inputs, self.answers, strict=True)
@@ -49,7 +49,7 @@ class Answers:
 
 
 def lines(answer: Any) -> list[str]:
-    """An answer of any task, readable: a score first, then the other values."""
+    """Formats the result of any task: the score first, then the other values."""
     if isinstance(answer, list):
         return [line for item in answer for line in lines(item)]
     if not isinstance(answer, dict):
@@ -82,15 +82,15 @@ def answer(
     as_tensors: bool = False,
     **choices: Any,
 ) -> "Answers | tensors.Answer":
-    """The answers of the bundle's pipeline; of what has none, or where tensors are asked for, its tensors.
+    """Runs the bundle's pipeline; without a pipeline, or with options for tensors, returns the model's outputs.
 
     Args:
         directory: a bundle.
-        task: transformers' name; None: the bundle's own.
+        task: transformers' name; None: the bundle's first.
         context: what the texts are questions about, or the second text of each pair.
         options: of the task, by transformers' names.
         as_tensors: tensors also where the bundle has a task.
-        choices: the arguments of `posexport.runtime.answer.answer`; ``texts`` beside ``images`` are labels.
+        choices: the arguments of `posexport.runtime.answer.answer`; ``texts`` with ``images`` are labels.
 
     Raises:
         PosexportError: inputs that exclude each other, or that the bundle does not take.
@@ -128,15 +128,19 @@ def _answers(
     shown = files or texts
     if not shown:
         raise PosexportError("give --text, --texts, --image, --audio or --inputs")
+    if context is not None and (files or pipe.task not in _WITH_CONTEXT):
+        raise PosexportError(f"--context is for {' and '.join(_WITH_CONTEXT)}, and this is {pipe.task}; leave it out")
     inputs = shown if context is None else [_pair(text, context, pipe.task) for text in shown]
-    # a list of one is answered as its only input by some tasks of the library
+    # for a list of one input, some tasks of transformers return the result without a list
     answers = [pipe(inputs[0], **options)] if len(inputs) == 1 else pipe(inputs, **options)
     return Answers(directory, pipe.session.providers, pipe.task, shown, answers)
 
 
 #: arguments of `posexport.runtime.answer.answer` that say how a bundle is loaded
 _LOADING = ("precision", "provider", "threads", "provider_options")
-#: those that ask for tensors or for a ranking
+#: tasks with a second text (the context of a question, the second of a pair)
+_WITH_CONTEXT = ("question-answering", "text-classification", "sentiment-analysis")
+#: arguments that request tensors or a ranking
 _OF_TENSORS = (
     "inputs",
     "query",

@@ -9,7 +9,7 @@ from posexport.bundle.manifest import Manifest
 from posexport.bundle.read import locate
 from posexport.errors import PosexportError
 
-#: spellings of special tokens, of tokenizers whose files name none
+#: default special tokens of BERT and RoBERTa, for tokenizer files without names of special tokens
 USUAL = {
     "mask_token": ("[MASK]", "<mask>"),
     "cls_token": ("[CLS]", "<s>"),
@@ -26,7 +26,7 @@ class ModelFiles:
         self._directory, self._manifest = directory, manifest
 
     def json(self, name: str) -> dict[str, Any]:
-        """The object in a file; empty where the bundle has no such file."""
+        """The object in a file; empty if the bundle does not have the file."""
         if name not in self._manifest.files:
             return {}
         try:
@@ -46,10 +46,10 @@ class ModelFiles:
         return self.json("tokenizer_config.json")
 
     def special_token(self, name: str) -> str | None:
-        """A special token by transformers' name, such as ``mask_token``; None where the files name none.
+        """A special token by transformers' name, e.g. ``mask_token``; None if the files do not name it.
 
-        Files of before 2020 name no token at all; then it is the usual one of BERT or RoBERTa (`USUAL`), as their
-        tokenizers' classes have it.
+        Files from before 2020 name no token at all (`names_tokens`); the caller then uses `USUAL`, the defaults of
+        BERT's and RoBERTa's tokenizer classes.
         """
         for stated in (self.tokenizer_config, self.json("special_tokens_map.json")):
             token = stated.get(name)

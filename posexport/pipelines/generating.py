@@ -1,4 +1,4 @@
-"""What tasks that generate share: options of the pipeline, of the checkpoint's files and of the call."""
+"""Base of the tasks that generate: options of the pipeline, of the checkpoint's files and of the call."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,12 +10,12 @@ from posexport.runtime.generation_config import GenerationConfig
 #: options of transformers' ``generate`` that change no text here: completions have no padding, the cache is used
 _WITHOUT_EFFECT = ("pad_token_id", "use_cache")
 
-#: options of which pipelines have defaults, and those that these depend on
+#: options with a default in a pipeline, and the options that this default depends on
 _DEFAULTED = ("max_new_tokens", "max_length", "min_new_tokens", "min_length", "do_sample", "temperature", "num_beams")
 
 
 class GeneratingPipeline(TextPipeline):
-    """A task whose answers are made by `Session.generate`."""
+    """Base class of the tasks that call `Session.generate`."""
 
     def generated(self, rows: Sequence[Sequence[int]], batches: Batches, options: Mapping[str, Any]) -> list[list[Any]]:
         """The completions of each row of token ids, in calls of rows of about the same length."""
@@ -51,7 +51,7 @@ class GeneratingPipeline(TextPipeline):
     def sequences(
         self, begun: Sequence[int], completions: Sequence[Any], options: Mapping[str, Any]
     ) -> list[list[int]]:
-        """Token ids of completions behind those that they began with, end token included, padded to the longest."""
+        """Token ids of the prompt and each completion, with the end token, padded to the longest."""
         stop_token = options.get("eos_token_id")
         end = stop_token if isinstance(stop_token, int) else self.stated_token("eos_token_id")
         sequences = []
@@ -64,7 +64,7 @@ class GeneratingPipeline(TextPipeline):
 
 
 def stated_by(config: Any) -> dict[str, Any]:
-    """What a generation config says: posexport's, transformers', or a dictionary."""
+    """The options that a generation config sets: posexport's, transformers', or a dictionary."""
     if isinstance(config, GenerationConfig):
         stated = {name: getattr(config, name) for name in GenerationConfig.__annotations__}
     else:

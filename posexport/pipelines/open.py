@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from os import PathLike
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from posexport.errors import PosexportError
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 def pipeline(
     bundle: "str | PathLike[str] | Session",
-    task: str | None = None,
+    task: "str | PathLike[str] | Session | None" = None,
     *,
     precision: "PrecisionName | None" = None,
     provider: str = "cpu",
@@ -27,11 +28,12 @@ def pipeline(
     batch_size: int | None = None,
     **options: Any,
 ) -> "Pipeline":
-    """What ``transformers.pipeline(task)`` gives: texts, pictures or sound in, its dictionaries out, without PyTorch.
+    """Opens a bundle as ``transformers.pipeline(task)``: texts, pictures or sound in, its dictionaries out, no PyTorch.
 
     Args:
         bundle: its directory, or an open session, which the options of `load` no longer change.
         task: transformers' name of a task that the bundle has; default: the one that it was converted for.
+            transformers' order, ``pipeline(task, bundle)``, is accepted too.
         precision, provider, threads, memory, check, provider_options: as in `load`.
         batch_size: inputs of one call of the model at most; default: as many as 4,096 tokens allow.
         options: of the task, by transformers' names: defaults of every call.
@@ -53,6 +55,7 @@ def pipeline(
     from posexport.runtime.load import load
     from posexport.runtime.session import Session
 
+    bundle, task = _in_order(bundle, task)
     if task is not None:
         check_task(task)
     if isinstance(bundle, Session):
@@ -70,3 +73,26 @@ def pipeline(
         provider_options=provider_options,
     )
     return open_pipeline(session, task, batch_size=batch_size, **options)
+
+
+def _in_order(
+    bundle: "str | PathLike[str] | Session", task: "str | PathLike[str] | Session | None"
+) -> "tuple[str | PathLike[str] | Session, str | None]":
+    """The bundle and the task, exchanged where the caller used transformers' order, ``(task, model)``.
+
+    A task's name in the second place is never a bundle, so a directory that is named like a task is read as before.
+    """
+    from posexport.pipelines.registry import is_task
+
+    if task is None or (isinstance(task, str) and (is_task(task) or not is_task(bundle))):
+        return bundle, task
+    if not is_task(bundle):
+        raise PosexportError(
+            f"task must be the name of a task, got {type(task).__name__}; the bundle is the first argument"
+        )
+    if isinstance(task, str | PathLike) and not Path(task).is_dir():
+        raise PosexportError(
+            f"there is no bundle {str(task)!r} for the task {bundle}; give pipeline(bundle, task) with a directory "
+            "that posexport convert has written"
+        )
+    return task, str(bundle)

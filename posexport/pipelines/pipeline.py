@@ -1,4 +1,4 @@
-"""Base class of the pipelines: one input gives one answer, a list a list, a generator a generator."""
+"""Base class of the pipelines: one input returns one result, a list a list, a generator a generator."""
 
 import inspect
 from abc import ABC, abstractmethod
@@ -13,10 +13,10 @@ from posexport.runtime.session import Session
 
 
 class Pipeline(ABC):
-    """What ``transformers.pipeline(task)`` returns, for one open bundle.
+    """Counterpart of ``transformers.Pipeline`` for an open bundle.
 
-    A task is a subclass: `answers` makes the answers of a list of inputs, and its keyword-only arguments are the
-    task's options, under transformers' names. Options given when the pipeline is made are the defaults of every call.
+    A task is a subclass: `answers` computes the results of a list of inputs, and its keyword-only arguments are the
+    task's options, under transformers' names. Options of the constructor are the defaults of every call.
 
     Attributes:
         task: transformers' name of the task.
@@ -36,7 +36,7 @@ class Pipeline(ABC):
         return f"<posexport pipeline {self.task}: {self.session.directory.name}>"
 
     def __call__(self, inputs: Any, *, batch_size: int | None = None, **options: Any) -> Any:
-        """The answers of ``inputs``: of a list a list, of a generator a generator, of anything else one answer.
+        """Returns the result for ``inputs``: a list for a list, a generator for a generator, otherwise one result.
 
         ``batch_size``: inputs of one call of the model at most; default: as many as 4,096 tokens allow, and one for a
         generator. Other arguments are the task's options. Raises PosexportError for what the task does not take.
@@ -53,10 +53,10 @@ class Pipeline(ABC):
 
     @abstractmethod
     def answers(self, items: list[Any], batches: Batches, *args: Any, **options: Any) -> list[Any]:
-        """An answer for each of ``items``, in their order."""
+        """Returns one result for each of ``items``, in their order."""
 
     def setup(self) -> None:  # noqa: B027  # most tasks read nothing
-        """What a task reads once, when the pipeline is made; PosexportError where the bundle does not have the task."""
+        """Reads what the task needs once; raises PosexportError if the bundle does not have the task."""
 
     def truncating(self) -> dict[str, Any]:
         """The options that cut inputs that are too long; none where the task always does."""
@@ -67,12 +67,18 @@ class Pipeline(ABC):
         return inputs
 
     def alone(self, item: Any, answer: Any, called: dict[str, Any]) -> Any:
-        """What is returned for an input that is in no list; ``called``: the options of the call alone."""
+        """Converts the result of a single input, not in a list; ``called``: options of the call without defaults."""
         return answer
 
     def _lazily(self, inputs: Iterable[Any], batches: Batches, options: dict[str, Any]) -> Iterator[Any]:
         waiting: list[Any] = []
-        for item in inputs if isinstance(inputs, Iterator) else (inputs[i] for i in range(len(inputs))):  # type: ignore[arg-type, index]
+        # a map-style data set of PyTorch has a length and need not stop at an IndexError; an iterable one has none
+        items = (
+            (inputs[i] for i in range(len(inputs)))
+            if hasattr(inputs, "__getitem__") and hasattr(inputs, "__len__")
+            else inputs
+        )
+        for item in items:
             waiting.append(item)
             if len(waiting) == (batches.batch_size or 1):
                 yield from self.answers(waiting, batches, **options)

@@ -1,4 +1,4 @@
-"""Which pipeline a task is: one line each, the module is imported when its task is asked for."""
+"""Registry of tasks and their pipelines, one line each. A module is imported when a pipeline of its task is opened."""
 
 import importlib
 from dataclasses import dataclass
@@ -66,8 +66,8 @@ ALIASES = {"sentiment-analysis": "text-classification", "ner": "token-classifica
 
 
 def kind_of(spec: ModelSpec) -> Kind:
-    """What a bundle takes, by transformers' names of inputs."""
-    names = {each.name for each in spec.inputs}
+    """The kind of a bundle's inputs, recognized by transformers' input names."""
+    names = {tensor.name for tensor in spec.inputs}
     if names & {"input_values", "input_features"}:
         return "audio"
     return "images" if "pixel_values" in names else "text"
@@ -80,7 +80,7 @@ def tasks_of(spec: ModelSpec) -> list[PipelineTask]:
 
 
 def open_pipeline(session: Session, task: str | None, **options: Any) -> Pipeline:
-    """The pipeline ``task`` of an open bundle; None: the bundle's own.
+    """Opens the pipeline ``task`` of a session; None: the first pipeline of the bundle's task.
 
     Raises PosexportError for an unknown task, or one that the bundle does not have.
     """
@@ -112,10 +112,19 @@ def _chosen(session: Session, task: str | None) -> PipelineTask:
 
 def check_task(task: str) -> None:
     """PosexportError for a task that no pipeline has."""
-    known = {entry.name for entry in TASKS} | set(ALIASES)
-    if canonical(task) not in known:
+    if not is_task(task):
+        known = _names()
         hint = did_you_mean(task, known, "known: " + ", ".join(sorted(known)))
         raise PosexportError(f"there is no pipeline {task!r}; {hint}")
+
+
+def is_task(name: object) -> bool:
+    """Whether ``name`` is a task's name or alias."""
+    return isinstance(name, str) and canonical(name) in _names()
+
+
+def _names() -> set[str]:
+    return {entry.name for entry in TASKS} | set(ALIASES)
 
 
 def canonical(task: str) -> str:

@@ -27,9 +27,9 @@ def open_processor(kind: str, directory: Path, manifest: Manifest) -> Processor:
 
 
 def remarks(files: Mapping[str, Path]) -> list[str]:
-    """Sentences for what a checkpoint's ``files`` (paths by name) ask of its processors and `Session.prepare` ignores.
+    """Sentences about settings in a checkpoint's ``files`` (paths by name) that `Session.prepare` does not follow.
 
-    None for files that no processor reads, such as those of a model of texts.
+    Empty for files that no processor reads, e.g. the files of a text model.
     """
     packages = [importlib.import_module(package) for package in PACKAGES.values()]
     return [sentence for package in packages if hasattr(package, "remarks") for sentence in package.remarks(files)]
