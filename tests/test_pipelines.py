@@ -218,6 +218,14 @@ LONG = "the river " * 60
             "has no {} for the label",
         ),
         (ask("bert-classes", "", ["a"], task="zero-shot-classification"), "must be a text that is not empty"),
+        (
+            ask("bert-classes", "x", 5, task="zero-shot-classification"),
+            "candidate_labels must be a list of texts, got 5",
+        ),
+        (
+            ask("bert-classes", "x", ["a"], task="zero-shot-classification", hypothesis_template="{x}"),
+            "has braces other than one",
+        ),
         (ask("bert-ner", "x", aggregation_strategy="most"), "aggregation_strategy must be one of none, simple"),
         (ask("bert-ner", "x", stride=3), "stride joins the entities.*another strategy"),
         (
@@ -245,6 +253,7 @@ LONG = "the river " * 60
         (ask("gpt2", [{"role": "user", "content": "x"}, {"role": "user"}]), "message 1 must have a role and content"),
         (ask("gpt2", "x", max_new_token=5), "did you mean max_new_tokens"),
         (ask("gpt2", "x", handle_long_generation="cut"), "handle_long_generation must be None or 'hole'"),
+        pytest.param(ask("t5", "x", stop_sequence=""), "has no tokens", marks=pytest.mark.all),
         pytest.param(ask("t5", ""), "input 0 must be a text that is not empty", marks=pytest.mark.all),
     ],
 )

@@ -16,6 +16,7 @@ from posexport.audio.chunks import chunk_lengths
 from posexport.audio.ctc import open_tokenizer
 from posexport.audio.remarks import remarks
 from posexport.pipelines.audio_classification import AudioClassification
+from posexport.pipelines.automatic_speech_recognition import stride_of
 from posexport.pipelines.pipeline import Pipeline
 from tests import command
 
@@ -133,6 +134,8 @@ def test_bad_options_are_said(options: dict[str, Any], said: str, session: Sessi
         posexport.pipeline(session)(sound(99), **options)
     with pytest.raises(PosexportError, match=r"stride \(60, 60\) is longer than the sound, 99 samples"):
         posexport.pipeline(session)({"raw": sound(99), "sampling_rate": 16000, "stride": (60, 60)})
+    with pytest.raises(PosexportError, match="dictionary with stride has no sampling_rate"):
+        stride_of({"path": "x.wav", "stride": (1, 1)}, 99, 16000)
 
 
 def test_chunks_cover_a_sound() -> None:

@@ -71,7 +71,7 @@ def settings_remarks(files: Mapping[str, Path]) -> list[str]:
         return []
     if name not in EXTRACTORS:
         if not {"do_resize", "image_mean", "size"}.isdisjoint(settings):
-            return []  # an image processor by its older name, such as ViTFeatureExtractor
+            return []  # an image processor by its older name, e.g. ViTFeatureExtractor
         return [f"sound is not prepared: {unsupported(name)}"]
     try:
         extractor = extractor_of(name, settings)

@@ -13,7 +13,7 @@ from posexport.images.sizes import resized
 
 
 class DINOv3ViTImageProcessor(ViTImageProcessor, frozen=True, kw_only=True):
-    """Defaults of dinov3_vit."""
+    """Image processor with the defaults of dinov3_vit."""
 
     UNREAD = frozenset({"do_pad", "pad_size"})
 

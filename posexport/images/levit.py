@@ -8,7 +8,7 @@ from posexport.images.sizes import by_shortest_edge
 
 
 class LevitImageProcessor(CLIPImageProcessor, frozen=True, kw_only=True):
-    """Defaults of levit."""
+    """Image processor with the defaults of levit."""
 
     do_convert_rgb: bool | None = None
     image_mean: Channels | None = processor.IMAGENET_DEFAULT_MEAN

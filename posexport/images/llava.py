@@ -14,7 +14,7 @@ from posexport.images.processor import stacked
 
 
 class LlavaImageProcessor(CLIPImageProcessor, frozen=True, kw_only=True):
-    """Defaults of llava."""
+    """Image processor with the defaults of llava."""
 
     UNREAD = frozenset({"pad_size"})
 

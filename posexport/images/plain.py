@@ -20,7 +20,7 @@ class ViTImageProcessor(ImageProcessor, frozen=True, kw_only=True):
 
 
 class PvtImageProcessor(ViTImageProcessor, frozen=True, kw_only=True):
-    """Defaults of pvt and pvt_v2."""
+    """Image processor with the defaults of pvt and pvt_v2."""
 
     OLDER_DEFAULTS: ClassVar[Mapping[str, Any]] = {"resample": BILINEAR}
 
@@ -30,7 +30,7 @@ class PvtImageProcessor(ViTImageProcessor, frozen=True, kw_only=True):
 
 
 class DeiTImageProcessor(ViTImageProcessor, frozen=True, kw_only=True):
-    """Defaults of deit."""
+    """Image processor with the defaults of deit."""
 
     resample: int | None = BICUBIC
     size: SizeSetting | None = default_size(height=256, width=256)
@@ -63,7 +63,7 @@ class SegformerImageProcessor(ViTImageProcessor, frozen=True, kw_only=True):
 
 
 class CLIPImageProcessor(ImageProcessor, frozen=True, kw_only=True):
-    """Defaults of clip and others."""
+    """Image processor with the defaults of clip and others."""
 
     do_convert_rgb: bool | None = True
     do_resize: bool | None = True
@@ -79,7 +79,7 @@ class CLIPImageProcessor(ImageProcessor, frozen=True, kw_only=True):
 
 
 class ChineseCLIPImageProcessor(CLIPImageProcessor, frozen=True, kw_only=True):
-    """Defaults of chinese_clip."""
+    """Image processor with the defaults of chinese_clip."""
 
 
 class BitImageProcessor(CLIPImageProcessor, frozen=True, kw_only=True):
@@ -87,7 +87,7 @@ class BitImageProcessor(CLIPImageProcessor, frozen=True, kw_only=True):
 
 
 class BlipImageProcessor(ImageProcessor, frozen=True, kw_only=True):
-    """Defaults of blip."""
+    """Image processor with the defaults of blip."""
 
     do_convert_rgb: bool | None = True
     do_resize: bool | None = True

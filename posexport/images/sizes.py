@@ -21,7 +21,7 @@ _FORMS = (
 def read_size(value: SizeSetting, setting: str, *, square: bool = True) -> Size:
     """``value`` by names; a single number is both edges if ``square``, else the shortest edge.
 
-    Raises PosexportError for other names than those of transformers, or a number below 1.
+    Raises PosexportError for names that transformers does not have, or a number below 1.
     """
     if isinstance(value, int):
         size = {"height": value, "width": value} if square else {"shortest_edge": value}

@@ -102,6 +102,8 @@ def stride_of(item: Any, samples: int, rate: int) -> Stride | None:
     """The context that a dictionary says its sound has; ``samples`` of it at ``rate``."""
     if not isinstance(item, Mapping) or item.get("stride") is None:
         return None
+    if not item.get("sampling_rate"):
+        raise PosexportError("a dictionary with stride has no sampling_rate; give the rate that stride counts in")
     try:
         left, right = (round(side * (rate / item["sampling_rate"])) for side in item["stride"])
     except (TypeError, ValueError) as err:

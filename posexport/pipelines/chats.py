@@ -7,7 +7,7 @@ from typing import Any
 from posexport.errors import PosexportError
 from posexport.runtime.chat import Message
 
-#: put behind the last message, and found again in the prompt: what comes after it is the template's
+#: appended to the last message; text after it in the prompt comes from the template and is cut
 _MARK = "POSEXPORT_CONTINUES_HERE "
 Render = Callable[..., str]
 

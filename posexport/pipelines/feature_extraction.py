@@ -39,8 +39,8 @@ class FeatureExtraction(TextPipeline):
             items: texts.
             batches: of calls; padding is never among the tokens.
             truncation: True cuts texts at the limit; otherwise longer ones are an error.
-            tokenize_kwargs: such as ``max_length``.
-            return_tensors: NumPy arrays in the place of lists.
+            tokenize_kwargs: options of the tokenizer, e.g. ``max_length``.
+            return_tensors: NumPy arrays instead of lists.
         """
         stated = dict(tokenize_kwargs or {})
         if truncation is not None:

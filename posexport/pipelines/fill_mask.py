@@ -1,4 +1,4 @@
-"""``fill-mask``: the likeliest tokens in the place of a mask."""
+"""``fill-mask``: the likeliest tokens for each mask."""
 
 import warnings
 from collections.abc import Mapping, Sequence
@@ -49,7 +49,7 @@ class FillMask(TextPipeline):
             batches: of calls.
             top_k: tokens of each mask; None: 5.
             targets: only these tokens; of one that the vocabulary does not have, its first token.
-            tokenizer_kwargs: such as ``truncation``.
+            tokenizer_kwargs: options of the tokenizer, e.g. ``truncation``.
         """
         count = 5 if top_k is None else top_k
         if count < 1:
@@ -68,7 +68,7 @@ class FillMask(TextPipeline):
         return {"tokenizer_kwargs": {"truncation": True}}
 
     def __call__(self, inputs: Any, *, batch_size: int | None = None, **options: Any) -> Any:
-        """As of every pipeline; a list of one text gives the answer of that text, as in transformers."""
+        """Calls the pipeline; a list of one text returns the result without a list, as in transformers."""
         answers = super().__call__(inputs, batch_size=batch_size, **options)
         return answers[0] if isinstance(inputs, list) and len(inputs) == 1 else answers
 

@@ -1,4 +1,4 @@
-"""Codes of languages around a text, of multilingual translators: what transformers' tokenizers do for ``src_lang``."""
+"""Language codes around the texts of multilingual translators, as transformers' tokenizers add for ``src_lang``."""
 
 from collections.abc import Callable
 
@@ -6,7 +6,7 @@ from posexport.errors import PosexportError
 from posexport.pipelines.files import ModelFiles
 
 TokenId = Callable[[str], int | None]
-#: by the beginning of the tokenizer's class: whether the code stands before the text, and how codes are written
+#: by the beginning of the tokenizer's class: whether the code comes before the text, and how codes are written
 _RULES: tuple[tuple[str, bool, str], ...] = (
     ("MBart50", True, "{}"),
     ("MBart", False, "{}"),
@@ -18,7 +18,7 @@ _RULES: tuple[tuple[str, bool, str], ...] = (
 def source_tokens(
     files: ModelFiles, token_id: TokenId, source: str | None, target: str | None
 ) -> tuple[list[int], list[int]] | None:
-    """The ids before and behind a text of ``source``; None: the tokenizer has no languages.
+    """The ids before and after a text in the language ``source``; None: the tokenizer has no languages.
 
     Raises PosexportError for a multilingual tokenizer without both languages, or with unknown ones.
     """

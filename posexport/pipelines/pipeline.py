@@ -72,12 +72,9 @@ class Pipeline(ABC):
 
     def _lazily(self, inputs: Iterable[Any], batches: Batches, options: dict[str, Any]) -> Iterator[Any]:
         waiting: list[Any] = []
-        # a map-style data set of PyTorch has a length and need not stop at an IndexError; an iterable one has none
-        items = (
-            (inputs[i] for i in range(len(inputs)))
-            if hasattr(inputs, "__getitem__") and hasattr(inputs, "__len__")
-            else inputs
-        )
+        # a map-style data set of PyTorch has a length, and indexing need not end at an IndexError
+        indexed: Any = inputs if hasattr(inputs, "__getitem__") and hasattr(inputs, "__len__") else None
+        items = inputs if indexed is None else (indexed[number] for number in range(len(indexed)))
         for item in items:
             waiting.append(item)
             if len(waiting) == (batches.batch_size or 1):

@@ -1,6 +1,6 @@
-"""``question-answering``: the part of a context that answers a question, in a long context by parts.
+"""``question-answering``: extracts the answer to a question from a context; long contexts are split into chunks.
 
-As in transformers 4.57.6; version 5 has no such pipeline. Shape letters: T tokens.
+As in transformers 4.57.6; version 5 has no pipeline for this task. Shape letters: T tokens.
 """
 
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ Answer = dict[str, Any]
 
 @dataclass(frozen=True)
 class Example:
-    """A question and its context."""
+    """Holds a question and its context."""
 
     question: str
     context: str
@@ -101,7 +101,7 @@ class QuestionAnswering(TextPipeline):
             max_seq_len: tokens of the question and a part of the context; None: 384, or the tokenizer's
                 ``model_max_length``.
             max_question_len: without effect, as of transformers' fast tokenizers.
-            handle_impossible_answer: the empty text is an answer too.
+            handle_impossible_answer: the empty text is a candidate too.
             align_to_words: answers begin and end where words do.
             padding: without effect: rows that share a call are padded.
         """
@@ -167,7 +167,7 @@ class QuestionAnswering(TextPipeline):
         return ranked[0] if len(ranked) == 1 else ranked
 
     def _allowed(self, encoding: "Encoding", of_context: int) -> NDArray[np.bool_]:
-        """Tokens that can be in an answer: the context's, and the first one, which stands for no answer."""
+        """Tokens that can be in an answer: the context's, and the first one, which means no answer."""
         if of_context == 1:
             allowed = [sequence == 1 for sequence in encoding.sequence_ids]
         else:  # every token, as in transformers

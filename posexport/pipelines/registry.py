@@ -53,7 +53,7 @@ TASKS = (
         ("zero-shot-image-classification",),
         "images",
     ),
-    # of the same bundles, where they are named
+    # chosen only by name
     PipelineTask("summarization", "text2text_generation:Summarization", _SEQ2SEQ),
     PipelineTask("translation", "text2text_generation:Translation", _SEQ2SEQ),
     PipelineTask("zero-shot-classification", "zero_shot_classification:ZeroShotClassification", _LABELS),

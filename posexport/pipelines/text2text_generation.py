@@ -1,6 +1,6 @@
 """``text2text-generation``, ``summarization`` and ``translation``: texts that an encoder reads become others.
 
-As in transformers 4.57.6; version 5 has no such pipelines.
+As in transformers 4.57.6; version 5 has none of these pipelines.
 """
 
 from typing import Any, ClassVar
@@ -53,14 +53,17 @@ class Text2TextGeneration(GeneratingPipeline):
             return_text: without effect, as in the library.
             clean_up_tokenization_spaces: no blanks before punctuation.
             truncation: True cuts texts at the limit.
-            stop_sequence: a text whose first token ends an answer.
+            stop_sequence: a text; its first token ends the generation.
             options: of `Session.generate`.
         """
         for number, item in enumerate(items):
             if not isinstance(item, str) or not item:
                 raise PosexportError(f"input {number} must be a text that is not empty, got {item!r:.60}")
         if stop_sequence is not None:
-            options["eos_token_id"] = self.texts.pieces(stop_sequence)[0]
+            pieces = self.texts.pieces(stop_sequence)
+            if not pieces:
+                raise PosexportError(f"stop_sequence {stop_sequence!r} has no tokens; give a text, or leave it out")
+            options["eos_token_id"] = pieces[0]
         rows, more = self._encoder_rows([self._prefix + item for item in items], truncation, options)
         generated = self.generated(rows, batches, {**self._resolved(options), **more})
         if return_tensors:
@@ -77,7 +80,7 @@ class Text2TextGeneration(GeneratingPipeline):
         ]
 
     def __call__(self, inputs: Any, *, batch_size: int | None = None, **options: Any) -> Any:
-        """As of every pipeline; of a list of texts with one answer each, the answers."""
+        """Calls the pipeline; a list of texts with one result each returns a flat list of results."""
         answers = super().__call__(inputs, batch_size=batch_size, **options)
         if isinstance(inputs, list) and all(len(texts) == 1 for texts in answers):
             return [texts[0] for texts in answers]
@@ -90,7 +93,7 @@ class Text2TextGeneration(GeneratingPipeline):
         return [list(encoding.ids) for encoding in self.encoded(texts, truncation=truncation)], {}
 
     def _resolved(self, options: dict[str, Any]) -> dict[str, Any]:
-        """The options of a call over those of the pipeline, the task and the checkpoint, as the library orders them.
+        """Merges options of the call, the pipeline, the task and the checkpoint in transformers' order of priority.
 
         The pipeline's 256 new tokens and 4 beams go before what generation_config.json says of these two; a
         ``max_length`` of that file takes the place of 256 new tokens.

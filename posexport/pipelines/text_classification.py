@@ -32,7 +32,7 @@ class TextClassification(TextPipeline):
         padding: bool | str | None = None,
         add_special_tokens: bool = True,
     ) -> list[Any]:
-        """The best label of each text; with ``top_k`` a list of so many labels, None: of all.
+        """The best label of each text; with ``top_k`` a list of that many labels, None: all.
 
         Args:
             items: texts or pairs.

@@ -1,4 +1,4 @@
-"""Texts and pairs as a model's inputs, and its outputs row by row without padding: the base of tasks about texts."""
+"""Base class of tasks on texts: tokenizes texts and pairs, and returns the outputs of each row without padding."""
 
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -79,13 +79,13 @@ class TextPipeline(Pipeline):
         return self.texts.checked(rows)
 
     def cut_at(self, max_length: int | None) -> int | None:
-        """Tokens at which truncation cuts: the smallest of what is asked, the tokenizer's and the model's limits."""
+        """Tokens at which truncation cuts: the smallest of ``max_length``, the tokenizer's and the model's limits."""
         stated = self.known_length if max_length is None else max_length
         ends = [end for end in (self.session.manifest.limits.max_length, stated) if end is not None]
         return min(ends, default=None)
 
     def special_id(self, name: str) -> int | None:
-        """The id of a special token by transformers' name, such as ``mask_token``; None where there is none."""
+        """The id of a special token by transformers' name, e.g. ``mask_token``; None if there is no token."""
         token = self.files.special_token(name)
         spellings = (token,) if token is not None else () if self.files.names_tokens else USUAL[name]
         ids = (self.texts.token_id(spelling) for spelling in spellings)
@@ -154,9 +154,9 @@ class TextPipeline(Pipeline):
         return value.astype(np.float32, copy=False)
 
     def _calls(self, lengths: Sequence[int], batches: Batches) -> Iterator[list[int]]:
-        """Rows that share a call; only those of the same length where padding would change what is computed."""
+        """Rows that share a call; only rows of the same length if padding would change the result."""
         spec = self.session.manifest
-        padded = any(each.role == "mask" for each in spec.inputs) and not spec.limits.length_dependent
+        padded = any(tensor.role == "mask" for tensor in spec.inputs) and not spec.limits.length_dependent
         if padded:
             yield from batches.places(lengths)
             return
@@ -234,7 +234,7 @@ def tokenizer_options(stated: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def check_input(value: object, number: int, *, split: bool = False) -> None:
-    """PosexportError for what is neither a text nor a pair of texts (``split``: a list of words) of Unicode."""
+    """Raises PosexportError unless ``value`` is a text or a pair of texts (``split``: a list of words) in Unicode."""
     parts = value if isinstance(value, tuple) or (split and isinstance(value, list)) else (value,)
     for text in parts:
         if not isinstance(text, str):

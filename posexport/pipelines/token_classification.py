@@ -1,6 +1,6 @@
 """``token-classification`` (``ner``): labels of tokens, or of the words and entities that they make up.
 
-Strategies and their results are those of transformers' ``TokenClassificationPipeline``. Shape letters: T tokens,
+Strategies and their results equal transformers' ``TokenClassificationPipeline``. Shape letters: T tokens,
 L labels.
 """
 

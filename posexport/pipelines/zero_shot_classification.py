@@ -4,7 +4,7 @@ Yin et al., "Benchmarking Zero-shot Text Classification" (arXiv:1909.00161): eac
 text is its premise; the logit of entailment is the label's.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -48,14 +48,20 @@ class ZeroShotClassification(TextPipeline):
         """``{"sequence", "labels", "scores"}`` of each text.
 
         Args:
-            items: texts; what is too long is cut, the hypothesis is not.
+            items: texts; a text beyond the limit is cut, the hypothesis is not.
             batches: of calls.
             candidate_labels: a list, or a text with commas.
-            hypothesis_template: with ``{}`` where the label goes.
+            hypothesis_template: with ``{}`` as the placeholder of the label.
             multi_label: each label is scored by itself, entailment against contradiction.
         """
         labels = _labels(candidate_labels)
-        if hypothesis_template.format(labels[0]) == hypothesis_template:
+        try:
+            hypothesis = hypothesis_template.format(labels[0])
+        except (IndexError, KeyError, ValueError) as err:
+            raise PosexportError(
+                f"hypothesis_template {hypothesis_template!r} has braces other than one {{}} ({err}); double the others"
+            ) from err
+        if hypothesis == hypothesis_template:
             raise PosexportError(f"hypothesis_template {hypothesis_template!r} has no {{}} for the label; give it one")
         for number, item in enumerate(items):
             if not isinstance(item, str) or not item:
@@ -88,9 +94,10 @@ class ZeroShotClassification(TextPipeline):
 
 
 def _labels(stated: str | Sequence[str] | None) -> list[str]:
-    labels = [label.strip() for label in stated.split(",")] if isinstance(stated, str) else list(stated or ())
     if isinstance(stated, str):
-        labels = [label for label in labels if label]
+        labels = [label for part in stated.split(",") if (label := part.strip())]
+    else:
+        labels = list(stated) if isinstance(stated, Iterable) else []
     if not labels or not all(isinstance(label, str) for label in labels):
         raise PosexportError(f"candidate_labels must be a list of texts, got {stated!r:.60}; name at least one label")
     return labels
