@@ -31,7 +31,7 @@ from tests.small import in_short
 from tests.tolerances import agree
 
 ROOT = Path(__file__).parent.parent
-#: so many positions does the table have
+#: rows of the position table
 LIMIT = 23
 #: tied embeddings would repeat the last token for ever
 SIZES = ("layers=2", "hidden=20", "heads=5", "feedforward=37", "vocab=61", "tied=false")
@@ -63,19 +63,19 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def bundle(tmp_path_factory: pytest.TempPathFactory, tokenizer: Path) -> Callable[..., Path]:
-    """``bundle("rope")``: a converted decoder, made when it is first asked for."""
-    made: dict[tuple[str, ...], Path] = {}
+    """``bundle("rope")``: a converted decoder, converted once."""
+    result: dict[tuple[str, ...], Path] = {}
 
     def make(name: str, *options: str) -> Path:
         key = (name, *options)
-        if key not in made:
+        if key not in result:
             target = tmp_path_factory.mktemp("bundles") / name
-            given = [word for pair in (*SIZES, *MODELS.get(name, ())) for word in ("--set", pair)]
+            settings = [word for pair in (*SIZES, *MODELS.get(name, ())) for word in ("--set", pair)]
             words = ["--no-verify", "--threads", "1", "--tokenizer", str(tokenizer)]
-            done = posexport_command("convert", f"decoder-{name}", "-o", target, *given, *words, *options)
+            done = posexport_command("convert", f"decoder-{name}", "-o", target, *settings, *words, *options)
             assert done.exit_code == 0, done.output
-            made[key] = target
-        return made[key]
+            result[key] = target
+        return result[key]
 
     return make
 
@@ -85,8 +85,8 @@ def session(bundle: Callable[..., Path]) -> Callable[..., Session]:
     return lambda name, *options: posexport.load(bundle(name, *options), threads=1)
 
 
-def tokens(made: Any) -> list[list[int]]:
-    return [one.tokens for one in made.completions]
+def tokens(result: Any) -> list[list[int]]:
+    return [one.tokens for one in result.completions]
 
 
 def full_passes(name: str, prompt: list[int], count: int) -> list[int]:
@@ -104,12 +104,12 @@ def full_passes(name: str, prompt: list[int], count: int) -> list[int]:
 
 @pytest.mark.parametrize("name", in_short(["rope", "alibi", "absolute"], ("rope", "absolute").__contains__))
 def test_the_tokens_are_those_of_full_passes_by_pytorch(name: str, session: Callable[..., Session]) -> None:
-    made = session(name).generate(PROMPTS, max_new_tokens=14)
-    wanted = [full_passes(name, prompt, 14) for prompt in PROMPTS]
-    assert tokens(made) == wanted
-    assert len({token for row in wanted for token in row}) >= 6, "too monotonous to show an error"
-    assert [one.finish for one in made.completions] == ["length"] * 3
-    assert [one.prompt_tokens for one in made.completions] == PROMPTS
+    result = session(name).generate(PROMPTS, max_new_tokens=14)
+    expected = [full_passes(name, prompt, 14) for prompt in PROMPTS]
+    assert tokens(result) == expected
+    assert len({token for row in expected for token in row}) >= 6, "too monotonous to show an error"
+    assert [one.finish for one in result.completions] == ["length"] * 3
+    assert [one.prompt_tokens for one in result.completions] == PROMPTS
 
 
 @pytest.mark.parametrize("options", [{}, {"temperature": 0.9, "top_k": 20, "top_p": 0.9, "seed": 3}])
@@ -118,10 +118,10 @@ def test_a_batch_gives_what_each_prompt_gives_alone(
     name: str, options: dict[str, Any], session: Callable[..., Session]
 ) -> None:
     opened = session(name)
-    together = opened.generate(PROMPTS, max_new_tokens=14, **options)
+    batched = opened.generate(PROMPTS, max_new_tokens=14, **options)
     alone = [opened.generate([prompt], max_new_tokens=14, **options) for prompt in PROMPTS]
-    assert tokens(together) == [row for made in alone for row in tokens(made)]
-    assert [one.text for one in together.completions] == [made.completions[0].text for made in alone]
+    assert tokens(batched) == [row for result in alone for row in tokens(result)]
+    assert [one.text for one in batched.completions] == [result.completions[0].text for result in alone]
 
 
 @pytest.mark.parametrize("chunk", [1, 2, 4, 100])
@@ -144,12 +144,12 @@ def test_the_limit_ends_each_row_where_it_ends_alone(session: Callable[..., Sess
     opened = session("absolute")
     rng = np.random.default_rng(0)
     prompts = [rng.integers(2, 61, length).tolist() for length in (20, 5, LIMIT, 14)]
-    made = opened.generate(prompts, max_new_tokens=17)
-    assert [len(one.tokens) for one in made.completions] == [LIMIT + 1 - 20, 17, 1, LIMIT + 1 - 14]
-    assert [one.finish for one in made.completions] == ["limit", "length", "limit", "limit"]
-    assert tokens(made) == [tokens(opened.generate([prompt], max_new_tokens=17))[0] for prompt in prompts]
-    assert made.step_tokens == sum(len(row) - 1 for row in tokens(made)), "rows that are finished make no tokens"
-    assert tokens(made)[1] == full_passes("absolute", prompts[1], 17)
+    result = opened.generate(prompts, max_new_tokens=17)
+    assert [len(one.tokens) for one in result.completions] == [LIMIT + 1 - 20, 17, 1, LIMIT + 1 - 14]
+    assert [one.finish for one in result.completions] == ["limit", "length", "limit", "limit"]
+    assert tokens(result) == [tokens(opened.generate([prompt], max_new_tokens=17))[0] for prompt in prompts]
+    assert result.step_tokens == sum(len(row) - 1 for row in tokens(result)), "rows that are finished make no tokens"
+    assert tokens(result)[1] == full_passes("absolute", prompts[1], 17)
     with pytest.raises(
         PosexportError, match=r"prompt 1 has 24 tokens and is longer than 23 positions: .* at most 23 .*; shorten it"
     ):
@@ -160,19 +160,19 @@ def test_a_row_that_outgrows_longrope_is_read_again(session: Callable[..., Sessi
     """Then it is what a full pass is, at every step; the bundle's own cached steps are not."""
     opened = session("rope-longrope")
     prompts = [[5, 6, 7], [11, 3, 9, 4, 2, 6, 8], list(range(20, 40))]
-    wanted = [full_passes("rope-longrope", prompt, 16) for prompt in prompts]
-    assert tokens(opened.generate(prompts, max_new_tokens=16)) == wanted
-    assert tokens(opened.generate(prompts, max_new_tokens=16, prefill_chunk_size=5)) == wanted
+    expected = [full_passes("rope-longrope", prompt, 16) for prompt in prompts]
+    assert tokens(opened.generate(prompts, max_new_tokens=16)) == expected
+    assert tokens(opened.generate(prompts, max_new_tokens=16, prefill_chunk_size=5)) == expected
     # without reading again they differ: the test above can fail
     feeds: dict[str, Any] = {"input_ids": [prompts[0]]}
-    kept = []
+    rerun = []
     for _ in range(16):
         out = opened.run(feeds)
-        kept.append(int(out["logits"][0, -1].argmax()))
+        rerun.append(int(out["logits"][0, -1].argmax()))
         past = {name.replace("present", "past_key_values"): y for name, y in out.items() if name != "logits"}
-        feeds = {"input_ids": [[kept[-1]]], **past}
-    assert kept[:10] == wanted[0][:10]
-    assert kept != wanted[0]
+        feeds = {"input_ids": [[rerun[-1]]], **past}
+    assert rerun[:10] == expected[0][:10]
+    assert rerun != expected[0]
 
 
 @pytest.mark.parametrize(
@@ -237,10 +237,10 @@ def test_stop_tokens_are_those_of_the_configuration(bundle: Callable[..., Path],
         return row[: min([row.index(stop) for stop in stops if stop in row], default=len(row))]
 
     one = with_files(bundle("rope"), tmp_path / "one", config={"eos_token_id": ends[0], "vocab_size": 61})
-    made = posexport.load(one, threads=1).generate(PROMPTS, max_new_tokens=14)
-    assert tokens(made) == [cut(row, ends[:1]) for row in whole]
-    assert len(tokens(made)[0]) == places[0]
-    assert made.completions[0].finish == "stop"
+    result = posexport.load(one, threads=1).generate(PROMPTS, max_new_tokens=14)
+    assert tokens(result) == [cut(row, ends[:1]) for row in whole]
+    assert len(tokens(result)[0]) == places[0]
+    assert result.completions[0].finish == "stop"
     assert posexport.load(one, threads=1).generate(PROMPTS, max_new_tokens=14, eos_token_id=[]).completions == (
         posexport.load(bundle("rope"), threads=1).generate(PROMPTS, max_new_tokens=14).completions
     )
@@ -249,7 +249,7 @@ def test_stop_tokens_are_those_of_the_configuration(bundle: Callable[..., Path],
         cut(row, ends) for row in whole
     ]
     silent = with_files(one, tmp_path / "silent", generation_config={"eos_token_id": None})
-    assert tokens(posexport.load(silent, threads=1).generate(PROMPTS, max_new_tokens=14)) == tokens(made)
+    assert tokens(posexport.load(silent, threads=1).generate(PROMPTS, max_new_tokens=14)) == tokens(result)
     broken = with_files(one, tmp_path / "broken", generation_config={"eos_token_id": "</s>"})
     with pytest.raises(PosexportError, match=r"cannot use .*generation_config.json: .*; convert again"):
         posexport.load(broken, threads=1).generate(PROMPTS)
@@ -261,11 +261,11 @@ def test_a_stop_text_ends_before_it_wherever_tokens_end(session: Callable[..., S
     assert whole.text is not None
     for start in (1, 5, 8):
         stop = whole.text[start : start + 4]
-        made = opened.generate(["the cat sat"], max_new_tokens=30, stop_strings=["nowhere", stop]).completions[0]
-        assert made.text == whole.text[: whole.text.index(stop)]
-        assert made.finish == "stop"
-        assert made.tokens == whole.tokens[: len(made.tokens)]
-        assert len(made.tokens) < 30
+        result = opened.generate(["the cat sat"], max_new_tokens=30, stop_strings=["nowhere", stop]).completions[0]
+        assert result.text == whole.text[: whole.text.index(stop)]
+        assert result.finish == "stop"
+        assert result.tokens == whole.tokens[: len(result.tokens)]
+        assert len(result.tokens) < 30
     # a special token is in no text, and stops as well
     special = opened.generate(["the cat sat"], max_new_tokens=30, stop_strings=["<unk>"]).completions[0]
     assert special.tokens == (whole.tokens[: whole.tokens.index(1)] if 1 in whole.tokens else whole.tokens)
@@ -275,16 +275,16 @@ def test_streamed_pieces_make_the_text(session: Callable[..., Session]) -> None:
     opened = session("rope")
     pieces: list[tuple[int, str]] = []
     texts = ["the cat sat", "low"]
-    made = opened.generate(texts, max_new_tokens=20, streamer=lambda row, piece: pieces.append((row, piece)))
-    for row, one in enumerate(made.completions):
+    result = opened.generate(texts, max_new_tokens=20, streamer=lambda row, piece: pieces.append((row, piece)))
+    for row, one in enumerate(result.completions):
         parts = [piece for number, piece in pieces if number == row]
         assert "".join(parts) == one.text
         assert len(parts) > 5
     rows = [row for row, _ in pieces]
     assert rows != sorted(rows), "as it comes, not one after the other"
     # the text joins the prompt as if all had been decoded together
-    whole = opened._texts.decode([*made.completions[0].prompt_tokens, *made.completions[0].tokens])
-    assert whole == texts[0] + (made.completions[0].text or "")
+    whole = opened._texts.decode([*result.completions[0].prompt_tokens, *result.completions[0].tokens])
+    assert whole == texts[0] + (result.completions[0].text or "")
 
 
 # -- the cache -------------------------------------------------------------------------------------
@@ -386,9 +386,9 @@ def test_texts_of_a_decoder_share_a_batch(session: Callable[..., Session]) -> No
     texts = ["the cat sat on the mat", "low"]
     fed = opened.tokenize(texts)
     assert fed["attention_mask"].sum(1).tolist() == [len(opened.tokenize([text])["input_ids"][0]) for text in texts]
-    together = opened.run_texts(texts)["logits"]
+    batched = opened.run_texts(texts)["logits"]
     alone = opened.run_texts(texts[1:])["logits"]
-    row = together[1][fed["attention_mask"][1] == 1]
+    row = batched[1][fed["attention_mask"][1] == 1]
     agree(row, alone[0], "model in float32", np.float32)
 
 
@@ -517,9 +517,9 @@ def test_without_a_tokenizer_ids_go_and_texts_do_not(bundle: Callable[..., Path]
     (bare / "tokenizer.json").unlink()
     seal(bare, read(bare))
     opened = posexport.load(bare, threads=1)
-    made = opened.generate([[5, 6]], max_new_tokens=4).completions[0]
-    assert made.text is None
-    assert len(made.tokens) == 4
+    result = opened.generate([[5, 6]], max_new_tokens=4).completions[0]
+    assert result.text is None
+    assert len(result.tokens) == 4
     with pytest.raises(PosexportError, match=r"has no tokenizer.json, so it takes arrays only; .*--tokenizer FILE"):
         opened.generate(["the cat"])
     with pytest.raises(PosexportError, match=r"no tokenizer.json, so it gives no text to stop at or to stream"):
@@ -548,18 +548,18 @@ def test_logits_that_are_no_numbers_are_a_sentence(bundle: Callable[..., Path], 
 
 def test_the_command_prints_the_completion_and_tells_the_speed(bundle: Callable[..., Path]) -> None:
     directory = bundle("rope")
-    wanted = posexport.load(directory, threads=1).generate(["the cat"], max_new_tokens=9).completions[0]
-    plain = ["generate", directory, "--prompt", "the cat", "--max-new-tokens", "9", "--threads", "1"]
-    done = posexport_command(*plain)
+    expected = posexport.load(directory, threads=1).generate(["the cat"], max_new_tokens=9).completions[0]
+    arguments = ["generate", directory, "--prompt", "the cat", "--max-new-tokens", "9", "--threads", "1"]
+    done = posexport_command(*arguments)
     assert done.exit_code == 0, done.output
-    assert done.stdout == f"{wanted.text}\n"
+    assert done.stdout == f"{expected.text}\n"
     assert re.fullmatch(r"prompt: 2 tokens \(\d+ tok/s\); generation: 8 tokens \(\d+ tok/s\)\n", done.stderr)
-    assert posexport_command(*plain, "--stream").stdout == done.stdout
-    done = posexport_command(*plain, "--json")
+    assert posexport_command(*arguments, "--stream").stdout == done.stdout
+    done = posexport_command(*arguments, "--json")
     assert done.stderr == ""
     document = json.loads(done.stdout)
     assert document["completions"] == [
-        {"prompt": "the cat", "text": wanted.text, "tokens": wanted.tokens, "finish": "length"}
+        {"prompt": "the cat", "text": expected.text, "tokens": expected.tokens, "finish": "length"}
     ]
     speed = document["speed"]
     agree(speed["decode_tokens_per_second"], 8 / speed["decode_seconds"], "rounded", np.float64)
@@ -572,10 +572,10 @@ def test_several_prompts_stand_one_below_the_other(bundle: Callable[..., Path]) 
     options = ["--temperature", "0.8", "--top-k", "30", "--top-p", "0.9", "--seed", "4", "--max-new-tokens", "40"]
     done = posexport_command("generate", directory, *prompts, *options, "--threads", "1")
     assert done.exit_code == 0, done.output
-    wanted = posexport.load(directory, threads=1).generate(
+    expected = posexport.load(directory, threads=1).generate(
         ["the cat", "low low"], max_new_tokens=40, temperature=0.8, top_k=30, top_p=0.9, seed=4
     )
-    texts = [one.text for one in wanted.completions]
+    texts = [one.text for one in expected.completions]
     assert done.stdout == f"--- the cat\n{texts[0]}\n\n--- low low\n{texts[1]}\n"
     streamed = posexport_command(
         "generate", directory, *prompts, *options, "--threads", "1", "--stream", "--prefill-chunk-size", "1"

@@ -1,4 +1,4 @@
-"""Generation is transformers': whole calls and each logits processor, against answers of transformers 5.24."""
+"""Whole calls of generate and single logits processors, compared with stored results of transformers 5.24."""
 
 import json
 from collections.abc import Callable
@@ -57,44 +57,44 @@ def parameters() -> list[Any]:
     return [pytest.param(*pair, id=named(pair[0]), marks=long.get(pair[0].model, ())) for pair in pairs]
 
 
-@pytest.mark.parametrize(("question", "wanted"), parameters())
+@pytest.mark.parametrize(("question", "expected"), parameters())
 def test_a_call_gives_transformers_tokens(
-    question: asked.Question, wanted: list[dict[str, object]], session: Callable[..., Session]
+    question: asked.Question, expected: list[dict[str, object]], session: Callable[..., Session]
 ) -> None:
-    found = asked.answers(session(question), question)
-    assert [each["tokens"] for each in found] == [each["tokens"] for each in wanted]
-    assert asked.same(found, wanted)
+    actual = asked.answers(session(question), question)
+    assert [item["tokens"] for item in actual] == [item["tokens"] for item in expected]
+    assert asked.same(actual, expected)
 
 
 def test_the_answers_are_not_all_alike() -> None:
     """Each option changes tokens, and sequences end at different lengths: a broken option would show."""
-    by_model = [[each["tokens"] for each in wanted] for wanted in ANSWERS]
+    by_model = [[item["tokens"] for item in expected] for expected in ANSWERS]
     for model in (*asked.DECODERS, *asked.TRANSLATORS):
-        mine = [rows for question, rows in zip(QUESTIONS, by_model, strict=True) if question.model == model]
-        assert len({json.dumps(rows) for rows in mine}) >= 0.7 * len(mine)
-        assert len({len(row) for rows in mine for row in rows}) >= 4
-        assert len({token for rows in mine for row in rows for token in row}) >= 9
+        of_model = [rows for question, rows in zip(QUESTIONS, by_model, strict=True) if question.model == model]
+        assert len({json.dumps(rows) for rows in of_model}) >= 0.7 * len(of_model)
+        assert len({len(row) for rows in of_model for row in rows}) >= 4
+        assert len({token for rows in of_model for row in rows for token in row}) >= 9
 
 
 @pytest.mark.parametrize("model", ["qwen2", pytest.param("bart", marks=pytest.mark.all)])
 def test_a_static_cache_follows_the_beams(model: str, session: Callable[..., Session]) -> None:
     pairs = zip(QUESTIONS, ANSWERS, strict=True)
-    for question, wanted in [pair for pair in pairs if pair[0].model == model and "beams" in pair[0].name][:2]:
-        assert asked.same(asked.answers(session(question, "static"), question), wanted)
+    for question, expected in [pair for pair in pairs if pair[0].model == model and "beams" in pair[0].name][:2]:
+        assert asked.same(asked.answers(session(question, "static"), question), expected)
 
 
 @pytest.mark.parametrize("name", asked.PROCESSORS)
 def test_a_processor_gives_transformers_scores(name: str) -> None:
     with np.load(asked.ANSWERS / "processors.npz") as stored:
-        wanted = stored[name]
-    found = asked.processed_by_posexport(name, asked.PROCESSORS[name])
-    assert asked.close(found, wanted)
-    plain = asked.drawn()[2]
-    assert not np.array_equal(wanted, plain) or name == "min_length reached"
+        expected = stored[name]
+    actual = asked.processed_by_posexport(name, asked.PROCESSORS[name])
+    assert asked.close(actual, expected)
+    unprocessed = asked.drawn()[2]
+    assert not np.array_equal(expected, unprocessed) or name == "min_length reached"
 
 
 @pytest.mark.parametrize("name", asked.STAMPS)
 def test_timestamps_follow_transformers_rules(name: str) -> None:
     with np.load(asked.ANSWERS / "processors.npz") as stored:
-        wanted = stored[f"timestamps: {name}"]
-    assert asked.close(asked.stamped_by_posexport(asked.STAMPS[name]), wanted)
+        expected = stored[f"timestamps: {name}"]
+    assert asked.close(asked.stamped_by_posexport(asked.STAMPS[name]), expected)

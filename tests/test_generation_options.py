@@ -1,4 +1,4 @@
-"""Options of generation: what a call, a folder and the command line say, what counts, and what is refused."""
+"""Options of generation: from a call, a folder and the command line; defaults and errors."""
 
 import json
 import shutil
@@ -50,8 +50,8 @@ def stating(bundle: Path, tmp_path: Path) -> Callable[..., Session]:
     return opened
 
 
-def tokens(made: Any) -> list[list[int]]:
-    return [one.tokens for one in made.completions]
+def tokens(result: Any) -> list[list[int]]:
+    return [one.tokens for one in result.completions]
 
 
 # -- what counts -----------------------------------------------------------------------------------
@@ -66,7 +66,7 @@ def resolved(asked: dict[str, Any], stated: dict[str, Any], whisper: bool = Fals
 
 
 @pytest.mark.parametrize(
-    ("asked", "stated", "wanted", "followed"),
+    ("asked", "stated", "expected", "followed"),
     [
         ({}, {}, {"do_sample": False}, []),
         ({}, {"temperature": 0.6, "top_p": 0.9}, {"do_sample": False}, []),
@@ -93,10 +93,10 @@ def resolved(asked: dict[str, Any], stated: dict[str, Any], whisper: bool = Fals
     ],
 )
 def test_a_call_overrides_the_folder(
-    asked: dict[str, Any], stated: dict[str, Any], wanted: dict[str, Any], followed: list[str]
+    asked: dict[str, Any], stated: dict[str, Any], expected: dict[str, Any], followed: list[str]
 ) -> None:
     options, said = resolved(asked, stated)
-    assert options == {"seed": 0, "recompute": True, **wanted}
+    assert options == {"seed": 0, "recompute": True, **expected}
     assert said == followed
 
 
@@ -110,9 +110,9 @@ def test_new_tokens_are_64_unless_someone_says_otherwise(stating: Callable[..., 
     assert GenerationConfig().most(7) == 64
     assert GenerationConfig(max_length=20).most(7) == 13
     session = stating(max_length=10)
-    made = session.generate(PROMPTS, eos_token_id=[])
-    assert [len(row) for row in tokens(made)] == [4, 7]
-    assert made.followed == {"max_length": 10}
+    result = session.generate(PROMPTS, eos_token_id=[])
+    assert [len(row) for row in tokens(result)] == [4, 7]
+    assert result.followed == {"max_length": 10}
     assert [len(row) for row in tokens(session.generate(PROMPTS, eos_token_id=[], max_new_tokens=6))] == [6, 6]
     with pytest.raises(PosexportError, match=r"prompt 0 has 6 tokens and max_length is 6, .* give max_new_tokens"):
         session.generate(PROMPTS, max_length=6)
@@ -128,11 +128,11 @@ def test_a_folder_that_samples_samples_by_its_seed(stating: Callable[..., Sessio
 
 def test_several_sequences_are_drawn_of_each_prompt(stating: Callable[..., Session]) -> None:
     session = stating()
-    made = session.generate(PROMPTS, max_new_tokens=12, temperature=3.0, num_return_sequences=3)
-    assert [one.prompt_tokens for one in made.completions] == [PROMPTS[0]] * 3 + [PROMPTS[1]] * 3
-    assert len({tuple(row) for row in tokens(made)}) >= 5
+    result = session.generate(PROMPTS, max_new_tokens=12, temperature=3.0, num_return_sequences=3)
+    assert [one.prompt_tokens for one in result.completions] == [PROMPTS[0]] * 3 + [PROMPTS[1]] * 3
+    assert len({tuple(row) for row in tokens(result)}) >= 5
     alone = session.generate(PROMPTS[1:], max_new_tokens=12, temperature=3.0, num_return_sequences=3)
-    assert tokens(alone) == tokens(made)[3:]
+    assert tokens(alone) == tokens(result)[3:]
 
 
 def test_beams_are_drawn_by_their_seed(stating: Callable[..., Session]) -> None:
@@ -142,9 +142,9 @@ def test_beams_are_drawn_by_their_seed(stating: Callable[..., Session]) -> None:
         options = {"num_beams": 3, "temperature": 2.0, "num_return_sequences": 2, "seed": seed}
         return tokens(session.generate(prompts, max_new_tokens=10, **options))
 
-    together = drawn(PROMPTS, 4)
-    assert together == drawn(PROMPTS, 4) != drawn(PROMPTS, 5)
-    assert drawn(PROMPTS[1:], 4) == together[2:], "whatever other prompts are in the batch"
+    batched = drawn(PROMPTS, 4)
+    assert batched == drawn(PROMPTS, 4) != drawn(PROMPTS, 5)
+    assert drawn(PROMPTS[1:], 4) == batched[2:], "whatever other prompts are in the batch"
 
 
 def test_beams_of_a_batch_are_those_of_each_prompt_alone(stating: Callable[..., Session]) -> None:
@@ -152,13 +152,13 @@ def test_beams_of_a_batch_are_those_of_each_prompt_alone(stating: Callable[..., 
     session = stating()
     prompts = [list(range(3, 23)), [8, 4, 11], list(range(5, 19))]
     options = {"num_beams": 3, "num_return_sequences": 2, "max_new_tokens": 40, "eos_token_id": []}
-    made = session.generate(prompts, **options)
-    assert {one.finish for one in made.completions} == {"limit"}
-    assert [len(row) for row in tokens(made)] == [34 - len(prompt) for prompt in prompts for _ in range(2)]
+    result = session.generate(prompts, **options)
+    assert {one.finish for one in result.completions} == {"limit"}
+    assert [len(row) for row in tokens(result)] == [34 - len(prompt) for prompt in prompts for _ in range(2)]
     alone = [session.generate([prompt], **options) for prompt in prompts]
-    assert tokens(made) == [row for one in alone for row in tokens(one)]
-    scores = [one.score for one in made.completions]
-    agree(scores, [one.score for each in alone for one in each.completions], "another library", np.float32)
+    assert tokens(result) == [row for one in alone for row in tokens(one)]
+    scores = [one.score for one in result.completions]
+    agree(scores, [one.score for item in alone for one in item.completions], "another library", np.float32)
     assert all(first >= second for first, second in zip(scores[::2], scores[1::2], strict=True))
 
 
@@ -184,9 +184,9 @@ def test_beams_of_a_batch_are_those_of_each_prompt_alone(stating: Callable[..., 
 def test_conversion_names_what_is_not_followed(stated: dict[str, Any], says: list[str], tmp_path: Path) -> None:
     file = tmp_path / "generation_config.json"
     file.write_text(json.dumps(stated))
-    found = remarks({file.name: file})
-    assert len(found) == len(says)
-    assert all(words in sentence for words, sentence in zip(says, found, strict=True))
+    actual = remarks({file.name: file})
+    assert len(actual) == len(says)
+    assert all(words in sentence for words, sentence in zip(says, actual, strict=True))
 
 
 @pytest.mark.parametrize(
@@ -214,8 +214,8 @@ def test_an_old_whisper_is_followed_without_timestamps(tmp_path: Path) -> None:
     for name, document in stated.items():
         (tmp_path / name).write_text(json.dumps(document))
     assert remarks({name: tmp_path / name for name in stated}) == []
-    (found,) = remarks({"generation_config.json": tmp_path / "generation_config.json"})
-    assert "forced_decoder_ids [[1,7]], which is not followed" in found
+    (actual,) = remarks({"generation_config.json": tmp_path / "generation_config.json"})
+    assert "forced_decoder_ids [[1,7]], which is not followed" in actual
 
 
 def test_a_conversion_prints_these_remarks(tmp_path: Path) -> None:
@@ -232,10 +232,10 @@ def test_options_of_config_json_count_without_the_other_file(bundle: Path, tmp_p
     stated = json.loads((target / "config.json").read_text())
     (target / "config.json").write_text(json.dumps({**stated, "no_repeat_ngram_size": 1, "task": "x", "language": 5}))
     seal(target, read(target))
-    made = posexport.load(target, threads=1).generate(PROMPTS, max_new_tokens=8)
-    assert made.followed == {"no_repeat_ngram_size": 1}
+    result = posexport.load(target, threads=1).generate(PROMPTS, max_new_tokens=8)
+    assert result.followed == {"no_repeat_ngram_size": 1}
     assert all(
-        len({*prompt, *row}) == len({*prompt}) + len(row) for prompt, row in zip(PROMPTS, tokens(made), strict=True)
+        len({*prompt, *row}) == len({*prompt}) + len(row) for prompt, row in zip(PROMPTS, tokens(result), strict=True)
     )
 
 
@@ -319,31 +319,31 @@ def test_the_command_line_has_every_option(tmp_path: Path) -> None:
     run = CliRunner().invoke
     trained = ["tokenizer", "train", str(tmp_path / "corpus.txt"), "-o", str(tmp_path / "t.json"), "--vocab-size", "61"]
     assert run(group, trained).exit_code == 0
-    made = ["convert", "decoder-rope", "-o", str(tmp_path / "b"), *sizes, "--no-verify", "--threads", "1"]
-    assert run(group, [*made, "--tokenizer", str(tmp_path / "t.json")]).exit_code == 0
+    result = ["convert", "decoder-rope", "-o", str(tmp_path / "b"), *sizes, "--no-verify", "--threads", "1"]
+    assert run(group, [*result, "--tokenizer", str(tmp_path / "t.json")]).exit_code == 0
     stated = {"num_beams": 3, "repetition_penalty": 1.3, "eos_token_id": 60}
     (tmp_path / "b" / "generation_config.json").write_text(json.dumps(stated))
     seal(tmp_path / "b", read(tmp_path / "b"))
     session = posexport.load(tmp_path / "b", threads=1)
-    plain = ["generate", str(tmp_path / "b"), "--prompt", "the cat", "--max-new-tokens", "9", "--threads", "1"]
-    done = run(group, plain)
+    arguments = ["generate", str(tmp_path / "b"), "--prompt", "the cat", "--max-new-tokens", "9", "--threads", "1"]
+    done = run(group, arguments)
     assert done.exit_code == 0, done.output
     assert done.stdout == f"{session.generate(['the cat'], max_new_tokens=9).completions[0].text}\n"
     assert done.stderr.startswith("as generation_config.json says: num_beams 3, repetition_penalty 1.3\n")
-    done = run(group, [*plain, "--greedy", "--repetition-penalty", "1"])
-    wanted = session.generate(["the cat"], max_new_tokens=9, num_beams=1, repetition_penalty=1.0)
-    assert done.stdout == f"{wanted.completions[0].text}\n"
+    done = run(group, [*arguments, "--greedy", "--repetition-penalty", "1"])
+    expected = session.generate(["the cat"], max_new_tokens=9, num_beams=1, repetition_penalty=1.0)
+    assert done.stdout == f"{expected.completions[0].text}\n"
     assert "generation_config" not in done.stderr
     words = ["--num-return-sequences", "2", "--early-stopping", "true", "--bad-words-ids", "[[5], [6, 7]]"]
     words += ["--suppress-tokens", "9", "--suppress-tokens", "8", "--length-penalty", "0.5", "--json"]
-    done = run(group, [*plain, *words])
+    done = run(group, [*arguments, *words])
     assert done.exit_code == 0, done.output
     document = json.loads(done.stdout)
     options = {"num_return_sequences": 2, "early_stopping": True, "bad_words_ids": [[5], [6, 7]]}
     options |= {"suppress_tokens": [9, 8], "length_penalty": 0.5}
-    wanted = session.generate(["the cat"], max_new_tokens=9, **options)
+    expected = session.generate(["the cat"], max_new_tokens=9, **options)
     assert [(one["tokens"], one["score"]) for one in document["completions"]] == [
-        (one.tokens, one.score) for one in wanted.completions
+        (one.tokens, one.score) for one in expected.completions
     ]
     assert document["followed"] == {"num_beams": 3, "repetition_penalty": 1.3}
     for bad, says in [
@@ -351,7 +351,7 @@ def test_the_command_line_has_every_option(tmp_path: Path) -> None:
         (["--bad-words-ids", "[[5"], "is no JSON"),
         (["--stream"], "beam search knows its text at the end, so 3 beams cannot be streamed; give num_beams=1"),
     ]:
-        done = run(group, [*plain, *bad])
+        done = run(group, [*arguments, *bad])
         assert done.exit_code != 0
         assert says in done.output + str(done.exception)
 
@@ -385,16 +385,16 @@ def test_a_shared_encoder_is_gathered_once(tmp_path: Path, monkeypatch: pytest.M
     posexport.convert(str(GOLDEN / "t5-forconditionalgeneration"), tmp_path / "t5", verify=False, precision="fp32")
     session = posexport.load(tmp_path / "t5", threads=1)
     gathered: list[int] = []
-    plain = Cache._gathered
+    original = Cache._gathered
 
     def noted(self: Cache, value: Any, index: Any, axis: int) -> Any:
-        gathered.append(len(value.shape()) and int(any(value is each for each in self._fixed.values())))
-        return plain(self, value, index, axis)
+        gathered.append(len(value.shape()) and int(any(value is item for item in self._fixed.values())))
+        return original(self, value, index, axis)
 
     monkeypatch.setattr(Cache, "_gathered", noted)
     options: dict[str, Any] = {"num_beams": 3, "max_new_tokens": 8, "eos_token_id": []}
-    made = session.generate([*PROMPTS], **options)
-    assert len({tuple(one.tokens) for one in made.completions}) == 2
+    result = session.generate([*PROMPTS], **options)
+    assert len({tuple(one.tokens) for one in result.completions}) == 2
     fixed, per_step = sum(gathered), len(gathered) - sum(gathered)
     assert 0 < fixed < per_step
     layers = len(session._chain.links[-1].inputs)
@@ -409,7 +409,7 @@ TOKENS = WhisperTokens(lang_to_id=LANGUAGES, task_to_id=TASKS, no_timestamps_tok
 
 
 @pytest.mark.parametrize(
-    ("options", "wanted"),
+    ("options", "expected"),
     [
         ({}, [[3, 7, 13], [3, 7, 13]]),
         ({"language": "French"}, [[3, 7, 9, 13]] * 2),
@@ -417,8 +417,8 @@ TOKENS = WhisperTokens(lang_to_id=LANGUAGES, task_to_id=TASKS, no_timestamps_tok
         ({"task": "transcribe", "return_timestamps": True}, [[3, 7, 9]] * 2),
     ],
 )
-def test_whisper_begins_with_language_and_task(options: dict[str, Any], wanted: list[list[int]]) -> None:
-    assert begin(TOKENS, 3, GenerationConfig(**options), 2, lambda languages: [languages[1]] * 2) == wanted
+def test_whisper_begins_with_language_and_task(options: dict[str, Any], expected: list[list[int]]) -> None:
+    assert begin(TOKENS, 3, GenerationConfig(**options), 2, lambda languages: [languages[1]] * 2) == expected
 
 
 def test_forced_ids_begin_where_nothing_is_asked() -> None:
@@ -469,7 +469,7 @@ def test_max_length_of_whisper_counts_behind_the_prompt() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ids", "wanted", "following"),
+    ("ids", "expected", "following"),
     [
         ([50, 7, 8, 60, 60, 9, 75], [(0.0, 0.2), (0.2, 0.5)], 100),  # nothing is said behind the last timestamp
         ([50, 7, 60, 60, 9, 70, 70], [(0.0, 0.2), (0.2, 0.4)], 40),  # the next window begins at the last pair
@@ -479,10 +479,10 @@ def test_max_length_of_whisper_counts_behind_the_prompt() -> None:
     ],
 )
 def test_timestamps_cut_a_window_into_segments(
-    ids: list[int], wanted: list[tuple[float, float]], following: int
+    ids: list[int], expected: list[tuple[float, float]], following: int
 ) -> None:
-    found, step = segments(ids, 50, frames=100)
-    agree([(each.start, each.end) for each in found], wanted, "rounded", np.float64)
+    actual, step = segments(ids, 50, frames=100)
+    agree([(item.start, item.end) for item in actual], expected, "rounded", np.float64)
     assert step == following
     shifted, _ = segments(ids, 50, frames=100, offset=30.0)
-    agree([each.start for each in shifted], [30 + start for start, _ in wanted], "rounded", np.float64)
+    agree([item.start for item in shifted], [30 + start for start, _ in expected], "rounded", np.float64)
