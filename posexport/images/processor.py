@@ -40,7 +40,7 @@ class ImageProcessor(msgspec.Struct, frozen=True, kw_only=True):
     UNREAD: ClassVar[frozenset[str]] = frozenset()
     #: further settings of the class that change nothing for pictures
     WITHOUT_EFFECT: ClassVar[frozenset[str]] = frozenset()
-    #: defaults of transformers 4.57 where those of 5.24, which are followed, differ
+    #: defaults of transformers 4.57 that differ from 5.24, which is followed
     OLDER_DEFAULTS: ClassVar[Mapping[str, Any]] = {}
 
     do_convert_rgb: bool | None = None

@@ -1,4 +1,4 @@
-"""``text2text-generation``, ``summarization`` and ``translation``: texts that an encoder reads become others.
+"""``text2text-generation``, ``summarization`` and ``translation`` by encoder-decoders.
 
 As in transformers 4.57.6; version 5 has none of these pipelines.
 """

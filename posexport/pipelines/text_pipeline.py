@@ -49,7 +49,7 @@ class TextPipeline(Pipeline):
         add_special_tokens: bool = True,
         split: bool = False,
     ) -> "list[Encoding]":
-        """What the `tokenizers` library makes of each input.
+        """Tokenizes each input by the `tokenizers` library.
 
         Args:
             inputs: texts, pairs of texts, or texts that are ``split`` into words.
