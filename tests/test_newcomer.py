@@ -1,5 +1,6 @@
 """What someone meets in the first hour: pipes, threads, pickles, names of wrapped checkpoints, two runs at once."""
 
+import json
 import pickle
 import shutil
 import threading
@@ -10,10 +11,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from safetensors.numpy import load_file, save_file
 
 import posexport
-from posexport.cli import progress
+from posexport.cli import group, progress
 from posexport.conversion import write
 from posexport.errors import PosexportError
 from posexport.runtime import arrays
@@ -33,6 +35,22 @@ def npz() -> bytes:
 def test_inputs_come_from_standard_input(monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
     monkeypatch.setattr(arrays, "sys", SimpleNamespace(stdin=SimpleNamespace(buffer=BytesIO(data))))
     assert np.array_equal(read_arrays(Path("-"))["input_ids"], [[1, 2]])
+
+
+def test_nothing_on_standard_input_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(arrays, "sys", SimpleNamespace(stdin=SimpleNamespace(buffer=BytesIO(b"\n"))))
+    with pytest.raises(PosexportError, match="the inputs that are piped in are empty"):
+        read_arrays(Path("-"))
+
+
+def test_a_decoder_continues_ids_of_a_file(tmp_path: Path) -> None:
+    posexport.convert("decoder-rope", tmp_path / "b", verify=False, **TINY)
+    (tmp_path / "ids.json").write_text('{"input_ids": [[1, 2, 3], [4, 5]]}')
+    session = posexport.load(tmp_path / "b")
+    expected = [each.tokens for each in session.generate([[1, 2, 3], [4, 5]], max_new_tokens=3).completions]
+    words = ["generate", str(tmp_path / "b"), "--inputs", str(tmp_path / "ids.json"), "--max-new-tokens", "3", "--json"]
+    done = CliRunner().invoke(group, words)
+    assert [each["tokens"] for each in json.loads(done.stdout)["completions"]] == expected
 
 
 def test_two_conversions_in_two_threads(tmp_path: Path) -> None:
@@ -101,10 +119,6 @@ def test_a_remark_goes_above_the_bar(capsys: pytest.CaptureFixture[str]) -> None
 
 
 def test_help_names_the_opsets_that_are_written(tmp_path: Path) -> None:
-    from click.testing import CliRunner
-
-    from posexport.cli import group
-
     text = " ".join(CliRunner().invoke(group, ["convert", "--help"]).output.split())
     assert "default 18, with --target cpu or cuda 23" in text
     for target, opset in (("portable", 18), ("cpu", 23)):

@@ -28,5 +28,7 @@ def check_source(ctx: click.Context, _parameter: click.Parameter, source: str) -
         known = names("models")
         if source not in known:
             hint = did_you_mean(source, known, "see posexport list models")
-            raise PosexportError(f"{source} is neither a directory, a file.py:factory nor a built-in model; {hint}")
+            raise PosexportError(
+                f"{source} is neither a directory, a Hub id (org/name), a file.py:factory nor a built-in model; {hint}"
+            )
     return source

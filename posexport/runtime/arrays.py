@@ -39,6 +39,8 @@ def read_arrays(path: Path) -> dict[str, Any]:
 
 def _piped(data: bytes) -> dict[str, Any]:
     """Arrays from bytes, whose beginning says what they are."""
+    if not data.strip():
+        raise PosexportError("the inputs that are piped in are empty; give .npz, .safetensors or .json")
     suffix = ".npz" if data.startswith(b"PK") else ".json" if data.lstrip()[:1] in (b"{", b"[") else ".safetensors"
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / f"input{suffix}"

@@ -150,7 +150,10 @@ def continue_texts(
         directory, precision=precision, provider=provider, threads=threads, provider_options=provider_options
     )
     if arrays is not None:
-        rows = max((len(np.atleast_1d(array)) for array in arrays.values()), default=0)
+        rows = max(
+            (len(array) if isinstance(array, list) else len(np.atleast_1d(array)) for array in arrays.values()),
+            default=0,
+        )
         prompts = [f"row {row}" for row in range(rows)]
     pieces = None if tell is None else InTurn(prompts, tell)
     before = [] if system is None else [{"role": "system", "content": system}]

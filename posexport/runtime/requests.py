@@ -90,8 +90,13 @@ def read_request(
             encoder_tokens=read_tokens(feeds, ports.fixed),
             context=encoder_ids(feeds, ports.fixed),
         )
+    if isinstance(prompts, Mapping) and set(prompts) == {ports.tokens.name}:
+        prompts = list(prompts[ports.tokens.name])  # a file of ids
     if decoder_prompts is not None or isinstance(prompts, Mapping):
-        raise PosexportError("this bundle is a decoder alone; give prompts as texts or ids, and no decoder_prompts")
+        raise PosexportError(
+            f"this bundle is a decoder alone; give prompts as texts or ids ({ports.tokens.name} alone, where they stand "
+            "in a file), and no decoder_prompts"
+        )
     if as_texts and tokenizer is not None:
         ids = tokenizer.prompts([str(prompt) for prompt in prompts])
     else:

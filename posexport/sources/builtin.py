@@ -38,7 +38,9 @@ def builtin_source(name: str, *, task: str | None, settings_given: tuple[str, ..
     known = models()
     if name not in known:
         hint = did_you_mean(name, known, "see posexport list models")
-        raise PosexportError(f"{name} is neither a directory, a file.py:factory nor a built-in model; {hint}")
+        raise PosexportError(
+            f"{name} is neither a directory, a Hub id (org/name), a file.py:factory nor a built-in model; {hint}"
+        )
     kind, encoding_name = known[name]
     task = task or next(iter(kind.tasks))
     if task not in kind.tasks:
