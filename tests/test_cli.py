@@ -118,7 +118,10 @@ def test_a_miss_exits_1_and_leaves_nothing_unless_kept(
 @pytest.mark.parametrize(
     ("args", "sentence"),
     [
-        (["convert", "no-such-model", "-o", "out"], "neither a directory, a file.py:factory nor a built-in model"),
+        (
+            ["convert", "no-such-model", "-o", "out"],
+            "neither a directory, a Hub id (org/name), a file.py:factory nor a built-in model",
+        ),
         (["convert", "./nowhere", "-o", "out"], "no such directory: ./nowhere"),
         (["convert", "encoder-nope", "-o", "out", "--opset", "99"], "--opset 99 cannot be used"),
         (["convert", "encoder-nope", "-o", "out", "--provider", "tpu"], "unknown provider 'tpu'; known: cpu, cuda"),

@@ -2,7 +2,8 @@
 
 Every module beside this one that has ``cases(work)`` is a part; it builds tiny checkpoints with the library that is
 installed and yields a `Case` for each question. Prints a table and writes ci/results/answers-MAJOR.json, MAJOR being
-the version of transformers. Exit code 1 where an answer differs without a remark.
+the version of transformers; rows of parts that were not asked stay there. Exit code 1 where an answer differs without a
+remark.
 """
 
 import argparse
@@ -53,6 +54,20 @@ def short(value: object) -> str:
     return text if len(text) <= SHOWN else text[: SHOWN - 3] + "..."
 
 
+def _record(rows: list[dict[str, object]], modules: list[str]) -> None:
+    """Replaces the rows of ``modules`` in the file of this version of transformers."""
+    target = HERE.parent / "results" / f"answers-{version('transformers').partition('.')[0]}.json"
+    before = json.loads(target.read_text())["rows"] if target.is_file() else []
+    kept = [row for row in before if row["module"] not in modules]
+    libraries = ("transformers", "sentence-transformers", "tokenizers", "onnxruntime", "torch")
+    record = {
+        "date": datetime.now(UTC).date().isoformat(),
+        "versions": {name: version(name) for name in libraries},
+        "rows": sorted([*kept, *rows], key=lambda row: parts().index(str(row["module"]))),
+    }
+    target.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n")
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("parts", nargs="*")
@@ -61,10 +76,12 @@ def main() -> int:
     if unknown := set(chosen.parts) - set(parts()):
         parser.error(f"no part {', '.join(sorted(unknown))}; there are {', '.join(parts())}")
     rows: list[Case] = []
+    module_of: dict[int, str] = {}
     with tempfile.TemporaryDirectory() as temporary:
         into = chosen.into or Path(temporary)
         for name in chosen.parts or parts():
             for case in asked(name, into / name):
+                module_of[len(rows)] = name
                 rows.append(case)
                 print(f"{verdict(case):7}  {case.part}: {case.asked}", flush=True)
                 if not case.equal:
@@ -73,19 +90,14 @@ def main() -> int:
     different = [case for case in rows if verdict(case) == "DIFFERS"]
     counts = {word: sum(verdict(case) == word for case in rows) for word in ("equal", "remark", "DIFFERS")}
     print(", ".join(f"{count} {word}" for word, count in counts.items()))
-    if not chosen.parts:
-        major = version("transformers").partition(".")[0]
-        libraries = ("transformers", "sentence-transformers", "tokenizers", "onnxruntime", "torch")
-        record = {
-            "date": datetime.now(UTC).date().isoformat(),
-            "versions": {name: version(name) for name in libraries},
-            "rows": [
-                {**asdict(case), "ours": short(case.ours), "theirs": short(case.theirs), "verdict": verdict(case)}
-                for case in rows
-            ],
-        }
-        target = HERE.parent / "results" / f"answers-{major}.json"
-        target.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n")
+    _record(
+        [
+            {**asdict(case), "ours": short(case.ours), "theirs": short(case.theirs), "verdict": verdict(case)}
+            | {"module": module_of[number]}
+            for number, case in enumerate(rows)
+        ],
+        chosen.parts or parts(),
+    )
     return 1 if different else 0
 
 

@@ -94,8 +94,8 @@ def read_request(
         prompts = list(prompts[ports.tokens.name])  # a file of ids
     if decoder_prompts is not None or isinstance(prompts, Mapping):
         raise PosexportError(
-            f"this bundle is a decoder alone; give prompts as texts or ids ({ports.tokens.name} alone, where they stand "
-            "in a file), and no decoder_prompts"
+            "this bundle is a decoder alone; give prompts as texts or ids (a file with nothing but "
+            f"{ports.tokens.name}), and no decoder_prompts"
         )
     if as_texts and tokenizer is not None:
         ids = tokenizer.prompts([str(prompt) for prompt in prompts])
