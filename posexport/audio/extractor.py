@@ -1,5 +1,6 @@
 """Base class of feature extractors: a record of settings that turns sounds into arrays."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -14,7 +15,7 @@ Arrays = dict[str, NDArray[Any]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Extractor:
+class Extractor(ABC):
     """The fields are the keys of preprocessor_config.json that are followed, with transformers' defaults.
 
     Attributes:
@@ -36,14 +37,14 @@ class Extractor:
         check(self.sampling_rate > 0, "sampling_rate", self.sampling_rate, "a number of samples of a second")
         check(self.padding_side in ("right", "left"), "padding_side", self.padding_side, "right or left")
 
+    @abstractmethod
     def extract(self, sounds: Sequence[Sound]) -> Arrays:
         """Arrays for sounds [n] at `sampling_rate`: `output` and, where padding is marked, ``attention_mask``."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def shape(self) -> list[int | None]:
         """Sizes of the axes of `output` after the batch axis; None: as long as the sound."""
-        raise NotImplementedError
 
     def remarks(self) -> list[str]:
         """Sentences for what these settings ask for and `extract` does not do."""

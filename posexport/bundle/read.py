@@ -1,8 +1,10 @@
 """Reading a bundle's manifest and checking that its files are the ones that were written."""
 
 import hashlib
+import json
 import stat
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -100,3 +102,14 @@ def sha256(path: Path) -> str:
     """Of a file's bytes, in hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def json_object(directory: Path, manifest: Manifest, name: str) -> dict[str, Any]:
+    """The object in a JSON file of a bundle; empty if the bundle does not have the file."""
+    if name not in manifest.files:
+        return {}
+    try:
+        content = json.loads(locate(directory, name).read_bytes())
+    except (ValueError, RecursionError) as err:
+        raise PosexportError(f"cannot use {directory / name}: {err}; convert again with a sound one") from err
+    return content if isinstance(content, dict) else {}

@@ -1,12 +1,11 @@
 """Configuration files of a checkpoint, as a bundle carries them: labels, problem type, parameters of tasks."""
 
 import functools
-import json
 from pathlib import Path
 from typing import Any
 
 from posexport.bundle.manifest import Manifest
-from posexport.bundle.read import locate
+from posexport.bundle.read import json_object
 from posexport.errors import PosexportError
 
 #: default special tokens of BERT and RoBERTa, for tokenizer files without names of special tokens
@@ -27,13 +26,7 @@ class ModelFiles:
 
     def json(self, name: str) -> dict[str, Any]:
         """The object in a file; empty if the bundle does not have the file."""
-        if name not in self._manifest.files:
-            return {}
-        try:
-            content = json.loads(locate(self._directory, name).read_bytes())
-        except (ValueError, RecursionError) as err:
-            raise PosexportError(f"cannot use {self._directory / name}: {err}; convert again with a sound one") from err
-        return content if isinstance(content, dict) else {}
+        return json_object(self._directory, self._manifest, name)
 
     @functools.cached_property
     def config(self) -> dict[str, Any]:

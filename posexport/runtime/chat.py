@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from posexport.bundle.manifest import Manifest
-from posexport.bundle.read import locate
+from posexport.bundle.read import json_object, locate
 from posexport.checkpoints.tokenizer.classes import NAMED
 from posexport.checkpoints.tokenizer.settings import read
 from posexport.errors import PosexportError
@@ -139,13 +139,7 @@ class Chat:
         return variables
 
     def _json(self, name: str) -> dict[str, Any]:
-        if name not in self._manifest.files:
-            return {}
-        try:
-            content = json.loads(locate(self._directory, name).read_bytes())
-        except (ValueError, RecursionError) as err:
-            raise PosexportError(f"cannot use {self._directory / name}: {err}; convert again with a sound one") from err
-        return content if isinstance(content, dict) else {}
+        return json_object(self._directory, self._manifest, name)
 
 
 def _content(token: Any) -> str | None:
