@@ -377,17 +377,18 @@ def load() -> str:
 
 def answers() -> str:
     """The parts of ci/answers: how many answers are equal with each version of transformers, and why others differ."""
-    records = {major: json.loads((RESULTS / f"answers-{major}.json").read_text()) for major in (5, 4)}
+    files = {major: RESULTS / f"answers-{major}.json" for major in (5, 4)}
+    records = {major: json.loads(file.read_text()) for major, file in files.items() if file.is_file()}
     versions = {major: f"transformers {record['versions']['transformers']}" for major, record in records.items()}
     heads = [f"{version}: equal | remark | differ" for version in versions.values()]
     lines = [f"| asked | {' | '.join(heads)} |", f"|---|{'---|' * 3 * len(records)}"]
-    parts = dict.fromkeys(row["part"] for record in records.values() for row in record["rows"])
-    for part in [*parts, ""]:
+    modules = dict.fromkeys(row["module"] for record in records.values() for row in record["rows"])
+    for module in [*modules, ""]:
         cells = []
         for record in records.values():
-            found = Counter(row["verdict"] for row in record["rows"] if part in (row["part"], ""))
-            cells += [str(found[verdict]) for verdict in ("equal", "remark", "DIFFERS")]
-        lines.append(f"| {part or '**all**'} | {' | '.join(cells)} |")
+            counted = Counter(row["verdict"] for row in record["rows"] if module in (row["module"], ""))
+            cells += [str(counted[verdict] or "") for verdict in ("equal", "remark", "DIFFERS")]
+        lines.append(f"| {module.replace('_', ' ') or '**all**'} | {' | '.join(cells)} |")
     dates = ", ".join(f"{versions[major]} on {record['date']}" for major, record in records.items())
     return "\n".join([*lines, "", f"Asked {dates}."])
 

@@ -93,7 +93,8 @@ def main() -> int:
     _record(
         [
             {**asdict(case), "ours": short(case.ours), "theirs": short(case.theirs), "verdict": verdict(case)}
-            | {"module": module_of[number]}
+            # folders that are gone say nothing
+            | {"module": module_of[number], "remark": case.remark.replace(f"{into / module_of[number]}/", "")}
             for number, case in enumerate(rows)
         ],
         chosen.parts or parts(),
