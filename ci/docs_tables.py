@@ -15,10 +15,10 @@ from typing import Any
 import msgspec
 import yaml
 
-from posexport.bench.records import Document, Figure
 from posexport.catalogue.stored import catalogue
-from posexport.explain.records import SHARES, Explanation
 from posexport.export.refusals import REFUSALS
+from posexport.tools.bench.records import Document, Figure
+from posexport.tools.explain.records import SHARES, Explanation
 
 sys.path.append(str(Path(__file__).parent.parent))
 from ci.bench_suites.markdown import tables

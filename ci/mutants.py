@@ -62,7 +62,10 @@ PLACES = {
     "posexport/parity/agreement": ("test_agreement",),
     "posexport/parity/range": ("test_range",),
     "posexport/precision": PRECISION,
+    "posexport/checkpoints": SOURCES,
+    "posexport/modules": SOURCES,
     "posexport/sources": SOURCES,
+    "posexport/through": SOURCES,
     "posexport/runtime/cache.py": ("test_generate", "test_steps", "test_chain"),
     "posexport/runtime/sampling.py": ("test_sampling", "test_generate"),
     "posexport/runtime/beams.py": ("test_generation_answers", "test_generation_options"),
@@ -86,7 +89,7 @@ NEAREST = {
     "probe": "test_user_modules",
     "length_search": "test_user_modules",
     "with_cache": "test_nn_attention",
-    "sources/plain": "test_plain_decoders",
+    "modules/plain": "test_plain_decoders",
     "mapped": "test_large",
     "extend": "test_sources",
     "transforms": "huggingface/test_transforms",
@@ -97,7 +100,7 @@ NEAREST = {
 LEFT_OUT = {"__init__", "build", "beyond", "attention", "config", "describe", "gradient"}
 LEFT_OUT |= {"encoding", "operator", "spec", "schedule", "graph_pass"}
 LEFT_OUT_OF = {"posexport/lowering": {"__init__", "lowering"}, "posexport/parity/foreign": {"__init__"}}
-LEFT_OUT_OF |= {"posexport/sources": {"__init__"}}
+LEFT_OUT_OF |= {f"posexport/{folder}": {"__init__"} for folder in ("checkpoints", "modules", "sources", "through")}
 #: What a change may not touch: the truth itself, and what only describes.
 NOT_IN = {"oracle"}
 #: Lines whose changes change nothing a caller can see, each with its reason.

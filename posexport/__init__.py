@@ -11,10 +11,10 @@ from posexport.version import VERSION
 
 if TYPE_CHECKING:
     from posexport.conversion.result import Conversion
-    from posexport.drop_in.program import ExportedModel
     from posexport.parity.report.report import Report
     from posexport.runtime.generation_config import GenerationConfig
     from posexport.runtime.session import Session
+    from posexport.serve.drop_in.program import ExportedModel
 
 __version__ = VERSION
 __all__ = [
@@ -38,7 +38,7 @@ __all__ = [
 #: what is imported when it is asked for: it needs NumPy, or more
 _LATER = {
     "Conversion": "posexport.conversion.result",
-    "ExportedModel": "posexport.drop_in.program",
+    "ExportedModel": "posexport.serve.drop_in.program",
     "GenerationConfig": "posexport.runtime.generation_config",
     "Report": "posexport.parity.report.report",
     "Session": "posexport.runtime.session",

@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from torch import nn
 
     from posexport.conversion.result import Conversion
-    from posexport.drop_in.program import ExportedModel
     from posexport.encodings.encoding import Encoding
     from posexport.parity.report.report import Report
     from posexport.runtime.memory import Memory
     from posexport.runtime.session import Session
+    from posexport.serve.drop_in.program import ExportedModel
     from posexport.targets.precisions import PrecisionName
     from posexport.targets.target import TargetName
 
@@ -133,7 +133,7 @@ def verify(
         'within 0.001'
     """
     require("posexport.verify", "onnxruntime", *(() if against is None else ("torch", "onnxscript", "onnx_ir")))
-    from posexport.sources.resolve import LoadOptions
+    from posexport.sources.load import LoadOptions
     from posexport.verification import verify as run
 
     loading = LoadOptions(
@@ -283,9 +283,9 @@ def torch_onnx_export(
     """
     given = dict(locals())
     require("posexport.torch_onnx_export", "torch", "onnxscript", "onnx_ir", "onnxruntime")
-    from posexport.drop_in.arguments import by_name, check
-    from posexport.drop_in.export import export
-    from posexport.drop_in.request import request
+    from posexport.serve.drop_in.arguments import by_name, check
+    from posexport.serve.drop_in.export import export
+    from posexport.serve.drop_in.request import request
 
     given = by_name(given, given.pop("positional"))
     check(given)
@@ -326,7 +326,7 @@ def replace(
         64
     """
     require("posexport.replace", "torch")
-    from posexport.sources.replaced.replace import replace as run
+    from posexport.modules.replaced.replace import replace as run
 
     return run(module, encodings, example_inputs, must_agree=must_agree)
 

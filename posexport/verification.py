@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from posexport.parity.foreign.fit import Foreign
     from posexport.parity.report.report import Report
-    from posexport.sources.resolve import LoadOptions
+    from posexport.sources.load import LoadOptions
     from posexport.sources.source import Source
     from posexport.targets.precisions import PrecisionName
 
@@ -152,8 +152,8 @@ def _source(
 ) -> "Source":
     """The source, loaded with the options that the recipe recorded."""
     from posexport.export import layouts
+    from posexport.sources.load import LoadOptions
     from posexport.sources.prepare import again, prepare
-    from posexport.sources.resolve import LoadOptions
 
     loading = replace(options or LoadOptions(), bundle_inputs=() if manifest is None else manifest.inputs)
     if recipe is None or origin is None:

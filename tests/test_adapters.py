@@ -11,8 +11,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from posexport.checkpoints.checkpoint import checkpoint_source
 from posexport.errors import PosexportError
-from posexport.sources.huggingface.checkpoint import checkpoint_source
 from posexport.sources.source import Source
 from tests.tolerances import agree
 

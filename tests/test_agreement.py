@@ -10,15 +10,7 @@ import numpy as np
 import pytest
 
 import posexport
-from posexport.bench.answers import References, right
-from posexport.bench.candidate import Export
-from posexport.bench.models import candidates
-from posexport.bench.records import Point as BenchPoint
 from posexport.bundle.read import read
-from posexport.compare.comparison_table import measured_at, to_csv, to_text
-from posexport.compare.costs import measure
-from posexport.compare.one import one
-from posexport.compare.records import Document, Setup, TaskInfo
 from posexport.errors import PosexportError
 from posexport.parity.agreement.cosine import cosines
 from posexport.parity.agreement.on_grid import few
@@ -28,7 +20,15 @@ from posexport.parity.grid.point import GridPoint
 from posexport.runtime.text_file import read_texts
 from posexport.runtime.texts import TOKENIZER
 from posexport.spec import BATCH, PAST, SEQUENCE, InputSpec, Limits, OutputSpec, Role
-from posexport.tokenizer import train
+from posexport.tokenizer.byte_pair import train
+from posexport.tools.bench.answers import References, right
+from posexport.tools.bench.candidate import Export
+from posexport.tools.bench.models import candidates
+from posexport.tools.bench.records import Point as BenchPoint
+from posexport.tools.compare.comparison_table import measured_at, to_csv, to_text
+from posexport.tools.compare.costs import measure
+from posexport.tools.compare.one import one
+from posexport.tools.compare.records import Document, Setup, TaskInfo
 from tests.tolerances import agree, agree_each
 
 SETTINGS = {"layers": 2, "hidden": 60, "heads": 5, "vocab": 61}
@@ -205,7 +205,7 @@ def test_precisions_are_candidates_of_one_model(bundle: Path, tmp_path: Path, mo
         shutil.copytree(made[options[options.index("--precision") + 1]] / "bundle", out)
         return Export(seconds=1, peak=None)
 
-    monkeypatch.setattr("posexport.bench.models.convert", convert)
+    monkeypatch.setattr("posexport.tools.bench.models.convert", convert)
     (first, second), _ = found = candidates(["decoder-rope"], ["fp32", "int8"], [], tmp_path / "found")
     assert [(each.name, each.precision) for each in found[0]] == [
         ("decoder-rope fp32", "fp32"),

@@ -11,12 +11,12 @@ import torch
 
 import posexport
 from posexport.bundle.read import read as manifest_of
+from posexport.checkpoints.checkpoint import checkpoint_source
 from posexport.encodings.positions import Positions
 from posexport.nn import Attention
 from posexport.nn.attention import additive, sees_any
 from posexport.nn.projections import Projections
 from posexport.sources.builtin import builtin_source
-from posexport.sources.huggingface.checkpoint import checkpoint_source
 from tests.small import by_attention, in_short, shared
 
 GOLDEN = Path(__file__).parent / "golden"

@@ -30,7 +30,7 @@ from tests.tolerances import agree
 
 GOLDEN = Path(__file__).parent / "golden" / "bert-absolute"
 FUNCTIONS = ("convert", "verify", "load", "list_encodings", "list_families")
-WORKERS = "posexport.bench.workers."
+WORKERS = "posexport.tools.bench.workers."
 SIZES = {"layers": 1, "hidden": 60, "max_positions": 24}
 
 
@@ -73,7 +73,7 @@ def test_functions_are_functions_after_all_submodules_are_imported(tmp_path: Pat
         # workers of the benchmark run in environments of their own
         if not info.name.endswith("__main__") and not info.name.startswith(WORKERS):
             # an adapter needs the library that it is for
-            adapters = ("posexport.engines.", "posexport.sentence_transformers.")
+            adapters = ("posexport.serve.engines.", "posexport.sentence_transformers.")
             refused = contextlib.suppress(PosexportError) if info.name.startswith(adapters) else None
             with refused or contextlib.nullcontext():
                 importlib.import_module(info.name)

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
 from torch import nn
 
+from posexport.checkpoints.checkpoint import checkpoint_source
 from posexport.conversion.convert import convert
 from posexport.conversion.options import ConvertOptions
 from posexport.encodings.nope import NoPE
@@ -28,7 +29,6 @@ from posexport.parity.grid.grid import grid
 from posexport.parity.grid.inputs import kept
 from posexport.parity.grid.point import GridPoint
 from posexport.sizes import frames, samples
-from posexport.sources.huggingface.checkpoint import checkpoint_source
 from posexport.sources.source import Source
 from posexport.spec import SEQUENCE, Limits
 from tests.tolerances import agree, agree_each

@@ -12,7 +12,7 @@ from torch import Tensor
 from posexport.bundle.read import read
 from posexport.cli import main
 from posexport.errors import PosexportError
-from posexport.sources.user_module import named_outputs
+from posexport.modules.user_module import named_outputs
 
 SOURCE = '''
 import dataclasses

@@ -16,8 +16,8 @@ from posexport.errors import PosexportError
 from posexport.export.refusals import REFUSALS
 from posexport.export.refusals.explain import cannot_trace
 from posexport.export.sizes_used import ShapeEnv, sizes_used
-from posexport.sources.no_fast_path import no_fast_path
 from posexport.targets.target import TARGETS
+from posexport.torch_fixes.no_fast_path import no_fast_path
 from tests.small import in_short
 
 HERE = Path(__file__).parent / "bad_modules"

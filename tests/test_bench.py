@@ -16,21 +16,21 @@ import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
-from posexport.bench import measurement, models
-from posexport.bench.candidate import Candidate, nodes
-from posexport.bench.chart import draw
-from posexport.bench.interleaved import LostError, SamplingBudget, interleave
-from posexport.bench.machine import machine
-from posexport.bench.measurement import Conditions
-from posexport.bench.models import points
-from posexport.bench.processes import FailedError, Worker, run
-from posexport.bench.ratio_table import shown
-from posexport.bench.records import Document, Point, figure, judge
-from posexport.bench.run import Run
-from posexport.bench.workers.job import Job
-from posexport.bench.workers.onnx import Graph
 from posexport.cli import group
 from posexport.system.machine import available
+from posexport.tools.bench import measurement, models
+from posexport.tools.bench.candidate import Candidate, nodes
+from posexport.tools.bench.chart import draw
+from posexport.tools.bench.interleaved import LostError, SamplingBudget, interleave
+from posexport.tools.bench.machine import machine
+from posexport.tools.bench.measurement import Conditions
+from posexport.tools.bench.models import points
+from posexport.tools.bench.processes import FailedError, Worker, run
+from posexport.tools.bench.ratio_table import shown
+from posexport.tools.bench.records import Document, Point, figure, judge
+from posexport.tools.bench.run import Run
+from posexport.tools.bench.workers.job import Job
+from posexport.tools.bench.workers.onnx import Graph
 from tests.tolerances import agree
 
 
@@ -271,7 +271,7 @@ def test_a_process_that_fails_says_why():
 def test_a_worker_answers_line_by_line_and_says_why_it_ended(tmp_path):
     job = {"model": "none.onnx", "batch": 1, "past": 0, "new": 1, "runs": 1, "warmup": 1, "threads": 1, "vocab": 9}
     job |= {"answer": str(tmp_path / "answer.npy")}
-    lost = Worker("posexport.bench.workers.onnx", [json.dumps(job)])
+    lost = Worker("posexport.tools.bench.workers.onnx", [json.dumps(job)])
     with pytest.raises(FailedError, match=r"none.onnx"):
         lost.ask("begin")
     late = Worker("timeit", ["-n", "1", "import time; time.sleep(60)"], seconds=0.5)
@@ -303,7 +303,7 @@ def test_nodes_of_functions_are_counted_once(tmp_path):
 
 MEASURE = """
 import numpy as np
-from posexport.bench.workers.memory import Memory
+from posexport.tools.bench.workers.memory import Memory
 ballast = np.ones(25_000_000)
 del ballast
 memory = Memory()

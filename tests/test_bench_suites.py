@@ -20,11 +20,11 @@ from ci.bench_suites.markdown import tables
 from ci.bench_suites.reasons import reason
 from ci.bench_suites.recipes import OUT, Recipe, make, pinned
 from ci.bench_suites.suites import SUITES, Case, chosen
-from posexport.bench.interleaved import SamplingBudget
-from posexport.bench.machine import machine
-from posexport.bench.measurement import Conditions
-from posexport.bench.processes import Ended, FailedError
-from posexport.bench.records import Document, Figure, Point, Result, figure
+from posexport.tools.bench.interleaved import SamplingBudget
+from posexport.tools.bench.machine import machine
+from posexport.tools.bench.measurement import Conditions
+from posexport.tools.bench.processes import Ended, FailedError
+from posexport.tools.bench.records import Document, Figure, Point, Result, figure
 from tests.tolerances import agree, allowed
 
 ROOT = Path(__file__).parent.parent

@@ -11,6 +11,7 @@ import onnxruntime
 import pytest
 import torch
 
+from posexport.checkpoints.checkpoint import checkpoint_source
 from posexport.encodings.absolute import Absolute
 from posexport.encodings.alibi import Alibi
 from posexport.encodings.positions import Positions
@@ -20,7 +21,6 @@ from posexport.export.trace import trace
 from posexport.models.canine import BlockAttention, Canine, CanineConfig, CanineModel, CharacterEmbeddings
 from posexport.nn.attention import additive
 from posexport.nn.heads import Features
-from posexport.sources.huggingface.checkpoint import checkpoint_source
 from posexport.sources.of_definition import source_of
 from posexport.sources.weights import draw
 from tests.tolerances import agree

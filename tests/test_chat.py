@@ -16,6 +16,8 @@ from tiny_bundle import MANIFEST
 
 from posexport.bundle.manifest import FileEntry, Manifest
 from posexport.bundle.read import read
+from posexport.checkpoints.copied import copied
+from posexport.checkpoints.directory import Directory
 from posexport.cli import group
 from posexport.conversion.convert import convert
 from posexport.conversion.options import ConvertOptions
@@ -23,8 +25,6 @@ from posexport.errors import PosexportError
 from posexport.runtime.chat import Chat, as_chats
 from posexport.runtime.load import load
 from posexport.runtime.texts import Texts
-from posexport.sources.huggingface.copied import copied
-from posexport.sources.huggingface.directory import Directory
 
 HERE = Path(__file__).parent
 RECORDED: dict[str, Any] = json.loads((HERE / "golden_chat.json").read_text(encoding="utf-8"))

@@ -15,17 +15,17 @@ import pytest
 from click.testing import CliRunner
 
 from posexport.cli import group
-from posexport.compare import tasks
-from posexport.compare.charts import against_latency, against_length
-from posexport.compare.comparison import compare
-from posexport.compare.comparison_table import measured, noise, to_csv, to_text
-from posexport.compare.folder import opened
-from posexport.compare.one import one
-from posexport.compare.page import page
-from posexport.compare.records import LIMIT, Cost, Document, Result, Row, Setup, TaskInfo
-from posexport.compare.train import make, own_parameters, train
-from posexport.compare.workers import each
 from posexport.errors import PosexportError
+from posexport.tools.compare import tasks
+from posexport.tools.compare.charts import against_latency, against_length
+from posexport.tools.compare.comparison import compare
+from posexport.tools.compare.comparison_table import measured, noise, to_csv, to_text
+from posexport.tools.compare.folder import opened
+from posexport.tools.compare.one import one
+from posexport.tools.compare.page import page
+from posexport.tools.compare.records import LIMIT, Cost, Document, Result, Row, Setup, TaskInfo
+from posexport.tools.compare.train import make, own_parameters, train
+from posexport.tools.compare.workers import each
 from tests.tolerances import agree
 
 TINY = Setup(
@@ -441,7 +441,7 @@ def test_a_setup_that_cannot_be_trained_is_refused(tmp_path: Path, change: dict[
 
 @pytest.mark.all  # of a comparison that trains
 def test_the_command_prints_one_document(run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import posexport.compare.comparison
+    import posexport.tools.compare.comparison
 
     asked = {}
 
@@ -449,7 +449,7 @@ def test_the_command_prints_one_document(run, tmp_path: Path, monkeypatch: pytes
         asked.update({"target": target, "names": names, "setup": setup, **others})
         return run[1]
 
-    monkeypatch.setattr(posexport.compare.comparison, "compare", finished)
+    monkeypatch.setattr(posexport.tools.compare.comparison, "compare", finished)
     args = ["compare", "--encodings", "rope, t5", "--encodings", "nope", "--steps", "7", "-o", str(tmp_path), "--json"]
     outcome = CliRunner().invoke(group, args)
     assert outcome.exit_code == 0
@@ -458,5 +458,5 @@ def test_the_command_prints_one_document(run, tmp_path: Path, monkeypatch: pytes
     assert asked["setup"].steps == 7
     assert asked["jobs"] == 2
     failed = msgspec.structs.replace(run[1], rows=[Row(encoding="t5", status="failed", reason="it diverged")])
-    monkeypatch.setattr(posexport.compare.comparison, "compare", lambda *_, **__: failed)
+    monkeypatch.setattr(posexport.tools.compare.comparison, "compare", lambda *_, **__: failed)
     assert CliRunner().invoke(group, args).exit_code == 1

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 import posexport
+from posexport.checkpoints.checkpoint import checkpoint_source
+from posexport.checkpoints.families import FAMILIES, decoder, gptj
 from posexport.lowering import plan
 from posexport.lowering.formula import Formula
-from posexport.sources.huggingface.checkpoint import checkpoint_source
-from posexport.sources.huggingface.families import FAMILIES, decoder, gptj
 
 GPTJ = Path(__file__).parent / "golden" / "gptj-forcausallm"
 

@@ -19,18 +19,18 @@ from on_stand_in import DEFAULTED, asked, environment, libraries
 from tiny_bundle import VOCAB, write_bundle
 
 import posexport
-from posexport.bench.workers.job import Job
-from posexport.bench.workers.onnx import Graph
 from posexport.cli import group
-from posexport.engines.service import Service
 from posexport.errors import PosexportError
 from posexport.runtime.binding import run_placed
 from posexport.runtime.captured import MOST, CapturedSession
 from posexport.runtime.ort_values import to_value
 from posexport.runtime.providers import check_loads, make_session
 from posexport.runtime.refusal import refusal
+from posexport.serve.engines.service import Service
 from posexport.targets import cuda, cuda_errors, cuda_libraries
 from posexport.targets.providers import CPU, CUDA, Provider
+from posexport.tools.bench.workers.job import Job
+from posexport.tools.bench.workers.onnx import Graph
 
 dry = pytest.mark.skipif(libraries.missing() is not None, reason=libraries.missing() or "")
 

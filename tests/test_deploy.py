@@ -20,8 +20,8 @@ from google.protobuf import text_format
 
 import posexport
 from posexport import PosexportError
-from posexport.deploy.registry import ENGINES
-from posexport.deploy.write import deploy
+from posexport.serve.deploy.registry import ENGINES
+from posexport.serve.deploy.write import deploy
 from posexport.spec import OutputSpec
 from tests import tiny_bundle
 from tests.command import posexport as command
@@ -188,7 +188,7 @@ def test_an_error_while_it_writes_leaves_nothing(bundle: Path, tmp_path: Path, m
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device", str(tmp_path / ".out.posexport-x" / "file"))
 
-    monkeypatch.setattr("posexport.deploy.write.shutil.copyfile", full)
+    monkeypatch.setattr("posexport.serve.deploy.write.shutil.copyfile", full)
     done = command("deploy", bundle, "--to", "mlserver", "-o", tmp_path / "out")
     assert done.returncode == 2, done.stderr
     assert list(tmp_path.iterdir()) == []
@@ -199,7 +199,7 @@ def test_an_engine_that_is_not_installed_is_named_with_its_pip_line() -> None:
         if importlib.util.find_spec(extra) is not None:
             pytest.skip(f"{extra} is installed here")
         with pytest.raises(PosexportError, match=re.escape(f"pip install 'posexport[{extra}]'")):
-            importlib.import_module(f"posexport.engines.{module}")
+            importlib.import_module(f"posexport.serve.engines.{module}")
 
 
 def test_no_engine_brings_pytorch() -> None:

@@ -17,13 +17,13 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 import posexport
-from posexport.drop_in import finish
-from posexport.drop_in.axes import DynamicAxis, from_dynamic_shapes
-from posexport.drop_in.example import example_call
-from posexport.drop_in.ports import input_port
-from posexport.drop_in.ties import tied
 from posexport.errors import PosexportError
 from posexport.export.negotiate import LOWEST_OPSET
+from posexport.serve.drop_in import finish
+from posexport.serve.drop_in.axes import DynamicAxis, from_dynamic_shapes
+from posexport.serve.drop_in.example import example_call
+from posexport.serve.drop_in.ports import input_port
+from posexport.serve.drop_in.ties import tied
 from tests.drop_in_forms import FORMS, Form, Gpt, Layer, Speech, ids, real
 from tests.small import in_short
 from tests.tolerances import agree

@@ -12,6 +12,7 @@ import onnxruntime
 import pytest
 import torch
 
+from posexport.checkpoints.checkpoint import checkpoint_source
 from posexport.export import functions
 from posexport.export.trace import trace
 from posexport.graph.builder import Builder
@@ -21,7 +22,6 @@ from posexport.passes.padding.between import _Row
 from posexport.passes.pipeline import run
 from posexport.sizes import samples
 from posexport.sources import builtin
-from posexport.sources.huggingface.checkpoint import checkpoint_source
 from posexport.sources.source import Source
 from tests.small import by_attention, in_short
 from tests.test_drop_padding import CPU

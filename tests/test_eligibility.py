@@ -10,9 +10,9 @@ import pytest
 from posexport.conversion.convert import convert
 from posexport.conversion.options import ConvertOptions
 from posexport.errors import PosexportError
-from posexport.explain.eligibility import _nodes, eligibility
 from posexport.runtime.providers import check_loads
 from posexport.targets.providers import CUDA
+from posexport.tools.explain.eligibility import _nodes, eligibility
 from tests.command import posexport
 
 MODEL = """

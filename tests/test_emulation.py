@@ -21,8 +21,8 @@ from posexport.parity.references.precision_copy import PrecisionCopy
 from posexport.parity.subjects.runner import Runner
 from posexport.precision.emulate import emulate, emulated
 from posexport.runtime.providers import make_session
+from posexport.sources.load import LoadOptions
 from posexport.sources.prepare import prepare
-from posexport.sources.resolve import LoadOptions
 from posexport.targets.dtypes import BY_PRECISION
 from tests.small import recipe
 from tests.tolerances import agree

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from posexport import PosexportError
-from posexport.engines.batcher import Batcher
-from posexport.engines.service import Outputs, Request, Service
+from posexport.serve.engines.batcher import Batcher
+from posexport.serve.engines.service import Outputs, Request, Service
 from tests.tiny_bundle import LIMIT, rewrite, tiny_model, write_bundle
 
 TEXTS = ["a", "a cat", "dog sits", "a cat sits a dog", "cat"]

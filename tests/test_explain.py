@@ -19,14 +19,14 @@ from posexport.cli import group
 from posexport.conversion.convert import convert
 from posexport.conversion.options import ConvertOptions
 from posexport.errors import PosexportError
-from posexport.explain import feeds
-from posexport.explain.dataflow import positional
-from posexport.explain.explanation import RUNS, _decisions, explain
-from posexport.explain.origins import FUNCTION, MODULES, REST, TABLES, Origin, Origins
-from posexport.explain.profile import Event, alone, calls, costs
-from posexport.explain.records import Decision, Explanation, Part, Row
-from posexport.explain.time_table import notes, shown, summary
 from posexport.spec import CAPACITY, ENCODER_SEQUENCE, PAST, SEQUENCE, TOTAL, InputSpec, Limits
+from posexport.tools.explain import feeds
+from posexport.tools.explain.dataflow import positional
+from posexport.tools.explain.explanation import RUNS, _decisions, explain
+from posexport.tools.explain.origins import FUNCTION, MODULES, REST, TABLES, Origin, Origins
+from posexport.tools.explain.profile import Event, alone, calls, costs
+from posexport.tools.explain.records import Decision, Explanation, Part, Row
+from posexport.tools.explain.time_table import notes, shown, summary
 from tests.tolerances import agree
 
 TINY = ("hidden=60", "heads=5")
@@ -305,7 +305,7 @@ def test_the_command(bundles: Any) -> None:
 
 
 def test_other_providers_are_named() -> None:
-    from posexport.explain.records import Kernel
+    from posexport.tools.explain.records import Kernel
 
     kernels = [
         Kernel(op_type="MatMul", provider="CUDAExecutionProvider", count=2, ms=3),

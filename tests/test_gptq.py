@@ -15,7 +15,7 @@ from posexport.precision.blocks.second_order import factor, factors, second_orde
 from posexport.precision.linear import projections
 from posexport.targets.precision_options import PrecisionOptions
 from posexport.targets.target import Target
-from posexport.tokenizer import train
+from posexport.tokenizer.byte_pair import train
 from tests.small import in_short
 from tests.tolerances import agree
 

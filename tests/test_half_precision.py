@@ -22,8 +22,8 @@ from posexport.export.save import SharedFile
 from posexport.parity.references.precision_copy import PrecisionCopy
 from posexport.precision.apply import apply
 from posexport.runtime.ort_values import run, to_array, to_value
+from posexport.sources.load import LoadOptions
 from posexport.sources.prepare import prepare
-from posexport.sources.resolve import LoadOptions
 from posexport.spec import InputSpec, OutputSpec
 from posexport.targets.dtypes import BY_ORT_TYPE, BY_PRECISION
 from posexport.targets.precision_options import PrecisionOptions

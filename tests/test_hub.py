@@ -17,10 +17,10 @@ import torch
 from click.testing import CliRunner
 
 from posexport.bundle.read import read
+from posexport.checkpoints import hub
 from posexport.cli import group
 from posexport.errors import PosexportError
-from posexport.sources import hub
-from posexport.sources.resolve import LoadOptions, load_source
+from posexport.sources.load import LoadOptions, load_source
 
 ROOT = Path(__file__).parent.parent
 GOLDEN = ROOT / "tests" / "golden" / "bert-absolute"
@@ -317,7 +317,7 @@ def in_process(code: str, endpoint: str, *arguments: str) -> subprocess.Complete
 SNAPSHOTS = """
 import json, sys
 from posexport.errors import PosexportError
-from posexport.sources import hub
+from posexport.checkpoints import hub
 found = {}
 for argument in sys.argv[2:]:
     try:

@@ -17,7 +17,7 @@ from posexport.precision.rows.static_scales import ChannelRange, _scale
 from posexport.system import machine
 from posexport.targets.precision_options import PrecisionOptions
 from posexport.targets.target import Target
-from posexport.tokenizer import train
+from posexport.tokenizer.byte_pair import train
 from tests.tolerances import agree
 
 K, N = 37, 22

@@ -26,7 +26,7 @@ from posexport.parity.references.precision_copy import PrecisionCopy
 from posexport.parity.references.shared_weights import Reader, shareable
 from posexport.sources import mapped
 from posexport.sources.builtin import builtin_source
-from posexport.sources.resolve import LoadOptions, load_source
+from posexport.sources.load import LoadOptions, load_source
 from posexport.sources.source import Source
 from posexport.verification import verify
 from tests.small import in_short, recipe

@@ -15,8 +15,8 @@ from safetensors.torch import load_file, save_file
 
 import posexport
 from posexport import PosexportError, Session
+from posexport.checkpoints.checkpoint import checkpoint_source
 from posexport.runtime.late_interaction import maxsim
-from posexport.sources.huggingface.checkpoint import checkpoint_source
 from posexport.spec import TextRules, TokenRules
 from tests.command import posexport as command
 from tests.tolerances import agree

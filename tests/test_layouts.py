@@ -21,6 +21,7 @@ import torch
 import posexport
 from posexport.bundle.manifest import decode, encode
 from posexport.bundle.read import read
+from posexport.checkpoints.checkpoint import checkpoint_source
 from posexport.conversion.convert import convert
 from posexport.conversion.options import ConvertOptions
 from posexport.errors import PosexportError
@@ -32,7 +33,6 @@ from posexport.nn.caching import Caching, DynamicCache
 from posexport.options.recipe import LayoutName
 from posexport.runtime.chain import taken
 from posexport.runtime.providers import LEVELS
-from posexport.sources.huggingface.checkpoint import checkpoint_source
 from posexport.sources.source import Source
 from posexport.verification import verify
 from tests.small import recipe

@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from posexport.checkpoints.checkpoint import checkpoint_source
 from posexport.encodings.absolute import Absolute
 from posexport.encodings.alibi import Alibi
 from posexport.encodings.encoding import Array
@@ -21,7 +22,6 @@ from posexport.models.encoder import EncoderConfig
 from posexport.models.longformer import BLOCK, Longformer, LongformerModel, WindowAttention, band, marked
 from posexport.nn.heads import Features, QuestionAnswering, SequenceClassification
 from posexport.runtime.feeds import prepare
-from posexport.sources.huggingface.checkpoint import checkpoint_source
 from posexport.sources.of_definition import source_of
 from posexport.sources.weights import draw
 from tests.tolerances import agree

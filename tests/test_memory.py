@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import posexport
-from posexport.bench.workers.mixed import Mixed, held
 from posexport.errors import PosexportError
 from posexport.runtime.memory import LARGE, Kept
+from posexport.tools.bench.workers.mixed import Mixed, held
 
 MB = 1e6
 

@@ -17,7 +17,7 @@ import pytest
 
 import posexport
 from posexport import Session
-from posexport.deploy.write import deploy
+from posexport.serve.deploy.write import deploy
 from tests.engines import running
 from tests.tolerances import agree
 

@@ -20,15 +20,15 @@ from posexport.encodings.encoding import ENCODINGS, HOOKS, Encoding
 from posexport.encodings.relative_key import RelativeKey
 from posexport.encodings.t5 import T5
 from posexport.errors import PosexportError
+from posexport.modules.own_decoder import OwnDecoder
+from posexport.modules.user_module import by_name
+from posexport.modules.with_cache import with_cache
 from posexport.nn import Attention, InputEncoding, Positions, StaticKVCache
 from posexport.runtime.load import load as load_bundle
 from posexport.sources.cached import cached
 from posexport.sources.extend import extend
-from posexport.sources.own_decoder import OwnDecoder
-from posexport.sources.resolve import LoadOptions, load_source
+from posexport.sources.load import LoadOptions, load_source
 from posexport.sources.source import Source
-from posexport.sources.user_module import by_name
-from posexport.sources.with_cache import with_cache
 from posexport.spec import BATCH, SEQUENCE, InputSpec, Limits, OutputSpec
 from tests.tolerances import agree, allowed
 

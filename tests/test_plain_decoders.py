@@ -15,13 +15,13 @@ from torch import Tensor, nn
 from posexport.conversion.convert import convert
 from posexport.conversion.options import ConvertOptions
 from posexport.errors import PosexportError
+from posexport.modules.live_module import module_source
+from posexport.modules.plain.decoder import PlainDecoder
+from posexport.modules.with_cache import with_cache
 from posexport.options.recipe import CacheName
 from posexport.runtime.load import load
 from posexport.sources.cached import cached
-from posexport.sources.live_module import module_source
-from posexport.sources.plain.decoder import PlainDecoder
 from posexport.sources.source import Source
-from posexport.sources.with_cache import with_cache
 from tests.tolerances import agree
 
 V, C, H, LONGEST = 53, 36, 6, 40

@@ -16,14 +16,14 @@ from posexport.conversion.convert import convert
 from posexport.conversion.options import ConvertOptions
 from posexport.errors import PosexportError
 from posexport.export.trace import trace
+from posexport.modules.live_module import module_source
+from posexport.modules.plain.decoder import PlainDecoder
+from posexport.modules.with_cache import with_cache
 from posexport.options.recipe import CacheName
 from posexport.parity.criterion import rows
 from posexport.parity.invariants.promise import take_tokens
 from posexport.sources.cached import cached
 from posexport.sources.example import axis_sizes, example
-from posexport.sources.live_module import module_source
-from posexport.sources.plain.decoder import PlainDecoder
-from posexport.sources.with_cache import with_cache
 from posexport.spec import BATCH, ENCODER_SEQUENCE, SEQUENCE
 from tests.small import in_short
 from tests.test_plain_decoders import IDS, LONGEST, C, H, Opt, SelfAttention, V, alone, source_of

@@ -16,10 +16,10 @@ from posexport.conversion.convert import convert
 from posexport.conversion.options import ConvertOptions
 from posexport.export import recognition, unknown_sizes
 from posexport.export.trace import trace
+from posexport.modules.plain.decoder import PlainDecoder
 from posexport.ops.attention import AttentionSpec
 from posexport.options.recipe import CacheName
 from posexport.runtime.load import load
-from posexport.sources.plain.decoder import PlainDecoder
 from tests.small import in_short
 from tests.test_plain_decoders import (
     IDS,

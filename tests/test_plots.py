@@ -11,13 +11,13 @@ from click.testing import CliRunner
 from posexport.cli import group
 from posexport.encodings.encoding import ENCODINGS
 from posexport.errors import PosexportError
-from posexport.plots.choose import choose
-from posexport.plots.colours import UNORDERED, scale
-from posexport.plots.draw import plot
-from posexport.plots.figure import compose, panel_axes, render
-from posexport.plots.plot import Subject
-from posexport.plots.table_rows import table_rows
 from posexport.sources.encoding_alone import alone
+from posexport.tools.plots.choose import choose
+from posexport.tools.plots.colours import UNORDERED, scale
+from posexport.tools.plots.draw import plot
+from posexport.tools.plots.figure import compose, panel_axes, render
+from posexport.tools.plots.plot import Subject
+from posexport.tools.plots.table_rows import table_rows
 from tests.small import in_short
 from tests.tolerances import agree, agree_each, allowed
 
@@ -384,8 +384,8 @@ def test_what_a_caption_says_is_so(name, pairs, says):
 
 
 def test_a_bias_without_distance_says_so():
-    from posexport.plots.scores import Scores
-    from posexport.plots.scores import caption as said
+    from posexport.tools.plots.scores import Scores
+    from posexport.tools.plots.scores import caption as said
 
     of = subject("t5")
     same = Scores(np.ones((2, 9, 9)), meets=False)
@@ -396,7 +396,7 @@ def test_a_bias_without_distance_says_so():
 
 
 def test_titles_are_words():
-    from posexport.plots.draw import drawing
+    from posexport.tools.plots.draw import drawing
 
     assert drawing("rope", []).title == "rope: 12 dimensions a head"
     assert drawing("t5", []).title == "t5: 5 heads, untrained, random weights (seed 0)"

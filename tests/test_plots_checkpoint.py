@@ -7,12 +7,12 @@ import pytest
 from click.testing import CliRunner
 from safetensors.torch import load_file
 
-import posexport.plots.checkpoint
+import posexport.tools.plots.checkpoint
 from posexport.cli import group
 from posexport.errors import PosexportError
-from posexport.plots.draw import drawing, plot
-from posexport.plots.figure import compose, panel_axes
-from posexport.plots.plot import Drawing
+from posexport.tools.plots.draw import drawing, plot
+from posexport.tools.plots.figure import compose, panel_axes
+from posexport.tools.plots.plot import Drawing
 from tests.tolerances import agree, agree_each
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -145,7 +145,7 @@ def test_what_does_not_fit_a_checkpoint(tmp_path: Path, pairs, length, says):
 
 
 def test_a_model_without_positions_has_no_picture(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(posexport.plots.checkpoint, "found_in", lambda _: iter(()))
+    monkeypatch.setattr(posexport.tools.plots.checkpoint, "found_in", lambda _: iter(()))
     with pytest.raises(PosexportError, match="no position encoding to show"):
         drawing(str(GOLDEN / "mpt-forcausallm"))
 
@@ -168,6 +168,6 @@ def test_a_bundle_is_drawn_from_its_own_files(tmp_path: Path, checkpoint):
 def test_a_bundle_without_its_table_says_to_name_the_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     args = ["convert", str(GOLDEN / "bert-relative_key"), "-o", str(tmp_path / "bundle"), "--no-verify"]
     assert CliRunner().invoke(group, args).exit_code == 0
-    monkeypatch.setattr("posexport.plots.bundle._initializers", lambda _: {})
+    monkeypatch.setattr("posexport.tools.plots.bundle._initializers", lambda _: {})
     with pytest.raises(PosexportError, match=r"does not hold the parameters of relative-key.*name the checkpoint"):
         drawing(str(tmp_path / "bundle"))

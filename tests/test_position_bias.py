@@ -14,9 +14,9 @@ from posexport.conversion.options import ConvertOptions
 from posexport.encodings.alibi import slopes
 from posexport.export import recognition, unknown_sizes
 from posexport.export.trace import trace
+from posexport.modules.live_module import module_source
 from posexport.ops.attention import AttentionSpec
 from posexport.passes.graph_pass import PassResult
-from posexport.sources.live_module import module_source
 from tests.small import in_short
 
 V, D, H = 17, 24, 3

@@ -11,8 +11,8 @@ from posexport.export.build import build
 from posexport.parity.positions.invariant import NAME
 from posexport.parity.positions.trace import roundings
 from posexport.precision.half.ports import with_precision
+from posexport.sources.load import LoadOptions
 from posexport.sources.prepare import prepare
-from posexport.sources.resolve import LoadOptions
 from posexport.sources.source import Source
 from posexport.spec import InputSpec
 from posexport.targets.precision_options import PrecisionOptions

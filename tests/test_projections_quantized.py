@@ -17,7 +17,7 @@ from posexport.parity.quantized.read import read
 from posexport.precision.apply import apply
 from posexport.precision.result import check_quantized
 from posexport.runtime.providers import make_session, numeric_options
-from posexport.sources.resolve import LoadOptions, load_source
+from posexport.sources.load import LoadOptions, load_source
 from posexport.spec import InputSpec
 from posexport.targets.precision_options import PrecisionOptions
 from posexport.targets.target import Target

@@ -9,7 +9,7 @@ import posexport
 from posexport.parity.choose import Wishes, prove_model
 from posexport.sources import builtin
 from posexport.sources.source import Source
-from posexport.tokenizer import train
+from posexport.tokenizer.byte_pair import train
 
 SETTINGS = {"layers": 2, "hidden": 40, "heads": 5, "feedforward": 72, "vocab": 301, "max_positions": 40}
 SCHEMES = {

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 import posexport
-from posexport.deploy.write import deploy
+from posexport.serve.deploy.write import deploy
 from tests.engines import running
 from tests.tolerances import agree
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 import posexport
-from posexport.deploy.write import deploy
+from posexport.serve.deploy.write import deploy
 from tests.engines import running
 from tests.test_ray import outputs
 from tests.tolerances import agree

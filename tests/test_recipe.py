@@ -13,8 +13,8 @@ from posexport.cli import group
 from posexport.conversion.convert import convert
 from posexport.conversion.options import ConvertOptions
 from posexport.errors import PosexportError
+from posexport.sources.load import LoadOptions
 from posexport.sources.prepare import again
-from posexport.sources.resolve import LoadOptions
 from posexport.verification import verify
 from tests.small import in_short
 

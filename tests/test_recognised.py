@@ -18,13 +18,13 @@ from posexport.conversion.convert import convert
 from posexport.conversion.options import ConvertOptions
 from posexport.export import recognition
 from posexport.export.trace import trace
+from posexport.modules.live_module import module_source
+from posexport.modules.recognise.mode import Recognised
+from posexport.modules.recognise.products import as_product
 from posexport.ops.attention import AttentionSpec
 from posexport.passes.graph_pass import PassResult
-from posexport.sources.live_module import module_source
-from posexport.sources.no_fast_path import no_fast_path
-from posexport.sources.recognise.mode import Recognised
-from posexport.sources.recognise.products import as_product
 from posexport.spec import BATCH, ENCODER_SEQUENCE
+from posexport.torch_fixes.no_fast_path import no_fast_path
 from tests.small import in_short
 from tests.tolerances import agree
 

@@ -17,10 +17,10 @@ from posexport.conversion.convert import convert
 from posexport.conversion.options import ConvertOptions
 from posexport.export import recognition, unknown_sizes
 from posexport.export.trace import trace
+from posexport.modules.live_module import module_source
 from posexport.ops.attention import AttentionSpec
 from posexport.passes import pipeline
 from posexport.passes.graph_pass import PassResult
-from posexport.sources.live_module import module_source
 from posexport.targets.target import Target
 from tests.small import in_short
 

@@ -12,10 +12,10 @@ from posexport.conversion.convert import convert
 from posexport.conversion.options import ConvertOptions
 from posexport.export import recognition, unknown_sizes
 from posexport.export.trace import trace
+from posexport.modules.live_module import module_source
 from posexport.ops.attention import AttentionSpec
 from posexport.ops.clipped_values import oracle
 from posexport.passes.graph_pass import PassResult
-from posexport.sources.live_module import module_source
 from tests.small import in_short
 from tests.test_recognised_positions import INPUTS, D, H, Shaw, distance
 from tests.tolerances import agree

@@ -15,7 +15,7 @@ import posexport
 from posexport.bundle.read import read
 from posexport.encodings.alibi import Alibi, slopes
 from posexport.encodings.t5 import T5
-from posexport.sources.replaced.stand_ins import Added, Bias, Rotated, Rows, Waves
+from posexport.modules.replaced.stand_ins import Added, Bias, Rotated, Rows, Waves
 from tests.small import in_short
 from tests.test_twelve_modules import loaded
 from tests.tolerances import agree

@@ -13,10 +13,10 @@ from posexport.conversion.convert import convert
 from posexport.conversion.options import ConvertOptions
 from posexport.export import recognition, unknown_sizes
 from posexport.export.trace import trace
+from posexport.modules.live_module import module_source
 from posexport.ops.rotation import RotationSpec
 from posexport.options.recipe import CacheName
 from posexport.passes.graph_pass import PassResult
-from posexport.sources.live_module import module_source
 from tests.small import in_short
 
 V, D, H = 17, 48, 4

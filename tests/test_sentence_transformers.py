@@ -18,9 +18,9 @@ from safetensors.numpy import load_file
 import posexport
 from ci.answers import vectors
 from posexport import PosexportError
+from posexport.checkpoints.checkpoint import checkpoint_source
 from posexport.export.layouts import LAYOUTS, arranged
 from posexport.sentence_transformers.backend import Backend, outputs_of
-from posexport.sources.huggingface.checkpoint import checkpoint_source
 from posexport.spec import OutputSpec
 from tests.engines import running
 from tests.tiny_bundle import MANIFEST, write_bundle

@@ -17,10 +17,10 @@ from posexport.encodings.shaw_kv import ShawKV
 from posexport.encodings.sinusoidal import Sinusoidal
 from posexport.errors import PosexportError
 from posexport.ops.distance_scores import DISTANCE_SCORES
-from posexport.shift_check import relative, rotation, sinusoid
-from posexport.shift_check.records import TOLERANCE
-from posexport.shift_check.shift_check import check_shift
 from posexport.sources.encoding_alone import alone
+from posexport.tools.shift_check import relative, rotation, sinusoid
+from posexport.tools.shift_check.records import TOLERANCE
+from posexport.tools.shift_check.shift_check import check_shift
 from tests.tolerances import agree
 
 

@@ -27,7 +27,7 @@ from posexport.parity.references.precision_copy import PrecisionCopy, torch_thre
 from posexport.parity.subjects.runner import Runner
 from posexport.sources import builtin
 from posexport.sources.cached import cached
-from posexport.sources.resolve import LoadOptions, load_source
+from posexport.sources.load import LoadOptions, load_source
 from posexport.sources.source import Source
 
 GOLDEN = Path(__file__).parent / "golden"

@@ -10,7 +10,7 @@ import torch
 from posexport.errors import PosexportError
 from posexport.sources import builtin
 from posexport.sources.extend import extend
-from posexport.sources.resolve import LoadOptions, load_source
+from posexport.sources.load import LoadOptions, load_source
 from posexport.sources.source import Source
 from tests.small import source
 from tests.tolerances import agree

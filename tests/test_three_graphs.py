@@ -11,22 +11,22 @@ from torch import Tensor, nn
 
 import posexport
 from posexport.errors import PosexportError
-from posexport.explain.explanation import explain
 from posexport.export.layouts.transformers_js import arrange
+from posexport.modules.live_module import source_of_module
 from posexport.runtime.feeds import prepare as prepare_feeds
 from posexport.sources import prepare
-from posexport.sources.live_module import source_of_module
 from posexport.sources.of_definition import spec_of
 from posexport.sources.source import Source
-from posexport.sources.transformers.attention import attention
-from posexport.sources.transformers.blocks import BlocksDecoder
-from posexport.sources.transformers.decoder import decoder_source, embeds_decoder
-from posexport.sources.transformers.grids import Patches
-from posexport.sources.transformers.mrope import MRopeDecoder
-from posexport.sources.transformers.towers import Sizes, Tower
-from posexport.sources.transformers.vision import EMBEDS, ThroughVision, _vision
-from posexport.sources.transformers.wrapped import Wrapped
 from posexport.spec import BATCH, IMAGES, PATCHES, SEQUENCE, InputSpec, Limits, OutputSpec
+from posexport.through.attention import attention
+from posexport.through.blocks import BlocksDecoder
+from posexport.through.decoder import decoder_source, embeds_decoder
+from posexport.through.grids import Patches
+from posexport.through.mrope import MRopeDecoder
+from posexport.through.towers import Sizes, Tower
+from posexport.through.vision import EMBEDS, ThroughVision, _vision
+from posexport.through.wrapped import Wrapped
+from posexport.tools.explain.explanation import explain
 from tests.tolerances import agree
 
 VOCAB, WIDTH, HEADS, LONGEST = 23, 12, 3, 40

@@ -16,16 +16,16 @@ import torch
 import yaml
 
 from posexport.catalogue.registries import TABLES
+from posexport.checkpoints.checkpoint import checkpoint_source
+from posexport.checkpoints.config import Config
+from posexport.checkpoints.directory import Directory
+from posexport.checkpoints.families import FAMILIES
+from posexport.checkpoints.relatives import relative
 from posexport.errors import PosexportError
-from posexport.sources.huggingface.checkpoint import checkpoint_source
-from posexport.sources.huggingface.config import Config
-from posexport.sources.huggingface.directory import Directory
-from posexport.sources.huggingface.families import FAMILIES
-from posexport.sources.huggingface.relatives import relative
-from posexport.sources.resolve import LoadOptions, load_source
-from posexport.sources.transformers import library, refusals, tasks
-from posexport.sources.transformers.checkpoint import _unread, _unread_keys
-from posexport.sources.transformers.types import PROVEN, REFUSED
+from posexport.sources.load import LoadOptions, load_source
+from posexport.through import library, refusals, tasks
+from posexport.through.checkpoint import _unread, _unread_keys
+from posexport.through.types import PROVEN, REFUSED
 
 ROOT = Path(__file__).parent.parent
 

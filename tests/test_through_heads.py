@@ -12,15 +12,15 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from posexport.checkpoints.directory import Directory
+from posexport.checkpoints.pooling import Pooling, Step
+from posexport.checkpoints.scoring import Answers
+from posexport.checkpoints.weights import Weights, open_weights
 from posexport.errors import PosexportError
 from posexport.nn.pooling import DenseConfig
 from posexport.nn.splade import SpladeConfig
-from posexport.sources.huggingface.directory import Directory
-from posexport.sources.huggingface.pooling import Pooling, Step
-from posexport.sources.huggingface.scoring import Answers
-from posexport.sources.huggingface.weights import Weights, open_weights
-from posexport.sources.transformers import heads
 from posexport.spec import TextRules, TokenRules
+from posexport.through import heads
 from tests.tolerances import agree
 
 VOCAB, WIDTH, OUTER = 13, 6, 4

@@ -14,7 +14,7 @@ from posexport.bundle.read import read as read_bundle
 from posexport.cli import group
 from posexport.errors import PosexportError
 from posexport.sources import builtin
-from posexport.tokenizer import SPECIAL, encode, train, with_tokenizer
+from posexport.tokenizer.byte_pair import SPECIAL, encode, train, with_tokenizer
 
 #: Sennrich et al. 2016, section 3.2, with the tutorials' fifth word once
 TEXTBOOK = {"low": 5, "lower": 2, "newest": 6, "widest": 3, "happier": 1}

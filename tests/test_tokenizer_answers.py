@@ -19,13 +19,13 @@ from ci.answers.tokenizer_folders.bases import KEPT, kept
 from ci.answers.tokenizer_folders.folders import FOLDERS, SWITCHED, Folder
 from ci.answers.tokenizer_folders.texts import PAIRS, TEXTS
 from posexport import PosexportError
-from posexport.checkpoints.tokenizer import library
-from posexport.checkpoints.tokenizer.make import Model, TokenizerFile, make_tokenizer
-from posexport.checkpoints.tokenizer.sample_texts import sample_pairs, sample_texts
-from posexport.checkpoints.tokenizer.settings import Settings
-from posexport.checkpoints.tokenizer.switches import mistral_regex
 from posexport.conversion.tokenizer import render
 from posexport.runtime.texts import Texts
+from posexport.tokenizer import library
+from posexport.tokenizer.make import Model, TokenizerFile, make_tokenizer
+from posexport.tokenizer.sample_texts import sample_pairs, sample_texts
+from posexport.tokenizer.settings import Settings
+from posexport.tokenizer.switches import mistral_regex
 
 GOLDEN = json.loads((KEPT / "answers.json").read_text(encoding="utf-8"))
 MODEL = Path(__file__).parent / "embedders" / "bert-mean" / "model"

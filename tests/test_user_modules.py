@@ -19,14 +19,14 @@ from posexport.cli import main
 from posexport.conversion.convert import convert
 from posexport.conversion.options import ConvertOptions
 from posexport.errors import PosexportError
+from posexport.modules import length_search
+from posexport.modules.user_module import in_precision
 from posexport.parity.grid.grid import grid
 from posexport.parity.grid.point import GridPoint
 from posexport.parity.invariants import check as invariants
 from posexport.parity.judges.judges import Criterion
 from posexport.runtime.load import load as load_bundle
-from posexport.sources import length_search
-from posexport.sources.resolve import LoadOptions, load_source
-from posexport.sources.user_module import in_precision
+from posexport.sources.load import LoadOptions, load_source
 from posexport.spec import InputSpec, LengthContract, Limits, OutputSpec, Promises
 from tests.small import in_short
 from tests.tolerances import agree
@@ -581,7 +581,7 @@ def test_a_long_table_of_a_known_encoding_is_approached_not_tried_at_once(
         "    x = torch.zeros(2, 5, 9, 6)\n"
         "    return Layer(), dict(q=x, k=x, v=x), dict(q=axes, k=axes, v=axes)\n"
     )
-    monkeypatch.setattr("posexport.sources.length_search.available", lambda: 1 << 29)
+    monkeypatch.setattr("posexport.modules.length_search.available", lambda: 1 << 29)
     source = load_source(f"{path}:make", LoadOptions())
     assert source.limits.max_length == 16384
     layer = next(part for part in source.module.modules() if type(part).__name__ == "Layer")

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor, nn
 
 import posexport
-from posexport.sources.live_module import module_source
-from posexport.sources.named_dtype import computing_in
-from posexport.sources.recognise import complex_numbers
+from posexport.modules.live_module import module_source
+from posexport.modules.recognise import complex_numbers
+from posexport.torch_fixes.named_dtype import computing_in
 from tests.tolerances import agree
 
 D, HEADS, V = 20, 5, 31

@@ -11,13 +11,13 @@ import posexport
 from ci.answers import vector_calls
 from ci.answers.vectors import GOLDEN, PROMPTS, STORED, TESTS, stored_model, texts_of
 from posexport import PosexportError
+from posexport.checkpoints.bidirectional import as_stated
+from posexport.checkpoints.config import Config
+from posexport.checkpoints.directory import Directory
+from posexport.checkpoints.families import FAMILIES
 from posexport.runtime.embed import unit
 from posexport.runtime.embedding_precision import quantized, quantized_rows
 from posexport.runtime.similarity import similarity, similarity_pairwise
-from posexport.sources.huggingface.bidirectional import as_stated
-from posexport.sources.huggingface.config import Config
-from posexport.sources.huggingface.directory import Directory
-from posexport.sources.huggingface.families import FAMILIES
 from posexport.spec import TextRules
 from tests.command import posexport as command
 from tests.tolerances import agree

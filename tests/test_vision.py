@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from posexport.checkpoints.checkpoint import checkpoint_source
 from posexport.encodings.axial import Axial
 from posexport.encodings.beit import Beit
 from posexport.encodings.build import build
@@ -24,7 +25,6 @@ from posexport.models.vision import Vision, VisionConfig
 from posexport.ops.grid_scores import GRID_SCORES
 from posexport.sources import weights
 from posexport.sources.definitions.vision import VISION
-from posexport.sources.huggingface.checkpoint import checkpoint_source
 from posexport.sources.of_definition import source_of
 from tests.small import recipe
 from tests.tolerances import agree

@@ -10,6 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
+from posexport.checkpoints.checkpoint import checkpoint_source
 from posexport.conversion.convert import convert
 from posexport.conversion.options import ConvertOptions
 from posexport.encodings.encoding import Encoding
@@ -24,7 +25,6 @@ from posexport.models.windows import cut
 from posexport.runtime.feeds import prepare
 from posexport.sources import builtin
 from posexport.sources.definitions.windowed import SWIN
-from posexport.sources.huggingface.checkpoint import checkpoint_source
 from tests.tolerances import agree
 
 GOLDEN = Path(__file__).parent / "golden"

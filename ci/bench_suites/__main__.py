@@ -25,17 +25,17 @@ from rich.console import Console
 from ci.bench_suites import curves
 from ci.bench_suites.recipes import pinned
 from ci.bench_suites.suites import SUITES, Case, chosen, of_checkpoint
-from posexport.bench import chart
-from posexport.bench.candidate import Candidate
-from posexport.bench.machine import commit
-from posexport.bench.measurement import Conditions
-from posexport.bench.models import points
-from posexport.bench.ratio_table import shown
-from posexport.bench.records import Document, Point, Result
-from posexport.bench.run import Run
 from posexport.system.files import check_free, write_whole
 from posexport.system.machine import available
 from posexport.targets.target import TARGETS
+from posexport.tools.bench import chart
+from posexport.tools.bench.candidate import Candidate
+from posexport.tools.bench.machine import commit
+from posexport.tools.bench.measurement import Conditions
+from posexport.tools.bench.models import points
+from posexport.tools.bench.ratio_table import shown
+from posexport.tools.bench.records import Document, Point, Result
+from posexport.tools.bench.run import Run
 
 
 @click.command(help=__doc__)

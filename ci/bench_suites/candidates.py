@@ -10,14 +10,14 @@ from typing import Any
 from ci.bench_suites import checkpoints
 from ci.bench_suites.markdown import READING
 from ci.bench_suites.recipes import OUT, Recipe, make, python_of
-from posexport.bench.candidate import Candidate, Export, nodes
-from posexport.bench.processes import FailedError
 from posexport.targets.precisions import FP32, PrecisionName
+from posexport.tools.bench.candidate import Candidate, Export, nodes
+from posexport.tools.bench.processes import FailedError
 
 
 @dataclass(frozen=True, kw_only=True)
 class Planned:
-    """A `posexport.bench.candidate.Candidate` whose model may not be there yet.
+    """A `posexport.tools.bench.candidate.Candidate` whose model may not be there yet.
 
     ``model``: the file in the recipe's folder; without a recipe what the worker reads. ``third_party``: what
     ``--rival`` calls its exporter; None: posexport. ``pair_bytes``: memory for each pair of a query and a key, where
@@ -25,7 +25,7 @@ class Planned:
     """
 
     name: str
-    worker: str = "posexport.bench.workers.onnx"
+    worker: str = "posexport.tools.bench.workers.onnx"
     recipe: Recipe | None
     model: str
     vocab: int

@@ -8,9 +8,9 @@ from typing import Any
 from ci.bench_suites import candidates
 from ci.bench_suites.candidates import Checkpoint, Planned
 from ci.bench_suites.recipes import OUT, Recipe
-from posexport.bench.interleaved import SamplingBudget
-from posexport.bench.records import Point
 from posexport.targets.precisions import PrecisionName
+from posexport.tools.bench.interleaved import SamplingBudget
+from posexport.tools.bench.records import Point
 
 
 @dataclass(frozen=True, kw_only=True)

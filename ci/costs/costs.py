@@ -27,10 +27,8 @@ import msgspec
 import numpy as np
 
 import posexport
-from posexport.bench.machine import commit, machine
 from posexport.bundle.manifest import TextAgreement
 from posexport.bundle.read import read
-from posexport.compare.costs import peak
 from posexport.errors import PosexportError
 from posexport.parity.agreement.texts import on_texts
 from posexport.parity.calls import in_calls
@@ -40,9 +38,11 @@ from posexport.parity.foreign.signature import signature
 from posexport.parity.grid.inputs import draw
 from posexport.parity.grid.point import GridPoint
 from posexport.parity.subjects.runner import Runner
+from posexport.sources.load import LoadOptions
 from posexport.sources.prepare import prepare
-from posexport.sources.resolve import LoadOptions
 from posexport.sources.source import Source
+from posexport.tools.bench.machine import commit, machine
+from posexport.tools.compare.costs import peak
 
 ROOT = Path(__file__).parents[2]
 RESULT = ROOT / "ci" / "results" / "costs.json"

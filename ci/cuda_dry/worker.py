@@ -21,11 +21,11 @@ from stand_in import StandIn
 
 from posexport.bundle.manifest import MODEL, Manifest
 from posexport.bundle.read import read
-from posexport.explain import feeds
 from posexport.runtime.chain import taken_by
 from posexport.runtime.profile import kernels, read_profile
 from posexport.spec import CAPACITY, PRESENT, PartSpec
 from posexport.targets.providers import CUDA
+from posexport.tools.explain import feeds
 
 #: elements of NumPy's types that ONNX Runtime's OrtValue does not know, as ONNX numbers them
 _BFLOAT16 = 16

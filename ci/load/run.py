@@ -17,7 +17,7 @@ import pool
 import psutil
 
 import posexport
-from posexport.deploy.write import deploy
+from posexport.serve.deploy.write import deploy
 from tests.engines import running
 
 ROOT = Path(__file__).parent.parent.parent

@@ -25,7 +25,6 @@ import onnxruntime
 import torch
 from safetensors.numpy import load_file, save_file
 
-from posexport.bench.machine import commit, machine
 from posexport.catalogue.stored import catalogue
 from posexport.conversion.convert import convert
 from posexport.conversion.options import ConvertOptions
@@ -33,8 +32,9 @@ from posexport.errors import PosexportError
 from posexport.parity.criterion import EPS, FACTOR, FLOOR
 from posexport.parity.report.median import LEAST_POINTS, LIMIT
 from posexport.parity.report.report import Report
-from posexport.sources.resolve import LoadOptions, load_source
+from posexport.sources.load import LoadOptions, load_source
 from posexport.sources.source import Source
+from posexport.tools.bench.machine import commit, machine
 
 ROOT = Path(__file__).parents[2]
 GOLDEN = ROOT / "tests" / "golden"

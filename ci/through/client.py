@@ -10,9 +10,9 @@ import numpy as np
 import onnxruntime
 import torch
 
-from posexport.sources.huggingface.config import Config
-from posexport.sources.huggingface.directory import Directory
-from posexport.sources.transformers import vision
+from posexport.checkpoints.config import Config
+from posexport.checkpoints.directory import Directory
+from posexport.through import vision
 
 #: of the largest logit: what the graphs may differ by
 ROUNDING = 5e-5

@@ -22,11 +22,11 @@ import yaml
 from safetensors.torch import load_file
 
 import posexport
+from posexport.checkpoints.checkpoint import checkpoint_source
 from posexport.errors import PosexportError
+from posexport.modules.user_module import in_precision
 from posexport.sources.example import axis_sizes, example
-from posexport.sources.huggingface.checkpoint import checkpoint_source
 from posexport.sources.source import Source
-from posexport.sources.user_module import in_precision
 from posexport.spec import SEQUENCE, TOKENS, TOTAL, OutputSpec
 
 ROOT = Path(__file__).parent.parent.parent

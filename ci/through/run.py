@@ -23,12 +23,12 @@ import yaml
 
 import posexport
 from posexport.errors import PosexportError
-from posexport.sources.transformers.agreement import OWN_ATTENTION
-from posexport.sources.transformers.tasks import IMAGE_TEXT
+from posexport.through.agreement import OWN_ATTENTION
+from posexport.through.tasks import IMAGE_TEXT
 
 ROOT = Path(__file__).parent.parent.parent
 RECORD = ROOT / "ci/results/through.jsonl"
-PROVEN = ROOT / "posexport/sources/transformers/proven.json"
+PROVEN = ROOT / "posexport/through/proven.json"
 VERSIONS = {name: version(name) for name in ("transformers", "torch", "onnxruntime")}
 
 

@@ -8,8 +8,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from posexport.deploy.registry import ENGINES
-from posexport.deploy.write import deploy
+from posexport.serve.deploy.registry import ENGINES
+from posexport.serve.deploy.write import deploy
 
 HEAVY = shutil.ignore_patterns("bundle", "model.onnx*", "tokenizer.json", "1")
 

@@ -9,6 +9,8 @@ from typing import Any
 
 import posexport.encodings
 import posexport.ops  # noqa: F401  # both fill the registries
+from posexport.checkpoints.families import FAMILIES
+from posexport.checkpoints.families.family import TASKS
 from posexport.encodings.build import settings
 from posexport.encodings.describe import describe
 from posexport.encodings.encoding import ENCODINGS, Entry
@@ -16,10 +18,8 @@ from posexport.lowering import plan
 from posexport.ops.operator import OPERATORS
 from posexport.sources import builtin
 from posexport.sources.definitions import KINDS
-from posexport.sources.huggingface.families import FAMILIES
-from posexport.sources.huggingface.families.family import TASKS
-from posexport.sources.transformers.library import TESTED
-from posexport.sources.transformers.types import PROVEN, REFUSED
+from posexport.through.library import TESTED
+from posexport.through.types import PROVEN, REFUSED
 
 #: sizes of the model that the limits of encodings are told for
 _SIZES = {"hidden": 60, "heads": 5, "head_size": 12, "max_positions": 128}

@@ -1,1 +1,1 @@
-"""Checkpoint folders: settings of the tokenizer in several files, merged into the bundle's tokenizer.json."""
+"""Checkpoint directories as transformers wrote them up to 4.57. Nothing in a directory is ever executed."""

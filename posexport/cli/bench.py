@@ -15,7 +15,7 @@ from posexport.targets.precisions import PRECISIONS
 from posexport.targets.target import TARGETS
 
 if TYPE_CHECKING:
-    from posexport.bench.records import Document
+    from posexport.tools.bench.records import Document
 
 
 @click.command("bench", cls=Command)
@@ -91,12 +91,12 @@ def command(
         posexport bench path/to/bert --precision fp32 --precision int8 --target cpu
         posexport bench decoder-nope decoder-rope --past 512 --past 2048 -o decode.json --plot decode.svg
     """
-    from posexport.bench.measurement import Conditions
-    from posexport.bench.mixed import held
-    from posexport.bench.models import candidates, points
-    from posexport.bench.run import Run
     from posexport.runtime.providers import check_loads, check_uncaptured
     from posexport.system.files import write_whole
+    from posexport.tools.bench.measurement import Conditions
+    from posexport.tools.bench.mixed import held
+    from posexport.tools.bench.models import candidates, points
+    from posexport.tools.bench.run import Run
 
     _check(output, plot, force=force)
     conditions = Conditions(**choices)
@@ -144,11 +144,11 @@ def _show(document: "Document", plot: Path | None, *, as_json: bool, force: bool
     else:
         from rich.console import Console
 
-        from posexport.bench.ratio_table import shown
+        from posexport.tools.bench.ratio_table import shown
 
         Console(highlight=False, width=None if sys.stdout.isatty() else 140).print(shown(document))
     if plot is not None:
-        from posexport.bench.chart import draw
         from posexport.system.files import write_whole
+        from posexport.tools.bench.chart import draw
 
         write_whole(plot, draw(document, plot.suffix), force=force)

@@ -72,10 +72,10 @@ def command(
         posexport compare --precision int8 --precision int4 -o comparison
         posexport compare --encodings sinusoidal,t5,rope,relative-key --steps 500 -o comparison
     """
-    from posexport.compare.comparison import compare
-    from posexport.compare.comparison_table import to_text
-    from posexport.compare.records import Setup
     from posexport.errors import PosexportError
+    from posexport.tools.compare.comparison import compare
+    from posexport.tools.compare.comparison_table import to_text
+    from posexport.tools.compare.records import Setup
 
     names = [name.strip() for part in chosen for name in part.split(",") if name.strip()]
     if chosen and not names:

@@ -8,7 +8,7 @@ import msgspec
 
 from posexport.cli import options
 from posexport.cli.command import Command
-from posexport.deploy.registry import ENGINES
+from posexport.serve.deploy.registry import ENGINES
 
 _LISTED = "\n".join(f"    {name:<10} {engine.what}" for name, engine in ENGINES.items())
 
@@ -43,7 +43,7 @@ Example:
 @options.provider_options_option
 @options.json_option
 def command(directory: Path, to: str, output: Path, as_json: bool, **choices: Any) -> None:
-    from posexport.deploy.write import deploy
+    from posexport.serve.deploy.write import deploy
 
     done = deploy(directory, to, output, **choices)
     click.echo(msgspec.json.encode(done).decode() if as_json else done.to_text())

@@ -33,9 +33,9 @@ def command(directory: Path, as_json: bool, **choices: Any) -> None:
         posexport explain shaw --length 512 --threads 2
         posexport explain smollm --past 2048
     """
-    from posexport.explain.eligibility import eligibility
-    from posexport.explain.explanation import explain
     from posexport.targets.providers import provider_named
+    from posexport.tools.explain.eligibility import eligibility
+    from posexport.tools.explain.explanation import explain
 
     provider = provider_named(choices["provider"])
     if not provider.built_in and (why := _why_not(provider.name)):
@@ -48,7 +48,7 @@ def command(directory: Path, as_json: bool, **choices: Any) -> None:
         return
     from rich.console import Console
 
-    from posexport.explain.time_table import shown
+    from posexport.tools.explain.time_table import shown
 
     Console(highlight=False, width=None if sys.stdout.isatty() else 140).print(shown(explanation))
 

@@ -39,7 +39,7 @@ def command(
         posexport plot sinusoidal --set hidden=128 --length 100 -o sinusoidal.png
         posexport plot path/to/checkpoint -o positions.png
     """
-    from posexport.plots.draw import plot
+    from posexport.tools.plots.draw import plot
 
     kinds = plot(subject, settings, output, length=length, force=force, allow_pickle=allow_pickle)
     click.echo(f"{output}: {', '.join(kinds)}")

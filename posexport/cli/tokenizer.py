@@ -43,7 +43,7 @@ def train_command(corpus: Path, output: Path, vocab_size: int, force: bool, as_j
         posexport tokenizer train corpus.txt -o tokenizer.json --vocab-size 1000
     """
     from posexport.system.files import check_free, write_whole
-    from posexport.tokenizer import train
+    from posexport.tokenizer.byte_pair import train
 
     check_free(output, force=force)
     trained = train(corpus, vocab_size)
@@ -69,7 +69,7 @@ def encode_command(tokenizer: Path, texts: tuple[str, ...], as_json: bool) -> No
     Example:
         posexport tokenizer encode tokenizer.json --text "the lowest"
     """
-    from posexport.tokenizer import encode
+    from posexport.tokenizer.byte_pair import encode
 
     rows = encode(tokenizer, texts)
     if as_json:

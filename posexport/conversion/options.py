@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from posexport.errors import PosexportError
 from posexport.options.option import Option, StrPath
 from posexport.options.recipe import GRAPH, LENGTHS, OUTPUT, SOURCE, Recipe
-from posexport.sources.resolve import LoadOptions
+from posexport.sources.load import LoadOptions
 from posexport.targets.precision_options import PRECISION, for_each
 from posexport.targets.precisions import FP32, PrecisionName
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec
 
 from posexport.bundle.manifest import Manifest
-from posexport.checkpoints.tokenizer.make import Model, make_tokenizer
-from posexport.checkpoints.tokenizer.settings import TOKENIZER
 from posexport.errors import PosexportError
 from posexport.runtime.chat import Chat
+from posexport.tokenizer.make import Model, make_tokenizer
+from posexport.tokenizer.settings import TOKENIZER
 
 if TYPE_CHECKING:
     from posexport.sources.source import Source

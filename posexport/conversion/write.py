@@ -21,7 +21,7 @@ from posexport.runtime import preparation
 from posexport.runtime.generation_file import remarks as generation_remarks
 from posexport.targets.precisions import FP32
 from posexport.targets.providers import CPU
-from posexport.tokenizer import with_tokenizer
+from posexport.tokenizer.byte_pair import with_tokenizer
 
 if TYPE_CHECKING:
     from torch import nn

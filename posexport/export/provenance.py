@@ -2,7 +2,7 @@
 
 The tracer notes at every node where in which file it was written: absolute paths of sources and of the environment. Of
 what it notes, the path and the classes of a node's modules stay, by which `posexport.parity.locate.graph_values` and
-`posexport.explain` find their way; of what other tools note, nothing does.
+`posexport.tools.explain` find their way; of what other tools note, nothing does.
 """
 
 from collections.abc import Iterator, MutableMapping

@@ -7,12 +7,12 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 from onnx_ir.passes.common import CommonSubexpressionEliminationPass, RemoveUnusedNodesPass
 
+from posexport.modules.user_module import UserModule
 from posexport.passes import attention_by_hand, mask_structure, position_bias, repeated_heads, rotary_by_hand
 from posexport.passes.graph_pass import PassResult
 from posexport.sizes import multiple
 from posexport.sources.example import axis_sizes, example
 from posexport.sources.source import Source
-from posexport.sources.user_module import UserModule
 from posexport.spec import BATCH, CAPACITY, ENCODER_SEQUENCE, NO_CONTENT, PAST, SEQUENCE, TOTAL, Limits
 
 #: the longest input that masks are looked at for: of a module without a limit, and at most

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.fx.experimental.symbolic_shapes import ShapeEnv, statically_known_false, statically_known_true
 
-from posexport.sources.user_module import is_user_s, line_of
+from posexport.modules.user_module import is_user_s, line_of
 
 
 @dataclass

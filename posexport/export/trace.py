@@ -17,11 +17,11 @@ from posexport.export.refusals.explain import NotTracedError, cannot_trace, mean
 from posexport.export.size_equalities import size_equalities
 from posexport.export.sizes_used import SizesUsed, sizes_used
 from posexport.graph.edits import free_names
+from posexport.modules.user_module import not_the_module_s
 from posexport.sources.example import axis_sizes, example
-from posexport.sources.no_fast_path import no_fast_path
 from posexport.sources.source import Source
-from posexport.sources.user_module import not_the_module_s
 from posexport.spec import SEQUENCE, LengthContract
+from posexport.torch_fixes.no_fast_path import no_fast_path
 
 #: of `ir.Model.meta`: the lines of a user's module that chose by a size while it was traced, with the choice
 DECIDED = "posexport.decided"

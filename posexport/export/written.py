@@ -13,7 +13,7 @@ import onnx_ir as ir
 from posexport.export.refusals.explain import meaning
 from posexport.export.trace import DECIDED
 from posexport.graph.bodies import with_bodies
-from posexport.sources.user_module import noted_line
+from posexport.modules.user_module import noted_line
 
 _STACK = "pkg.torch.onnx.stack_trace"
 #: how ONNX Runtime names a node in its messages

@@ -2,7 +2,7 @@
 
 A user's ``forward(input_ids, attention_mask)`` calls `posexport.nn.Attention` layer by layer. Inside `cached_call` the
 layers take positions, mask and the past from here, in the order in which they are called, and leave what the cache
-holds then; a model needs no cache among its own arguments. `posexport.sources.own_decoder` opens the block.
+holds then; a model needs no cache among its own arguments. `posexport.modules.own_decoder` opens the block.
 """
 
 from collections.abc import Iterator, Sequence

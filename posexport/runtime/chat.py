@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from posexport.bundle.manifest import Manifest
 from posexport.bundle.read import json_object, locate
-from posexport.checkpoints.tokenizer.classes import NAMED
-from posexport.checkpoints.tokenizer.settings import read
 from posexport.errors import PosexportError
+from posexport.tokenizer.classes import NAMED
+from posexport.tokenizer.settings import read
 
 if TYPE_CHECKING:
     from jinja2 import Template

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from posexport.bundle.manifest import Manifest
-from posexport.checkpoints.tokenizer.fits import sentence
 from posexport.errors import PosexportError
+from posexport.tokenizer.fits import sentence
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

@@ -1,18 +1,17 @@
 """How a decoder keeps past tokens: ``--cache`` and ``--rotation``."""
 
+from typing import Any
+
 import msgspec
+from torch import nn
 
 from posexport.definition.definition import Definition
 from posexport.encodings.encoding import Encoding
 from posexport.errors import PosexportError
-from posexport.models.decoder import Decoder
 from posexport.nn.caching import CACHES, Caching
 from posexport.options.recipe import CacheName, RotationName
 from posexport.sources.mapped import copy_with_same_weights
-from posexport.sources.own_decoder import OwnDecoder
-from posexport.sources.plain.decoder import PlainDecoder
 from posexport.sources.source import Source
-from posexport.sources.transformers.halves import ThroughHalf
 
 
 def cached(source: Source, cache: CacheName, rotation: RotationName) -> Source:
@@ -28,9 +27,7 @@ def cached(source: Source, cache: CacheName, rotation: RotationName) -> Source:
     if not isinstance(module, Definition) or not source.limits.kv_cache:
         raise PosexportError(f"{asked} needs a decoder with a cache; {source.name} is for {source.task}: leave it out")
     module = copy_with_same_weights(module)
-    decoders = [
-        part for part in module.modules() if isinstance(part, Decoder | OwnDecoder | PlainDecoder | ThroughHalf)
-    ]
+    decoders: list[Any] = [part for part in module.modules() if _keeps_a_cache(part)]
     if rotation == "at-read" and not any(type(e).rotate is not Encoding.rotate for d in decoders for e in d.encodings):
         raise PosexportError(
             f"--rotation at-read has nothing to do: no layer of {source.name} rotates keys; leave it out"
@@ -44,3 +41,8 @@ def cached(source: Source, cache: CacheName, rotation: RotationName) -> Source:
     return msgspec.structs.replace(
         source, module=module, inputs=inputs, outputs=module.outputs, parts=module.parts, limits=limits
     )
+
+
+def _keeps_a_cache(part: nn.Module) -> bool:
+    """Whether ``part.caching`` can be set; of a model it is a property that reads its decoder's."""
+    return hasattr(part, "caching") and not isinstance(getattr(type(part), "caching", None), property)

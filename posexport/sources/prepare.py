@@ -1,16 +1,15 @@
 """From a name and options to the source that is exported, and that a bundle is compared with: the one way to both."""
 
 from dataclasses import fields, replace
-from pathlib import Path
 from typing import Any
 
 from torch import nn
 
 from posexport.options.recipe import Recipe
-from posexport.sources import hub
 from posexport.sources.cached import cached
 from posexport.sources.extend import extend
-from posexport.sources.resolve import LoadOptions, load_source
+from posexport.sources.load import LoadOptions, load_source
+from posexport.sources.registry import opener_of
 from posexport.sources.source import Source
 
 
@@ -40,14 +39,8 @@ def again(
     """
     known = {f.name: record[f.name] for f in fields(LoadOptions) if f.name in record}
     settings = tuple(f"{key}={value}" for key, value in known.pop("settings", {}).items())
-    named = argument if isinstance(argument, str) else ""
-    same = {
-        "builtin": named == name,
-        "huggingface": Path(named).is_dir() or hub.parse(named) is not None,
-        "transformers": Path(named).is_dir() or hub.parse(named) is not None,
-        "python": not named or named.rpartition(":")[0].endswith(".py"),
-    }
-    if not same[kind]:
+    same = kind in opener_of(argument).kinds and (kind != "builtin" or argument == name)
+    if not same:
         known.pop("task", None)
         settings = ()
     completed = {key: getattr(options, key) or value for key, value in known.items()}

@@ -9,8 +9,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from posexport.checkpoints.checkpoint import checkpoint_source
 from posexport.errors import PosexportError
-from posexport.sources.huggingface.checkpoint import checkpoint_source
 from posexport.sources.source import Source
 
 GOLDEN = Path(__file__).parent.parent / "golden"

@@ -13,13 +13,13 @@ import torch
 from checkpoints import GOLDEN, configure, read
 from safetensors.torch import load_file
 
+from posexport.checkpoints.checkpoint import checkpoint_source
 from posexport.conversion.convert import convert
 from posexport.conversion.options import ConvertOptions
 from posexport.encodings.alibi import Alibi
 from posexport.errors import PosexportError
 from posexport.runtime.load import load as open_bundle
-from posexport.sources.huggingface.checkpoint import checkpoint_source
-from posexport.sources.resolve import LoadOptions, load_source
+from posexport.sources.load import LoadOptions, load_source
 from posexport.sources.source import Source
 from tests.tolerances import agree
 

@@ -9,9 +9,9 @@ import pytest
 import torch
 from checkpoints import Tensors, change, configure, outputs, read, refusal, same
 
-from posexport.sources.huggingface.directory import JSON_BYTES
-from posexport.sources.huggingface.families import FAMILIES
-from posexport.sources.huggingface.relatives import _RELATIVES
+from posexport.checkpoints.directory import JSON_BYTES
+from posexport.checkpoints.families import FAMILIES
+from posexport.checkpoints.relatives import _RELATIVES
 from posexport.sources.source import Source
 
 

@@ -10,10 +10,10 @@ import pytest
 import torch
 from checkpoints import GOLDEN, Tensors, change, configure, outputs, read, refusal, same
 
+from posexport.checkpoints.families.smollm3 import _rotates
 from posexport.encodings.nope import NoPE
 from posexport.models.decoder import DecoderModel
 from posexport.nn.norms import LayerNormOfHeads, RMSNorm
-from posexport.sources.huggingface.families.smollm3 import _rotates
 from posexport.sources.source import Source
 from tests.tolerances import agree, agree_each
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from posexport.sources.huggingface.plan import Origin
-from posexport.sources.huggingface.transforms import (
+from posexport.checkpoints.plan import Origin
+from posexport.checkpoints.transforms import (
     AddRow,
     Reshape,
     Scale,

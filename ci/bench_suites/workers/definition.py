@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from posexport.bench.workers.job import Job, Reader, main
-from posexport.sources.resolve import LoadOptions, load_source
+from posexport.sources.load import LoadOptions, load_source
+from posexport.tools.bench.workers.job import Job, Reader, main
 
 
 class Definition:

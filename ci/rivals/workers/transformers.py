@@ -7,7 +7,7 @@ import torch
 import transformers
 from numpy.typing import NDArray
 
-from posexport.bench.workers.job import Job, Reader, main
+from posexport.tools.bench.workers.job import Job, Reader, main
 
 
 class Checkpoint:

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from posexport.engines.ray_job import main
+from posexport.serve.engines.ray_job import main
 
 if __name__ == "__main__":
     main(

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from posexport.engines.ray_serve import application
+from posexport.serve.engines.ray_serve import application
 
 app = application(
     Path(__file__).parent / "bundle",

@@ -16,7 +16,7 @@ from posexport.definition.definition import Part
 from posexport.export.layouts.layout import CONFIG, Layout, check_client, fed, in_one_part, read_json, wiring
 from posexport.export.save import OwnFile
 from posexport.sources.source import Source
-from posexport.sources.transformers.vision import ThroughVision
+from posexport.through.vision import ThroughVision
 
 FOLDER = "onnx"
 MODEL, ENCODER, MERGED = f"{FOLDER}/model.onnx", f"{FOLDER}/encoder_model.onnx", f"{FOLDER}/decoder_model_merged.onnx"

@@ -8,7 +8,7 @@ import torch
 
 from posexport.errors import PosexportError
 from posexport.export.refusals import REFUSALS
-from posexport.sources.user_module import likely_line, noted_line
+from posexport.modules.user_module import likely_line, noted_line
 from posexport.system.files import aside
 
 #: characters of a message that no row knows

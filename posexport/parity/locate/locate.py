@@ -17,6 +17,7 @@ import torch
 from numpy.typing import NDArray
 
 from posexport.errors import PosexportError
+from posexport.modules.user_module import in_precision
 from posexport.parity.criterion import Array, tolerance
 from posexport.parity.grid.conditioning import inputs_of
 from posexport.parity.grid.inputs import kept, tokens_of
@@ -29,7 +30,6 @@ from posexport.parity.report.points import Point
 from posexport.parity.report.report import Report
 from posexport.parity.subjects.runner import RunError
 from posexport.sources.source import Source
-from posexport.sources.user_module import in_precision
 from posexport.spec import ENCODER_SEQUENCE
 from posexport.targets.dtypes import BY_PRECISION
 from posexport.targets.precisions import PrecisionName

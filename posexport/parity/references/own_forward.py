@@ -13,6 +13,10 @@ import torch
 from torch import Tensor, nn
 
 from posexport.errors import PosexportError
+from posexport.modules.in_parts import ROUNDING
+from posexport.modules.own_decoder import IDS
+from posexport.modules.plain.decoder import PlainDecoder
+from posexport.modules.plain.fit import line_in_the_way
 from posexport.parity.criterion import Array
 from posexport.parity.grid.inputs import Feeds, token_mask
 from posexport.parity.grid.point import GridPoint
@@ -20,10 +24,6 @@ from posexport.parity.proof import Case
 from posexport.parity.references.definition import Computed, DefinitionReference
 from posexport.parity.sample.writer import SampleWriter
 from posexport.runtime.cache import LOGITS
-from posexport.sources.in_parts import ROUNDING
-from posexport.sources.own_decoder import IDS
-from posexport.sources.plain.decoder import PlainDecoder
-from posexport.sources.plain.fit import line_in_the_way
 from posexport.sources.source import Source
 from posexport.targets.precisions import PrecisionName
 

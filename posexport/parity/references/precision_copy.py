@@ -11,13 +11,13 @@ import torch
 from torch import nn
 
 from posexport.errors import PosexportError
+from posexport.modules.user_module import UserModule, copied, in_precision
 from posexport.parity.criterion import Array
 from posexport.parity.grid.inputs import Feeds
 from posexport.parity.last_call import Remembered
 from posexport.parity.references.half_products import WideProducts
 from posexport.parity.references.shared_weights import Reader, shareable, sharing
 from posexport.sources import mapped
-from posexport.sources.user_module import UserModule, copied, in_precision
 
 _T = TypeVar("_T")
 

@@ -1,0 +1,63 @@
+"""What a family of checkpoints is: its names, the tasks of its classes, and what builds its definition."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from posexport.checkpoints.config import Config
+from posexport.checkpoints.plan import Plan
+
+TASKS = (
+    "features",
+    "sentence-embedding",
+    "token-embedding",
+    "fill-mask",
+    "text-generation",
+    "text2text-generation",
+    "automatic-speech-recognition",
+    "sequence-classification",
+    "text-ranking",
+    "token-classification",
+    "question-answering",
+    "image-classification",
+    "ctc",
+    "audio-classification",
+    "zero-shot-image-classification",
+    "image-text-to-text",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Family:
+    """One ``model_type``.
+
+    Attributes:
+        build: from config.json and a task to the definition, made on the meta device, and where every weight comes
+            from. PosexportError where config.json describes none.
+        prefix: stands before the model's tensors in checkpoints that have a head (``base_model_prefix``); empty: never.
+        roots: how tensor names begin right below the prefix, so that a checkpoint without the prefix is recognised.
+        architectures: the end of a class name in ``architectures`` to its task; the first end that fits is taken.
+        tasks: more tasks, which no class stands for.
+        other_heads: what stands before the tensors of heads, each with what it is.
+        beside: parts of the checkpoint's model (below its prefix) that no task uses, each with what it is, or None
+            where nobody needs to hear of it.
+        allowed: keys of config.json that are refused in other families and mean nothing unusual here.
+        spellings: other names of keys of config.json, those that go first first.
+        pooler: the linear layer below the prefix whose tanh of the first token is ``pooler_output``, where the
+            checkpoint has it.
+        score: the linear layer without a bias that classifies a text by its last token, of a decoder.
+        advice: the next step where ``architectures`` names a class that is none of these.
+    """
+
+    model_type: str
+    build: Callable[[Config, str], Plan]
+    prefix: str
+    roots: tuple[str, ...]
+    architectures: Mapping[str, str]
+    tasks: tuple[str, ...] = ()
+    other_heads: Mapping[str, str] = field(default_factory=dict)
+    beside: Mapping[str, str | None] = field(default_factory=dict)
+    allowed: tuple[str, ...] = ()
+    spellings: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    pooler: str | None = None
+    score: str | None = None
+    advice: str | None = None

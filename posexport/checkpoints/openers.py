@@ -1,0 +1,54 @@
+"""Checkpoints as a kind of source: a directory, or a repository of the Hugging Face Hub."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from posexport.checkpoints import hub
+from posexport.sources.registry import Opener
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from posexport.sources.load import LoadOptions
+    from posexport.sources.source import Source
+
+_EXAMPLE = "example_inputs and axes are for modules in memory; {argument} names its own inputs"
+
+
+def _is_checkpoint(argument: "str | nn.Module") -> bool:
+    return isinstance(argument, str) and (Path(argument).is_dir() or hub.parse(argument) is not None)
+
+
+def _open_checkpoint(argument: str, options: "LoadOptions") -> "Source":
+    from posexport.checkpoints.checkpoint import checkpoint_source
+
+    hub_id = hub.parse(argument)
+    snapshot = None if hub_id is None else hub.snapshot(hub_id, allow_pickle=options.allow_pickle)
+    source = checkpoint_source(
+        Path(argument) if snapshot is None else snapshot.directory,
+        task=options.task,
+        allow_pickle=options.allow_pickle,
+        as_transformers=options.as_transformers,
+        through=options.through,
+    )
+    if hub_id is None or snapshot is None:
+        return source
+    remark = f"{hub_id.name} is read from the Hugging Face cache at commit {snapshot.commit[:12]}"
+    return msgspec.structs.replace(
+        source, name=str(hub_id), label=hub_id.name, revision=snapshot.commit, remarks=[remark, *source.remarks]
+    )
+
+
+CHECKPOINT = Opener(
+    kinds=frozenset({"huggingface", "transformers"}),
+    accepts=_is_checkpoint,
+    open=_open_checkpoint,
+    refuses={
+        "example_inputs": _EXAMPLE,
+        "axes": _EXAMPLE,
+        "settings": "--set is for built-in models; the sizes of {argument} are in its config.json",
+    },
+    priority=2,
+)

@@ -1,0 +1,1 @@
+"""Modules that know nothing of posexport: inputs, axes, limits, recognition of attention, a KV cache."""

@@ -1,0 +1,164 @@
+"""The axes of a module's inputs, from its example alone: `Classify` tries them, `named` names them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from torch import Tensor, nn
+
+from posexport.errors import PosexportError
+from posexport.modules.axes.classify import Classified, Classify, Varying
+from posexport.modules.axes.example_calls import ExampleCalls, SpentError, TensorAxis
+from posexport.modules.axes.names import named
+from posexport.modules.axes.row_lengths import counts_rows
+from posexport.modules.axes.rows import separate
+from posexport.modules.axes.sizes import STANDARD
+from posexport.spec import BATCH, SEQUENCE, Axis
+
+#: calls that the search may make, at least, and for every axis; most modules need half
+MOST, _AN_AXIS = 44, 6
+#: parts of the names of inputs that say something of another input's tokens
+_FOLLOWERS = ("mask", "type", "position", "segment")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Discovered:
+    """``shapes``: the axes of every input. ``groups``: what is known of each name. ``notes``: for who asks for more."""
+
+    shapes: dict[str, list[Axis]]
+    groups: dict[str, Varying] = field(default_factory=dict)
+    remarks: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+def discover(
+    argument: str, module: nn.Module, tensors: Mapping[str, Tensor], declared: Mapping[str, Sequence[Axis]]
+) -> Discovered:
+    """Run ``module``, in eval mode and float32, on its example in other sizes.
+
+    ``declared``: the axes that the user named, by input. Where the module does not take its example, or needs more than
+    `MOST` calls or some an axis to tell, the first two axes of an input are taken for batch and sequence.
+    """
+    most = max(MOST, _AN_AXIS * sum(tensor.dim() for tensor in tensors.values()))
+    calls = ExampleCalls.of(argument, module, tensors, most)
+    masks = {name for name, tensor in tensors.items() if "mask" in name.lower() or counts_rows(name, tensor)}
+    followers = {
+        name
+        for name, tensor in tensors.items()
+        if not tensor.is_floating_point() and any(word in name.lower() for word in _FOLLOWERS)
+    }
+    by_label = _declared_axes(declared)
+    try:
+        found = Classify(calls, list(by_label.values()), followers).run(_fixed_axes(declared))
+        if found is None:
+            return Discovered(shapes=_conventional(tensors, declared))
+        given = {label: found.of(group[0]) for label, group in by_label.items()}
+        for label, group in given.items():
+            if group is None and label not in STANDARD:
+                (name, number), *_ = by_label[label]
+                raise _stuck(argument, label, (name, number), found)
+        groups = named(
+            tensors,
+            found,
+            {label: group for label, group in given.items() if group is not None},
+            lambda group: separate(calls, found, group, masks),
+        )
+    except SpentError:
+        remark = (
+            f"how axes vary was not found in {most} calls of the module: the first two axes of every input are taken "
+            "for batch and sequence; name them with axes="
+        )
+        return Discovered(shapes=_conventional(tensors, declared), remarks=[remark])
+    shapes = {
+        name: list(declared[name]) if name in declared else _shape(argument, name, tensors, groups, found)
+        for name in tensors
+    }
+    return Discovered(
+        shapes=shapes,
+        groups=dict(groups),
+        remarks=[*_remarks(tensors, shapes, found), *_fixed_images(tensors, declared, found)],
+        notes=[f"axes found in {len(calls.failures)} calls: {_described(shapes, dict(groups))}"],
+    )
+
+
+def _declared_axes(declared: Mapping[str, Sequence[Axis]]) -> dict[str, tuple[TensorAxis, ...]]:
+    by_label: dict[str, tuple[TensorAxis, ...]] = {}
+    for name, axes in declared.items():
+        for number, axis in enumerate(axes):
+            if isinstance(axis, str):
+                by_label[axis] = (*by_label.get(axis, ()), (name, number))
+    return by_label
+
+
+def _fixed_axes(declared: Mapping[str, Sequence[Axis]]) -> set[TensorAxis]:
+    return {(name, n) for name, axes in declared.items() for n, axis in enumerate(axes) if isinstance(axis, int)}
+
+
+def _conventional(tensors: Mapping[str, Tensor], declared: Mapping[str, Sequence[Axis]]) -> dict[str, list[Axis]]:
+    """Batch, sequence and fixed sizes."""
+    standard: list[Axis] = [BATCH, SEQUENCE]
+    return {
+        name: list(declared.get(name, [*standard[: tensor.dim()], *tensor.shape[2:]]))
+        for name, tensor in tensors.items()
+    }
+
+
+def _stuck(argument: str, label: str, tensor_axis: TensorAxis, found: Classified) -> PosexportError:
+    name, number = tensor_axis
+    return PosexportError(
+        f"{argument}: axis {label} (axis {number} of {name}) does not vary: {found.fixed[tensor_axis]}; compute what "
+        "depends on it from x.shape, or give its size as a number with axes="
+    )
+
+
+def _shape(
+    argument: str,
+    name: str,
+    tensors: Mapping[str, Tensor],
+    groups: Sequence[tuple[str, Varying]],
+    found: Classified,
+) -> list[Axis]:
+    """The axes of an input. The token axis of ids varies in any case: that it is fixed is an error, not a property.
+
+    Columns of ids, of which the module reads each by its number, are none.
+    """
+    tensor, names = tensors[name], {tensor_axis: label for label, group in groups for tensor_axis in group.members}
+    axes: list[Axis] = [names.get((name, axis), size) for axis, size in enumerate(tensor.shape)]
+    if not tensor.is_floating_point() and tensor.dim() == 2 and isinstance(axes[1], int) and SEQUENCE not in axes:
+        if (name, 1) in found.columns:
+            return axes
+        if (name, 1) in found.fixed:
+            raise _stuck(argument, SEQUENCE, (name, 1), found)
+        axes[1] = SEQUENCE
+    return axes
+
+
+def _remarks(tensors: Mapping[str, Tensor], shapes: Mapping[str, Sequence[Axis]], found: Classified) -> list[str]:
+    """Where nothing is a batch: which first axis does not vary, and why."""
+    if any("batch" in axis for axes in shapes.values() for axis in axes if isinstance(axis, str)):
+        return []
+    fixed = [(name, found.fixed[name, 0]) for name in tensors if (name, 0) in found.fixed]
+    return [
+        f"no input has a batch axis that varies: axis 0 of {name} stays {tensors[name].shape[0]}, since {reason}"
+        for name, reason in fixed[:1]
+    ]
+
+
+def _fixed_images(
+    tensors: Mapping[str, Tensor], declared: Mapping[str, Sequence[Axis]], found: Classified
+) -> list[str]:
+    """Of images [..., channels, height, width] whose size nobody declared and the module fixes: the size, and why."""
+    remarks = []
+    for name, tensor in tensors.items():
+        sides = [(name, tensor.dim() - 2), (name, tensor.dim() - 1)]
+        reasons = [found.fixed[side] for side in sides if side in found.fixed]
+        if tensor.dim() >= 4 and tensor.is_floating_point() and name not in declared and reasons:
+            height, width = tensor.shape[-2:]
+            remarks.append(f"the image size of {name} stays {height}x{width}, since at another size {reasons[0]}")
+    return remarks
+
+
+def _described(shapes: Mapping[str, Sequence[Axis]], groups: Mapping[str, Varying]) -> str:
+    inputs = ", ".join(f"{name} [{', '.join(map(str, axes))}]" for name, axes in shapes.items())
+    least = [f"{label} from {group.least}" for label, group in groups.items() if group.least > 1]
+    steps = [f"{label} in steps of {group.step}" for label, group in groups.items() if group.step > 1]
+    return "; ".join([inputs, *least, *steps])

@@ -1,0 +1,326 @@
+"""A module that is in memory, from a user's Python session or from a factory of a file.
+
+Its inputs are told by example tensors: ``{"input_ids": ids, "attention_mask": mask}``, or a tuple that takes the names
+of ``forward``'s parameters in their order. Which axes vary is found by trying (`posexport.modules.axes`); ``axes`` says
+it instead: ``{"x": ["batch_size", "sequence_length", 16]}``.
+"""
+
+import hashlib
+import inspect
+from collections.abc import Mapping, Sequence
+from keyword import iskeyword
+from typing import Any
+
+import msgspec
+import torch
+from torch import Tensor, nn
+
+from posexport.definition.lengths import limits_of_module
+from posexport.encodings.encoding import Encoding
+from posexport.errors import PosexportError
+from posexport.modules.axes.discover import Discovered, discover
+from posexport.modules.axes.row_lengths import counts_tokens
+from posexport.modules.axes.sizes import STANDARD
+from posexport.modules.made_ready import made_ready
+from posexport.modules.probe import probe
+from posexport.modules.user_module import PAST_IS_OURS, by_name, copied
+from posexport.sources.source import Source
+from posexport.sources.weights import digest
+from posexport.spec import (
+    BATCH,
+    ENCODER_SEQUENCE,
+    HEIGHT,
+    PRESENT,
+    SAMPLES,
+    SEQUENCE,
+    WIDTH,
+    Axis,
+    InputSpec,
+    Promises,
+)
+from posexport.targets.dtypes import DTYPES, MODEL_DTYPE
+from posexport.torch_fixes.no_fast_path import no_fast_path
+
+#: the axes that a module of the user's may have beside fixed ones, alone or behind an input's name and ``_``
+_AXES = (BATCH, SEQUENCE, ENCODER_SEQUENCE, HEIGHT, WIDTH, SAMPLES)
+
+
+def module_source(module: nn.Module, inputs: Any, axes: Any = None, known: Sequence[InputSpec] = ()) -> Source:
+    """A copy of ``module``, in eval mode and float32: the user's own is not changed. ``known``: see `source_of_module`.
+
+    Raises:
+        PosexportError: the module cannot be copied, the inputs do not tell its arguments, or it fails.
+    """
+    name = type(module).__name__
+    own = copied(name, module, "the conversion must not change yours")
+    return source_of_module(name, own, inputs, axes, label=name, fingerprint=b"", known=known)
+
+
+def source_of_module(
+    argument: str,
+    module: nn.Module,
+    inputs: Any = None,
+    axes: Any = None,
+    *,
+    label: str,
+    fingerprint: bytes,
+    known: Sequence[InputSpec] = (),
+) -> Source:
+    """What is known of ``module``, found by running it; it is put into eval mode and float32 in place.
+
+    ``argument``: what messages call it. ``fingerprint``: bytes that belong to its hash beside its weights. ``known``:
+    the inputs of a bundle that it is compared with, for a module that comes without an example and says none itself.
+    """
+    remarks = []
+    if module.training and (unsure := _random_in_training(module)):
+        remarks.append(f"the module was in training mode ({unsure}); it is converted in eval mode")
+    module = made_ready(argument, module)
+    tensors = {} if inputs is None else _tensors(argument, module, inputs)
+    if tensors:
+        discovered, renamed = _discovered(argument, module, tensors, axes)
+        length = _length(discovered.shapes, tensors)
+        specs = [_spec(name, tensor, discovered.shapes[name], length) for name, tensor in tensors.items()]
+    else:
+        discovered, renamed, specs = Discovered(shapes={}), [], _without_example(argument, module, known)
+    limits = limits_of_module(module)
+    if any(spec.role == "lengths" for spec in specs):
+        limits = msgspec.structs.replace(limits, paddings=["right", "ragged-right"])
+    probed = probe(argument, module, specs, tensors, limits, discovered.groups)
+    specs, bounded = _with_vocabularies(module, specs, tensors)
+    encodings = [part for part in module.modules() if isinstance(part, Encoding)]
+    first = encodings[0] if encodings else None
+    return Source(
+        name=argument,
+        label=label,
+        kind="python",
+        module=by_name(argument, module, specs, probed.outputs),
+        inputs=specs,
+        outputs=probed.outputs,
+        limits=probed.limits,
+        encoding=None if first is None else first.spec,
+        task="features",
+        sha256=hashlib.sha256(fingerprint + digest(module).encode()).hexdigest(),
+        further=probed.further,
+        promises=Promises(padding_invariant=False, positional=None if first is None else bool(first.hooks)),
+        remarks=[*remarks, *renamed, *discovered.remarks, *bounded, *probed.remarks],
+        notes=discovered.notes,
+    )
+
+
+def _random_in_training(module: nn.Module) -> str:
+    """The first part of a module that gives other outputs in training mode; nothing where none is known to."""
+    kinds = (nn.modules.dropout._DropoutNd, nn.modules.batchnorm._NormBase, nn.RReLU)  # noqa: SLF001 (no public base)
+    for path, part in module.named_modules():
+        if isinstance(part, kinds) and getattr(part, "p", True) and part.training:
+            return f"{type(part).__name__} {path}".strip()
+    return ""
+
+
+def _tensors(argument: str, module: nn.Module, inputs: Any) -> dict[str, Tensor]:
+    """The example by the names of forward's parameters, which a tuple or a lone tensor takes in their order."""
+    if isinstance(inputs, Tensor):
+        inputs = (inputs,)
+    if isinstance(inputs, tuple | list) and inputs:
+        kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        names = [name for name, p in inspect.signature(module.forward).parameters.items() if p.kind in kinds]
+        if len(inputs) > len(names):
+            raise PosexportError(
+                f"{argument}: {len(inputs)} inputs for a forward with the parameters {', '.join(names) or 'none'}; "
+                "give a dict from names to tensors"
+            )
+        inputs = dict(zip(names, inputs, strict=False))
+    if not isinstance(inputs, Mapping) or not inputs:
+        raise PosexportError(f"{argument}: inputs must map names to tensors, got {type(inputs).__name__}")
+    for name, tensor in inputs.items():
+        _check_example(argument, name, tensor)
+    if not any(tensor.dim() for tensor in inputs.values()):
+        raise PosexportError(f"{argument}: the examples of {', '.join(inputs)} are single numbers; one must have axes")
+    return {name: _plain(tensor) for name, tensor in inputs.items()}
+
+
+def _check_example(argument: str, name: Any, tensor: Any) -> None:
+    """PosexportError where an input cannot be told by its example."""
+    if isinstance(name, str) and not isinstance(tensor, Tensor) and _holds_tensors(tensor):
+        raise PosexportError(
+            f"{argument}: the example of {name} is a {type(tensor).__name__}, and an input must be one tensor; "
+            f"{PAST_IS_OURS}"
+        )
+    if not isinstance(name, str) or not isinstance(tensor, Tensor):
+        raise PosexportError(f"{argument}: inputs must map names to tensors, got {name!r}: {type(tensor).__name__}")
+    if not name.isidentifier() or iskeyword(name) or name == "self":
+        raise PosexportError(f"{argument}: input {name!r} cannot be the name of an argument of forward")
+    if tensor.is_meta or not tensor.numel():
+        raise PosexportError(
+            f"{argument}: the example of {name} must hold values, got shape {list(tensor.shape)}"
+            f"{' on the device meta' if tensor.is_meta else ''}"
+        )
+    instead = f"0 and 1 as int64, and let forward take {name}.bool()" if tensor.dtype == torch.bool else ""
+    if tensor.is_complex():
+        instead = f"torch.view_as_real({name}), and let forward take torch.view_as_complex({name})"
+    if instead:
+        raise PosexportError(f"input {name} is {tensor.dtype}; a bundle takes {_PORT_TYPES}: give {instead}")
+
+
+def _holds_tensors(value: Any) -> bool:
+    inside = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
+    return isinstance(value, Tensor) or any(map(_holds_tensors, inside))
+
+
+def _plain(tensor: Tensor) -> Tensor:
+    """An example as the module gets it: on the CPU, real numbers in float32."""
+    tensor = tensor.detach().cpu()
+    return tensor.float() if tensor.is_floating_point() else tensor
+
+
+def _without_example(argument: str, module: nn.Module, known: Sequence[InputSpec]) -> list[InputSpec]:
+    """The inputs of a module that says them itself, or that takes those of a bundle."""
+    declared = getattr(module, "inputs", None)
+    if isinstance(declared, list) and all(isinstance(spec, InputSpec) for spec in declared):
+        return declared
+    fitting = _taken(module, known)
+    if fitting and all(axis in STANDARD for spec in fitting for axis in spec.axes if isinstance(axis, str)):
+        return fitting
+    raise PosexportError(
+        f"{argument} is a module alone, and posexport cannot tell its inputs: give an example tensor for every "
+        "argument of forward, (module, {'input_ids': example, ...}) in a file, example_inputs= in Python"
+    )
+
+
+def _discovered(
+    argument: str, module: nn.Module, tensors: Mapping[str, Tensor], axes: Any
+) -> tuple[Discovered, list[str]]:
+    """The axes of the inputs, and a remark where the user's names of axes are not those of the bundle."""
+    axes = {} if axes is None else axes
+    if not isinstance(axes, Mapping):
+        raise PosexportError(f"{argument}: axes must map names of inputs to lists, got {type(axes).__name__}")
+    if unknown := set(axes) - set(tensors):
+        raise PosexportError(
+            f"{argument}: axes name {sorted(unknown)}, which is not among the inputs {sorted(tensors)}"
+        )
+    shapes = {name: _axes(name, tensors[name], own) for name, own in axes.items() if own is not None}
+    names = _standard_names(argument, [axis for shape in shapes.values() for axis in shape if isinstance(axis, str)])
+    renamed = [f"axis {own!r} is {standard} in the bundle" for own, standard in names.items() if own != standard]
+    declared: dict[str, list[Axis]] = {
+        name: [names[axis] if isinstance(axis, str) else axis for axis in shape] for name, shape in shapes.items()
+    }
+    told = len(declared) == len(tensors) and set(names.values()) <= set(STANDARD)
+    found = Discovered(shapes=declared) if told else discover(argument, module, tensors, declared)
+    return found, ["; ".join(renamed)] if renamed else []
+
+
+def _taken(module: nn.Module, known: Sequence[InputSpec]) -> list[InputSpec]:
+    """The inputs among ``known`` that forward takes, as they are without a KV cache; none where it needs others."""
+    parameters = inspect.signature(module.forward).parameters.values()
+    anything = any(p.kind is p.VAR_KEYWORD for p in parameters)
+    names = {p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
+    fitting = [_uncached(spec) for spec in known if spec.role != "cache" and (anything or spec.name in names)]
+    needed = {p.name for p in parameters if p.name in names and p.default is p.empty}
+    return fitting if needed <= {spec.name for spec in fitting} else []
+
+
+def _uncached(spec: InputSpec) -> InputSpec:
+    """A bundle's input as an example tensor would have told it: all tokens are new, positions are ids, float32."""
+    return msgspec.structs.replace(
+        spec,
+        dtype=MODEL_DTYPE.name if spec.role == "values" else spec.dtype,
+        axes=[SEQUENCE if axis in PRESENT else axis for axis in spec.axes],
+        role="tokens" if spec.role == "positions" else spec.role,
+    )
+
+
+def _axes(name: str, tensor: Tensor, axes: Any) -> list[Axis]:
+    """The axes of an input as the user named them."""
+    if isinstance(axes, str) or not all(_is_axis(axis) for axis in axes):
+        raise PosexportError(
+            f"input {name} has the axes {axes!r}; give a list of names like {BATCH} and whole numbers from 1 on"
+        )
+    if len(axes) != tensor.dim():
+        raise PosexportError(f"input {name} has {tensor.dim()} axes, {len(axes)} are named: {list(axes)}")
+    return list(axes)
+
+
+def _standard_names(argument: str, axes: Sequence[str]) -> dict[str, str]:
+    """What the bundle calls each axis: a name of `_AXES` as it is, any other by what it most likely means."""
+    names = {axis: axis if axis.endswith(_AXES) else _meaning(axis) for axis in dict.fromkeys(axes)}
+    for own, standard in names.items():
+        same = [other for other, meaning in names.items() if meaning == standard]
+        if len(same) > 1:
+            raise PosexportError(
+                f"{argument}: the axes {' and '.join(map(repr, same))} both look like {standard}; call each one of "
+                f"{', '.join(_AXES)}, or give the size of {own!r} as a number"
+            )
+    return names
+
+
+_PORT_TYPES = " and ".join(dtype.name for dtype in DTYPES if dtype.in_bundles)
+
+
+def _length(shapes: Mapping[str, list[Axis]], tensors: Mapping[str, Tensor]) -> int | None:
+    """How many tokens the example's sequence has."""
+    return next((tensors[name].shape[axes.index(SEQUENCE)] for name, axes in shapes.items() if SEQUENCE in axes), None)
+
+
+#: axes of ids in columns: a batch, and a number of columns
+_WITH_COLUMNS = 2
+
+
+def _spec(name: str, tensor: Tensor, axes: list[Axis], length: int | None) -> InputSpec:
+    if tensor.is_floating_point():
+        return InputSpec(name=name, dtype=MODEL_DTYPE.name, axes=axes, role="values")
+    if "mask" in name:
+        return InputSpec(name=name, dtype="int64", axes=axes, role="mask")
+    if axes == [BATCH] and length is not None and counts_tokens(name, tensor, length):
+        return InputSpec(name=name, dtype="int64", axes=axes, role="lengths")
+    if int(tensor.min()) < 0:
+        raise PosexportError(f"input {name}: the example must hold ids from 0 on, got {int(tensor.min())}")
+    # the only bound an example can give: what it holds is in range
+    columns = [int(n) + 1 for n in tensor.amax(0)] if len(axes) == _WITH_COLUMNS and isinstance(axes[-1], int) else []
+    size = int(tensor.max()) + 1
+    return InputSpec(name=name, dtype="int64", axes=axes, role="tokens", size=size, column_sizes=columns)
+
+
+def _with_vocabularies(
+    module: nn.Module, specs: list[InputSpec], tensors: Mapping[str, Tensor]
+) -> tuple[list[InputSpec], list[str]]:
+    """Inputs of ids with the number of rows of the embedding that they go to, as far as one takes them as they are.
+
+    The second answer says for which inputs the example's largest id is all that is known.
+    """
+    tables: dict[tuple[int, int], int] = {}
+
+    def elements(tensor: Tensor) -> tuple[int, int]:
+        """The same for a view of all elements in another shape, such as ``input_ids.view(-1, length)``."""
+        return tensor.data_ptr(), tensor.numel()
+
+    def seen(part: nn.Module, inputs: tuple[Any, ...]) -> None:
+        if isinstance(part, nn.Embedding):
+            tables.setdefault(elements(inputs[0]), part.num_embeddings)
+
+    hooks = [part.register_forward_pre_hook(seen) for part in module.modules() if isinstance(part, nn.Embedding)]
+    try:
+        if hooks and tensors:
+            with torch.no_grad(), no_fast_path():
+                module(**tensors)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    sizes = {name: tables[elements(tensor)] for name, tensor in tensors.items() if elements(tensor) in tables}
+    known = [msgspec.structs.replace(spec, size=sizes.get(spec.name, spec.size)) for spec in specs]
+    bounded = [
+        f"input {spec.name}: ids from 0 to {(spec.size or 1) - 1} are taken, as the example has; give the largest there"
+        for spec in specs
+        if spec.role == "tokens" and spec.name in tensors and spec.name not in sizes
+    ]
+    return known, bounded
+
+
+def _is_axis(axis: object) -> bool:
+    return axis.isidentifier() if isinstance(axis, str) else type(axis) is int and axis >= 1
+
+
+def _meaning(axis: str) -> str:
+    """What an axis of another name is, most likely."""
+    lower = axis.lower()
+    if any(word in lower for word in ("enc", "mem", "source", "src", "key", "cross")):
+        return ENCODER_SEQUENCE
+    return BATCH if lower in ("b", "n", "bs", "bsz") or "batch" in lower else SEQUENCE

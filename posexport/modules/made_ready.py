@@ -1,0 +1,86 @@
+"""A user's module in eval mode, in float32 and on the CPU, or a sentence on why it cannot be."""
+
+import torch
+from torch import Tensor, nn
+
+from posexport.errors import PosexportError
+from posexport.modules.user_module import not_the_module_s, raised
+
+_QUANTIZED = (torch.qint8, torch.quint8, torch.qint32, torch.quint4x2, torch.quint2x4)
+
+
+def made_ready(argument: str, module: nn.Module) -> nn.Module:
+    """``module`` itself, changed in place.
+
+    Raises:
+        PosexportError: its weights are not there or are quantized, it is no Python any more, or eval mode changes it.
+    """
+    _check(argument, module)
+    _register(module)
+    # float() gives what it changes other memory: what eval() does is seen without it
+    module.float()
+    module.cpu()
+    _eval(argument, module)
+    before = _tensors(module)
+    _eval(argument, module)  # once more, as every copy of it is
+    after = _tensors(module)
+    changed = [name for name in {**before, **after} if not _same(before.get(name), after.get(name))]
+    if changed:
+        raise PosexportError(
+            f"{argument}: every call of eval() makes or changes {changed[0]}; do that once, before the module is "
+            "returned, so that train() and eval() only set a mode"
+        )
+    return module
+
+
+def _check(argument: str, module: nn.Module) -> None:
+    """What can be seen without a call."""
+    if getattr(module.forward, "__name__", "") == "_forward_unimplemented":
+        raise PosexportError(f"{argument}: {type(module).__name__} has no forward; return a module that can be called")
+    for path, part in module.named_modules():
+        if isinstance(part, torch.jit.ScriptModule):
+            what = f"its part {path}" if path else "it"
+            raise PosexportError(f"{argument}: {what} is TorchScript; return the module that it was made from")
+        if type(part).__module__.startswith("torch.ao.nn.quantized"):
+            raise _quantized(argument, path or type(part).__name__)
+    for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
+        if tensor.is_meta:
+            raise PosexportError(
+                f"{argument}: {name} is on the device meta, which holds no values; load the weights, or make the "
+                "module on the CPU"
+            )
+        if tensor.dtype in _QUANTIZED:
+            raise _quantized(argument, name)
+
+
+def _register(module: nn.Module) -> None:
+    """Tensors that are plain attributes of a module become its buffers: they are cast, moved and traced with it."""
+    for part in module.modules():
+        plain = [name for name, value in vars(part).items() if isinstance(value, Tensor)]
+        for name in plain:
+            part.register_buffer(name, vars(part).pop(name), persistent=False)
+
+
+def _quantized(argument: str, name: str) -> PosexportError:
+    return PosexportError(
+        f"{argument}: {name} is quantized; return the module as it was before, and quantize with --precision int8"
+    )
+
+
+def _eval(argument: str, module: nn.Module) -> None:
+    try:
+        module.eval()
+    except BaseException as err:
+        if not_the_module_s(err):
+            raise
+        raise PosexportError(f"{argument}: the module raised {raised(err)} in eval(), and is converted so") from err
+
+
+def _tensors(module: nn.Module) -> dict[str, tuple[Tensor, int]]:
+    """Every parameter and buffer, with a number that grows where it is written to."""
+    named = [*module.named_parameters(), *module.named_buffers()]
+    return {name: (tensor, 0 if tensor.is_inference() else tensor._version) for name, tensor in named}  # noqa: SLF001
+
+
+def _same(one: tuple[Tensor, int] | None, two: tuple[Tensor, int] | None) -> bool:
+    return one is not None and two is not None and one[0] is two[0] and one[1] == two[1]

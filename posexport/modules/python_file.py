@@ -1,0 +1,107 @@
+"""``path/to/file.py:factory``: a module of the user's own, made by a function of a file.
+
+The factory takes no arguments and returns ``(module, inputs)``, ``(module, inputs, axes)`` or the module alone:
+``inputs`` maps the names of ``forward``'s arguments to example tensors, ``axes`` maps an input's name to its axes'
+names, ``{"x": ["batch_size", "sequence_length", 16]}``. A tuple of tensors takes the names of ``forward``'s parameters.
+A module with an attribute ``inputs`` (a list of `InputSpec`, as posexport's own definitions have) needs neither, nor
+does one of transformers, which is read as its checkpoint would be.
+
+The file is executed: it is run only because the user named it.
+"""
+
+import importlib.util
+import inspect
+import sys
+import weakref
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from torch import nn
+
+from posexport.checkpoints.checkpoint import checkpoint_source
+from posexport.errors import PosexportError
+from posexport.modules.live_module import source_of_module
+from posexport.modules.user_module import likely_line, not_the_module_s, quoted, raised
+from posexport.modules.with_cache import with_cache
+from posexport.sources.source import Source
+from posexport.sources.transformers_model import called, is_transformers_model, saved
+from posexport.spec import InputSpec
+
+
+def python_source(argument: str, known: Sequence[InputSpec] = (), task: str | None = None) -> Source:
+    """Run the file, call the factory, and find out what the module takes and gives.
+
+    ``known``: the inputs of a bundle to compare with, for a factory that returns the module alone. ``task``: what a
+    model of transformers alone is converted for.
+
+    Raises:
+        PosexportError: no such file or factory, the factory failed, or its answer is not one of the three forms.
+    """
+    path_text, _, factory_name = argument.rpartition(":")
+    path = Path(path_text)
+    answer = _call(path, factory_name)
+    parts = answer if isinstance(answer, tuple) else (answer,)
+    if not 1 <= len(parts) <= 3 or not isinstance(parts[0], nn.Module):
+        raise PosexportError(
+            f"{argument} must return a torch module, (module, inputs) or (module, inputs, axes), "
+            f"got {type(answer).__name__}"
+        )
+    label = f"{path.name}:{factory_name}"
+    if len(parts) == 1 and is_transformers_model(parts[0]):
+        return _checkpoint(argument, parts[0], task, label)
+    source = source_of_module(argument, *parts, label=label, fingerprint=path.read_bytes(), known=known)
+    return with_cache(source, task)
+
+
+def _checkpoint(argument: str, model: nn.Module, task: str | None, label: str) -> Source:
+    folder = saved(model)
+    with called(argument, folder.name):
+        source = checkpoint_source(Path(folder.name), task=task, allow_pickle=False)
+    weakref.finalize(source.module, folder.cleanup)  # weights are read from its files
+    return msgspec.structs.replace(source, name=argument, label=label)
+
+
+def _call(path: Path, factory_name: str) -> Any:
+    if not path.is_file():
+        raise PosexportError(f"no such Python file: {path}")
+    spec = importlib.util.spec_from_file_location(f"posexport_user_{path.stem}", path)
+    if spec is None or spec.loader is None:
+        raise PosexportError(f"{path} cannot be run as a Python file: its name must end in .py")
+    namespace = importlib.util.module_from_spec(spec)
+    sys.path.insert(0, str(path.parent.resolve()))
+    try:
+        sys.modules[spec.name] = namespace  # dataclasses and pickling look their module up
+        spec.loader.exec_module(namespace)
+        factory = getattr(namespace, factory_name, None)
+        if isinstance(factory, nn.Module):
+            raise PosexportError(
+                f"{path}:{factory_name} is a module, not a factory: write a function that returns (model, inputs) and "
+                "name that"
+            )
+        if not callable(factory):
+            names = [name for name, value in vars(namespace).items() if callable(value) and not name.startswith("_")]
+            raise PosexportError(f"{path} has no factory {factory_name!r}; it has {', '.join(names) or 'none'}")
+        if needed := _needed(factory):
+            raise PosexportError(
+                f"{path}:{factory_name} is called without arguments, and needs {', '.join(needed)}; give them defaults"
+            )
+        return factory()
+    except BaseException as err:  # a file that exits must not end the command as if all were well
+        if isinstance(err, PosexportError) or not_the_module_s(err):
+            raise
+        line = likely_line(err)
+        said = raised(err) if isinstance(err, SystemExit) and not err.args else f"{type(err).__name__}: {quoted(err)}"
+        raise PosexportError(f"{path}:{factory_name} failed: {said}" + (f" ({line})" if line else "")) from err
+    finally:
+        sys.path.remove(str(path.parent.resolve()))
+
+
+def _needed(factory: Callable[..., Any]) -> list[str]:
+    """The parameters without a default; none where the signature cannot be told."""
+    try:
+        parameters = inspect.signature(factory).parameters.values()
+    except (TypeError, ValueError):
+        return []
+    return [p.name for p in parameters if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]

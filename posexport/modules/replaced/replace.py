@@ -1,0 +1,168 @@
+"""An encoding of ours in the place of a submodule of a user's module.
+
+What a submodule is given and returns is seen in its calls at two lengths (`posexport.modules.replaced.calls`), and is
+what its stand-in is given and returns (`posexport.modules.replaced.stand_ins`).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from posexport.encodings.build import lookup, settings
+from posexport.encodings.encoding import Encoding
+from posexport.errors import PosexportError
+from posexport.modules.live_module import module_source
+from posexport.modules.replaced.calls import Call, Reads
+from posexport.modules.replaced.parity import Reference, check
+from posexport.modules.replaced.stand_ins import STAND_INS, StandIn, for_calls
+from posexport.modules.user_module import copied
+from posexport.nn.named_encoding import encoding_of
+from posexport.options.suggest import did_you_mean
+
+#: an encoding of ours, its name, or its name and settings
+Choice = Encoding | str | tuple[str, Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class _Submodule:
+    """A submodule, all names that it has, and what is to stand there."""
+
+    names: list[str]
+    part: nn.Module
+    encoding: Choice
+
+    @property
+    def label(self) -> str:
+        return f"{self.names[0]} ({type(self.part).__name__})"
+
+
+def replace(
+    module: nn.Module, encodings: Mapping[str, Choice], example_inputs: Any, *, must_agree: bool = True
+) -> nn.Module:
+    """A copy of ``module`` with ``encodings`` in the place of the submodules that the names or patterns tell.
+
+    Raises:
+        PosexportError: a name without a submodule, a call that no encoding answers, or values that differ.
+    """
+    submodules = _submodules(module, encodings)
+    changed = copied(type(module).__name__, module, "the result must not change yours")
+    reference = Reference(module_source(module, example_inputs), [submodule.names[0] for submodule in submodules])
+    stand_ins = {submodule.names[0]: _stand_in(submodule, reference) for submodule in submodules}
+    for submodule in submodules:
+        tensors = (*submodule.part.parameters(), *submodule.part.buffers())
+        tensor = next((x for x in tensors if x.is_floating_point()), None)
+        stand_in = stand_ins[submodule.names[0]].train(submodule.part.training)
+        own = stand_in if tensor is None else stand_in.to(device=tensor.device, dtype=tensor.dtype)
+        for name in submodule.names:
+            put(changed, name, own)
+    if must_agree:
+        check(reference, {each.label: (each.names, stand_ins[each.names[0]]) for each in submodules})
+    return changed
+
+
+def put(module: nn.Module, name: str, part: nn.Module) -> None:
+    """Set the submodule of a dotted name."""
+    parent, _, leaf = name.rpartition(".")
+    setattr(module.get_submodule(parent), leaf, part)
+
+
+def _submodules(module: nn.Module, encodings: Mapping[str, Choice]) -> list[_Submodule]:
+    named = {name: part for name, part in module.named_modules(remove_duplicate=False) if name}
+    if not isinstance(encodings, Mapping) or not encodings:
+        raise PosexportError(
+            "replace needs a mapping from names of submodules to encodings, such as {'bias': 'alibi'}, got "
+            f"{encodings!r:.60}"
+        )
+    by_id: dict[int, tuple[_Submodule, str]] = {}
+    for pattern, choice in encodings.items():
+        names = [name for name in named if _matches(name, str(pattern))]
+        if not names:
+            hint = did_you_mean(str(pattern), named, "names are those of named_modules()")
+            raise PosexportError(f"{type(module).__name__} has no submodule {pattern!r}; {hint}")
+        for name in names:
+            submodule, by = by_id.setdefault(id(named[name]), (_Submodule([], named[name], choice), pattern))
+            if by != pattern:
+                raise PosexportError(f"the submodule {name} is meant by both {by!r} and {pattern!r}; leave one out")
+            submodule.names.append(name)
+    return [submodule for submodule, _ in by_id.values()]
+
+
+def _matches(name: str, pattern: str) -> bool:
+    """Part by part, so that ``*`` stands for no dot."""
+    parts, patterns = name.split("."), pattern.split(".")
+    return len(parts) == len(patterns) and all(map(fnmatchcase, parts, patterns))
+
+
+def _stand_in(submodule: _Submodule, reference: Reference) -> StandIn:
+    first, second = (calls[submodule.names[0]] for calls in reference.calls)
+    if not first or not second:
+        raise PosexportError(
+            f"{submodule.label} is never called as a module in {reference.name}'s forward: name the submodule whose "
+            "forward gives the bias, the rotation or the vectors"
+        )
+    kind, fit = _kind(submodule, first[0], second[0])
+    part = reference.part(submodule.names[0])
+    tables = _tables(part)
+    encoding = _encoding(submodule, fit, tables)
+    if reason := kind.refusal(encoding):
+        raise PosexportError(f"{encoding.name} cannot stand in the place of {submodule.label}: {reason}")
+    stand_in = kind(encoding, Reads.of(first[0], second[0]))
+    stand_in.settle(part, first[0])
+    return stand_in
+
+
+def _kind(submodule: _Submodule, first: Call, second: Call) -> tuple[type[StandIn], Mapping[str, int]]:
+    """What answers the submodule's calls."""
+    choice = submodule.encoding[0] if isinstance(submodule.encoding, tuple) else submodule.encoding
+    kind = lookup(choice).cls if isinstance(choice, str) else type(choice)
+    if not issubclass(kind, Encoding):
+        raise PosexportError(
+            f"in the place of {submodule.label} must stand an encoding: an object, a name of posexport list encodings, "
+            f"or a name and settings, ('t5', {{'max_distance': 64}}), got {choice!r:.60}"
+        )
+    fitting = for_calls(kind.hooks, first, second)
+    if fitting is None:
+        contracts = [each.contract for each in STAND_INS if [each.hook] == list(kind.hooks)]
+        if not contracts:
+            raise PosexportError(
+                f"{kind.name} acts through {' and '.join(kind.hooks) or 'nothing'}, which no submodule of its own "
+                "does; put posexport.nn.Attention in the place of the attention"
+            )
+        raise PosexportError(
+            f"{submodule.label} is called with {_shapes(first.arguments.values())} and returns "
+            f"{_shapes(first.outputs)}; {kind.name} stands in the place of a submodule that is called as "
+            f"{'; or '.join(contracts)}"
+        )
+    return fitting
+
+
+def _shapes(values: Any) -> str:
+    return ", ".join(str(list(x.shape)) if isinstance(x, Tensor) else repr(x)[:30] for x in values) or "nothing"
+
+
+def _tables(part: nn.Module) -> list[Tensor]:
+    """What a submodule keeps, without axes of 1: parameters, and where there are none buffers."""
+    kept: list[Tensor] = [*part.parameters()] or [*part.buffers()]
+    return [x.detach().squeeze() for x in kept]
+
+
+def _encoding(submodule: _Submodule, fit: Mapping[str, int], tables: Sequence[Tensor]) -> Encoding:
+    """A fresh encoding with the submodule's weights for a name; an object as it is."""
+    if isinstance(submodule.encoding, Encoding):
+        return encoding_of(submodule.encoding, None, fit)
+    name, own = submodule.encoding if isinstance(submodule.encoding, tuple) else (submodule.encoding, {})
+    if "max_positions" in settings(lookup(name)) and "max_positions" not in own:
+        rows = [table.shape[0] for table in tables if table.ndim == 2]
+        own = {**own, **({"max_positions": rows[0] - int(own.get("offset", 0))} if len(rows) == 1 else {})}
+    # one that reads queries is refused for that, not for the head size that its calls do not show
+    encoding = encoding_of(name, own, {"head_size": 1, **fit})
+    with torch.no_grad():
+        for parameter in encoding.parameters():
+            fitting = [table for table in tables if table.shape == parameter.squeeze().shape]
+            if len(fitting) == 1:
+                parameter.copy_(fitting[0].reshape(parameter.shape))
+    return encoding

@@ -1,0 +1,1 @@
+"""Bundles in other programs: serving engines, deployment files, the call of torch.onnx.export."""

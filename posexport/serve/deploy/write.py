@@ -1,0 +1,159 @@
+"""Writes a deployment's folder, whole or not at all."""
+
+import os
+import re
+import shlex
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from posexport.bundle.manifest import MANIFEST, Manifest
+from posexport.bundle.read import check_hashes, locate, read
+from posexport.bundle.write import staged
+from posexport.errors import PosexportError
+from posexport.serve.deploy import templates
+from posexport.serve.deploy.engine import Deployment, Engine
+from posexport.serve.deploy.registry import ENGINES
+from posexport.serve.engines.fit import check_provider
+from posexport.targets.providers import DEFAULT_PROVIDER, provider_named
+from posexport.version import VERSION
+
+#: the name of the bundle's copy
+BUNDLE = "bundle"
+
+
+class Deployed(msgspec.Struct, frozen=True):
+    """What was written.
+
+    Attributes:
+        engine: the engine's name.
+        folder: the folder.
+        files: what is in it, without the bundle's own files.
+        install: the line that installs the engine; empty where pip does not.
+        command: what runs it, from within the folder.
+    """
+
+    engine: str
+    folder: str
+    files: list[str]
+    install: str
+    command: str
+
+    def to_text(self) -> str:
+        """The next steps."""
+        first = f"  {self.install}\n" if self.install else ""
+        return f"{self.folder}: {', '.join(self.files)}\n{first}  cd {shlex.quote(self.folder)} && {self.command}"
+
+
+def deploy(
+    bundle: Path,
+    to: str,
+    output: Path,
+    *,
+    name: str | None = None,
+    link: bool = False,
+    provider: str = DEFAULT_PROVIDER,
+    provider_options: Mapping[str, Any] | None = None,
+    workers: int = 1,
+) -> Deployed:
+    """Write the files that run ``bundle`` in the engine ``to``.
+
+    Args:
+        bundle: a bundle's folder.
+        to: one of `ENGINES`.
+        output: the folder to write; nothing may be there.
+        name: of the model in the engine; None: the folder's.
+        link: let the files name the bundle where it is; False: they bring a copy.
+        provider: that serves it.
+        provider_options: of its sessions, as `posexport.load` takes them.
+        workers: processes that compute, where the engine asks for them.
+
+    Raises:
+        PosexportError: an unknown engine, no bundle or a damaged one, a bundle of another provider or that the engine
+            cannot run, an output that is there.
+    """
+    if to not in ENGINES:
+        raise PosexportError(f"unknown engine {to!r}; known: {', '.join(ENGINES)}")
+    engine = ENGINES[to]
+    _check_output(bundle, output)
+    manifest = read(bundle)
+    check_provider(manifest, provider)
+    _check_options(engine, provider, provider_options or {})
+    if workers < 1:
+        raise PosexportError(f"--workers must be at least 1, got {workers}")
+    if link and not engine.links:
+        raise PosexportError(f"{engine.name} needs the bundle's files in its own folder; leave --link out")
+    deployment = Deployment(
+        bundle=bundle,
+        manifest=manifest,
+        name=_name(bundle.absolute().name if name is None else name),
+        link=link,
+        provider=provider,
+        workers=workers,
+        provider_options=provider_options or {},
+    )
+    engine.check(deployment)
+    check_hashes(bundle, manifest)
+    with staged(output, force=False) as folder:
+        files = _render(engine, deployment, folder)
+        if engine.write is not None:
+            engine.write(deployment, folder)
+        elif not link:
+            copy_bundle(bundle, manifest, folder / BUNDLE)
+    return Deployed(
+        engine=to,
+        folder=str(output),
+        files=files,
+        install=deployment.install(engine),
+        command=deployment.command(engine),
+    )
+
+
+def _check_options(engine: Engine, provider: str, options: Mapping[str, Any]) -> None:
+    if options and not engine.takes_options:
+        raise PosexportError(f"{engine.name} opens sessions by settings of its own; leave --provider-option out")
+    if "stream" in options:
+        raise PosexportError("a stream is of one process, and the engine computes in others; leave it out")
+    provider_named(provider).told(options)
+
+
+def copy_bundle(bundle: Path, manifest: Manifest, target: Path) -> None:
+    """The files that the manifest lists, and the manifest; not what else lies in the folder."""
+    for name in (MANIFEST, *manifest.files):
+        (target / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(locate(bundle, name), target / name)
+
+
+def _render(engine: Engine, deployment: Deployment, folder: Path) -> list[str]:
+    values = {
+        "deployment": deployment,
+        "engine": engine,
+        "manifest": deployment.manifest,
+        "version": VERSION,
+        "install": deployment.install(engine),
+        "command": deployment.command(engine),
+        **engine.values(deployment),
+    }
+    written = {name: of for of in (*engine.shares, engine.name) for name in templates.names(of)}
+    for name, of in written.items():
+        (folder / name).write_text(templates.render(f"{of}/{name}", **values))
+    return sorted(written)
+
+
+def _check_output(bundle: Path, output: Path) -> None:
+    if os.path.lexists(output):
+        raise PosexportError(f"{output} already exists; remove it or choose another output")
+    inside, whole = Path(os.path.abspath(output)), Path(os.path.abspath(bundle))
+    if whole in inside.parents:
+        raise PosexportError(f"{output} is inside the bundle {bundle}; choose an output outside of it")
+
+
+def _name(text: str) -> str:
+    """A name that every engine takes as a folder's and in an address."""
+    name = re.sub(r"[^A-Za-z0-9_-]+", "-", text).strip("-_")
+    if not name:
+        raise PosexportError(f"{text!r} cannot name a model; give --name with letters or digits")
+    return name

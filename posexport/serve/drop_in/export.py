@@ -1,0 +1,263 @@
+"""From a call of ``torch.onnx.export`` to the proven file: the steps in their order."""
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import onnxruntime
+import torch
+from torch import Tensor
+
+from posexport.conversion.convert import convert
+from posexport.conversion.options import ConvertOptions
+from posexport.conversion.result import Conversion
+from posexport.errors import PosexportError
+from posexport.modules.axes.example_calls import TensorAxis
+from posexport.modules.user_module import copied, likely_line, not_the_module_s, raised
+from posexport.serve.drop_in import finish
+from posexport.serve.drop_in.axes import from_dynamic_axes, from_dynamic_shapes
+from posexport.serve.drop_in.example import ExampleCall, example_call
+from posexport.serve.drop_in.ports import InputPort, OutputPort, input_port, internal_names
+from posexport.serve.drop_in.program import ExportedModel, into_place
+from posexport.serve.drop_in.request import Request
+from posexport.serve.drop_in.ties import Symbol, tied
+from posexport.serve.drop_in.wrapped import Wrapped, wrapped
+from posexport.spec import BATCH, ENCODER_SEQUENCE, HEIGHT, MODEL, SEQUENCE, WIDTH
+
+
+@dataclass(frozen=True)
+class _Interface:
+    """What the file takes and gives; ``symbols``: its axes that vary, by the bundle's names."""
+
+    call: ExampleCall
+    ports: list[InputPort]
+    outputs: dict[str, Tensor]
+    symbols: dict[str, Symbol]
+    output_axes: dict[TensorAxis, str]
+
+    @property
+    def axes(self) -> dict[str, list[str | int]]:
+        """The axes of the bundle's inputs."""
+        shapes: dict[str, list[str | int]] = {leaf.name: list(leaf.tensor.shape) for leaf in self.call.leaves}
+        for label, symbol in self.symbols.items():
+            for name, axis in symbol.members:
+                shapes[name][axis] = label
+        return {port.internal: shapes[port.name] for port in self.ports}
+
+    def names(self, order: Sequence[InputPort]) -> finish.FileNames:
+        """What the file calls its inputs in ``order``, its outputs and axes."""
+        return finish.FileNames(
+            inputs=list(order),
+            outputs=[OutputPort(name, tensor.dtype, not tensor.dim()) for name, tensor in self.outputs.items()],
+            axes={
+                **{
+                    tensor_axis: axis.name
+                    for symbol in self.symbols.values()
+                    for tensor_axis, axis in zip(symbol.members, symbol.axes, strict=True)
+                },
+                **self.output_axes,
+            },
+            symbols={label: symbol.axes[0].name for label, symbol in self.symbols.items()},
+        )
+
+
+def export(request: Request) -> ExportedModel:
+    """The file that ``request`` asks for, in place or in its buffer, and what is known of it.
+
+    Raises:
+        PosexportError: what cannot be exported and why; nothing was written then.
+    """
+    module = request.module
+    call = example_call(module, request.args, request.kwargs, request.input_names)
+    names = [leaf.name for leaf in call.leaves]
+    ports = [
+        input_port(leaf.name, leaf.tensor, internal)
+        for leaf, internal in zip(call.leaves, internal_names(names), strict=True)
+    ]
+    interface = _interface(request, call, ports)
+    beside = None if request.path is None else request.path.parent
+    with tempfile.TemporaryDirectory(prefix=".posexport.", dir=beside) as folder:
+        own = wrapped(module, call, ports, internal_names(list(interface.outputs), [p.internal for p in ports]))
+        conversion = _converted(request, own, interface, Path(folder) / "bundle")
+        return _placed(request, interface, conversion, Path(folder))
+
+
+def _interface(request: Request, call: ExampleCall, ports: list[InputPort]) -> _Interface:
+    """What the file takes and gives, found by running a copy of the module on the example."""
+    label = type(request.module).__name__
+    own = copied(label, wrapped(request.module, call, ports), "the export must not change yours").cpu().eval()
+    tensors = {leaf.name: leaf.tensor for leaf in call.leaves}
+    answer = _answer(label, own, tensors)
+    outputs = dict(zip(_output_names(label, list(answer), request.output_names), answer.values(), strict=True))
+    if clash := [name for name in outputs if name in tensors]:
+        raise PosexportError(f"{label}: {clash[0]!r} is the name of an input and of an output; give them two names")
+    output_axes: dict[TensorAxis, str] = {}
+    if request.dynamic_shapes is not None:
+        axes = from_dynamic_shapes(call, request.dynamic_shapes)
+    else:
+        axes, output_axes = from_dynamic_axes(call, request.dynamic_axes or {}, outputs)
+    return _Interface(call, ports, outputs, _labelled(tied(label, own.answer, tensors, axes), tensors), output_axes)
+
+
+def _answer(label: str, own: Wrapped, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The outputs of the example."""
+    try:
+        with torch.no_grad():  # a module may write to its inputs
+            return own.answer({name: tensor.clone() for name, tensor in tensors.items()})
+    except BaseException as err:
+        if not_the_module_s(err) or isinstance(err, PosexportError):
+            raise
+        line = likely_line(err)
+        raise PosexportError(
+            f"{label}: the module raised {raised(err)} on the example itself{f' ({line})' if line else ''}"
+        ) from err
+
+
+def _output_names(label: str, own: list[str], output_names: Sequence[str] | None) -> list[str]:
+    """``output_names`` for the first outputs, their own for the others."""
+    chosen = [str(name) for name in output_names or ()]
+    if len(chosen) > len(own):
+        raise PosexportError(f"{label}: {len(chosen)} output_names for {len(own)} outputs: {', '.join(own)}")
+    names = [*chosen, *own[len(chosen) :]]
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise PosexportError(f"{label}: two outputs are called {twice!r}; give every tensor a name in output_names")
+    return names
+
+
+def _labelled(symbols: Sequence[Symbol], tensors: Mapping[str, Tensor]) -> dict[str, Symbol]:
+    """The symbols by the names that a bundle has for what they mean."""
+    labels: dict[str, Symbol] = {}
+    meanings = _meanings(symbols, tensors)
+    # the sequences of the first inputs have the plain names
+    for meaning, symbol in sorted(zip(meanings, symbols, strict=True), key=lambda pair: pair[0] != BATCH):
+        label = ENCODER_SEQUENCE if meaning == SEQUENCE and SEQUENCE in labels else meaning
+        if label in labels:
+            name, axis = symbol.members[0]
+            label = f"{internal_names([name])[0]}_{axis}_{meaning}"
+        labels[label] = symbol
+    return labels
+
+
+def _meanings(symbols: Sequence[Symbol], tensors: Mapping[str, Tensor]) -> list[str]:
+    """Batch, a side of an image, or a sequence."""
+    varying = {tensor_axis for symbol in symbols for tensor_axis in symbol.members}
+    images = {
+        name
+        for name, tensor in tensors.items()
+        if tensor.dim() == 4 and tensor.is_floating_point() and {(name, 2), (name, 3)} <= varying
+    }
+    meanings = [_meaning(symbol, images) for symbol in symbols]
+    if BATCH not in meanings:
+        for index, symbol in enumerate(symbols):
+            first = all(axis == 0 for _, axis in symbol.members)
+            if first and any(name == symbol.members[0][0] and axis for name, axis in varying):
+                meanings[index] = BATCH
+                break
+    return meanings
+
+
+def _meaning(symbol: Symbol, images: set[str]) -> str:
+    """What the name of the first of its axes says, or where it is."""
+    names = [axis.name.lower() for axis in symbol.axes if axis.named]
+    if any("batch" in name or name in ("b", "n", "bs", "bsz") for name in names):
+        return BATCH
+    name, axis = symbol.members[0]
+    if not names and axis == 0:
+        return BATCH
+    return {2: HEIGHT, 3: WIDTH}.get(axis, SEQUENCE) if name in images else SEQUENCE
+
+
+def _converted(request: Request, own: Wrapped, interface: _Interface, bundle: Path) -> Conversion:
+    """The bundle in ``bundle``, proven where that is asked for."""
+    sequence = interface.symbols.get(SEQUENCE)
+    limit = None if sequence is None else sequence.most
+    example = {
+        port.internal: port.inward(leaf.tensor)
+        for port, leaf in zip(interface.ports, interface.call.leaves, strict=True)
+    }
+    options = ConvertOptions(
+        example_inputs=example,
+        axes=interface.axes,
+        task="features",
+        verify=request.parity,
+        max_length=limit,
+        **request.options,
+    )
+    conversion = convert(own, bundle, options, progress=options.progress, remark=options.remark or (lambda _: None))
+    if conversion.manifest is None:
+        first = "" if conversion.report is None else f": {conversion.report.describe()}"
+        raise PosexportError(f"{type(own).__name__}: parity was missed, nothing was written{first}")
+    return conversion
+
+
+def _placed(request: Request, interface: _Interface, conversion: Conversion, folder: Path) -> ExportedModel:
+    """The bundle's graph with the file's names, where it was asked for."""
+    by_internal = {port.internal: port for port in interface.ports}
+    assert conversion.manifest is not None  # `_converted` raises
+    order = [by_internal[spec.name] for spec in conversion.manifest.inputs]
+    entries = {"posexport.parity": conversion.verdict, "posexport.exported_by": "torch_onnx_export"}
+    model, remarks = finish.finished(folder / "bundle" / MODEL, interface.names(order), entries)
+    name = "model.onnx" if request.path is None else request.path.name
+    out = folder / "out"
+    out.mkdir()
+    files = finish.save(model, out / name, external=False if request.buffer is not None else request.external_data)
+    _same(folder / "bundle" / MODEL, out / name, interface)
+    if request.buffer is not None:
+        request.buffer.write((out / name).read_bytes())
+    kept = out / name
+    if request.path is not None:
+        into_place(files, request.path)
+        kept = request.path
+    loaded = ir.load(kept)
+    if request.path is None:
+        finish.into_memory(loaded)
+    return ExportedModel(loaded, conversion.report, (*_told(conversion.remarks, order), *remarks))
+
+
+def _told(remarks: Sequence[str], ports: Sequence[InputPort]) -> list[str]:
+    """The conversion's remarks; of counts, which it knows as ids from 0 on, what it means in the file."""
+    counts = {f"input {port.internal}: ids from 0": port for port in ports if port.shift == "counted"}
+    told = []
+    for remark in remarks:
+        port = next((port for start, port in counts.items() if remark.startswith(start)), None)
+        most = "" if port is None else str(int(remark.partition(" to ")[2].split()[0]) + 1)
+        told.append(
+            remark
+            if port is None
+            else f"input {port.name}: counts from 1 to {most} are proven, as the example has; give the largest there"
+        )
+    return told
+
+
+def _same(bundle: Path, file: Path, interface: _Interface) -> None:
+    """That the file gives what the proven graph gives, on the example: names and types were changed since."""
+    leaves = interface.call.leaves
+    own = {leaf.name: leaf.tensor.numpy() for leaf in leaves}
+    inner = {
+        port.internal: port.inward(leaf.tensor).numpy() for port, leaf in zip(interface.ports, leaves, strict=True)
+    }
+    proven, given = _run(bundle, inner), _run(file, own)
+    for (name, tensor), before, after in zip(interface.outputs.items(), proven.values(), given.values(), strict=True):
+        if name not in given or not np.array_equal(_shaped(before, tensor), after, equal_nan=True):
+            raise AssertionError(f"output {name} of the file is not the proven graph's, shape {list(tensor.shape)}")
+
+
+def _shaped(output: Any, like: Tensor) -> Any:
+    """A bundle's output in the type of the user's, and without the axis that a single number has there."""
+    array = output.astype(like.numpy().dtype)
+    return array if like.dim() else array.reshape(())
+
+
+def _run(path: Path, feeds: Mapping[str, Any]) -> dict[str, Any]:
+    """What ONNX Runtime gives, by output; of ``feeds`` what the graph takes."""
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    taken = {value.name: feeds[value.name] for value in session.get_inputs()}
+    names = [value.name for value in session.get_outputs()]
+    return dict(zip(names, session.run(names, taken), strict=True))

@@ -1,0 +1,76 @@
+"""Adaptive batches by tokens, for engines whose own batching counts requests.
+
+A batch is what came while the batch before it was computed, up to a budget of tokens: nobody waits on an idle machine,
+and batches grow with the load. Requests were checked before they are joined, so one that is wrong fails alone.
+"""
+
+import asyncio
+import collections
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from posexport.errors import PosexportError
+from posexport.serve.engines.service import Outputs, Request
+
+Compute = Callable[[Sequence[Request]], Sequence[Outputs | PosexportError]]
+
+
+class Batcher:
+    """Joins the requests of one event loop; ``compute`` runs in a thread of its own, one batch at a time."""
+
+    def __init__(self, compute: Compute, budget: int, told: Callable[[int, int], None] = lambda *_: None) -> None:
+        """``told``: called with the requests and tokens of each batch, for metrics."""
+        self._compute = compute
+        self._budget = budget
+        self._told = told
+        self._waiting: collections.deque[tuple[Request, asyncio.Future[Outputs]]] = collections.deque()
+        self._worker: asyncio.Task[None] | None = None
+        self._thread = ThreadPoolExecutor(1, "posexport")
+
+    async def submit(self, request: Request) -> Outputs:
+        """The outputs of a request.
+
+        Raises its PosexportError. A caller that is cancelled leaves the queue; what is being computed then is
+        thrown away.
+        """
+        future: asyncio.Future[Outputs] = asyncio.get_running_loop().create_future()
+        self._waiting.append((request, future))
+        if self._worker is None or self._worker.done():
+            self._worker = asyncio.create_task(self._work())
+        return await future
+
+    def close(self) -> None:
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+    async def _work(self) -> None:
+        while batch := self._next():
+            requests = [request for request, _ in batch]
+            self._told(len(requests), sum(request.tokens for request in requests))
+            try:
+                found = await asyncio.get_running_loop().run_in_executor(self._thread, self._compute, requests)
+            except Exception as err:  # noqa: BLE001 (a defect is the callers' to see, and the worker lives on)
+                for _, future in batch:
+                    if not future.done():
+                        future.set_exception(err)
+                continue
+            for (_, future), outputs in zip(batch, found, strict=True):
+                if future.done():
+                    continue
+                if isinstance(outputs, PosexportError):
+                    future.set_exception(outputs)
+                else:
+                    future.set_result(outputs)
+
+    def _next(self) -> list[tuple[Request, asyncio.Future[Outputs]]]:
+        """The requests that waited longest and fit the budget, at least one; cancelled ones are dropped."""
+        batch: list[tuple[Request, asyncio.Future[Outputs]]] = []
+        tokens = 0
+        while self._waiting:
+            request, future = self._waiting[0]
+            if not future.done():
+                if batch and tokens + request.tokens > self._budget:
+                    break
+                batch.append((request, future))
+                tokens += request.tokens
+            self._waiting.popleft()
+        return batch

@@ -1,0 +1,164 @@
+"""A bundle in MLServer: Open Inference Protocol v2 over REST and gRPC. MLServer serves; this class is what it loads.
+
+Its own adaptive batching joins requests before a runtime sees them: texts of different lengths are counted alike, token
+ids of different lengths cannot be joined, and a request that is wrong fails all that share its batch. So it stays off
+(``max_batch_size`` 0, MLServer's default), and requests are joined here, by tokens.
+"""
+
+import asyncio
+import logging
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from posexport.errors import PosexportError
+from posexport.serve.engines.batcher import Batcher
+from posexport.serve.engines.service import Outputs, Service
+from posexport.system.extras import require
+from posexport.targets.dtypes import BY_NAME, MODEL_DTYPE
+
+require("posexport.serve.engines.mlserver", "mlserver")
+
+import mlserver
+from mlserver.codecs import NumpyCodec, StringCodec
+from mlserver.errors import InferenceError, MLServerError
+from mlserver.types import InferenceRequest, InferenceResponse, MetadataTensor, RequestInput
+from mlserver.utils import get_model_uri
+
+#: names that the input of text embedders may have; the metadata has the first
+TEXT = ("text", "texts")
+BATCH_REQUESTS, BATCH_TOKENS = "posexport_batch_requests", "posexport_batch_tokens"
+_DATATYPES = {
+    "int64": "INT64",
+    "int32": "INT32",
+    "bool": "BOOL",
+    "float64": "FP64",
+    "float32": "FP32",
+    "float16": "FP16",
+    "bfloat16": "BF16",
+}
+
+
+def _without_traceback(record: logging.LogRecord) -> bool:
+    """For requests that the client must mend, MLServer 1.7 logs a traceback; the sentence is enough."""
+    error = record.exc_info[1] if record.exc_info else None
+    if isinstance(error, MLServerError) and error.status_code < 500:
+        record.msg, record.args, record.exc_info = f"refused a request: {error}", (), None
+    return True
+
+
+for _name in ("mlserver.grpc", "mlserver.parallel"):
+    logging.getLogger(_name).addFilter(_without_traceback)
+
+
+class Runtime(mlserver.MLModel):
+    """MLServer's ``implementation``; ``parameters.extra`` of model-settings.json are `Service`'s options."""
+
+    async def load(self) -> bool:
+        """Open the bundle at ``parameters.uri``; MLServer logs the PosexportError of one that cannot be used."""
+        extra = (self.settings.parameters.extra if self.settings.parameters else None) or {}
+        uri = await get_model_uri(self.settings)
+        self._service = await asyncio.to_thread(lambda: Service(uri, **extra))
+        for name in (BATCH_REQUESTS, BATCH_TOKENS):
+            mlserver.register(name, "of one call of the model")
+        self._batcher = Batcher(self._service.compute, self._service.batch_tokens, _log)
+        self.inputs, self.outputs = _metadata(self._service)
+        await asyncio.to_thread(self._service.probe)
+        return True
+
+    async def unload(self) -> bool:
+        self._batcher.close()
+        return True
+
+    async def predict(self, payload: InferenceRequest) -> InferenceResponse:
+        """Texts in ``text`` to vectors, or tensors by the names of the bundle's inputs to its outputs.
+
+        What the bundle does not take is HTTP 400 and gRPC INVALID_ARGUMENT, with the sentence that says why.
+        """
+        try:
+            request = await asyncio.to_thread(self._request, payload)
+            outputs = await self._batcher.submit(request)
+            return self._response(outputs, payload)
+        except PosexportError as err:
+            raise InferenceError(str(err)) from err
+
+    def _request(self, payload: InferenceRequest) -> Any:
+        given = {each.name: each for each in payload.inputs}
+        if len(given) < len(payload.inputs):
+            raise PosexportError("two inputs of the request have the same name; give each once")
+        text = next((name for name in TEXT if name in given), None)
+        if not self._service.takes_texts or text is None:
+            return self._service.arrays({name: _array(each) for name, each in given.items()})
+        if len(given) > 1:
+            others = ", ".join(name for name in given if name != text)
+            raise PosexportError(f"the request has {text} and {others}; give {text} alone, or tensors alone")
+        named = getattr(payload.parameters, "prompt_name", None)
+        return self._service.texts(_strings(given[text]), named)
+
+    def _response(self, outputs: Outputs, payload: InferenceRequest) -> InferenceResponse:
+        asked = [each.name for each in payload.outputs or []] or list(outputs)
+        if unknown := [name for name in asked if name not in outputs]:
+            raise PosexportError(f"unknown output {', '.join(unknown)}; this request gives {', '.join(outputs)}")
+        encoded = [NumpyCodec.encode_output(name, _plain(outputs[name])) for name in asked]
+        return InferenceResponse(
+            id=payload.id, model_name=self.name, model_version=self.version, parameters=None, outputs=encoded
+        )
+
+
+def _log(requests: int, tokens: int) -> None:
+    mlserver.log(**{BATCH_REQUESTS: requests, BATCH_TOKENS: tokens})
+
+
+def _strings(given: RequestInput) -> list[str]:
+    if given.datatype != "BYTES":
+        raise PosexportError(f"{given.name} must have datatype BYTES, got {given.datatype}; give strings")
+    elements = given.data.root
+    if not all(isinstance(each, str | bytes) for each in (elements if isinstance(elements, list) else [elements])):
+        raise PosexportError(f"{given.name} must hold strings; give its data as a list of strings")
+    try:
+        found: list[str] = StringCodec.decode_input(given)
+    except UnicodeDecodeError as err:
+        raise PosexportError(f"{given.name} is no UTF-8 (byte {err.start}: {err.reason}); give UTF-8") from err
+    if int(np.prod(given.shape)) != len(found):
+        raise PosexportError(
+            f"{given.name} has shape {given.shape} and {len(found)} strings; give the shape [{len(found)}]"
+        )
+    return found
+
+
+def _array(given: RequestInput) -> NDArray[Any]:
+    if given.datatype == "BYTES":
+        raise PosexportError(f"{given.name} has datatype BYTES; this bundle takes numbers there")
+    try:
+        array: NDArray[Any] = NumpyCodec.decode_input(given)
+    except (ValueError, TypeError, OverflowError) as err:
+        raise PosexportError(
+            f"{given.name} is no {given.datatype} tensor of shape {given.shape}: {err}; give as many numbers as its "
+            "shape has"
+        ) from err
+    return array
+
+
+def _plain(array: NDArray[Any]) -> NDArray[Any]:
+    """An array that the protocol's JSON can hold: bfloat16 has no name in NumPy, so it becomes float32."""
+    return array.astype(np.float32) if array.dtype.name == "bfloat16" else array
+
+
+def _metadata(service: Service) -> tuple[list[MetadataTensor], list[MetadataTensor]]:
+    """What the model's metadata endpoint tells: -1 for an axis of any size."""
+
+    def tensor(name: str, dtype: str, axes: list[int | str]) -> MetadataTensor:
+        return MetadataTensor(
+            name=name,
+            datatype=_DATATYPES[BY_NAME[dtype].name],
+            shape=[axis if isinstance(axis, int) else -1 for axis in axes],
+        )
+
+    manifest = service.manifest
+    outputs = [tensor(spec.name, MODEL_DTYPE.name, spec.axes) for spec in manifest.outputs]
+    if service.takes_texts:
+        from posexport.runtime.embed import EMBEDDING
+
+        return [MetadataTensor(name=TEXT[0], datatype="BYTES", shape=[-1])], [o for o in outputs if o.name == EMBEDDING]
+    return [tensor(spec.name, spec.dtype, spec.axes) for spec in manifest.inputs], outputs

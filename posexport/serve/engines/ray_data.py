@@ -1,0 +1,203 @@
+"""A batch job in Ray Data: parquet or JSON Lines of texts in, parquet with their vectors out.
+
+Ray Data gives blocks to workers, replaces a worker that dies and gives its blocks to another. Outputs are files of
+their own (`posexport.serve.engines.blocks`), so nothing is lost and nothing is there twice, whatever is computed twice.
+"""
+
+import hashlib
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from posexport.bundle.manifest import MANIFEST
+from posexport.bundle.read import read as read_manifest
+from posexport.errors import PosexportError
+from posexport.runtime.batches import BATCH_TOKENS
+from posexport.serve.engines import blocks as files
+from posexport.serve.engines.fit import check_provider, embeds_texts
+from posexport.serve.engines.service import REQUEST_CHARACTERS, Service
+from posexport.system.extras import require
+from posexport.targets.providers import DEFAULT_PROVIDER
+
+require("posexport.serve.engines.ray_data", "ray", "pyarrow")
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import ray
+
+#: rows of an output file: half a minute of work of a small model on one core
+ROWS = 1024
+#: the columns that outputs have beside those of the input
+EMBEDDING, ERROR = "embedding", "error"
+
+
+class Summary(msgspec.Struct, frozen=True):
+    """What a job did.
+
+    Attributes:
+        rows: rows of all outputs, as many as the input has.
+        failed: of those, rows without a vector; ``error`` says why.
+        blocks: output files.
+        done_before: of those, files that were there already.
+    """
+
+    rows: int
+    failed: int
+    blocks: int
+    done_before: int
+
+
+class Worker:
+    """One session; called by Ray Data with a block."""
+
+    def __init__(self, bundle: str, output: str, column: str, options: Mapping[str, Any]) -> None:
+        self._service = Service(bundle, **options)
+        self._output = Path(output)
+        self._column = column
+
+    def __call__(self, row: dict[str, Any]) -> dict[str, str]:
+        """Write a block's output; a block that cannot be read is told, as an exception would be tried again."""
+        try:
+            self._encode(msgspec.convert(row, files.Block))
+        except PosexportError as err:
+            return {ERROR: str(err)}
+        return {ERROR: ""}
+
+    def _encode(self, block: files.Block) -> None:
+        table = files.read(block)
+        if self._column not in table.column_names:
+            names = ", ".join(table.column_names)
+            raise PosexportError(f"{block.path} has the columns {names} and no {self._column}; name one")
+        vectors, errors = encode(self._service, table.column(self._column).to_pylist())
+        columns = {EMBEDDING: pa.array(vectors, pa.list_(pa.float32())), ERROR: pa.array(errors, pa.string())}
+        for name, values in columns.items():
+            table = table.append_column(name, values)
+        files.write(block, self._output, table)
+
+
+def encode(service: Service, texts: list[Any]) -> tuple[list[Any], list[str | None]]:
+    """A vector or an error for each text: one that cannot be encoded costs no other its vector."""
+    requests, errors = {}, list[str | None]([None] * len(texts))
+    for place, text in enumerate(texts):
+        try:
+            requests[place] = service.texts([text])
+        except PosexportError as err:
+            errors[place] = str(err)
+    vectors: list[Any] = [None] * len(texts)
+    for place, outputs in zip(requests, service.compute(list(requests.values())), strict=True):
+        if isinstance(outputs, PosexportError):
+            errors[place] = str(outputs)
+        else:
+            (vectors[place],) = next(iter(outputs.values()))
+    return vectors, errors
+
+
+def run(
+    bundle: Path,
+    source: Path,
+    output: Path,
+    *,
+    column: str = "text",
+    workers: int = 2,
+    cpus: float = 1,
+    rows: int = ROWS,
+    provider: str = DEFAULT_PROVIDER,
+    provider_options: Mapping[str, Any] | None = None,
+    batch_tokens: int = BATCH_TOKENS,
+    request_characters: int = REQUEST_CHARACTERS,
+    progress: Callable[[int, int], None] = lambda *_: None,
+) -> Summary:
+    """Encode every text of ``source``, or those that an interrupted job left.
+
+    Args:
+        bundle: a text embedder's bundle, on a file system that all workers see; so are the others.
+        source: a .parquet or .jsonl file, or a folder of them.
+        output: a folder: one parquet file for each block, with the input's columns, ``embedding`` and ``error``.
+        column: the column of texts.
+        workers: sessions, on any machines of the Ray cluster.
+        cpus: of each worker, which computes with as many threads.
+        rows: of a block.
+        provider, provider_options, batch_tokens, request_characters: as in `posexport.serve.engines.service.Service`.
+        progress: called with the blocks that are done and all blocks.
+
+    Raises:
+        PosexportError: a bundle or input that cannot be used, an output folder of another job, blocks that failed.
+    """
+    for name, value in (("workers", workers), ("rows", rows)):
+        if value < 1:
+            raise PosexportError(f"{name} must be at least 1, got {value}")
+    manifest = read_manifest(bundle)
+    check_provider(manifest, provider)
+    if not embeds_texts(manifest):
+        raise PosexportError(
+            f"{bundle} is for {manifest.task} and makes no vectors of texts; give an embedder's bundle"
+        )
+    blocks = files.plan(source, column, rows)
+    files.begin(output, _record(bundle, blocks, column))
+    todo = files.missing(blocks, output)
+    done = len(blocks) - len(todo)
+    progress(done, len(blocks))
+    if todo:
+        options = {
+            "provider": provider,
+            "provider_options": provider_options,
+            "threads": max(1, int(cpus)),
+            "batch_tokens": batch_tokens,
+            "request_characters": request_characters,
+        }
+        given = (str(bundle.absolute()), str(output.absolute()), column, options)
+        dataset = ray.data.from_items([msgspec.to_builtins(block) for block in todo], override_num_blocks=len(todo))
+        encoded = dataset.map(
+            Worker,
+            fn_constructor_args=given,
+            compute=ray.data.ActorPoolStrategy(size=min(workers, len(todo))),
+            num_cpus=cpus,
+            num_gpus=0 if provider == DEFAULT_PROVIDER else 1,
+        )
+        try:
+            told = []
+            for number, row in enumerate(encoded.iter_rows(), 1):
+                progress(done + number, len(blocks))
+                told += [row[ERROR]] if row[ERROR] else []
+        except ray.exceptions.RayError as err:
+            raise PosexportError(f"{_cause(err)}; what is done is kept, run the same command again") from err
+        if told:
+            raise PosexportError(f"{told[0]} ({len(told)} of {len(blocks)} blocks failed; the others are kept)")
+    return _checked(blocks, output, done)
+
+
+def _cause(err: Exception) -> str:
+    """Why a worker could not start, without Ray's traceback around it."""
+    own = re.findall(r"PosexportError: (.+)", str(err))
+    return own[-1] if own else str(err).strip().splitlines()[0]
+
+
+def _record(bundle: Path, blocks: list[files.Block], column: str) -> dict[str, Any]:
+    """What makes two jobs the same: model, column, and input files by name, size and time."""
+    paths = sorted({Path(block.path) for block in blocks})
+    return {
+        "bundle": hashlib.sha256((bundle / MANIFEST).read_bytes()).hexdigest(),
+        "column": column,
+        "input": [[path.name, path.stat().st_size, path.stat().st_mtime_ns] for path in paths],
+        "rows of a block": max(block.rows for block in blocks),
+    }
+
+
+def _checked(blocks: list[files.Block], output: Path, done_before: int) -> Summary:
+    """The job's results, counted from its files."""
+    if lacking := files.missing(blocks, output):
+        raise PosexportError(f"{len(lacking)} of {len(blocks)} blocks have no output; run the same command again")
+    rows = failed = 0
+    for block in blocks:
+        file = pq.ParquetFile(output / block.output)
+        if file.metadata.num_rows != block.rows:
+            raise PosexportError(
+                f"{output / block.output} has {file.metadata.num_rows} rows, its block has {block.rows}; remove it and "
+                "run the same command again"
+            )
+        rows += block.rows
+        failed += block.rows - file.read(columns=[ERROR]).column(ERROR).null_count
+    return Summary(rows=rows, failed=failed, blocks=len(blocks), done_before=done_before)

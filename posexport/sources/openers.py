@@ -1,0 +1,42 @@
+"""Built-in models as a kind of source: the last one to be asked, so it refuses names that no kind knows."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from posexport.errors import PosexportError
+from posexport.sources.registry import Opener
+
+if TYPE_CHECKING:
+    from posexport.sources.load import LoadOptions
+    from posexport.sources.source import Source
+
+_EXAMPLE = "example_inputs and axes are for modules in memory; {argument} names its own inputs"
+
+
+def _open_builtin(argument: str, options: "LoadOptions") -> "Source":
+    from posexport.sources.builtin import builtin_source
+
+    if Path(argument).exists():
+        raise PosexportError(
+            f"{argument} is a file; a checkpoint is a directory with config.json and model.safetensors"
+        )
+    if "/" in argument or argument.startswith("."):
+        raise PosexportError(
+            f"no such directory: {argument}; give one with config.json and model.safetensors, a built-in model "
+            "(posexport list models) or file.py:factory"
+        )
+    return builtin_source(argument, task=options.task, settings_given=options.settings)
+
+
+BUILTIN = Opener(
+    kinds=frozenset({"builtin"}),
+    accepts=lambda argument: isinstance(argument, str),
+    open=_open_builtin,
+    refuses={
+        "example_inputs": _EXAMPLE,
+        "axes": _EXAMPLE,
+        "as_transformers": "--as-transformers is for checkpoint directories; {argument} is none: leave it out",
+        "through": "--through is for checkpoint directories; {argument} is none: leave it out",
+    },
+    priority=3,
+)

@@ -1,0 +1,51 @@
+"""The kinds of source: each registers an `Opener` as an entry point of the group ``posexport.sources``.
+
+A package outside this repository adds a kind in the same way (docs/contributing.md). An opener's module must be light:
+the function `Opener.open` imports what it needs.
+"""
+
+import functools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from importlib.metadata import entry_points
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from posexport.sources.load import LoadOptions
+    from posexport.sources.source import Source
+    from posexport.spec import SourceKind
+
+GROUP = "posexport.sources"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Opener:
+    """One kind of source.
+
+    Attributes:
+        kinds: values of `Source.kind` that it makes.
+        accepts: whether an argument names such a source, from its type, its spelling and the file system alone.
+        open: loads the source; PosexportError says in one sentence what is wrong with it.
+        refuses: options that do not fit, each with a sentence, in which ``{argument}`` is the source's name.
+        priority: openers are asked from the lowest number on; the last one accepts everything.
+    """
+
+    kinds: "frozenset[SourceKind]"
+    accepts: "Callable[[str | nn.Module], bool]"
+    open: "Callable[[Any, LoadOptions], Source]"
+    refuses: Mapping[str, str] = field(default_factory=dict)
+    priority: int = 0
+
+
+@functools.cache
+def openers() -> tuple[Opener, ...]:
+    """All kinds of source, in the order in which they are asked."""
+    found: list[Opener] = [entry.load() for entry in entry_points(group=GROUP)]
+    return tuple(sorted(found, key=lambda opener: opener.priority))
+
+
+def opener_of(argument: "str | nn.Module") -> Opener:
+    """The first kind of source that accepts ``argument``."""
+    return next(opener for opener in openers() if opener.accepts(argument))

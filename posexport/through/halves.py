@@ -1,0 +1,250 @@
+"""The two halves of an encoder-decoder of transformers, as `posexport.models.encoder_decoder` reads them.
+
+The decoder's attention gets our KV cache and the keys and values of the encoder's states (`attention`); its tokens are
+numbered by the mask. transformers' own cache is off.
+
+Shape letters: B batch, T new tokens, S past and new tokens or the encoder's states, C model size.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from posexport.encodings.encoding import Encoding
+from posexport.encodings.nope import NoPE
+from posexport.errors import PosexportError
+from posexport.models.decoder import Crossed
+from posexport.modules.user_module import UserModule, not_the_module_s, raised
+from posexport.nn.cached_call import NotCachedError, cached_call, current
+from posexport.nn.caching import Caching, KeysAndValues
+from posexport.nn.reach import Reach
+from posexport.spec import BATCH, ENCODER_SEQUENCE, SEQUENCE, Axis, InputSpec, LengthContract, OutputSpec
+from posexport.through.attention import CrossingCall, Layer, PlannedCall, noting
+
+IDS, STATES, POSITIONS = "decoder_input_ids", "encoder_hidden_states", "decoder_position_ids"
+#: tokens and states that a decoder's attentions are noted with: of two lengths
+_TOKENS, _STATES = 5, 7
+
+
+class EncoderCall(nn.Module):
+    """The encoder of ``model``: inputs to its states."""
+
+    def __init__(self, model: Any, inputs: list[InputSpec]) -> None:
+        super().__init__()
+        self.encoder, self.inputs = model.get_encoder(), inputs
+
+    def forward(self, **tensors: Tensor) -> dict[str, Tensor]:
+        return {"last_hidden_state": self.encoder(**tensors, return_dict=True).last_hidden_state}
+
+
+class DecoderCall(nn.Module):
+    """The decoder of ``model`` and its head: new tokens and an encoder's states to logits.
+
+    Inside a `PlannedCall` the positions of its tokens are those of the call.
+    """
+
+    def __init__(self, model: Any, *, numbered: bool) -> None:
+        super().__init__()
+        self.model, self._numbered = model, numbered
+
+    def forward(self, **tensors: Tensor) -> dict[str, Tensor]:
+        from transformers.modeling_outputs import BaseModelOutput
+
+        states = BaseModelOutput(last_hidden_state=tensors[STATES])
+        call = current()
+        if self._numbered and call is not None:
+            tensors[POSITIONS] = call.at.queries.ids_BT
+        given = {name: x for name, x in tensors.items() if name != STATES}
+        return {"logits": self.model(**given, encoder_outputs=states, use_cache=False, return_dict=True).logits}
+
+
+def decoder_ports(vocab: int, padding: int, width: int) -> tuple[list[InputSpec], list[OutputSpec]]:
+    """The inputs and outputs of a `DecoderCall`."""
+    axes: list[Axis] = [BATCH, SEQUENCE]
+    return [
+        InputSpec(name=IDS, dtype="int64", axes=axes, role="tokens", size=vocab, padding=padding),
+        InputSpec(name=STATES, dtype="float32", axes=[BATCH, ENCODER_SEQUENCE, width], role="values"),
+    ], [OutputSpec(name="logits", axes=[*axes, vocab])]
+
+
+class Numbered(nn.Module):
+    """A table of positions of transformers, of which a `PlannedCall` reads its tokens' rows from ``offset`` on."""
+
+    def __init__(self, own: nn.Module, table: str, offset: int) -> None:
+        super().__init__()
+        self.own, self._table, self._offset = own, table, offset
+
+    @property
+    def rows(self) -> int:
+        """Positions that the table has."""
+        return int(getattr(self.own, self._table).shape[0]) - self._offset
+
+    def forward(self, *given: Any, **named: Any) -> Tensor:
+        call = current()
+        if isinstance(call, PlannedCall):
+            return F.embedding(call.at.queries.ids_BT + self._offset, getattr(self.own, self._table))
+        own: Tensor = self.own(*given, **named)
+        return own
+
+
+def numbered(model: Any, user: UserModule) -> int | None:
+    """Make the decoder's table of positions `Numbered`; how many it has, None where its code counts without an end.
+
+    Raises:
+        NotCachedError: it numbers its tokens by code that takes no positions.
+    """
+    decoder = model.get_decoder()
+    own = getattr(decoder, "embed_positions", None)
+    if own is None:
+        return None
+    said: list[Tensor] = []
+    hook = own.register_forward_hook(lambda _, __, answer: said.append(answer))
+    _plain(user, _noted_ids(user))
+    hook.remove()
+    name = next((name for name in ("weight", "weights") if isinstance(getattr(own, name, None), Tensor)), None)
+    if name is None or not said:
+        raise NotCachedError("it numbers its tokens by code that takes no positions")
+    table, rows_TC = getattr(own, name), said[0].reshape(-1, _TOKENS, said[0].shape[-1])[0]
+    starts = [start for start in range(4) if torch.equal(table[start : start + _TOKENS], rows_TC)]
+    if len(starts) != 1:
+        raise NotCachedError("the rows of its table of positions are not one after another")
+    decoder.embed_positions = Numbered(own, name, starts[0])
+    return int(decoder.embed_positions.rows)
+
+
+def layers_of(user: UserModule) -> list[Layer]:
+    """The attentions of a decoder, in the order of their calls."""
+    with noting() as layers:
+        _plain(user, _noted_ids(user))
+    return layers
+
+
+def _noted_ids(user: UserModule) -> Tensor:
+    """Ids that are no padding, which some types number otherwise."""
+    spec = user.inputs[0]
+    assert spec.size is not None
+    return torch.full((1, _TOKENS), spec.size - 1 if spec.padding != spec.size - 1 else spec.size - 2)
+
+
+def _plain(user: UserModule, ids_1T: Tensor) -> None:
+    width = user.inputs[1].axes[-1]
+    assert isinstance(width, int)
+    try:
+        with torch.no_grad():
+            user.module(**{IDS: ids_1T, STATES: torch.zeros(1, _STATES, width)})
+    except PosexportError:
+        raise
+    except Exception as err:
+        if not_the_module_s(err):
+            raise
+        raise NotCachedError(
+            f"its decoder cannot be called with an encoder's states alone: it raised {raised(err)}"
+        ) from err
+
+
+class ThroughEncoder(nn.Module):
+    """A `posexport.models.encoder_side.Side` of transformers. ``limits``: of its inputs and of the decoder's."""
+
+    states_axis: Axis = ENCODER_SEQUENCE
+
+    def __init__(self, user: UserModule, limits: LengthContract) -> None:
+        super().__init__()
+        self.user, self._limits, self._no_encoding = user, limits, NoPE()
+
+    @property
+    def inputs(self) -> list[InputSpec]:
+        return list(self.user.inputs)
+
+    @property
+    def encodings(self) -> list[Encoding]:
+        """Positions are in transformers' code."""
+        return [self._no_encoding]
+
+    @property
+    def contracts(self) -> list[LengthContract]:
+        return [self._limits]
+
+    def forward(self, **inputs: Tensor) -> Tensor:
+        (states_BSC,) = self.user(**inputs)
+        return states_BSC  # type: ignore[no-any-return]
+
+
+@dataclass(frozen=True)
+class HalfSizes:
+    """`posexport.models.decoder_side.Sizes`."""
+
+    vocab: int
+    padding_id: int
+    hidden: int
+    layers: int
+    heads: int
+    kv_heads: int
+    head_size: int
+
+
+class ThroughHalf(nn.Module):
+    """A `posexport.models.decoder_side.Half` of transformers, which gives logits. ``layers``: its attentions."""
+
+    def __init__(self, user: UserModule, layers: Sequence[Layer]) -> None:
+        super().__init__()
+        self.user, self._layers = user, list(layers)
+        #: how past tokens are kept; `posexport.sources.cached` changes it
+        self.caching = Caching()
+        self._no_encoding = NoPE()
+        tokens, states = user.inputs
+        own, cross = ([layer for layer in layers if layer.cross is far] for far in (False, True))
+        shapes = {(layer.kv_heads, layer.size) for layer in own}, {(layer.kv_heads, layer.size) for layer in cross}
+        if len(own) != len(cross) or len(shapes[0]) != 1 or len(shapes[1]) != 1:
+            raise NotCachedError(
+                "its layers differ in their attention, and each must have one to its tokens and one to the states"
+            )
+        (kv_heads, size), (heads, far_size) = *shapes[0], *shapes[1]
+        if size != far_size:
+            raise NotCachedError(f"its heads have the sizes {size} and {far_size}, and must have one")
+        width = states.axes[-1]
+        assert isinstance(width, int)
+        assert tokens.size is not None
+        self.config = HalfSizes(tokens.size, tokens.padding, width, len(own), heads, kv_heads, size)
+
+    @property
+    def encodings(self) -> list[Encoding]:
+        """Positions are in transformers' code."""
+        return [self._no_encoding] * self.config.layers
+
+    @property
+    def width(self) -> int:
+        return self.config.hidden
+
+    def crossed(self, states_BSC: Tensor) -> list[KeysAndValues]:
+        """Every layer's keys and values of an encoder's states, of a call of which nothing else is kept."""
+        ids_B1 = torch.zeros((states_BSC.shape[0], 1), dtype=torch.int64, device=states_BSC.device)
+        mask_B1 = torch.ones_like(ids_B1)
+        call = CrossingCall(Reach.by_mask(mask_B1, 1, Caching()), mask_B1, None, plan=self._layers)
+        with cached_call(call):
+            self.user.module(**{IDS: ids_B1, STATES: states_BSC})
+        self._seen([])
+        return call.present
+
+    def forward(
+        self, ids_BT: Tensor, mask_BS: Tensor | None, past: Sequence[KeysAndValues] | None, memory: Crossed
+    ) -> tuple[Tensor, list[KeysAndValues]]:
+        """Logits of the new tokens, and every layer's keys and values of all, as the cache keeps them."""
+        mask_BS = self.caching.cache.mask(ids_BT, mask_BS, past)
+        at = Reach.by_mask(mask_BS, ids_BT.shape[1], self.caching)
+        call = PlannedCall(at, mask_BS, past, plan=self._layers, crossed=memory.kept, crossed_mask=memory.mask_B11S)
+        # the layers' own keys and values of states are of these, and not read
+        states_B1C = memory.kept[0][0].new_zeros(ids_BT.shape[0], 1, self.config.hidden)
+        with cached_call(call):
+            (logits_BTV,) = self.user(**{IDS: ids_BT, STATES: states_B1C})
+        if call.called != len(self._layers):
+            raise PosexportError(f"it makes {call.called} calls of attention, and made {len(self._layers)} before")
+        self._seen([None] * len(self._layers))
+        return logits_BTV, call.present
+
+    def _seen(self, attentions: list[str | None]) -> None:
+        if torch.compiler.is_compiling():
+            self.user.attentions[:] = attentions

@@ -1,0 +1,113 @@
+"""Checkpoints that are not converted through transformers, and what is said of them."""
+
+from typing import NoReturn
+
+from posexport.checkpoints.config import Config
+from posexport.checkpoints.families import FAMILIES
+from posexport.checkpoints.relatives import relative
+from posexport.errors import PosexportError
+from posexport.system.extras import LIBRARIES, is_installed
+from posexport.through import library
+from posexport.through.types import PROVEN, REFUSED
+
+#: rotations whose frequencies depend on the length of a call, in which a graph's branch would be that of the trace
+_BY_LENGTH = ("dynamic", "longrope")
+#: positions of 4.57, in whose place 5 has absolute ones, or none
+_RELATIVE = ("relative_key", "relative_key_query")
+_INSTALL = f"pip install 'posexport[{LIBRARIES['transformers'][1]}]'"
+
+
+def check(config: Config) -> list[str]:
+    """The remark that ``auto_map`` is ignored, empty without one.
+
+    Raises PosexportError for what config.json alone says cannot be converted, and where transformers is not installed.
+    """
+    kind, says = config.text("model_type"), says_type(config)
+    custom_code = bool(config.values.get("auto_map"))
+    if custom_code and not _is_implemented(kind, says):
+        raise PosexportError(
+            f"{says}; the code that its auto_map names is never run, and transformers has no class for this type"
+            f"{closest(kind)}"
+        )
+    if kind in REFUSED:
+        raise PosexportError(f"{says}, which is not converted: {REFUSED[kind]}{closest(kind)}")
+    if config.values.get("quantization_config"):
+        raise PosexportError(
+            f"{config.label} sets quantization_config: its weights are quantised; give the checkpoint that they were "
+            "made from, and quantize with --precision"
+        )
+    if config.values.get("attention_type", "block_sparse") == "block_sparse" and kind == "big_bird":
+        raise PosexportError(
+            f"{config.label} says attention_type = block_sparse, which transformers leaves for full attention at the "
+            "first short text; only attention_type = original_full is converted"
+        )
+    if kind in FAMILIES and config.values.get("position_embedding_type") in _RELATIVE:
+        raise PosexportError(
+            f"{config.label} says position_embedding_type = {config.values['position_embedding_type']}, which "
+            "transformers 5 does not compute any more; leave out --through transformers: posexport's definition does"
+        )
+    _check_rotation(config)
+    if not is_installed("transformers"):
+        _missing(config)
+    if not custom_code:
+        return []
+    return [
+        f"config.json names the author's code (auto_map), which is not run: the model is transformers' class for {kind}"
+        ", as with trust_remote_code=False"
+    ]
+
+
+def _is_implemented(kind: str, says: str) -> bool:
+    """Whether transformers has a class for this model_type."""
+    if kind in PROVEN or kind in FAMILIES:
+        return True
+    if not is_installed("transformers"):
+        return False
+    names = library.library(f"{says}, which").models.auto.configuration_auto.CONFIG_MAPPING_NAMES
+    return kind in names
+
+
+def _check_rotation(config: Config) -> None:
+    for key in ("rope_parameters", "rope_scaling"):
+        for name in _rope_types(config.values.get(key)):
+            if name in _BY_LENGTH:
+                raise PosexportError(
+                    f"{config.label} says {key}.rope_type = {name}: its rotation depends on the length of a call, "
+                    "which transformers decides while it runs; it is not converted through transformers"
+                )
+
+
+def _rope_types(table: object) -> list[object]:
+    if not isinstance(table, dict):
+        return []
+    own = [table.get("rope_type", table.get("type"))]
+    return own + [name for each in table.values() for name in _rope_types(each)]
+
+
+def _missing(config: Config) -> NoReturn:
+    kind, says = config.text("model_type"), says_type(config)
+    if kind in PROVEN or kind in FAMILIES:
+        raise PosexportError(
+            f"{says}, which is converted through transformers, and that is not installed: {_INSTALL}{closest(kind)}"
+        )
+    raise PosexportError(
+        f"{says}; supported are {', '.join(FAMILIES)}, and others through transformers: {_INSTALL}{closest(kind)}"
+    )
+
+
+def unknown(config: Config, version: str) -> str:
+    """That neither posexport nor the installed transformers knows the type."""
+    return (
+        f"{says_type(config)}, which neither posexport (posexport list families) nor transformers {version} "
+        f"defines{closest(config.text('model_type'))}"
+    )
+
+
+def says_type(config: Config) -> str:
+    return f"{config.label} says model_type = {config.text('model_type')!r:.60}"
+
+
+def closest(kind: str) -> str:
+    """The family whose definition is close, as the end of a sentence; nothing where there is none, or it is one."""
+    match = relative(kind)
+    return f"; the closest is {match}" if match and kind not in FAMILIES else ""

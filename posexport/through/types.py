@@ -1,0 +1,54 @@
+"""Types that posexport does not define: those that ``ci/through/run`` proved, and those refused by what they are.
+
+Any other type of transformers is tried.
+"""
+
+import json
+from importlib.resources import files
+
+#: model_type: the task that its checkpoint of ci/through was proven for, with the version TESTED of
+#: `posexport.through.library`; ci/through/run.py writes the file
+PROVEN: dict[str, str] = json.loads(files(__package__).joinpath("proven.json").read_text())
+
+_RECURRENT = "its layers keep a state of their own between tokens, which is no KV cache"
+_PLACES = "it also reads where words stand on a page (bbox), which posexport does not give it"
+_VIDEO = "it reads videos, which posexport does not give it"
+#: model_type: why it is not converted
+REFUSED: dict[str, str] = {
+    **dict.fromkeys(
+        (
+            "bamba",
+            "falcon_h1",
+            "falcon_mamba",
+            "jamba",
+            "kimi_linear",
+            "lfm2",
+            "lfm2_moe",
+            "mamba",
+            "mamba2",
+            "minimax",
+            "nemotron_h",
+            "olmo_hybrid",
+            "qwen3_5_text",
+            "qwen3_next",
+            "recurrent_gemma",
+            "rwkv",
+            "xlstm",
+            "zamba",
+            "zamba2",
+        ),
+        _RECURRENT,
+    ),
+    "qwen3_vl": "its decoder adds further features of images to the states of its first layers (deepstack), which no "
+    "graph of posexport's hands on",
+    **dict.fromkeys(("layoutlm", "layoutlmv2", "layoutlmv3"), _PLACES),
+    **dict.fromkeys(("timesformer", "videomae", "vivit"), _VIDEO),
+    "blip": "its decoder of texts attends to images by cross attention, of which posexport makes no graph",
+    "fnet": "it mixes tokens by Fourier transforms, and its graph missed parity",
+    "mra": "it computes parts in float32 alone, so that there is no float64 to prove it by",
+    "nystromformer": "it takes texts of one length alone",
+    "openai-gpt": "its attention is code of its own, which no KV cache of posexport's goes through",
+    "sew-d": "its graph missed parity, by a cause that is not known yet",
+    "siglip2": "it reads patches of images of any shape, which posexport does not give it",
+    "vit_mae": "it hides patches of its images at random",
+}

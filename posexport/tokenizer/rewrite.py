@@ -1,0 +1,72 @@
+"""Applies the switches to a tokenizer.json, in order."""
+
+import copy
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from posexport.errors import PosexportError
+from posexport.tokenizer import keys
+from posexport.tokenizer.settings import TOKENIZER, Settings
+from posexport.tokenizer.switches import SWITCHES
+from posexport.tokenizer.switches.switch import Content, vocabulary
+
+
+@dataclass
+class Rewritten:
+    """``data``: the new tokenizer.json, None if unchanged; ``tokens``: ids by token."""
+
+    data: bytes | None
+    remarks: list[str] = field(default_factory=list)
+    tokens: dict[str, int] = field(default_factory=dict)
+
+
+def rewritten(stored: Content, settings: Settings) -> Rewritten:
+    """``stored``, the content of a tokenizer.json, as transformers' tokenizer is once all files of the folder are read.
+
+    Raises:
+        PosexportError: an invalid value of a key.
+    """
+    content = copy.deepcopy({**stored, "model": None}) | {"model": stored["model"]}
+    remarks = [sentence for switch in SWITCHES for sentence in switch.apply(content, settings)]
+    tokens = vocabulary(content)
+    remarks += keys.remarks(settings, tokens)
+    data = None if content == stored else encoded(content)
+    return Rewritten(data, remarks, tokens)
+
+
+def encoded(content: Content) -> bytes:
+    return json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def content_of(path: Path) -> dict[str, Any]:
+    """The content of a tokenizer.json; PosexportError for a file that the tokenizers library does not read.
+
+    Files from before tokenizers 0.12 lack a direction of truncation and padding and are accepted: both are rewritten.
+    """
+    data = path.read_bytes()
+    try:
+        content = json.loads(data)
+    except (ValueError, RecursionError) as err:
+        raise PosexportError(f"{TOKENIZER} is not valid JSON ({err}): download it again") from err
+    if not isinstance(content, dict) or not isinstance(content.get("model"), dict):
+        raise PosexportError(f"{TOKENIZER} holds no tokenizer: it must be a JSON object with a model")
+    if not all(isinstance(content.get(key), dict | None) for key in ("truncation", "padding")):
+        raise PosexportError(f"{TOKENIZER} holds no tokenizer: truncation and padding must be JSON objects or null")
+    without = {**content, "truncation": None, "padding": None}
+    if _load_error(data) is not None and (reason := _load_error(encoded(without))) is not None:
+        raise PosexportError(
+            f"the tokenizers library does not read {TOKENIZER} ({reason}): download it again, or upgrade tokenizers"
+        )
+    return content
+
+
+def _load_error(data: bytes) -> str | None:
+    from tokenizers import Tokenizer
+
+    try:
+        Tokenizer.from_buffer(data)
+    except Exception as err:  # noqa: BLE001 - the library raises Exception itself
+        return str(err)
+    return None

@@ -1,0 +1,152 @@
+"""One point: a fresh process of every candidate, its calls interleaved with those of one process that all share."""
+
+import contextlib
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from posexport.targets.providers import DEFAULT_PROVIDER
+from posexport.tools.bench.candidate import Candidate
+from posexport.tools.bench.interleaved import LostError, SamplingBudget, Times, interleave
+from posexport.tools.bench.processes import FailedError, Worker
+from posexport.tools.bench.records import Point
+
+
+@dataclass(frozen=True, kw_only=True)
+class Conditions:
+    """What all measurements of a run share."""
+
+    rounds: int = 3
+    threads: int = 0
+    provider: str = DEFAULT_PROVIDER
+    provider_options: Mapping[str, Any] = field(default_factory=dict)
+    spinning: bool = False
+
+
+@dataclass
+class Samples:
+    """What a candidate's processes reported at one point."""
+
+    rounds: list[list[float]] = field(default_factory=list)
+    #: to calls of the partner, round by round
+    ratios: list[list[float]] = field(default_factory=list)
+    cpu_ms: list[float] = field(default_factory=list)
+    growths: list[int] = field(default_factory=list)
+    aboves: list[int] = field(default_factory=list)
+    peaks: list[int] = field(default_factory=list)
+    loads: list[float] = field(default_factory=list)
+    #: the partner
+    relative_to: str = ""
+    failed: str | None = None
+    left_out: str | None = None
+
+    @property
+    def is_missing(self) -> bool:
+        """There are no samples of this candidate."""
+        return self.failed is not None or self.left_out is not None
+
+
+@dataclass
+class Partner:
+    """The process whose calls are interleaved with those of all candidates of a round: the first that works."""
+
+    name: str = ""
+    worker: Worker | None = None
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """Processes of candidates at one point, and what they reported, by the candidates' names."""
+
+    point: Point
+    budget: SamplingBudget
+    conditions: Conditions
+    answers: Path
+    versions: dict[str, str]
+    samples: dict[str, Samples]
+
+    def answer(self, candidate: Candidate) -> Path:
+        """The file of the candidate's first answer."""
+        return self.answers / f"{hashlib.sha256(candidate.name.encode()).hexdigest()}.npy"
+
+    @contextlib.contextmanager
+    def partner(self, candidates: Sequence[Candidate]) -> Iterator[Partner]:
+        """The baseline's process; where that does not work it is reported, and the next candidate's is tried."""
+        started = Partner()
+        for candidate in candidates:
+            samples = self.samples[candidate.name]
+            if samples.is_missing:
+                continue
+            worker = None
+            try:
+                worker = self._start(candidate)
+                worker.ask("begin")
+            except FailedError as err:
+                samples.failed = str(err)
+                if worker is not None:
+                    worker.kill()
+                continue
+            started = Partner(candidate.name, worker)
+            break
+        try:
+            yield started
+        finally:
+            if started.worker is not None:
+                started.worker.kill()
+
+    def measure(self, candidate: Candidate, partner: Partner) -> None:
+        """Run a fresh process of a candidate and add what it reports to its samples."""
+        samples = self.samples[candidate.name]
+        if samples.is_missing:
+            return
+        try:
+            try:
+                times, report, peak = self._times(candidate, partner.worker)
+            except LostError:
+                if partner.worker is not None:
+                    partner.worker.kill()
+                partner.worker = None
+                times, report, peak = self._times(candidate, None)
+        except FailedError as err:
+            samples.failed = str(err)
+            return
+        samples.rounds.append(times.ms)
+        if times.ratios:
+            samples.ratios.append(times.ratios)
+            samples.relative_to = partner.name
+        samples.cpu_ms += times.cpu_ms
+        samples.loads.append(report["load_s"])
+        samples.growths.append(report["growth"])
+        samples.aboves += [] if report["held"] is None else [max(0, report["growth"] - report["held"])]
+        samples.peaks += [bytes_ for bytes_ in (report["peak"] or peak,) if bytes_]
+        # other environments have versions of their own
+        where = f"{candidate.environment}: " if candidate.environment else ""
+        self.versions.update({f"{where}{name}": version for name, version in report["versions"].items()})
+
+    def _times(self, candidate: Candidate, partner: Worker | None) -> tuple[Times, dict[str, Any], int | None]:
+        worker = self._start(candidate)
+        try:
+            times = interleave(worker, partner, self.budget)
+            return times, worker.ask("end"), worker.close()
+        finally:
+            worker.kill()
+
+    def _start(self, candidate: Candidate) -> Worker:
+        job: dict[str, Any] = {
+            "model": candidate.model,
+            "batch": self.point.batch,
+            "past": self.point.past,
+            "new": self.point.new,
+            "runs": self.budget.runs,
+            "warmup": self.budget.warmup,
+            "threads": self.conditions.threads,
+            "provider": self.conditions.provider,
+            "provider_options": dict(self.conditions.provider_options),
+            "vocab": candidate.vocab,
+            "answer": str(self.answer(candidate)),
+            "options": {**candidate.options, "spinning": self.conditions.spinning},
+        }
+        return Worker(candidate.worker, [json.dumps(job)], python=candidate.python)

@@ -1,0 +1,132 @@
+"""What every measurement has in common: its tokens, its clock, its answer. Imports numpy alone.
+
+A worker computes when it is asked to, so that calls of two can be interleaved (`posexport.tools.bench.interleaved`).
+"""
+
+import importlib.metadata
+import json
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from posexport.tools.bench.workers.memory import Memory
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """One measurement: ``past`` tokens are read first, then calls of ``new`` tokens are timed.
+
+    Without a past every call begins anew; with one each call goes on from the one before. ``runs``: timed calls at
+    most, after ``warmup`` ones. ``answer``: where the first call's answer is saved.
+    """
+
+    model: str
+    batch: int
+    past: int
+    new: int
+    runs: int
+    warmup: int
+    threads: int
+    vocab: int
+    answer: str
+    provider: str = "cpu"
+    provider_options: dict[str, Any] = field(default_factory=dict)
+    options: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def calls(self) -> int:
+        """Timed calls, the ones before, and the last one of the process that is interleaved with."""
+        return self.warmup + self.runs + 1
+
+    @property
+    def room(self) -> int:
+        """Tokens that a cache must hold."""
+        return self.past + self.new * (self.calls if self.past else 1)
+
+    def tokens(self) -> NDArray[np.int64]:
+        """[batch, room] ids, the same for every candidate."""
+        return np.random.default_rng(0).integers(0, self.vocab, (self.batch, self.room))
+
+
+class Reader(Protocol):
+    """A model that is loaded."""
+
+    def clear(self) -> None:
+        """Forget the tokens read so far."""
+
+    def read(self, ids: NDArray[np.int64]) -> Any:
+        """The answer to the new tokens [batch, new]: the last one's logits [batch, vocab], or all hidden states.
+
+        An array, or what `numpy.asarray` makes one of: that is not timed.
+        """
+
+
+class _Calls:
+    """The calls of one process, as they are asked for."""
+
+    def __init__(self, job: Job, reader: Reader) -> None:
+        self._job, self._reader, self._ids = job, reader, job.tokens()
+        self._memory, self._answer = Memory(), None
+        self._saved, self._at = False, 0
+        self._memory.mark()
+
+    def begin(self) -> dict[str, Any]:
+        """Read the past anew, then warm up."""
+        self._reader.clear()
+        self._at = self._job.past
+        if self._job.past:
+            self._reader.read(self._ids[:, : self._job.past])
+        for _ in range(self._job.warmup):
+            self.call()
+        return {}
+
+    def call(self) -> dict[str, Any]:
+        """The next call's milliseconds, and those of all its threads together."""
+        job = self._job
+        if not job.past:
+            self._reader.clear()
+        self._answer = None  # else its memory would count as the call's
+        ids = self._ids[:, self._at : self._at + job.new]
+        started, busy = time.perf_counter(), time.process_time()
+        self._answer = self._reader.read(ids)
+        took, computed = time.perf_counter() - started, time.process_time() - busy
+        self._at += job.new if job.past else 0
+        if not self._saved:
+            np.save(job.answer, np.asarray(self._answer))
+            self._saved = True
+        return {"ms": 1e3 * took, "cpu_ms": 1e3 * computed}
+
+    def end(self) -> dict[str, Any]:
+        """What all calls took of memory."""
+        growth, held = self._memory.growth(), getattr(self._reader, "held", None)
+        return {"peak": self._memory.whole(), "growth": growth, "held": held}
+
+
+def main(reader: Callable[[Job], Reader], libraries: tuple[str, ...]) -> None:
+    """Answer each line of stdin, ``begin``, ``call`` or ``end``, by a line of JSON: the calls of the job given."""
+    job = Job(**json.loads(sys.argv[1]))
+    started = time.perf_counter()
+    calls = _Calls(job, reader(job))
+    loaded = time.perf_counter() - started
+    for line in sys.stdin:
+        command = line.strip()
+        answer = {"begin": calls.begin, "call": calls.call, "end": calls.end}[command]()
+        if command == "end":
+            answer |= {"load_s": loaded, "versions": versions(libraries)}
+        sys.stdout.write(f"\n{json.dumps(answer)}\n")
+        sys.stdout.flush()
+
+
+def versions(libraries: tuple[str, ...]) -> dict[str, str]:
+    installed = {}
+    for name in libraries:
+        try:
+            installed[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return installed

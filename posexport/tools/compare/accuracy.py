@@ -1,0 +1,74 @@
+"""How often an exported model answers rightly, on ONNX Runtime. Imports no torch."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from posexport.errors import PosexportError
+from posexport.parity.agreement.cosine import cosine
+from posexport.runtime.providers import make_session
+from posexport.runtime.refusal import refusal
+from posexport.tools.compare import tasks
+from posexport.tools.compare.records import LIMIT, Cell, Setup
+
+if TYPE_CHECKING:
+    from onnxruntime import InferenceSession
+
+#: rows of one call: bounds the memory of the longest
+ROWS = 20
+
+
+def accuracies(model: Path, setup: Setup, limit: int | None) -> dict[str, dict[str, Cell]]:
+    """By task and length, the share of right answers; `LIMIT` at a length over ``limit``, which the graph must refuse.
+
+    Raises:
+        PosexportError: there are too few rows to ask every question.
+        RuntimeError: the graph takes a length over its limit.
+    """
+    session = make_session(model, threads=1)
+    cells_by_task: dict[str, dict[str, Cell]] = {task.name: {} for task in tasks.TASKS}
+    for length in setup.lengths:
+        cells = [LIMIT] * len(cells_by_task) if limit is not None and length > limit else _right(session, setup, length)
+        if LIMIT in cells and not _refuses(session, length):
+            raise RuntimeError(f"{model.name} has a limit of {limit} positions and takes {length}")
+        for task, cell in zip(tasks.TASKS, cells, strict=True):
+            cells_by_task[task.name][str(length)] = cell  # type: ignore[assignment]
+    return cells_by_task
+
+
+def agreement(model: Path, float32: Path, setup: Setup) -> float:
+    """The mean cosine of a token's logits with those of the model in float32, at the trained length."""
+    tokens, _ = tasks.draw(np.random.default_rng([setup.seed, 2]), ROWS, setup.length)
+    outputs = [make_session(path, threads=1).run(["logits"], feeds(tokens))[0] for path in (model, float32)]
+    rows, expected = (logits.reshape(-1, logits.shape[-1]) for logits in outputs)
+    return float(cosine(rows, expected).mean())
+
+
+def feeds(tokens: tasks.Ints) -> dict[str, tasks.Ints]:
+    """The inputs of a call: no token is padding."""
+    return {"input_ids": tokens, "attention_mask": np.ones_like(tokens)}
+
+
+def _right(session: "InferenceSession", setup: Setup, length: int) -> list[float]:
+    rng = np.random.default_rng([setup.seed, 1, length])
+    tokens, answers = tasks.draw(rng, setup.asked_rows, length)
+    counts = np.zeros((len(tasks.TASKS), 2), dtype=np.int64)
+    for start in range(0, len(tokens), ROWS):
+        part = slice(start, start + ROWS)
+        (logits,) = session.run(["logits"], feeds(tokens[part]))
+        for number, task in enumerate(tasks.TASKS):
+            counts[number] += tasks.right(answers[number, part], logits[..., task.channels].argmax(-1))
+    for task, (_, asked) in zip(tasks.TASKS, counts, strict=True):
+        if not asked:
+            raise PosexportError(f"{len(tokens)} rows of {length} tokens do not ask {task.name} once; ask more rows")
+    return [int(good) / int(asked) for good, asked in counts]
+
+
+def _refuses(session: "InferenceSession", length: int) -> bool:
+    tokens, _ = tasks.draw(np.random.default_rng(0), 1, length)
+    try:
+        session.run(None, feeds(tokens))
+    except Exception as err:  # noqa: BLE001 (onnxruntime raises classes of its own; the words decide)
+        return refusal(err) is not None
+    return False

@@ -1,0 +1,173 @@
+"""The position encodings of a checkpoint or bundle: learned tables, biases and rotations of all layers, as stored."""
+
+import math
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from torch import nn
+
+from posexport.bundle.manifest import MANIFEST
+from posexport.encodings.encoding import ENCODINGS, Encoding, Value
+from posexport.errors import PosexportError
+from posexport.sources.encoding_alone import EncodingAlone
+from posexport.sources.load import LoadOptions
+from posexport.sources.prepare import prepare
+from posexport.tools.plots.bundle import encodings_of
+from posexport.tools.plots.choose import choose
+from posexport.tools.plots.distance_vectors import met_vectors
+from posexport.tools.plots.plot import Drawing, Group, Subject
+from posexport.tools.plots.titles import SIZES, settings_in_words
+
+#: positions that are shown where nothing says how many matter, and the most that are shown unasked
+SHOWN, MOST = 64, 512
+
+
+@dataclass(frozen=True)
+class Place:
+    """An encoding in a model: the part of the model (encoder, decoder, or none), and its layer in words."""
+
+    part: str
+    layer: str
+    encoding: Encoding
+
+
+def pictures(directory: Path, *, length: int | None = None, allow_pickle: bool = False) -> Drawing:
+    """The drawing of the checkpoint or bundle in ``directory``.
+
+    Raises:
+        PosexportError: it cannot be read, it is a bundle whose graph does not hold its tables, or nothing in it depends
+            on positions.
+    """
+    if (directory / MANIFEST).is_file():
+        encodings, manifest = encodings_of(directory)
+        places = list(_places(encodings))
+        label, overhead = manifest.source.name, 0
+    else:
+        source = prepare(str(directory), LoadOptions(allow_pickle=allow_pickle))
+        places = list(found_in(source.module))
+        label, overhead = source.public_name, source.promises.position_offset
+    name = directory.resolve().name
+    alike: dict[tuple[str, str, str], list[Place]] = {}
+    for place in places:
+        key = (place.part, place.encoding.name, str(place.encoding.parameters_given))
+        alike.setdefault(key, []).append(place)
+    together = _by_layers(list(alike.values()))
+    groups: list[Group] = []
+    for of_kind in together:
+        subject = _subject(of_kind, length, overhead)
+        drawn = choose(subject)
+        heading = _heading(of_kind, subject) if len(together) > 1 else ""
+        groups += [replace(drawn[0], heading=_joined(heading, drawn[0].heading)), *drawn[1:]]
+    if not groups:
+        raise PosexportError(f"{directory} has no position encoding to show: nothing in it depends on positions")
+    kinds = list(dict.fromkeys(place.encoding.name for place in places))
+    first = places[0].encoding
+    words = f" ({settings_in_words(first, SIZES)})" if len(alike) == 1 and first.parameters_given else ""
+    title = f"{name}: {' and '.join(kinds)}{words}"
+    summary = " ".join(dict.fromkeys(ENCODINGS[kind].summary.replace("``", "") for kind in kinds[:2]))
+    sources = "; ".join(dict.fromkeys(ENCODINGS[kind].source for kind in kinds))
+    return Drawing(groups, title, summary, f"Weights: {name} ({label}). Sources: {sources}")
+
+
+def found_in(model: nn.Module) -> Iterator[Place]:
+    """Every registered encoding in ``model``, once, in the order of the layers; those that rotate and add are two."""
+    modules = {name: m for name, m in model.named_modules() if isinstance(m, Encoding) and m.name in ENCODINGS}
+    return _places(modules)
+
+
+def _places(modules: Mapping[str, Encoding]) -> Iterator[Place]:
+    """``modules``: by their names in the model."""
+    both = len({name.split(".")[0] for name in modules}) > 1
+    for name, encoding in modules.items():
+        if not encoding.hooks:  # a control
+            continue
+        part = name.split(".")[0] if both and name.split(".")[0] in ("encoder", "decoder") else ""
+        yield Place(part, _layer(name), encoding)
+
+
+def _layer(name: str) -> str:
+    """``stages.1.blocks.0.attention.encoding`` -> ``stage 1, block 0``; ``encoder.groups.3...`` -> ``layer 3``."""
+    parts = re.findall(r"(\w+)\.(\d+)(?=\.)", name)
+    words = {"stages": "stage", "blocks": "block"}
+    return ", ".join(f"{words.get(what, 'layer')} {number}" for what, number in parts)
+
+
+def _by_layers(alike: list[list[Place]]) -> list[list[Place]]:
+    """Layers of swin differ in their heads and are shown together all the same."""
+    by_part: dict[tuple[str, str], list[Place]] = {}
+    for places in alike:
+        first = places[0]
+        key = (first.part, first.encoding.name if first.encoding.windowed else str(id(first)))
+        by_part.setdefault(key, []).extend(places)
+    return list(by_part.values())
+
+
+def _subject(places: list[Place], length: int | None, overhead: int) -> Subject:
+    alones = {place.layer: _alone(place.encoding) for place in places}
+    first = alones[places[0].layer]
+    layer = first.layer
+    skipped = overhead if first.has("embed") and places[0].part != "decoder" else 0
+    return Subject(
+        first,
+        _length(first, length, skipped),
+        trained=True,
+        layers=alones if len(alones) > 1 and list(layer.parameters()) else {},
+        first=skipped,
+    )
+
+
+def _length(alone: EncodingAlone, length: int | None, skipped: int) -> int:
+    layer = alone.layer
+    limit = None if layer.limit is None else layer.limit - skipped
+    if layer.axes > 1:
+        return length or SHOWN
+    if length is not None:
+        if limit is not None and length > limit:
+            raise PosexportError(
+                f"--length must be at most {limit}, the positions that {layer.name} takes, got {length}"
+            )
+        return length
+    shown = SHOWN
+    if alone.has("embed"):
+        shown = MOST if list(layer.parameters()) else SHOWN
+    elif alone.has("scores") and layer.boundaries:
+        # a little beyond the farthest distance that has a row or a bucket of its own; the query of a bias stands in the
+        # middle, vectors of distances are seen from both ends
+        sides = 2 if met_vectors(alone, 2) is None else 1
+        shown = min(MOST, max(16, math.ceil(1.25 * sides * max(layer.boundaries))))
+    return shown if limit is None else min(shown, limit)
+
+
+def _alone(encoding: Encoding) -> EncodingAlone:
+    """The encoding with the sizes that it was made for; what it does not say it does not depend on."""
+    sizes = encoding.parameters_given
+    heads, head_size = _size(sizes.get("heads"), 1), _size(sizes.get("head_size"), 0)
+    hidden = _size(sizes.get("hidden"), heads * (head_size or 1))
+    return EncodingAlone(
+        ENCODINGS[encoding.name],
+        encoding.eval().requires_grad_(False),
+        hidden,
+        heads,
+        head_size or max(1, hidden // heads),
+        seed=0,
+    )
+
+
+def _size(value: Value, otherwise: int) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) else otherwise
+
+
+def _heading(places: list[Place], subject: Subject) -> str:
+    """``decoder: t5, 5 heads, 8 buckets, not bidirectional``."""
+    first = places[0]
+    layers = f"{len(places)} layers" if len(subject.layers) > 1 else first.layer if subject.learned else ""
+    words = settings_in_words(first.encoding, SIZES) if not subject.layers or len(places) == 1 else ""
+    owner = " ".join(part for part in (first.part, layers) if part)
+    what = ", ".join(part for part in (first.encoding.name, words) if part)
+    return f"{owner}: {what}" if owner else what
+
+
+def _joined(heading: str, inner: str) -> str:
+    return "; ".join(part for part in (heading, inner) if part)

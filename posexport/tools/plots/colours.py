@@ -1,0 +1,117 @@
+"""Colours: of lines that have no order, of layers, which have one, and of numbers."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from posexport.tools.plots.plot import Array
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
+    from matplotlib.image import AxesImage
+
+#: no order, each at least three times as dark as white (WCAG 2.2, 1.4.11), the first eight told apart by readers who do
+#: not tell red from green
+UNORDERED = (
+    "#0072b2",
+    "#d55e00",
+    "#00825f",
+    "#b0408f",
+    "#7a5c00",
+    "#3b3b98",
+    "#2a8fbd",
+    "#111111",
+    "#b2182b",
+    "#5a7d00",
+    "#7b4ab5",
+    "#777777",
+)
+#: values of both signs: zero is white, signs are colours; of one sign: zero is white, one hue
+SIGNED, NEGATIVE, POSITIVE = "RdBu_r", "Blues_r", "Reds"
+
+
+def of_lines(count: int) -> list[Any]:
+    """Colours of ``count`` lines without an order, `UNORDERED`; of more lines than these, again from the first."""
+    return [UNORDERED[n % len(UNORDERED)] for n in range(count)]
+
+
+def of_layers(count: int) -> list[Any]:
+    """Colours from dark to less dark for what has an order."""
+    from matplotlib import colormaps
+
+    return list(colormaps["plasma"](np.linspace(0, 0.7, count)))
+
+
+#: a few numbers this many times beyond all others are drawn in the colours' ends, or nothing else would have a colour
+OUTLIER = 2.5
+_COMMON = 0.998
+
+
+def robust(values: Array) -> Array:
+    """``values`` cut to the size that all but the largest have, where those are far larger; else as they are."""
+    common = float(np.quantile(np.abs(values), _COMMON))
+    return np.clip(values, -common, common) if 0 < OUTLIER * common < np.abs(values).max() else values
+
+
+def scale(values: Sequence[Array] | Array) -> dict[str, Any]:
+    """Colour map and its ends for all ``values`` together: one hue if they have one sign, two with white at zero."""
+    low = min((float(np.min(v)) for v in values if np.size(v)), default=0.0)
+    high = max((float(np.max(v)) for v in values if np.size(v)), default=0.0)
+    largest = max(abs(low), abs(high)) or 1.0
+    if high <= 0 and low < 0:
+        return {"cmap": NEGATIVE, "vmin": -largest, "vmax": 0.0}
+    if low >= 0 and high > 0:
+        return {"cmap": POSITIVE, "vmin": 0.0, "vmax": largest}
+    return {"cmap": SIGNED, "vmin": -largest, "vmax": largest}
+
+
+def heat_map(axes: "Axes", values: Array, label: str, **options: Any) -> None:
+    """A map of numbers with its colour bar; ``options``: of imshow, `scale` of ``values`` unless they say otherwise."""
+    image = plain_map(axes, values, **{**scale([robust(values)]), **options})
+    colour_bar(axes, image, label)
+
+
+def plain_map(axes: "Axes", values: Array, **options: Any) -> "AxesImage":
+    """A map of numbers without a colour bar."""
+    chosen = {**scale([values]), "aspect": "auto", "interpolation": "nearest", **options}
+    return axes.imshow(values, **chosen)
+
+
+def colour_bar(axes: "Axes", image: "AxesImage", label: str) -> None:
+    """The bar close to the right of the axes, as high as they are, its label close to it."""
+    figure = axes.get_figure(root=True)
+    assert figure is not None
+    width, _ = figure.get_size_inches()
+    box = axes.get_position()
+    beside = figure.add_axes((box.x1 + 0.10 / width, box.y0, 0.16 / width, box.height))
+    low, high = image.get_clim()
+    shown = np.asarray(image.get_array())
+    beyond = (bool(shown.min() < low), bool(shown.max() > high))
+    # pointed where there are numbers beyond the end
+    ends = {(True, True): "both", (True, False): "min", (False, True): "max"}.get(beyond, "neither")
+    bar = figure.colorbar(image, cax=beside, extend=ends, extendfrac=0.03)
+    thousands(bar.ax.yaxis)
+    bar.set_label(label, labelpad=3)
+
+
+def thousands(axis: "Axis") -> None:
+    """Ticks of a mask's numbers in thousands, so that they do not push the label out of the picture."""
+    if max(map(abs, axis.get_view_interval())) >= 1e4:
+        axis.set_major_formatter(lambda value, _: f"{value / 1000:g}k".replace("-", "\N{MINUS SIGN}"))
+
+
+def legend_beside(axes: "Axes") -> None:
+    """The names of the lines in the free column right of the axes, where they touch nothing."""
+    figure = axes.get_figure(root=True)
+    assert figure is not None
+    gap = 0.10 / (axes.get_position().width * figure.get_size_inches()[0])
+    axes.legend(
+        loc="upper left",
+        bbox_to_anchor=(1 + gap, 1),
+        borderaxespad=0,
+        frameon=False,
+        handlelength=1.3,
+        handletextpad=0.5,
+    )

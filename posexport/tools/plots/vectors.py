@@ -1,0 +1,137 @@
+"""The vectors of positions: as a heat map with slices of it right below, and how alike two positions are."""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from posexport.encodings.positions import Positions
+from posexport.tools.plots.colours import heat_map, legend_beside, of_lines
+from posexport.tools.plots.likeness import by_distance, cosines, likeness_panels
+from posexport.tools.plots.plot import Array, Group, Panel, Row, Subject, number, whole_ticks
+from posexport.tools.shift_check.records import positions_from
+from posexport.tools.shift_check.sinusoid import claims_sinusoid, position_vectors, shift_of
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+#: inches
+HEAT_MAP, SLICE = 3.6, 2.3
+#: dimensions of learned vectors that are drawn over the positions: those that change most, but for a few positions
+MOST_CHANGED = 4
+
+
+def groups(subject: Subject) -> list[Group]:
+    """The heat map, one position over its dimensions on the same axis, one dimension over the positions, likeness."""
+    vectors_TC, made_of = position_vectors(subject.alone, subject.length, _positions(subject))
+    curves = _curves(subject, vectors_TC)
+
+    def whole(axes: "Axes") -> None:
+        heat_map(axes, vectors_TC, "value")
+        axes.set(xlabel="dimension", ylabel="position", title=f"Every position's vector, {made_of}")
+        whole_ticks(axes)
+
+    def of_positions(axes: "Axes") -> None:
+        positions, channels = vectors_TC.shape
+        shown = sorted({min(1, positions - 1), positions - 1})
+        for position, colour in zip(shown, of_lines(len(shown)), strict=True):
+            for name, channels_P, style in curves:
+                axes.plot(
+                    channels_P,
+                    vectors_TC[position, channels_P],
+                    style,
+                    label=f"position {position}{name}",
+                    color=colour,
+                    linewidth=1.2,
+                    markersize=3,
+                )
+        axes.set(xlabel="dimension", ylabel="value", title="One position over the dimensions")
+        axes.set_xlim(-0.5, channels - 0.5)
+        _finish(axes)
+
+    def of_dimensions(axes: "Axes") -> None:
+        shown = _channels(subject, vectors_TC)
+        for channel, colour in zip(shown, of_lines(len(shown)), strict=True):
+            axes.plot(vectors_TC[:, channel], label=f"dimension {channel}", linewidth=1.2, color=colour)
+        axes.set(xlabel="position", ylabel="value", title="One dimension over the positions")
+        _finish(axes)
+
+    rows = [Row([Panel("heat map", whole)], HEAT_MAP), Row([Panel("slice of positions", of_positions)], SLICE)]
+    dimension = Panel("slice of dimensions", of_dimensions)
+    if len(vectors_TC) < 2 or not _comparable(vectors_TC):
+        return [Group([*rows, Row([dimension])], _nothing_to_compare(subject))]
+    similarity, decay = likeness_panels(vectors_TC, "position")
+    rows.append(Row([similarity, dimension]))
+    if subject.learned:
+        rows.append(Row([decay, _sizes(vectors_TC)]))
+    return [Group(rows, caption(subject, vectors_TC))]
+
+
+def caption(subject: Subject, vectors_TC: Array) -> str:
+    """How likeness goes with the distance, as these vectors have it."""
+    cosine_TT = cosines(vectors_TC)
+    near, far = by_distance(cosine_TT)
+    compared = f"mean cosine {number(near)} at distance 1, {number(far)} beyond {len(vectors_TC) // 2}"
+    if abs(near - far) < 0.05:
+        beginning = "Neighbours are no more alike than any two positions"
+    else:
+        beginning = f"Neighbours are {'more' if near > far else 'less'} alike than distant positions"
+    if subject.random:
+        return f"Random weights. {beginning} ({compared})."
+    steps = np.abs(cosine_TT[1:, 1:] - cosine_TT[:-1, :-1]).max()
+    if claims_sinusoid(subject.alone) and steps < 1e-6:
+        return f"{beginning}, and likeness depends on their distance alone ({compared})."
+    return f"{beginning} ({compared})."
+
+
+def _nothing_to_compare(subject: Subject) -> str:
+    return "Random weights, of one position." if subject.random else "One position has no other to be compared with."
+
+
+def _comparable(vectors_TC: Array) -> bool:
+    return bool((np.linalg.norm(vectors_TC, axis=1) > 0).all())
+
+
+def _positions(subject: Subject) -> Positions | None:
+    return positions_from(subject.first, subject.length) if subject.first else None
+
+
+def _curves(subject: Subject, vectors_TC: Array) -> list[tuple[str, NDArray[np.int64], str]]:
+    """Name, channels and style of what belongs on one curve: sines and cosines are two; learned numbers are dots."""
+    channels = np.arange(vectors_TC.shape[1], dtype=np.int64)
+    if subject.learned:
+        return [("", channels, ".")]
+    shift = shift_of(vectors_TC) if claims_sinusoid(subject.alone) and len(vectors_TC) > 1 else None
+    if shift is None or len(shift.sine_P) < 2 or np.abs(shift.residual(1)).max() > 1e-6:
+        return [("", channels, ".-")]
+    return [(",\nsine", shift.sine_P, ".-"), (",\ncosine", shift.cosine_P, ".--")]
+
+
+def _channels(subject: Subject, vectors_TC: Array) -> list[int]:
+    count = vectors_TC.shape[1]
+    if subject.learned:
+        return sorted(
+            int(c)
+            for c in np.argsort(-np.ptp(np.quantile(vectors_TC, [0.05, 0.95], axis=0), axis=0), kind="stable")[
+                :MOST_CHANGED
+            ]
+        )
+    # the first dimensions of sinusoids turn fast, half way they hardly move: a geometric choice shows both
+    return sorted({0, min(1, count - 1), count // 8, count // 4, count // 2})
+
+
+def _sizes(vectors_TC: Array) -> Panel:
+    def draw(axes: "Axes") -> None:
+        axes.plot(np.linalg.norm(vectors_TC, axis=1), linewidth=1.2, color=of_lines(1)[0])
+        axes.set(xlabel="position", ylabel="Euclidean norm", title="Length of every position's vector")
+        axes.set_ylim(bottom=0)
+        axes.grid(alpha=0.3)
+        whole_ticks(axes, "x")
+
+    return Panel("norms", draw)
+
+
+def _finish(axes: "Axes") -> None:
+    axes.grid(alpha=0.3)
+    whole_ticks(axes, "x")
+    legend_beside(axes)

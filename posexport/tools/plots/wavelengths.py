@@ -1,0 +1,107 @@
+"""The wavelengths of a rotation: how many positions each pair of dimensions takes for one turn, scaled and unscaled.
+
+Su et al., "RoFormer" (arXiv:2104.09864), section 3.2.2; scaled schedules: `posexport.encodings.rope`.
+"""
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from posexport.encodings.rope import Rope
+from posexport.encodings.rope.schedule import Schedule
+from posexport.tools.plots.colours import heat_map, legend_beside, of_lines
+from posexport.tools.plots.plot import Array, Group, Panel, Row, Subject, number, whole_ticks
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+#: a row this many times longer than the original length shows what frequencies that depend on it become
+LONG = 4
+
+
+def groups(subject: Subject) -> list[Group]:
+    """Wavelengths, and beside them how far each pair is stretched, or where nothing is scaled, its cosines."""
+    if not isinstance(subject.alone.layer, Rope):
+        return []
+    schedule = subject.alone.layer.schedule
+    pairs = np.arange(schedule.dim // 2)
+    unscaled_F = schedule.base ** (-2.0 * pairs / schedule.dim)
+    frequencies = _frequencies(schedule)
+    scaled = any(np.abs(frequency_F / unscaled_F - 1).max() > 1e-9 for frequency_F in frequencies.values())
+    original = schedule.boundaries[0] if schedule.boundaries else None
+
+    def waves(axes: "Axes") -> None:
+        for (name, frequency_F), colour in zip(frequencies.items(), of_lines(len(frequencies)), strict=True):
+            turning = frequency_F > 0
+            label = name if scaled else "wavelength"
+            axes.semilogy(
+                pairs[turning], 2 * math.pi / frequency_F[turning], ".-", label=label, color=colour, linewidth=1.4
+            )
+        if scaled:
+            axes.semilogy(pairs, 2 * math.pi / unscaled_F, "--", label="unscaled", color="black", linewidth=1.1)
+        if original is not None:
+            axes.axhline(original, color="#777777", linestyle=":", label=f"trained for\n{original}")
+        axes.set(xlabel="pair of dimensions", ylabel="positions for one turn", title="Wavelength of every pair")
+        axes.grid(alpha=0.3)
+        whole_ticks(axes, "x")
+        axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.10g}")
+        axes.yaxis.set_minor_formatter(lambda *_: "")
+        if scaled or original is not None:
+            legend_beside(axes)
+
+    def stretch(axes: "Axes") -> None:
+        for (name, frequency_F), colour in zip(frequencies.items(), of_lines(len(frequencies)), strict=True):
+            turning = frequency_F > 0
+            axes.plot(
+                pairs[turning],
+                (unscaled_F / np.where(turning, frequency_F, 1))[turning],
+                ".-",
+                label=name,
+                color=colour,
+                linewidth=1.4,
+            )
+        axes.set(xlabel="pair of dimensions", ylabel="wavelength, 1 = unscaled", title="How far each pair is stretched")
+        axes.set_ylim(bottom=0)
+        axes.grid(alpha=0.3)
+        whole_ticks(axes, "x")
+        legend_beside(axes)
+
+    def cosines(axes: "Axes") -> None:
+        (frequency_F,) = frequencies.values()
+        heat_map(axes, np.cos(np.arange(subject.length)[:, None] * frequency_F), "cosine")
+        axes.set(xlabel="pair of dimensions", ylabel="position", title="Cosine of the angle at every position")
+        whole_ticks(axes)
+
+    second = Panel("stretch", stretch) if scaled else Panel("angles", cosines)
+    longest = list(frequencies.values())[-1]
+    return [Group([Row([Panel("wavelengths", waves), second])], caption(unscaled_F, longest))]
+
+
+def caption(unscaled_F: Array, frequency_F: Array) -> str:
+    """Which pairs are stretched, or how fast and how slow they turn."""
+    turning = frequency_F > 0
+    stretch_F = unscaled_F[turning] / frequency_F[turning]
+    still = f"; {int((~turning).sum())} pairs do not turn" if not turning.all() else ""
+    if np.abs(stretch_F - 1).max() > 1e-9:
+        kept = int((np.abs(stretch_F - 1) < 1e-9).sum())
+        least, most = number(float(stretch_F.min())), number(float(stretch_F.max()))
+        if least == most:
+            return f"Every pair turns {most} times slower than unscaled{still}."
+        some = f"{kept} of {len(stretch_F)} pairs keep their wavelength, the others are" if kept else "Pairs are"
+        below = "" if kept else f"{least} to "
+        return f"{some} stretched {below}{'up to ' if kept else ''}{most} times{still}."
+    fast, slow = (2 * math.pi / f for f in (frequency_F[turning].max(), frequency_F[turning].min()))
+    return f"The first pair turns once in {fast:.1f} positions, the slowest once in {slow:,.0f}{still}."
+
+
+def _frequencies(schedule: Schedule) -> dict[str, Array]:
+    """Radians per position by what to call them: one, or those of short and of long rows."""
+    if not schedule.by_length or not schedule.boundaries:
+        return {"scaled": np.array(schedule.inv_freq, dtype=np.float64)}
+    by_length = {}
+    for length in (schedule.boundaries[0], LONG * schedule.boundaries[0]):
+        ids_1T = torch.arange(length)[None]
+        by_length[f"rows of\n{length}"] = schedule.frequencies(ids_1T, torch.float64)[0].numpy()
+    return by_length

@@ -1,0 +1,1 @@
+"""Globals of PyTorch that are replaced while a module is traced or tried."""
