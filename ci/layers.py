@@ -14,8 +14,8 @@ GROUND = "ground"
 
 
 def numbered() -> str:
-    """The layers of the package, from the ground up, as ``tests/test_layers.py`` keeps them."""
-    names = load_module(ROOT / "tests" / "test_layers.py").LAYERS
+    """The layers of the package, from the ground up, as ``tests/repository/test_layers.py`` keeps them."""
+    names = load_module(ROOT / "tests" / "repository" / "test_layers.py").LAYERS
     return "\n".join(
         f"{level}. {', '.join(f'`{name}`' for name in sorted(each))}" for level, each in enumerate(names, 1)
     )
@@ -23,7 +23,7 @@ def numbered() -> str:
 
 def mermaid() -> str:
     """The graph, the users' end on top."""
-    test_layers = load_module(ROOT / "tests" / "test_layers.py")
+    test_layers = load_module(ROOT / "tests" / "repository" / "test_layers.py")
     modules = ", ".join(sorted(test_layers.LAYERS[0]))
     imports = package_imports(test_layers)
     lines = ["```mermaid", "flowchart TD", f'    {GROUND}["{modules}"]']

@@ -43,8 +43,8 @@ PRECISION = (
     "test_half_precision",
 )
 SOURCES = (
-    *("test_sources", "huggingface/test_config", "huggingface/test_decoders_llama", "huggingface/test_seq2seq"),
-    *("huggingface/test_weight_files", "test_golden", "test_user_modules", "test_steps"),
+    *("test_sources", "test_config", "test_decoders_llama", "test_seq2seq"),
+    *("test_weight_files", "test_golden", "test_user_modules", "test_steps"),
 )
 #: what is changed -> the tests that are to notice, the likeliest first. Of each file what the short run has of it
 PLACES = {
@@ -92,8 +92,8 @@ NEAREST = {
     "modules/plain": "test_plain_decoders",
     "mapped": "test_large",
     "extend": "test_sources",
-    "transforms": "huggingface/test_transforms",
-    "families": "huggingface/test_config",
+    "transforms": "test_transforms",
+    "families": "test_config",
     "windowed": "test_windowed",
 }
 #: Machinery, not maths; its tests are elsewhere.
@@ -261,7 +261,8 @@ def run(tree: Path, tests: Sequence[str], mutant: Mutant | None = None, *, whole
         if mutant is not None:
             target = copy / mutant.path
             target.write_text(mutant.apply(target.read_text()))
-        files = [f"tests/{name}.py" for name in tests if (copy / f"tests/{name}.py").exists()]
+        paths = [path for name in tests for path in (copy / "tests").rglob(f"{name}.py")]
+        files = [path.relative_to(copy).as_posix() for path in paths]
         if whole:
             rest = sorted(path.relative_to(copy).as_posix() for path in (copy / "tests").rglob("test_*.py"))
             files += [file for file in rest if file not in files]

@@ -344,6 +344,6 @@ def mark(items: list[pytest.Item]) -> None:
             used |= {(stem, test, part) for part in ("", *here)}
             if not here:
                 item.add_marker(pytest.mark.all)
-    whole = {item.path for item in items} >= set(Path(__file__).parent.glob("test_*.py"))
+    whole = {item.path for item in items} >= set(Path(__file__).parent.rglob("test_*.py"))
     if whole and named != used:
         raise pytest.UsageError(f"tests/tiers.py names what is no test: {sorted(named - used)}")

@@ -1,7 +1,7 @@
 """Generation: tokens and scores of ``model.generate()``, by the options of a call and of generation_config.json.
 
 The checkpoints are those of tests/golden, with weights in float32. ``python -m ci.answers.generation`` writes the
-answers that tests/test_generation_answers.py compares with.
+answers that tests/runtime/test_generation_answers.py compares with.
 """
 
 import json

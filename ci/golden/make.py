@@ -9,7 +9,8 @@ checkpoint is a directory:
                                      ``<point>.logits`` ...
 
 The outputs are those of a float64 run, rounded once, by a fresh model for every point: some keep what a length or a
-small image changed. The same seeds give the same bytes. That positions matter is a test (tests/test_golden.py).
+small image changed. The same seeds give the same bytes. That positions matter is a test
+(tests/checkpoints/test_golden.py).
 """
 
 import json

@@ -1,0 +1,95 @@
+"""Without padding in linear layers and attention: the same values for real tokens, whatever the padding."""
+
+import functools
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+
+from posexport.export import functions
+from posexport.export.trace import trace
+from posexport.passes.graph_pass import PassResult
+from posexport.passes.padding.between import _Row
+from posexport.passes.pipeline import run
+from posexport.sources import builtin
+from posexport.targets.target import Target
+from tests.passes.test_passes import outputs
+from tests.small import by_attention, in_short, shared
+from tests.tolerances import agree
+
+CPU = Target("cpu", 24)
+#: real tokens of each row
+LENGTHS = (29, 3, 11, 1)
+TOKENS = np.arange(max(LENGTHS))
+RIGHT = np.asarray(LENGTHS)[:, None] > TOKENS
+#: name -> real tokens of each row, and whether padding is left out there
+PADDED = {
+    "right": (RIGHT, True),
+    "left": (RIGHT[:, ::-1], True),
+    "inside the row": (np.roll(RIGHT, 2, 1) & RIGHT[:1], True),
+    "in the middle": (RIGHT | (TOKENS[-1] == TOKENS), False),
+    "a row without tokens": (RIGHT & (np.arange(4) != 2)[:, None], True),
+    "little": (np.maximum(RIGHT, np.arange(4)[:, None] > 1), False),
+    "none": (np.ones_like(RIGHT), False),
+    "one row alone": (RIGHT[1:2], True),
+    "no token at all": (np.zeros_like(RIGHT), False),
+}
+
+
+@functools.cache
+def _traced(name: str) -> onnx.ModelProto:
+    return ir.to_proto(trace(builtin.builtin_source(name, task=None, settings_given=shared(name)), CPU.opset))
+
+
+def _model(name: str, *, dropped: bool) -> tuple[ir.Model, dict[str, PassResult]]:
+    model = ir.from_proto(_traced(name))
+    model.ir_version = 10
+    found = run(model, CPU, without={} if dropped else {"drop-padding": "a test"})
+    functions.attach(model, CPU)
+    return model, found
+
+
+def _feeds(model: ir.Model, mask: np.ndarray) -> dict[str, np.ndarray]:
+    ids = np.random.default_rng(5).integers(0, 61, mask.shape)
+    given = {"input_ids": ids, "attention_mask": mask.astype(np.int64), "token_type_ids": ids % 2}
+    return {value.name or "": given[value.name or ""] for value in model.graph.inputs}
+
+
+#: of which kind of attention the pass says why it stays
+@pytest.mark.parametrize("name", in_short(by_attention("encoder-"), ("encoder-rope", "encoder-t5").__contains__))
+def test_real_tokens_have_the_same_values(name: str) -> None:
+    kept, _ = _model(name, dropped=False)
+    model, found = _model(name, dropped=True)
+    assert found["drop-padding"].nodes == 2, found["drop-padding"].rejected
+    for mask, _drops in PADDED.values():
+        (want,), (got,) = outputs(kept, _feeds(kept, mask)), outputs(model, _feeds(model, mask))
+        if mask.any():
+            agree(got[mask], want[mask], "encoding", np.float32)
+        assert not got[~mask].any()
+
+
+def test_the_batch_decides_once_whether_it_pays() -> None:
+    model, _ = _model("encoder-rope", dropped=True)
+    (decided,) = (node for node in model.graph if node.outputs[0].name == "padding_is_dropped")
+    decided.outputs[0].shape = ir.Shape([])
+    model.graph.outputs.append(decided.outputs[0])
+    for name, (mask, drops) in PADDED.items():
+        assert bool(outputs(model, _feeds(model, mask))[1]) == drops, name
+    from_first, _ = _model("encoder-relative-key", dropped=True)
+    (decided,) = (node for node in from_first.graph if node.outputs[0].name == "padding_is_dropped")
+    decided.outputs[0].shape = ir.Shape([])
+    from_first.graph.outputs.append(decided.outputs[0])
+    assert not outputs(from_first, _feeds(from_first, PADDED["left"][0]))[1]
+
+
+def test_a_wrong_row_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What `test_real_tokens_have_the_same_values` compares comes from the loop over rows."""
+    kept, _ = _model("encoder-rope", dropped=False)
+    right = _Row.tokens
+    monkeypatch.setattr(_Row, "tokens", lambda row, matrix: row.g.Neg(right(row, matrix)))
+    model, _ = _model("encoder-rope", dropped=True)
+    mask, _drops = PADDED["right"]
+    (want,), (got,) = outputs(kept, _feeds(kept, mask)), outputs(model, _feeds(model, mask))
+    with pytest.raises(AssertionError, match="is allowed"):
+        agree(got[mask], want[mask], "encoding", np.float32)

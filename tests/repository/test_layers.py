@@ -1,0 +1,175 @@
+"""Imports only go down, and what a deployment machine needs imports no torch."""
+
+import ast
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2] / "posexport"
+
+#: From the ground up; a package may import those on its own line and on lines above it.
+LAYERS = [
+    {
+        "bounds",
+        "errors",
+        "example_inputs",
+        "graph",
+        "options",
+        "sizes",
+        "spec",
+        "system",
+        "targets",
+        "text_rules",
+        "tokenizer",
+        "version",
+    },
+    {"ops"},
+    {"encodings"},
+    {"nn"},
+    {"definition"},
+    {"models"},
+    {"torch_fixes"},
+    {"sources"},
+    {"modules", "checkpoints"},
+    {"through"},
+    {"lowering"},
+    {"passes"},
+    {"precision"},
+    {"export"},
+    {"bundle", "runtime"},
+    {"images", "audio"},
+    {"pipelines"},
+    {"parity"},
+    {"conversion", "verification", "catalogue"},
+    {"tools", "serve"},
+    {"api"},
+    {"testing", "sentence_transformers"},
+    {"cli"},
+    {"__main__"},
+]
+LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
+#: encodings name their positions and terms, which attention takes; they know operators only
+WITHOUT_TORCH = [
+    "",
+    ".errors",
+    ".system.extras",
+    ".spec",
+    ".options.settings",
+    ".targets.target",
+    ".bundle.write",
+    ".bundle.read",
+    ".runtime.session",
+    ".runtime.answer",
+    ".audio",
+    ".pipelines.registry",
+]
+WITHOUT_TORCH += [
+    ".runtime.placement",
+    ".parity.sample.check",
+    ".parity.report.point_table",
+    ".parity.criterion",
+    ".parity.grid.grid",
+    ".verification",
+    ".catalogue.stored",
+    ".system.files",
+    ".tokenizer.byte_pair",
+    ".tokenizer.make",
+    ".serve.engines.batcher",
+    ".serve.engines.service",
+    ".serve.deploy.write",
+    ".tools.explain.explanation",
+    ".tools.explain.time_table",
+    ".passes.activations",
+    ".passes.flat_tokens",
+    ".passes.packed_projections",
+    ".passes.rms_norm",
+    ".passes.skip_norm",
+]
+
+
+def parts() -> list[Path]:
+    # rglob does not follow the symbolic link to models/
+    found = [*ROOT.rglob("*.py"), *(ROOT / "models").glob("*.py")]
+    return [p for p in sorted(found) if p.name != "__init__.py" or p.parent != ROOT]
+
+
+def imported(path: Path) -> set[str]:
+    """Our packages that a file imports, wherever in the file, but for type checking only."""
+    tree = ast.parse(path.read_text())
+    only_types = {
+        id(inner)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+        for inner in ast.walk(node)
+    }
+    found = set()
+    for node in ast.walk(tree):
+        if id(node) in only_types:
+            continue
+        if isinstance(node, ast.ImportFrom) and node.module:
+            names = [node.module] if node.module != "posexport" else [f"posexport.{a.name}" for a in node.names]
+        elif isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        else:
+            continue
+        found |= {name.split(".")[1] for name in names if name.startswith("posexport.")}
+    return found
+
+
+def test_imports_only_go_down() -> None:
+    wrong = []
+    for path in parts():
+        own = path.relative_to(ROOT).parts[0].removesuffix(".py")
+        above = {name for name in imported(path) if name != own and LEVEL[name] > LEVEL[own]}
+        wrong += [f"{path.relative_to(ROOT)} imports {name}, which stands above it" for name in sorted(above)]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_one_file_asks_the_exporter() -> None:
+    """Every other one has both functions, and `traced_as` chooses: a model definition knows of no tracer."""
+    asking = [path for path in parts() if "is_in_onnx_export" in path.read_text()]
+    assert asking == [ROOT / "ops" / "tracing.py"]
+
+
+def test_every_package_has_a_layer() -> None:
+    names = {p.relative_to(ROOT).parts[0].removesuffix(".py") for p in parts()}
+    assert names == set(LEVEL)
+
+
+def test_every_folder_of_modules_is_in_a_wheel() -> None:
+    """A folder without ``__init__.py`` imports from a checkout, and is left out of what people install."""
+    folders = {path.parent for place in (ROOT, ROOT / "models") for path in place.rglob("*.py")}
+    assert not [folder for folder in folders if not (folder / "__init__.py").is_file()]
+
+
+def test_imports_no_torch() -> None:
+    code = "import importlib, sys\n" + "".join(
+        f"importlib.import_module('posexport{module}')\nassert 'torch' not in sys.modules, 'posexport{module}'\n"
+        for module in WITHOUT_TORCH
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_help_imports_nothing_heavy() -> None:
+    code = (
+        "import sys; from click.testing import CliRunner; from posexport.cli import group;"
+        "print(CliRunner().invoke(group, ['--help']).output);"
+        "heavy = {'torch', 'onnx', 'onnxruntime', 'onnxscript', 'numpy', 'rich'} & set(sys.modules);"
+        "assert not heavy, heavy"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "convert" in done.stdout
+
+
+def test_the_picture_leaves_out_what_a_chain_of_imports_implies() -> None:
+    spec = importlib.util.spec_from_file_location("layers", ROOT.parent / "ci" / "layers.py")
+    layers = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(layers)
+    assert layers.reduced({"a": {"b", "c"}, "b": {"c"}}) == {"a": {"b"}, "b": {"c"}}
+    with pytest.raises(ValueError, match="a -> b -> a"):
+        layers.reduced({"a": {"b"}, "b": {"a"}})

@@ -1,0 +1,313 @@
+"""What pip installs: the extras, the sentence that names a missing one, the wheel and the sdist."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import tomllib
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import setuptools
+from click.testing import CliRunner
+
+import posexport
+from posexport.cli import group, main
+from posexport.errors import PosexportError
+from posexport.system import extras
+
+ROOT = Path(__file__).parents[2]
+PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())
+BASE: list[str] = PROJECT["project"]["dependencies"]
+EXTRAS: dict[str, list[str]] = PROJECT["project"]["optional-dependencies"]
+
+
+def names(requirements: Sequence[str]) -> set[str]:
+    """Distributions that ``requirements`` name; extras of posexport itself are followed."""
+    result: set[str] = set()
+    for requirement in requirements:
+        name, inner = re.fullmatch(r"([\w-]+)(?:\[([\w,-]+)\])?(?:(?:>=|<)[\d.]+)?", requirement).groups()  # type: ignore[union-attr]
+        if name == "posexport":
+            result |= {found for extra in inner.split(",") for found in names(EXTRAS[extra])}
+        else:
+            result.add(name)
+    return result
+
+
+def test_the_base_brings_neither_pytorch_nor_an_onnx_runtime() -> None:
+    assert not names(BASE) & {"torch", "onnxscript", *extras.RUNTIMES}
+
+
+@pytest.mark.parametrize("extra", EXTRAS)
+def test_an_extra_brings_at_most_one_onnx_runtime(extra: str) -> None:
+    runtimes = names(EXTRAS[extra]) & set(extras.RUNTIMES)
+    assert len(runtimes) == (extra in ("all", "dev", "onnxruntime", "onnxruntime-gpu", "openvino", "webgpu"))
+
+
+def test_a_library_is_in_the_extra_that_messages_name() -> None:
+    modules = {"onnx_ir": "onnx-ir", "PIL": "pillow"}
+    for module, (_, extra) in extras.LIBRARIES.items():
+        assert modules.get(module, module) in names(EXTRAS[extra]), module
+
+
+def test_dev_is_installed_at_its_pins() -> None:
+    """ci/constraints.txt pins all that ci/setup installs by name."""
+    lines = (ROOT / "ci" / "constraints.txt").read_text().splitlines()
+    pins = dict(line.split("==") for line in lines if "==" in line)
+    wanted = names([*BASE, *EXTRAS["dev"]])
+    assert wanted <= set(pins), "pin it in ci/constraints.txt"
+
+
+def test_every_package_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    settings = PROJECT["tool"]["setuptools"]["packages"]["find"]
+    assert settings["namespaces"] is False
+    folders = [ROOT / "posexport", *(ROOT / "posexport").rglob("*"), ROOT / "posexport" / "models"]
+    wanted = {".".join(f.relative_to(ROOT).parts) for f in folders if (f / "__init__.py").is_file()}
+    assert set(setuptools.find_packages(include=settings["include"])) == wanted
+    assert {"posexport", "posexport.models", "posexport.testing", "posexport.encodings.rope"} <= wanted
+
+
+def forget(monkeypatch: pytest.MonkeyPatch, *modules: str) -> None:
+    """As if ``modules`` were not installed."""
+    for module in modules:
+        monkeypatch.setitem(sys.modules, module, None)
+
+
+@pytest.mark.parametrize(
+    ("missing", "call", "sentence"),
+    [
+        (
+            ["torch", "onnxscript", "onnx_ir", "onnxruntime"],
+            lambda path: posexport.convert("encoder-t5", path),
+            "posexport.convert needs PyTorch, onnxscript, onnx-ir and ONNX Runtime, which are not installed: "
+            "pip install 'posexport[export,onnxruntime]' (for CUDA onnxruntime-gpu in place of onnxruntime)",
+        ),
+        (
+            ["torch"],
+            lambda path: posexport.verify(path, "encoder-t5"),
+            "posexport.verify needs PyTorch, which is not installed: pip install 'posexport[export]'",
+        ),
+        (
+            ["onnxruntime"],
+            lambda path: posexport.load(path),
+            "posexport.load needs ONNX Runtime, which is not installed: pip install 'posexport[onnxruntime]' (for CUDA "
+            "onnxruntime-gpu in place of onnxruntime)",
+        ),
+    ],
+    ids=["convert", "verify", "load"],
+)
+def test_a_missing_library_is_a_sentence_with_its_extra(
+    missing: list[str], call: Any, sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forget(monkeypatch, *missing)
+    with pytest.raises(PosexportError, match=f"^{re.escape(sentence)}$"):
+        call(tmp_path / "b")
+
+
+def test_any_command_that_lacks_a_library_exits_2(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Commands that ask for nothing before they import it, too."""
+
+    def invoke(*_: Any, **__: Any) -> None:
+        import torch  # noqa: F401
+
+    forget(monkeypatch, "torch")
+    monkeypatch.setattr(sys, "argv", ["posexport", "check-shift", "rope"])
+    monkeypatch.setattr(group, "invoke", invoke)
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    sentence = "posexport check-shift needs PyTorch, which is not installed: pip install 'posexport[export]'"
+    assert capsys.readouterr().err == f"posexport: {sentence}\n"
+
+
+def test_other_missing_modules_are_defects() -> None:
+    assert extras.explain_missing(ModuleNotFoundError("x", name="posexport.nothing"), "x") is None
+    assert extras.explain_missing(ModuleNotFoundError("x", name="torch"), "x") is None  # it is installed
+
+
+def test_a_folder_that_pip_left_behind_is_not_an_installed_library(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "matplotlib" / "capi").mkdir(parents=True)
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    for name in [name for name in sys.modules if name.partition(".")[0] == "matplotlib"]:
+        monkeypatch.delitem(sys.modules, name)
+    with pytest.raises(PosexportError, match="a picture needs matplotlib, which is not installed"):
+        extras.require("a picture", "matplotlib")
+
+
+def test_two_onnx_runtimes_are_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(extras, "installed_runtimes", lambda: ["onnxruntime", "onnxruntime-gpu"])
+    done = CliRunner().invoke(group, ["list", "providers"])
+    assert done.exit_code == 0, done.output
+    assert done.stderr == (
+        "warning: onnxruntime and onnxruntime-gpu are installed together and overwrite each other's files: "
+        "pip uninstall onnxruntime onnxruntime-gpu, then install one of them\n"
+    )
+
+
+def test_the_one_onnx_runtime_here_is_no_conflict() -> None:
+    assert extras.installed_runtimes() in (["onnxruntime"], ["onnxruntime-gpu"])
+    assert extras.runtime_conflict() is None
+
+
+# From here on: what pip makes of it, in fresh environments. `pip` brings no CUDA: PyTorch is the pinned CPU build.
+
+
+def command(*args: str | Path, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """Runs outside the repository, whose packages must not be seen."""
+    env = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PIP_CONSTRAINT")}
+    return subprocess.run(list(map(str, args)), cwd=cwd, env=env, capture_output=True, text=True, check=False)
+
+
+def environment(folder: Path, *requirements: str | Path, base: str | Path = sys.executable) -> Path:
+    """The python of a new environment with ``requirements``, made by the python ``base``."""
+    python = folder / "environment" / "bin" / "python"
+    assert command(base, "-m", "venv", folder / "environment").returncode == 0
+    pip = [
+        python,
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--disable-pip-version-check",
+        "-c",
+        ROOT / "ci" / "constraints.txt",
+    ]
+    for requirement in requirements:
+        done = command(*pip, requirement, cwd=folder)
+        assert done.returncode == 0, done.stderr
+    return python
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the wheel and the sdist of a clean copy of the repository."""
+    folder = tmp_path_factory.mktemp("built")
+    checkout, dist = folder / "checkout", folder / "dist"
+    listed = command("git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", cwd=ROOT).stdout
+    for name in filter(None, listed.split("\0")):
+        if name.split("/")[0] in ("posexport", "models", "tests") or "/" not in name:
+            (checkout / name).parent.mkdir(parents=True, exist_ok=True)
+            if (ROOT / name).is_symlink():
+                (checkout / name).symlink_to(os.readlink(ROOT / name))
+            elif (ROOT / name).is_file():
+                (checkout / name).write_bytes((ROOT / name).read_bytes())
+    # each from the checkout: `build` alone would make the wheel from the sdist
+    done = command(sys.executable, "-m", "build", "--sdist", "--wheel", "--outdir", dist, cwd=checkout)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return dist
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    target = tmp_path_factory.mktemp("bundle") / "encoder"
+    posexport.convert("encoder-t5", target, settings={"layers": 1, "hidden": 20, "heads": 5}, lengths=[1, 17])
+    return target
+
+
+def one(built: Path, suffix: str) -> Path:
+    (path,) = built.glob(f"*{suffix}")
+    return path
+
+
+@pytest.mark.all
+@pytest.mark.parametrize("suffix", [".whl", ".tar.gz"])
+def test_a_distribution_holds_every_module_as_a_file_and_no_test(built: Path, suffix: str) -> None:
+    path = one(built, suffix)
+    if suffix == ".whl":
+        with zipfile.ZipFile(path) as wheel:
+            files = {info.filename: info.file_size for info in wheel.infolist()}
+    else:
+        with tarfile.open(path) as sdist:
+            assert all(member.isfile() or member.isdir() for member in sdist), "a link does not unpack on Windows"
+            files = {m.name.partition("/")[2]: m.size for m in sdist if m.isfile()}
+    modules = [*(ROOT / "posexport").rglob("*.py"), *(ROOT / "posexport" / "models").glob("*.py")]
+    wanted = {str(module.relative_to(ROOT)): module.stat().st_size for module in modules}
+    assert {name: size for name, size in files.items() if name.endswith(".py")} == wanted
+    assert "posexport/py.typed" in files
+    templates = {str(path.relative_to(ROOT)) for path in (ROOT / "posexport").rglob("*.jinja")}
+    assert len(templates) > 10
+    assert templates <= set(files)
+    assert any(name.endswith("LICENSE") for name in files)
+
+
+RUNTIME = """
+import importlib.util, sys
+assert not [name for name in ("torch", "onnxscript", "matplotlib") if importlib.util.find_spec(name)]
+import posexport
+assert "site-packages" in posexport.__file__
+session = posexport.load(sys.argv[1])
+print(session.run({"input_ids": [[1, 2, 3]]})["last_hidden_state"].shape)
+assert posexport.verify(sys.argv[1]).passed
+"""
+
+
+@pytest.mark.all
+@pytest.mark.parametrize("suffix", [".whl", ".tar.gz"])
+def test_a_bundle_runs_where_there_is_no_pytorch(built: Path, bundle: Path, suffix: str, tmp_path: Path) -> None:
+    python = environment(tmp_path, f"{one(built, suffix)}[onnxruntime]", "pytest")
+    done = command(python, "-c", RUNTIME, bundle, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (0, "(1, 3, 20)\n"), done.stderr
+    (tmp_path / "ids.json").write_text('{"input_ids": [[1, 2, 3]]}')
+    runs = {
+        ("run", str(bundle), "--inputs", "ids.json"): 0,
+        ("verify", str(bundle), "--junit", "parity.xml"): 0,
+        ("list", "providers"): 0,
+        ("--help",): 0,
+        ("convert", "encoder-t5", "-o", "out"): 2,
+        ("verify", str(bundle), "--against", "encoder-t5"): 2,
+        ("check-shift", "rope"): 2,
+    }
+    for arguments, code in runs.items():
+        done = command(python.parent / "posexport", *arguments, cwd=tmp_path)
+        assert done.returncode == code, (arguments, done.stderr)
+        assert code == 0 or "pip install 'posexport[export" in done.stderr, (arguments, done.stderr)
+    done = command(python, "-m", "pytest", "-q", "--posexport-bundle", bundle, cwd=tmp_path)
+    assert (done.returncode, done.stdout.splitlines()[-1].startswith("1 passed")) == (0, True), done.stdout
+
+
+@pytest.mark.all
+@pytest.mark.parametrize("version", ["3.12", "3.13"])
+def test_a_bundle_runs_on_other_pythons(built: Path, bundle: Path, version: str, tmp_path: Path) -> None:
+    """The runtime part; PyTorch's CPU build for these is not at hand, so that conversion is not claimed."""
+    installed = Path.home().glob(f".pyenv/versions/{version}.*/bin/python{version}")
+    candidates = [shutil.which(f"python{version}"), *sorted(installed)]
+    works = [path for path in candidates if path and command(path, "--version").returncode == 0]
+    if not works:
+        pytest.skip(f"no python{version} on this machine")
+    python = environment(tmp_path, f"{one(built, '.whl')}[onnxruntime]", "pytest", base=works[0])
+    done = command(python, "-c", RUNTIME, bundle, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (0, "(1, 3, 20)\n"), done.stderr
+    done = command(python, "-m", "pytest", "-q", "--posexport-bundle", bundle, cwd=tmp_path)
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.fixture(scope="module")
+def converting(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The python of an environment with the extra export. PyTorch first and alone, as ci/setup does."""
+    return environment(tmp_path_factory.mktemp("export"), "torch", f"{one(built, '.whl')}[export,onnxruntime]")
+
+
+@pytest.mark.all
+@pytest.mark.parametrize("suffix", [".whl", ".tar.gz"])
+def test_a_model_converts_where_the_extra_is(built: Path, suffix: str, converting: Path, tmp_path: Path) -> None:
+    pip = [converting, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
+    done = command(*pip, "--force-reinstall", one(built, suffix), cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    program = converting.parent / "posexport"
+    sizes = [word for pair in ("layers=1", "hidden=20", "heads=5") for word in ("--set", pair)]
+    done = command(program, "convert", "decoder-rope", *sizes, "--length", "5", "-o", "out", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.rstrip().endswith("checked at 5 tokens, not proven")
+    done = command(program, "plot", "rope", "-o", "rope.png", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "pip install 'posexport[plots]'" in done.stderr
