@@ -21,9 +21,9 @@ from posexport.tools.bench.records import Document, Figure
 from posexport.tools.explain.records import SHARES, Explanation
 
 sys.path.append(str(Path(__file__).parent.parent))
-from ci.bench_suites.markdown import tables
-from ci.cuda_dry.table import table as cuda_dry
-from ci.providers.table import table as provider
+from ci.lab.bench_suites.markdown import tables
+from ci.lab.cuda_dry.table import table as cuda_dry
+from ci.lab.providers.table import table as provider
 
 RESULTS = Path(__file__).parent / "results"
 #: charts, which pages of docs/ show
@@ -106,7 +106,7 @@ def speed(suite: str) -> str:
     """What the last full run of a suite found; how to make it where there is none."""
     path = RESULTS / SUITES[suite]
     if not path.exists():
-        return f"Not measured yet: `ci/bench {suite} -o ci/results/{path.name}`."
+        return f"Not measured yet: `ci/lab/bench {suite} -o ci/results/{path.name}`."
     chart = PICTURES / f"{suite}.svg"
     shown = f"![time and memory against length](pictures/{chart.name})\n\n" if chart.exists() else ""
     return shown + tables(msgspec.json.decode(path.read_bytes(), type=Document))
@@ -233,12 +233,12 @@ def _percent(cell: str) -> str:
 
 
 def costs(kind: str) -> str:
-    """What every precision costs on a real model, as ``ci/costs`` measured it last; ``kind``: encoder or decoder."""
+    """What every precision costs on a real model, by the last run of ``ci/lab/costs``; ``kind``: encoder or decoder."""
     path = RESULTS / "costs.json"
     document = json.loads(path.read_bytes()) if path.exists() else {"models": []}
     model = next((each for each in document["models"] if each["kind"] == kind), None)
     if model is None:
-        return "Not measured yet: `ci/costs`."
+        return "Not measured yet: `ci/lab/costs`."
     first, *_ = model["rows"]
     sizes = list(first["ratio"])
     heads = ["", "file", *(f"time, {size}" for size in sizes), "memory", "cosine, least", *_AGREEMENT[kind]]
@@ -251,7 +251,7 @@ def costs(kind: str) -> str:
         lines.append(f"| {' | '.join(_cost_cells(row, first, sizes, kind))} |")
     where = document["machine"]
     measured = (
-        f"`ci/costs` on {where['cpu']}, {where['cores']} cores, {document['threads']} threads, ONNX Runtime "
+        f"`ci/lab/costs` on {where['cpu']}, {where['cores']} cores, {document['threads']} threads, ONNX Runtime "
         f"{document['versions']['onnxruntime']}, target {document['target']}, {document['sentences']} sentences, "
         f"{document['created'][:10]}, commit {document['commit']}."
     )

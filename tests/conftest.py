@@ -24,7 +24,7 @@ def traces() -> Iterator[Traces]:
     The graph that a test is the first to ask for is the one that users get; later tests get copies of it, made in
     memory (`tests.traces`). Modules marked ``fresh``, users' modules and subprocesses always trace.
     """
-    # ci/mutants keeps them as files where what it changes comes after the trace
+    # ci/lab/mutants keeps them as files where what it changes comes after the trace
     folder = os.environ.get("POSEXPORT_TRACES")
     once = Traces(None if folder is None else Path(folder))
     with pytest.MonkeyPatch.context() as patch:
@@ -105,7 +105,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         left_out = [item for item in items if item.get_closest_marker("all")]
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if not item.get_closest_marker("all")]
-    if "POSEXPORT_TESTS_IN_ORDER" not in os.environ:  # ci/mutants says which come first
+    if "POSEXPORT_TESTS_IN_ORDER" not in os.environ:  # ci/lab/mutants says which come first
         place = {name: number for number, name in enumerate(FIRST)}
         items.sort(key=lambda item: place.get(item.path.stem, len(place)))
 

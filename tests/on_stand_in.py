@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 ROOT = Path(__file__).parent.parent
-DRY = ROOT / "ci" / "cuda_dry"
+DRY = ROOT / "ci" / "lab" / "cuda_dry"
 sys.path.insert(0, str(DRY))
 import libraries  # noqa: E402
 from stand_in import StandIn  # noqa: E402

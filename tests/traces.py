@@ -76,7 +76,7 @@ class Traces:
     """In the place of `trace`: the first call for a source traces, and its graph is what `trace` returned.
 
     Later calls for an equal source get copies of that graph as it was then, which never was a file. Every process
-    traces for itself; only with ``folder``, which ci/mutants gives, do processes share graphs, as files.
+    traces for itself; only with ``folder``, which ci/lab/mutants gives, do processes share graphs, as files.
 
     ``fresh``: trace every time, as the product does.
     """

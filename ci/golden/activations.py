@@ -1,6 +1,6 @@
 """Computes tests/golden_activations.json anew: transformers' activations in float64 at a few numbers.
 
-Run it where transformers 5 is (ci/embedders/requirements.txt has it); posexport is not imported:
+Run it where transformers 5 is (ci/lab/embedders/requirements.txt has it); posexport is not imported:
 
     .venv-embedders/bin/python ci/golden/activations.py tests/golden_activations.json
 """

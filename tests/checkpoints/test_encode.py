@@ -1,4 +1,4 @@
-"""`Session.encode` gives what sentence-transformers gave (tests/embedders, written by ci/embedders/make.py)."""
+"""`Session.encode` gives what sentence-transformers gave (tests/embedders, written by ci/lab/embedders/make.py)."""
 
 import functools
 import json

@@ -30,7 +30,7 @@ SHORT = "colbert"
 
 @pytest.fixture(scope="module")
 def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[functools.partial[Session]]:
-    """From a checkpoint's name to its open bundle; that the default proof passes is asked of all in ci/embedders."""
+    """From a checkpoint's name to its open bundle; ci/lab/embedders checks that the default proof of all passes."""
     at = tmp_path_factory.mktemp("late_interaction")
 
     @functools.cache

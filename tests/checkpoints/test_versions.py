@@ -1,4 +1,4 @@
-"""Folders that versions 2 to 6 of sentence-transformers wrote (ci/embedders/versions.py)."""
+"""Folders that versions 2 to 6 of sentence-transformers wrote (ci/lab/embedders/versions.py)."""
 
 import json
 import shutil

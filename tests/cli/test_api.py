@@ -300,7 +300,7 @@ def test_a_loaded_model_of_transformers_is_converted(tmp_path: Path) -> None:
     """With the transformers of optimum's environment; the model's own tokens are greedy decoding's."""
     packages = Path(".cache/rivals/optimum/lib") / f"python3.{sys.version_info.minor}" / "site-packages"
     if not packages.is_dir():
-        pytest.skip("transformers is not installed: ci/rivals/setup optimum")
+        pytest.skip("transformers is not installed: ci/lab/rivals/setup optimum")
     code = f"""
 import torch, posexport
 from transformers import LlamaConfig, LlamaForCausalLM

@@ -1,6 +1,6 @@
 """Graphs of other tools: right ones are called right, and wrong ones are found.
 
-tests/foreign holds optimum's files of tiny random checkpoints, and these; ci/foreign/make wrote both.
+tests/foreign holds optimum's files of tiny random checkpoints, and these; ci/lab/foreign/make wrote both.
 """
 
 import shutil
@@ -471,7 +471,7 @@ def test_a_decoder_is_refused_against_a_source_without_its_cache(tmp_path: Path)
 
 
 HALVES = ("encoder_model", "decoder_model", "decoder_with_past_model", "decoder_model_merged")
-#: model of ci/foreign/make: its graphs
+#: model of ci/lab/foreign/make: its graphs
 EXPORTED = {name: ["model"] for name in ("bert", "llama", "llama-no-past", "gpt2")}
 EXPORTED |= {name: ["model"] for name in ("bert-dynamo", "bert-torchscript", "gpt2-dynamo", "t5-dynamo")}
 for name, task in (("t5", "text2text-generation"), ("whisper", "automatic-speech-recognition")):
@@ -482,8 +482,8 @@ for name, task in (("t5", "text2text-generation"), ("whisper", "automatic-speech
 @pytest.mark.parametrize("name", EXPORTED)
 def test_what_optimum_and_torch_export_is_right(name: str, tmp_path: Path) -> None:
     if not OPTIMUM.exists():
-        pytest.skip("no environment of optimum: ci/rivals/setup optimum")
-    script = Path(__file__).parents[2] / "ci/foreign/make"
+        pytest.skip("no environment of optimum: ci/lab/rivals/setup optimum")
+    script = Path(__file__).parents[2] / "ci/lab/foreign/make"
     subprocess.run([str(script), str(tmp_path), name], check=True, capture_output=True)
     for file in EXPORTED[name]:
         # at all lengths one point of 100 misses twice PyTorch's error by luck: 1.4e-05 at length 15, 1.2e-05 allowed

