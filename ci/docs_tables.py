@@ -79,7 +79,7 @@ def golden() -> str:
             refused.setdefault(next(said for said in reasons.values() if said in row["said"]), []).append(row)
     same = [row for row in rows if row["outcome"] == "same"]
     off, graph = (max(row["off"][kind] for row in same) for kind in ("definition", "graph"))
-    lines = ["| golden checkpoints | `--through transformers` |", "|---|---|"]
+    lines = ["| golden checkpoints | `--definition transformers` |", "|---|---|"]
     lines.append(
         f"| {len(same)} of {len(rows)} | the same: within {off:.1e} of the scale in float64, "
         f"the graph within {graph:.1e} |"

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from posexport.conversion.result import Conversion
     from posexport.encodings.encoding import Encoding
+    from posexport.options.recipe import DefinitionName
     from posexport.parity.report.report import Report
     from posexport.runtime.memory import Memory
     from posexport.runtime.session import Session
@@ -97,7 +98,7 @@ def verify(
     lengths: Sequence[int] | None = None,
     threads: int = 0,
     allow_pickle: bool = False,
-    as_transformers: bool = False,
+    definition: "DefinitionName | None" = None,
     progress: Progress | None = None,
     remark: Remark | None = None,
 ) -> "Report":
@@ -111,7 +112,7 @@ def verify(
         precision: of a bundle with several, which one; default: its first.
         emulate: ``fp16`` or ``bf16``: check a copy that computes in float32 and rounds every operator's output, as a
             GPU would; of a float32 model everything is rounded, positions too: what half precision everywhere costs.
-        example_inputs, axes, task, settings, allow_pickle, as_transformers: about ``against``, as in `convert`.
+        example_inputs, axes, task, settings, allow_pickle, definition: about ``against``, as in `convert`.
         provider: ``cpu``, ``cuda``, ``webgpu`` or ``openvino``; one that does not load is an error.
         provider_options: as in `load`, but ``graph``, which belongs to a loaded bundle.
         lengths: check these lengths in tokens, not the grid's.
@@ -140,7 +141,7 @@ def verify(
         task=task,
         settings=pairs(settings),
         allow_pickle=allow_pickle,
-        as_transformers=as_transformers,
+        definition=definition,
         example_inputs=example_inputs,
         axes=axes,
     )

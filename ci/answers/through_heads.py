@@ -197,7 +197,9 @@ def by_modules(work: Path, transformers: Any, randomise: Callable[..., None]) ->
     folders["logit-score, olmo3"] = vectors.stored_model("logit-score", work / "olmo3")
     olmo.save_pretrained(folders["logit-score, olmo3"])
     for name, folder in folders.items():
-        done = posexport.convert(str(folder), work / f"{name}.bundle", through="transformers", target="cpu", force=True)
+        done = posexport.convert(
+            str(folder), work / f"{name}.bundle", definition="transformers", target="cpu", force=True
+        )
         told = f"{name}: {done.manifest.task}"
         yield Case(part=PART, asked=f"{told}, proven", library="", ours=done.verdict, theirs="proven", equal=done.good)
         stored = vectors.GOLDEN[name.partition(",")[0]]

@@ -1,8 +1,8 @@
 """Every golden checkpoint by posexport's definition and through transformers: both must give the same.
 
 Run by `ci/through/run --golden`, which resumes: a row that ci/results/through_golden.jsonl has for the installed
-versions, and that is as golden.yaml says, is left out. A checkpoint is converted with ``--through transformers``, which
-proves its graph against transformers' model at a few lengths. At the points that tests/golden stores of it,
+versions, and that is as golden.yaml says, is left out. A checkpoint is converted with ``--definition transformers``,
+which proves its graph against transformers' model at a few lengths. At the points that tests/golden stores of it,
 transformers' model as it was converted and its graph are then compared with the definition in float64.
 """
 
@@ -159,9 +159,9 @@ def compared(name: str, into: Path) -> dict[str, Any]:
     try:
         directory = GOLDEN / name
         own = checkpoint_source(directory, task=None, allow_pickle=False)
-        through = checkpoint_source(directory, task=None, allow_pickle=False, through="transformers")
+        through = checkpoint_source(directory, task=None, allow_pickle=False, definition="transformers")
         lengths = LENGTHS if any(SEQUENCE in spec.axes for spec in through.inputs) else None
-        result = posexport.convert(str(directory), bundle, through="transformers", lengths=lengths, force=True)
+        result = posexport.convert(str(directory), bundle, definition="transformers", lengths=lengths, force=True)
         off = difference(name, own, through, bundle)
         how, said = "same", through.task
         if not result.good:

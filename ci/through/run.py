@@ -89,10 +89,10 @@ def make(target: Path, entry: dict[str, Any]) -> None:
 
 def outcome(name: str, source: Path, bundle: Path, entry: dict[str, Any], target: str) -> tuple[str, str]:
     """proven, refused or failed, and for which task it was proven or what was said."""
-    through = "transformers" if entry.get("through") else None
+    definition = "transformers" if entry.get("through") else "paper"
     live = getattr(transformers, entry["class"]).from_pretrained(source) if entry.get("live") else None
     try:
-        result = posexport.convert(live or str(source), bundle, target=target, through=through, force=True)
+        result = posexport.convert(live or str(source), bundle, target=target, definition=definition, force=True)
     except PosexportError as err:
         return "refused", str(err).replace(f"{source}/", "").replace(str(source), name)
     eager = [remark for remark in result.remarks if OWN_ATTENTION in remark]

@@ -28,7 +28,7 @@ from posexport.checkpoints.pooling import Pooling, with_pooling
 from posexport.checkpoints.sentence_transformers import MODULES
 from posexport.checkpoints.weights import open_weights, sha256
 from posexport.errors import PosexportError
-from posexport.options.recipe import Through
+from posexport.options.recipe import DefinitionName
 from posexport.options.suggest import did_you_mean
 from posexport.sources.of_definition import source_of
 from posexport.sources.source import Source
@@ -43,13 +43,12 @@ def checkpoint_source(
     *,
     task: str | None,
     allow_pickle: bool,
-    as_transformers: bool = False,
-    through: Through | None = None,
+    definition: DefinitionName = "paper",
 ) -> Source:
     """The checkpoint in ``directory``, for ``task`` or the one that its files name.
 
-    ``through``: ``transformers`` takes that library's model also of a type that posexport defines. ``as_transformers``:
-    compute what transformers' code does where it differs from the paper (docs/papers-and-code.md).
+    ``definition``: ``released`` computes what transformers' code does where it differs from the paper
+    (docs/papers-and-code.md); ``transformers`` takes that library's model also of a type that posexport defines.
     Needs little more memory than the float32 weights. Executes nothing from the directory.
 
     Raises:
@@ -71,12 +70,12 @@ def checkpoint_source(
     if embeds and task in (None, *EMBEDDING_TASKS):
         pooling = sentence_transformers.read(files)
         below = pooling.below
-    config = Config(files, f"{below}config.json", as_transformers=as_transformers)
+    config = Config(files, f"{below}config.json", released=definition == "released")
     if not embeds and task in (None, "token-embedding") and config.architecture() == late_interaction.ARCHITECTURE:
         pooling = late_interaction.of_colbert(files, config)
     answers = None if ranker is None else ranker.answers
     unread = module_keys.remarks(files) if pooling is not None or ranker is not None else []
-    if through == "transformers" or _is_foreign(config):
+    if definition == "transformers" or _is_foreign(config):
         through_source: Any = import_module("posexport.through.checkpoint").through_source
         _check_embeds(task, config, pooling)
         source: Source = through_source(

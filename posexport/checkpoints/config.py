@@ -48,7 +48,7 @@ class Values(dict[str, Any]):
 class Config:
     """The object in a config.json. ``label`` names the file in messages, ``remarks`` are sentences for the user.
 
-    ``as_transformers``: compute what transformers' code does where it differs from the paper (`follows_code`).
+    ``released``: compute what transformers' code does where it differs from the paper (`follows_code`).
     ``spellings``: the names that a key may have in the family's files, those that go first first.
     """
 
@@ -57,10 +57,10 @@ class Config:
         directory: Directory,
         name: str = "config.json",
         *,
-        as_transformers: bool = False,
+        released: bool = False,
     ) -> None:
         self.label = f"{directory.path}/{name}"
-        self.as_transformers = as_transformers
+        self.released = released
         self._directory, self._name = directory, name
         self.spellings: Mapping[str, tuple[str, ...]] = {}
         self.remarks: list[str] = []
@@ -96,9 +96,9 @@ class Config:
         """
         followed = f"{code}, and so does the bundle, as asked"
         self.remarks.append(
-            f"{self.label}: {followed if self.as_transformers else f'{paper}; {code}; --as-transformers follows it'}"
+            f"{self.label}: {followed if self.released else f'{paper}; {code}; --definition released follows it'}"
         )
-        return self.as_transformers
+        return self.released
 
     def remark(self, sentence: str) -> None:
         """Something that a user should know about what the file says, after its name."""

@@ -30,8 +30,7 @@ def _open_checkpoint(argument: str, options: "LoadOptions") -> "Source":
         Path(argument) if snapshot is None else snapshot.directory,
         task=options.task,
         allow_pickle=options.allow_pickle,
-        as_transformers=options.as_transformers,
-        through=options.through,
+        definition=options.definition or "paper",
     )
     if hub_id is None or snapshot is None:
         return source

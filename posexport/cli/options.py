@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import click
 
@@ -10,6 +10,7 @@ from posexport.cli import complete
 from posexport.cli.of_record import one_of
 from posexport.cli.progress import set_verbosity
 from posexport.conversion.options import ConvertOptions
+from posexport.options.recipe import DefinitionName
 from posexport.targets.precisions import PRECISIONS
 from posexport.targets.provider_options import CUDA_OPTIONS, as_mapping
 from posexport.targets.providers import DEFAULT_PROVIDER, PROVIDERS
@@ -54,7 +55,11 @@ encoding_set_option = click.option(
     help="Set a parameter of the encoding, e.g. --set hidden=128 (repeatable).",
 )
 allow_pickle_option = one_of(ConvertOptions, "allow_pickle")
-as_transformers_option = one_of(ConvertOptions, "as_transformers")
+definition_option = click.option(
+    "--definition",
+    type=click.Choice(get_args(DefinitionName)),
+    help="How SOURCE computes, as in posexport convert; default: as the bundle was converted, else paper.",
+)
 _quiet_option = click.option(
     "-q",
     "--quiet",

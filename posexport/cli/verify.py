@@ -15,7 +15,7 @@ from posexport.cli.terminal import fit
 from posexport.targets.precisions import PRECISIONS
 
 _GROUPS = {
-    "Source to compare with": ("against", "task", "settings", "allow_pickle", "as_transformers"),
+    "Source to compare with": ("against", "task", "settings", "allow_pickle", "definition"),
     "Proof": ("lengths", "tolerance", "precision", "emulate", *options.RUNTIME, "provider_options"),
 }
 
@@ -31,7 +31,7 @@ _GROUPS = {
 @options.task_option
 @options.set_option
 @options.allow_pickle_option
-@options.as_transformers_option
+@options.definition_option
 @click.option(
     "--tolerance",
     type=float,
@@ -80,7 +80,7 @@ def command(
     settings_of_source: dict[str, Any] = {}
     if against is None:
         about_source = {"--set": settings}
-        for name in ("task", "allow_pickle", "as_transformers"):
+        for name in ("task", "allow_pickle", "definition"):
             about_source[f"--{name.replace('_', '-')}"] = choices[name]
         for name in (name for name, value in about_source.items() if value):
             raise posexport.PosexportError(f"{name} is about the source to compare with; name it with --against SOURCE")

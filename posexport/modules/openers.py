@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from posexport.sources.load import LoadOptions
     from posexport.sources.source import Source
 
-_IN_MEMORY = "settings are for built-in models, as_transformers and through are for checkpoints, not modules"
+_IN_MEMORY = "settings are for built-in models and definition is for checkpoints, not modules; leave them out"
 _EXAMPLE = "example_inputs and axes are for modules in memory; {argument} names its own inputs"
 
 
@@ -41,7 +41,7 @@ MODULE = Opener(
     kinds=frozenset({"python"}),
     accepts=lambda argument: not isinstance(argument, str),
     open=_open_module,
-    refuses={"settings": _IN_MEMORY, "as_transformers": _IN_MEMORY, "through": _IN_MEMORY},
+    refuses={"settings": _IN_MEMORY, "definition": _IN_MEMORY},
 )
 PYTHON_FILE = Opener(
     kinds=frozenset({"python"}),
@@ -50,8 +50,7 @@ PYTHON_FILE = Opener(
     refuses={
         "example_inputs": _EXAMPLE,
         "axes": _EXAMPLE,
-        "as_transformers": "--as-transformers is for checkpoint directories; {argument} is none: leave it out",
-        "through": "--through is for checkpoint directories; {argument} is none: leave it out",
+        "definition": "--definition is for checkpoints; {argument} is none: leave it out",
         "settings": "--set is for built-in models; {argument} decides for itself",
     },
     priority=1,

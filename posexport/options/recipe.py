@@ -15,8 +15,8 @@ from posexport.targets.target import PORTABLE, TargetName
 
 CacheName = Literal["dynamic", "static"]
 RotationName = Literal["at-write", "at-read"]
-#: whose model of a checkpoint is converted, where it is not posexport's definition
-Through = Literal["transformers"]
+#: which computation of a checkpoint is converted
+DefinitionName = Literal["paper", "released", "transformers"]
 #: what the directory looks like (`posexport.export.layouts`)
 LayoutName = Literal["bundle", "genai", "optimum", "sentence-transformers", "transformers.js"]
 
@@ -38,17 +38,15 @@ class Recipe(PrecisionOptions, frozen=True, kw_only=True, forbid_unknown_fields=
 
     task: str
     settings: Mapping[str, Any] = {}
-    as_transformers: Annotated[
-        bool,
-        Option(group=SOURCE, help="Where transformers and the paper differ, compute what transformers computes."),
-    ] = False
-    through: Annotated[
-        Through | None,
+    definition: Annotated[
+        DefinitionName,
         Option(
             group=SOURCE,
-            help="Convert transformers' own model, also of a type that posexport defines; it does so for all others.",
+            help="How a checkpoint computes: as the encoding's paper says, as transformers' code does where the two "
+            "differ (released), or by transformers' model itself. Types that posexport does not define always take "
+            "the last.",
         ),
-    ] = None
+    ] = "paper"
     max_length: Annotated[
         int | None, Option(group=LENGTHS, metavar="N", least=1, help="The longest input, in tokens.")
     ] = None

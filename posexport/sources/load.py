@@ -10,7 +10,7 @@ from posexport.sources.registry import opener_of
 if TYPE_CHECKING:
     from torch import nn
 
-    from posexport.options.recipe import Through
+    from posexport.options.recipe import DefinitionName
     from posexport.sources.source import Source
     from posexport.spec import InputSpec
 
@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 class LoadOptions:
     """What a user may say about a source. ``settings`` are the ``--set`` pairs.
 
-    ``as_transformers``: of a checkpoint, compute what transformers' code does where it differs from the paper.
-    ``through``: whose model of a checkpoint, where posexport defines its type too.
+    ``definition``: of a checkpoint, as in `posexport.options.recipe.Recipe`; None: as recorded, else ``paper``.
     ``example_inputs`` and ``axes`` tell the inputs of a module in memory (`posexport.modules.live_module`);
     ``bundle_inputs``, those of a bundle to compare with, tell them where the user does not.
     """
@@ -28,8 +27,7 @@ class LoadOptions:
     task: str | None = None
     settings: tuple[str, ...] = ()
     allow_pickle: bool = False
-    as_transformers: bool = False
-    through: "Through | None" = None
+    definition: "DefinitionName | None" = None
     example_inputs: Any = None
     axes: Any = None
     bundle_inputs: Sequence["InputSpec"] = ()
@@ -43,6 +41,11 @@ def load_source(argument: "str | nn.Module", options: LoadOptions) -> "Source":
     """
     opener = opener_of(argument)
     for option, sentence in opener.refuses.items():
-        if getattr(options, option) not in (None, False, ()):
+        if not _is_default(getattr(options, option)):
             raise PosexportError(sentence.format(argument=argument))
     return opener.open(argument, options)
+
+
+def _is_default(value: object) -> bool:
+    """Whether an option asks for nothing. Arrays are not compared: they have no single truth value."""
+    return value is None or (isinstance(value, bool | str | tuple) and value in (False, (), "paper"))

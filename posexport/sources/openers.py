@@ -35,8 +35,7 @@ BUILTIN = Opener(
     refuses={
         "example_inputs": _EXAMPLE,
         "axes": _EXAMPLE,
-        "as_transformers": "--as-transformers is for checkpoint directories; {argument} is none: leave it out",
-        "through": "--through is for checkpoint directories; {argument} is none: leave it out",
+        "definition": "--definition is for checkpoints; {argument} is none: leave it out",
     },
     priority=3,
 )

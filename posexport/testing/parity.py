@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from torch import nn
 
+    from posexport.options.recipe import DefinitionName
     from posexport.parity.report.report import Report
     from posexport.targets.precisions import PrecisionName
 
@@ -26,7 +27,7 @@ def assert_parity(
     settings: Mapping[str, Any] | None = None,
     threads: int = 0,
     allow_pickle: bool = False,
-    as_transformers: bool = False,
+    definition: "DefinitionName | None" = None,
 ) -> "dict[str, Report]":
     """Assert that a bundle computes what its source computes, on every one of ``providers``.
 
@@ -39,7 +40,7 @@ def assert_parity(
         tolerance: the largest relative error that passes, in place of the criterion.
         precision: of a bundle with several, which one; default: its first.
         emulate: ``fp16`` or ``bf16``: check a copy that computes in float32 and rounds every operator's output.
-        example_inputs, axes, task, settings, threads, allow_pickle, as_transformers: as in `posexport.verify`.
+        example_inputs, axes, task, settings, threads, allow_pickle, definition: as in `posexport.verify`.
 
     Returns:
         The report of every provider.
@@ -76,7 +77,7 @@ def assert_parity(
             lengths=lengths,
             threads=threads,
             allow_pickle=allow_pickle,
-            as_transformers=as_transformers,
+            definition=definition,
         )
         if not report.passed:
             raise AssertionError(f"{bundle} misses parity on {provider}: {report.describe()}\n\n{report.to_text()}")

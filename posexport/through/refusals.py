@@ -44,7 +44,7 @@ def check(config: Config) -> list[str]:
     if kind in FAMILIES and config.values.get("position_embedding_type") in _RELATIVE:
         raise PosexportError(
             f"{config.label} says position_embedding_type = {config.values['position_embedding_type']}, which "
-            "transformers 5 does not compute any more; leave out --through transformers: posexport's definition does"
+            "transformers 5 does not compute any more; leave out --definition transformers: posexport's definition does"
         )
     _check_rotation(config)
     if not is_installed("transformers"):

@@ -1,6 +1,6 @@
 """Where transformers' code differs from the paper or from config.json (docs/papers-and-code.md; ci/golden).
 
-What is computed, what is remarked, and what --as-transformers changes.
+What is computed, what is remarked, and what --definition released changes.
 """
 
 from collections.abc import Callable
@@ -28,7 +28,7 @@ Copy = Callable[[str], Path]
 
 
 def as_transformers(directory: Path) -> Source:
-    return checkpoint_source(directory, task=None, allow_pickle=False, as_transformers=True)
+    return checkpoint_source(directory, task=None, allow_pickle=False, definition="released")
 
 
 def logits(source: Source, ids: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
@@ -64,7 +64,7 @@ def test_falcon_rounds_its_alibi_in_transformers(length: int, least: float) -> N
 
 def test_falcon_says_what_it_computes() -> None:
     plain, code = read(GOLDEN / FALCON), as_transformers(GOLDEN / FALCON)
-    assert remarked(plain, "slopes and biases are exact", "bfloat16", "--as-transformers follows it")
+    assert remarked(plain, "slopes and biases are exact", "bfloat16", "--definition released follows it")
     assert remarked(code, "bfloat16", "so does the bundle")
     assert plain.encoding is not None
     assert code.encoding is not None
@@ -93,7 +93,7 @@ def test_mpt_takes_another_smallest_slope_in_transformers(copy: Copy) -> None:
     directory = copy("mpt-forcausallm")
     ids = torch.arange(3, 20)[None]
     plain, code = read(directory), as_transformers(directory)
-    assert remarked(plain, "2^-6", "alibi_bias_max", "--as-transformers follows it")
+    assert remarked(plain, "2^-6", "alibi_bias_max", "--definition released follows it")
     assert error(logits(code, ids), logits(plain, ids)) > 0.05
     configure(directory, attn_config={"alibi_bias_max": 8, "softmax_scale": 0.3})
     eight = read(directory)
@@ -180,14 +180,14 @@ def test_what_t5_may_not_say(copy: Copy, given: dict[str, Any], said: str) -> No
 
 
 def test_it_is_for_checkpoints() -> None:
-    with pytest.raises(PosexportError, match="--as-transformers is for checkpoint directories"):
-        load_source("decoder-alibi", LoadOptions(as_transformers=True))
+    with pytest.raises(PosexportError, match="--definition is for checkpoints"):
+        load_source("decoder-alibi", LoadOptions(definition="released"))
 
 
 @pytest.mark.parametrize("target", ["portable", "cpu"])
 def test_the_graph_rounds_as_transformers_does(tmp_path: Path, target: Any) -> None:
     """In ONNX Runtime: at 300 tokens, with padding on the left, and behind a cache that grew in parts."""
-    options = ConvertOptions(as_transformers=True, verify=False, target=target)
+    options = ConvertOptions(definition="released", verify=False, target=target)
     convert(str(GOLDEN / FALCON), tmp_path / "bundle", options)
     session = open_bundle(tmp_path / "bundle")
     stored = load_file(GOLDEN / FALCON / "expected.safetensors")

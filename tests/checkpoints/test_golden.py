@@ -104,7 +104,9 @@ def bound(name: str, dtype: torch.dtype) -> float:
 @functools.cache
 def read(name: str, task: str | None) -> Source:
     """A checkpoint, read once; its module's precision is what the last run asked for."""
-    return checkpoint_source(GOLDEN / name, task=task, allow_pickle=False, as_transformers=name in AS_TRANSFORMERS)
+    return checkpoint_source(
+        GOLDEN / name, task=task, allow_pickle=False, definition="released" if name in AS_TRANSFORMERS else "paper"
+    )
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -279,7 +281,9 @@ def test_what_the_source_says(family: str) -> None:
 @pytest.mark.parametrize("name", OWN)
 def test_what_the_source_says_of_positions_of_its_own(name: str) -> None:
     encoding, limit, shift_invariant = OWN[name]
-    source = checkpoint_source(GOLDEN / name, task=None, allow_pickle=False, as_transformers=name in AS_TRANSFORMERS)
+    source = checkpoint_source(
+        GOLDEN / name, task=None, allow_pickle=False, definition="released" if name in AS_TRANSFORMERS else "paper"
+    )
     assert (source.limits.max_length, source.limits.beyond) == (limit, "error")
     assert source.limits.trained_length == limit
     assert limit is None or max(source.limits.boundaries) == limit

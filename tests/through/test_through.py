@@ -101,7 +101,7 @@ def test_positions_that_transformers_5_leaves_out_are_refused_through_it(kind: s
     with pytest.raises(
         PosexportError, match=rf"position_embedding_type = {kind}, which transformers 5 does not compute"
     ):
-        load_source(str(ROOT / f"tests/golden/bert-{kind}"), LoadOptions(through="transformers"))
+        load_source(str(ROOT / f"tests/golden/bert-{kind}"), LoadOptions(definition="transformers"))
 
 
 def test_the_records_of_golden_checkpoints_are_as_their_table_says() -> None:
@@ -121,9 +121,9 @@ def test_a_type_that_posexport_defines_goes_through_transformers_where_it_is_ask
     golden = str(ROOT / "tests/golden/bert-absolute")
     assert load_source(golden, LoadOptions()).kind == "huggingface"
     with pytest.raises(PosexportError, match="is converted through transformers, and that is not installed"):
-        load_source(golden, LoadOptions(through="transformers"))
-    with pytest.raises(PosexportError, match="--through is for checkpoint directories"):
-        load_source("encoder-rope", LoadOptions(through="transformers"))
+        load_source(golden, LoadOptions(definition="transformers"))
+    with pytest.raises(PosexportError, match="--definition is for checkpoints"):
+        load_source("encoder-rope", LoadOptions(definition="transformers"))
 
 
 @pytest.mark.parametrize(

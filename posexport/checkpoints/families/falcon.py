@@ -4,7 +4,7 @@ Almazrouei et al., "The Falcon Series" (arXiv:2311.16867), released code. ``new_
 has two normalisations and grouped keys and values, the old one a single normalisation and, with ``multi_query``, one
 head of keys and values. ALiBi's penalties are scaled by one over the root of the head's size like the products. They
 are exact here; transformers rounds slopes and products to bfloat16, which beyond 256 tokens cannot tell neighbours
-apart, and so does ``--as-transformers``.
+apart, and so does ``--definition released``.
 """
 
 from posexport.checkpoints.config import Config

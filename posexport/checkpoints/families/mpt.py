@@ -1,7 +1,7 @@
 """MPT: ALiBi, no biases anywhere.
 
 MosaicML, "MPT-7B" (2023, released code). ALiBi's largest exponent is ``alibi_bias_max``, as in that code; transformers
-has the key and takes 8 all the same, as ``--as-transformers`` does. Any length is taken; transformers ends at
+has the key and takes 8 all the same, as ``--definition released`` does. Any length is taken; transformers ends at
 ``max_seq_len``, for which it builds its table. Refused is what else the released code can do (normalised
 queries, learned positions).
 """
