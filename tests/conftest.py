@@ -11,7 +11,7 @@ from types import CodeType, FunctionType
 import pytest
 from torch.onnx._internal.exporter import _registration
 
-from tests import tiers
+from tests.tiers import check, is_long
 from tests.traces import Traces
 
 pytest_plugins = ["tests.sample"]
@@ -98,13 +98,14 @@ FIRST = (
 @pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what is marked all; one worker takes a whole file, whose fixtures it then makes once."""
-    tiers.mark(items)
+    if config.args_source == pytest.Config.ArgsSource.TESTPATHS:
+        check(items)
     if config.getoption("--sample") is not None:
         return
     if not config.getoption("--all"):
-        left_out = [item for item in items if item.get_closest_marker("all")]
+        left_out = [item for item in items if is_long(item)]
         config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if not item.get_closest_marker("all")]
+        items[:] = [item for item in items if not is_long(item)]
     if "POSEXPORT_TESTS_IN_ORDER" not in os.environ:  # ci/lab/mutants says which come first
         place = {name: number for number, name in enumerate(FIRST)}
         items.sort(key=lambda item: place.get(item.path.stem, len(place)))

@@ -17,6 +17,8 @@ from types import FrameType
 
 import pytest
 
+from tests.tiers import is_long
+
 LEFT_OUT = "the time of the sample is used"
 _ENDS = pytest.StashKey[float]()
 #: what the file of ``--record`` says passed, read before anything is added to it
@@ -73,7 +75,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if config.getoption("--sample") is None:
         return
     passed = config.stash[_PASSED]
-    drawn = [item for item in items if item.get_closest_marker("all") and item.nodeid not in passed]
+    drawn = [item for item in items if is_long(item) and item.nodeid not in passed]
     config.hook.pytest_deselected(items=[item for item in items if item not in drawn])
     random.Random(config.getoption("--sample-seed")).shuffle(drawn)
     items[:] = drawn

@@ -184,6 +184,7 @@ def test_it_is_for_checkpoints() -> None:
         load_source("decoder-alibi", LoadOptions(definition="released"))
 
 
+@pytest.mark.all(but=("[cpu]",))
 @pytest.mark.parametrize("target", ["portable", "cpu"])
 def test_the_graph_rounds_as_transformers_does(tmp_path: Path, target: Any) -> None:
     """In ONNX Runtime: at 300 tokens, with padding on the left, and behind a cache that grew in parts."""

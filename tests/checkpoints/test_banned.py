@@ -28,6 +28,7 @@ def converted(tmp_path: Path, name: str, **generation: Any) -> Path:
     return tmp_path / "to"
 
 
+@pytest.mark.all
 def test_generation_obeys_the_configuration(tmp_path: Path) -> None:
     free = load(converted(tmp_path, "gpt2-lmheadmodel"))
     first, second = free.generate([[3, 4, 5]], max_new_tokens=2, eos_token_id=[]).completions[0].tokens
@@ -40,12 +41,14 @@ def test_generation_obeys_the_configuration(tmp_path: Path) -> None:
     assert made[1] != second
 
 
+@pytest.mark.all
 def test_a_configuration_that_is_unsound_is_refused(tmp_path: Path) -> None:
     target = converted(tmp_path, "gpt2-lmheadmodel", suppress_tokens="all")
     with pytest.raises(PosexportError, match=r"cannot use .*generation_config.json: .* convert again with a sound one"):
         load(target).generate([[3]], eos_token_id=[])
 
 
+@pytest.mark.all
 def test_a_manifest_lists_the_encodings_of_layers_that_differ(tmp_path: Path) -> None:
     mixed = load(converted(tmp_path, "gemma3-forcausallm")).manifest
     names = [one.name for one in mixed.encodings]

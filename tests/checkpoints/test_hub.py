@@ -94,6 +94,7 @@ def test_an_existing_path_comes_first(cache: Path) -> None:
     assert load_source(NAME, LoadOptions()).revision is None
 
 
+@pytest.mark.all
 def test_a_cached_id_is_converted_without_network(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(cache, "config.json", "model.safetensors")
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")

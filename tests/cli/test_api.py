@@ -283,6 +283,7 @@ def test_the_process_stays_as_it_was(tmp_path: Path) -> None:
     assert state() == before
 
 
+@pytest.mark.all
 @pytest.mark.filterwarnings("error")
 def test_umask_is_never_touched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def touched(_mask: int) -> int:

@@ -404,6 +404,7 @@ def clipped(tmp_path_factory: pytest.TempPathFactory) -> Path:
 CLIPPED = ("--set=max_positions=23", "--set=cross_attention=true")
 
 
+@pytest.mark.all
 def test_a_limit_that_equals_the_table_is_kept(run: Command, clipped: Path) -> None:
     against = ("--against", "encoder-relative-key", *TINY, *CLIPPED)
     code, out, err = run("verify", clipped, *against, "--length", "23", "--length", "24")

@@ -164,6 +164,7 @@ def test_list_shows_every_registry(kind: str) -> None:
     assert all(row["name"] and row["what"] for row in rows)
 
 
+@pytest.mark.all
 def test_a_source_that_cannot_be_the_bundles_is_told_so(tmp_path: Path) -> None:
     sizes = ["--set", "layers=1", "--set", "hidden=20"]
     bundle = str(tmp_path / "b")

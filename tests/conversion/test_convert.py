@@ -107,11 +107,13 @@ def check(name: str, settings: tuple[str, ...], lengths: Sequence[int] | None, f
     assert [array.shape[0] for array in session.run(feeds).values()] == [3] * len(source.outputs)
 
 
+@pytest.mark.all
 @pytest.mark.parametrize("name", in_short(KINDS, KINDS_IN_SHORT.__contains__))
 def test_every_kind_of_attention_is_checked_on_both_sides_of_its_switches(name: str, tmp_path: Path) -> None:
     check(name, known(name, shared(name)), None if name in WHOLE_IN_SHORT else (1, 17, 129, 160), tmp_path)
 
 
+@pytest.mark.all(but=("encoder-dynamic-bias", "encoder-t5"))
 @pytest.mark.parametrize("name", in_short(sorted({*FIRST.values()} - set(KINDS)), OTHERS.__contains__))
 def test_a_model_of_every_other_encoding_is_checked(name: str, tmp_path: Path) -> None:
     settings = [pair for pair in shared(name) if not pair.startswith("layers")]
@@ -138,6 +140,7 @@ def test_every_encoding_has_a_model() -> None:
     assert set(FIRST) == set(registry.ENCODINGS)
 
 
+@pytest.mark.all(but=("encoder-absolute",))
 @pytest.mark.parametrize(
     ("name", "given", "limit"),
     [

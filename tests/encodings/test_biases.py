@@ -294,6 +294,7 @@ def run(path: Path, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
     return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"]).run(None, feeds)
 
 
+@pytest.mark.all
 @pytest.mark.parametrize(
     "name_and_settings",
     [("fire", "length=50"), ("tupe",), ("alibi", "variant=bloom"), ("dynamic-bias", "layer_norm=true")],

@@ -50,6 +50,7 @@ def test_no_setting_is_also_the_definitions(entry):
 
 
 # test_lowering.py compares the others in the short run too
+@pytest.mark.all
 @pytest.mark.parametrize("name", in_short(["transformer-xl", "conformer", "deberta"], "conformer".__eq__))
 @pytest.mark.parametrize("length", [1, 129])
 def test_lowerings_agree_with_the_definition(name, length, tmp_path):
@@ -176,6 +177,7 @@ def test_released_log_buckets():
     assert rows.tolist() == [0, 0, 1, 87, 127, 128, 256, 383, 386, 463, 510, 511, 511]
 
 
+@pytest.mark.all
 def test_layers_share_the_table_and_not_the_maps(tmp_path: Path):
     given = source("deberta", "span=30", "table_norm=true")
     first, second = (group.attention.encoding for group in given.module.encoder.groups)

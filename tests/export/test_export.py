@@ -42,6 +42,7 @@ def outputs(path: Path, made: object) -> list[np.ndarray]:
 IN_SHORT = ("relative-key", "relative-key-query", "shaw-kv")
 
 
+@pytest.mark.all(but=("shaw-kv",))
 @pytest.mark.parametrize("encoding", in_short(WITH_TERMS, IN_SHORT.__contains__))
 def test_functions_are_visible_and_standard_inside(encoding: str, tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"
@@ -90,6 +91,7 @@ def test_inline_is_without_scan_and_without_squeeze_of_unknown_rank(tmp_path: Pa
     assert choose(ATTENTION, AttentionSpec(), Target(flat=True)).lowering.name == "formula"
 
 
+@pytest.mark.all
 @pytest.mark.parametrize("length", [1, 127, 128, 129, 301])
 def test_blockwise_at_the_edges_of_its_blocks(length: int, tmp_path: Path) -> None:
     made = source("relative-key-query", "max_positions=320")
@@ -116,6 +118,7 @@ def test_refusal_of_a_lowering_says_why() -> None:
         check_name("fast")
 
 
+@pytest.mark.all
 @pytest.mark.parametrize("opset", in_short([18, 20, 23, 25], (18, 25).__contains__))
 def test_opsets_that_the_runtime_takes(opset: int, tmp_path: Path) -> None:
     made = source("shaw-kv")

@@ -86,6 +86,7 @@ def test_every_consumer_reads_the_guarded_value(paths: dict[str, Path]) -> None:
             assert "guard" in (node.name or "") or "er than" in (node.name or ""), f"{node.name} reads past the guard"
 
 
+@pytest.mark.all
 def test_an_encoder_input_has_a_guard_of_its_own(tmp_path: Path, traces: Traces) -> None:
     made = source("relative-key", "cross_attention=true")
     assert made.limits.limited_axes == [SEQUENCE, ENCODER_SEQUENCE]

@@ -81,6 +81,7 @@ def searched(bundle: Path, words: list[str]) -> list[str]:
     ]
 
 
+@pytest.mark.all
 @pytest.mark.parametrize(
     "options",
     [
@@ -157,6 +158,7 @@ def test_the_same_bytes_anywhere(source: str, options: tuple[str, ...], tmp_path
     assert "model.onnx" in found[0]
 
 
+@pytest.mark.all
 def test_weights_in_a_file_of_their_own_are_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from posexport.conversion.convert import convert as here
     from posexport.conversion.options import ConvertOptions

@@ -156,6 +156,7 @@ def without_operator(name: str) -> list[str]:
     return [lowering for lowering in WHOLE if lowering != "attention" or name in WITH_OPERATOR]
 
 
+@pytest.mark.all(but=("encoder-nezha",))
 @pytest.mark.parametrize("name", in_short(by_attention("encoder-"), LOWERED.__contains__))
 def test_every_lowering_of_an_encoder(name: str, tmp_path: Path, traces: Traces) -> None:
     took = check_every(Lowered(source(name), 18, traces), tmp_path, FEW_PADDED, without_operator(name))
@@ -181,6 +182,7 @@ def test_biases_too_large_to_be_shared(
         assert made.check(tmp_path / f"{lowering}.onnx", lowering, PADDED) == {lowering}
 
 
+@pytest.mark.all(but=("decoder-cope",))
 @pytest.mark.parametrize("name", in_short(by_attention("decoder-"), CALLED.__contains__))
 def test_every_lowering_of_a_decoder(name: str, tmp_path: Path, traces: Traces) -> None:
     check_every(Lowered(source(name), 18, traces), tmp_path, FEW_CALLS, without_operator(name))
@@ -213,6 +215,7 @@ STATIC = ("rope", "alibi", "relative-key", "relative-key-query", "cope", "nezha"
 STATIC_IN_SHORT = ("rope", "relative-key-query")
 
 
+@pytest.mark.all(but=("decoder-rope",))
 @pytest.mark.parametrize(
     "name", [pytest.param(f"decoder-{n}", marks=() if n in STATIC_IN_SHORT else pytest.mark.all) for n in STATIC]
 )
@@ -226,6 +229,7 @@ def test_every_cache_of_fixed_size(name: str, tmp_path: Path, traces: Traces) ->
     check_static(source(name), tmp_path, traces, [*LEFT, *CALLS])
 
 
+@pytest.mark.all
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=() if name == "decoder-alibi" else pytest.mark.all) for name in DECODERS]
 )
@@ -233,6 +237,7 @@ def test_a_cache_of_fixed_size_for_every_head(name: str, tmp_path: Path, traces:
     check_static(source(name, *(() if "head" in name else ("kv_heads=5",))), tmp_path, traces, [*LEFT, *CALLS])
 
 
+@pytest.mark.all
 def test_a_head_of_an_odd_size_is_refused_to_the_operator(tmp_path: Path, traces: Traces) -> None:
     made = builtin.builtin_source(
         "decoder-rope", task=None, settings_given=("layers=1", "hidden=20", "heads=5", "vocab=61")

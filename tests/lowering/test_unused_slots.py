@@ -106,6 +106,7 @@ def near(got: Sequence[Array], wanted: Sequence[Array]) -> bool:
     return all(within(y, x, "operator", np.float32) for y, x in zip(got, wanted, strict=True))
 
 
+@pytest.mark.all
 @pytest.mark.parametrize(
     ("name", "settings", "rotation", "target"),
     [
@@ -135,6 +136,7 @@ def test_what_unused_slots_hold_never_matters(
     assert not wrong
 
 
+@pytest.mark.all
 @pytest.mark.parametrize("target", ["portable", "cpu"])
 def test_a_buffer_that_nobody_cleared_is_written_in_place(target: str, tmp_path: Path) -> None:
     decoder = Decoder(made(tmp_path / "x", "decoder-rope", target=target))
@@ -216,6 +218,7 @@ def _trusting(g: Builder, probs: ir.Value, v: ir.Value, *, unused: ir.Value, pro
     return product(g.Pad(probs, g.shape([0] * 7, unused)), v)
 
 
+@pytest.mark.all(but=("used_context",))
 @pytest.mark.parametrize(("context", "good"), [(used_context, True), (_trusting, False)])
 def test_the_proof_finds_a_graph_that_reads_unused_slots(
     context: Callable[..., ir.Value], good: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -51,6 +51,7 @@ WAYS = [
 ]
 
 
+@pytest.mark.all
 @pytest.mark.parametrize(
     ("name", "settings", "cache", "rotation"),
     # the short run has what is not the default of both
@@ -62,6 +63,7 @@ def test_each_way_is_proven_against_its_own_definition(
     made(tmp_path, name, *settings, cache=cache, rotation=rotation, lengths=LENGTHS, threads=1)
 
 
+@pytest.mark.all
 @pytest.mark.parametrize(
     "name",
     in_short(
@@ -172,6 +174,7 @@ def feeds(new: int, past: int, mask: int) -> dict[str, np.ndarray[Any, Any]]:
     return {"input_ids": ids, "attention_mask": np.ones((2, mask), np.int64), "position_ids": ids * 0 - 1, **caches}
 
 
+@pytest.mark.all
 @pytest.mark.parametrize("mask", [6, 8])
 def test_the_graph_refuses_a_mask_that_is_not_over_past_and_new(mask: int, dynamic: Path) -> None:
     run = runner(dynamic)
@@ -180,6 +183,7 @@ def test_the_graph_refuses_a_mask_that_is_not_over_past_and_new(mask: int, dynam
         run(feeds(3, 4, mask))
 
 
+@pytest.mark.all
 @pytest.mark.parametrize("mask", [2, 13])
 def test_the_graph_refuses_more_tokens_than_places(mask: int, static: Path) -> None:
     run = runner(static)
@@ -195,6 +199,7 @@ def test_the_limit_counts_the_tokens_in_a_static_cache(static: Path) -> None:
         run(feeds(1, 50, 41))
 
 
+@pytest.mark.all(but=("static",))
 @pytest.mark.parametrize("bundle", ["dynamic", "static"])
 def test_the_graph_refuses_positions_beyond_the_table(bundle: str, request: pytest.FixtureRequest) -> None:
     target = request.getfixturevalue(bundle)

@@ -127,6 +127,7 @@ def test_molecules_of_padding_are_read_alike_in_half_precision(dtype: torch.dtyp
     agree(got[1], wanted[1], "model in half precision", dtype)
 
 
+@pytest.mark.all
 def test_one_graph_is_right_at_every_length(tmp_path: Path) -> None:
     made = model()
     source = source_of(made, name="canine", kind="builtin", task="features", sha256="", longest=50)

@@ -183,6 +183,7 @@ def sounds() -> Source:
     return source_of(whole, name="sounds", kind="builtin", task="text-generation", sha256="0" * 64)
 
 
+@pytest.mark.all
 def test_an_encoder_of_features(tmp_path: Path) -> None:
     source = sounds()
     assert source.limits.limited_axes == [SEQUENCE]
@@ -197,6 +198,7 @@ def test_an_encoder_of_features(tmp_path: Path) -> None:
 # -- proof -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.all
 def test_the_whole_grid_with_limits_in_both_parts(bundle: Callable[..., Path]) -> None:
     folder = bundle("absolute", "--set", f"max_positions={LIMIT}")
     report = Report.from_json((folder / "parity.json").read_bytes())
@@ -215,6 +217,7 @@ def test_the_whole_grid_with_limits_in_both_parts(bundle: Callable[..., Path]) -
     assert [item.name for item in report.invariants][-1].endswith("greedy decode steps choose PyTorch's tokens")
 
 
+@pytest.mark.all
 @pytest.mark.parametrize(
     ("file", "tensor", "where"),
     [
@@ -240,6 +243,7 @@ def test_a_wrong_number_in_either_graph_is_located(
     assert tensor in report.failure_location
 
 
+@pytest.mark.all
 def test_swapped_feeds_fail(rope: tuple[Source, Path]) -> None:
     """The decoder reads the first layer's keys of the encoder in the second, and the other way round."""
     source, folder = rope
@@ -256,6 +260,7 @@ def test_swapped_feeds_fail(rope: tuple[Source, Path]) -> None:
     assert not {name for name in failed if ".encoder." in name}
 
 
+@pytest.mark.all
 def test_a_step_does_not_read_the_encoder(bundle: Callable[..., Path]) -> None:
     graph = onnx.load(t5(bundle) / "decoder_model.onnx")
     assert not [one.name for one in graph.graph.initializer if one.name.startswith("encoder.")]
@@ -419,6 +424,7 @@ def test_a_manifest_whose_parts_do_not_fit(
         decode(msgspec.json.encode(altered))
 
 
+@pytest.mark.all
 def test_large_weights_stand_beside_their_graph(
     rope: tuple[Source, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -146,6 +146,7 @@ def test_sizes_to_prove_it_at():
     assert any(height % 3 or width % 3 for height, width in images)
 
 
+@pytest.mark.all
 def test_the_graph_takes_other_sizes(tmp_path):
     """Of a model with both resized tables."""
     config = VisionConfig(hidden=20, layers=1, patch=2, rows=3, columns=4)

@@ -208,6 +208,7 @@ def test_names_and_settings() -> None:
         builtin.builtin_source("vision-swin", task=None, settings_given=("depths=2,99999999999",))
 
 
+@pytest.mark.all
 def test_a_graph_for_any_image(tmp_path: Path) -> None:
     """Of version 2 with a last stage that is not shifted; maps smaller than a window too."""
     settings = ("hidden=10", "depths=2,1", "made_for=8", "window=4", "width=16")

@@ -405,6 +405,7 @@ SHORT = {("images", "cpu"), ("patches", "portable"), ("sound", "cpu"), ("cross",
 PAIRS = [(case, target) for case in CASES for target in ("portable", "cpu")]
 
 
+@pytest.mark.all(but=("sound",))
 @pytest.mark.parametrize(("case", "target"), in_short(PAIRS, lambda *pair: pair in SHORT))
 def test_bundles_answer_as_the_module_at_other_sizes(tmp_path: Path, case: str, target: str) -> None:
     module, inputs = made(case)

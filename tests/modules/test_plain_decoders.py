@@ -393,6 +393,7 @@ def test_what_is_in_the_way_is_named_with_its_line(make, said):
         source_of(make(), "text-generation")
 
 
+@pytest.mark.all
 def test_an_encoder_is_no_decoder_and_nothing_is_said_of_it():
     source = source_of(Encoder())
     assert source.task == "features"

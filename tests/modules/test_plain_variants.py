@@ -191,6 +191,7 @@ def test_the_cache_holds_kv_heads_once(make: type[Repeating]) -> None:
     agree(source.module(IDS)[0].detach().numpy(), alone(module, IDS).numpy(), "attention", np.float32)
 
 
+@pytest.mark.all
 @pytest.mark.parametrize(
     ("make", "task"),
     in_short(
@@ -258,6 +259,7 @@ CONVERTED: dict[str, Callable[[], nn.Module]] = {
 }
 
 
+@pytest.mark.all
 @pytest.mark.parametrize(
     ("name", "target", "cache", "lengths"),
     in_short(

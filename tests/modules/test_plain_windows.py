@@ -79,6 +79,7 @@ class Blocks(Window):
 OTHER_LOGITS = r"Blocks: of 26 tokens its own forward gives other logits, from the 14th on, than with a KV cache"
 
 
+@pytest.mark.all(but=("none", "ragged"))
 @pytest.mark.parametrize(("padding", "good", "bad"), [("none", 25, 26), ("left", 36, 39), ("ragged", 13, 26)])
 def test_the_users_own_forward_judges_the_decoder_made_of_it(padding: Padding, good: int, bad: int) -> None:
     source = source_of(Blocks(13))
@@ -264,6 +265,7 @@ def test_slopes_of_its_own_go_with_the_cache() -> None:
     agrees_in_parts(Steeper(), cached(plain, "static", "at-write"), "static")
 
 
+@pytest.mark.all
 def test_other_calls_in_long_inputs_leave_the_cache_out() -> None:
     source = source_of(OtherCalls(1 << 40))
     assert re.search(r"other calls at 1025 tokens than in short inputs \(test_plain_windows", source.remarks[-1])

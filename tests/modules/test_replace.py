@@ -202,6 +202,7 @@ def test_a_table_is_taken_over_and_limits_the_length(tmp_path: Path) -> None:
     assert manifest.encoding.name == "learned"
 
 
+@pytest.mark.all
 @pytest.mark.parametrize(
     ("name", "at", "encoding"),
     in_short(

@@ -67,6 +67,7 @@ def test_there_are_twelve_and_none_knows_posexport() -> None:
     assert not any("posexport" in text for text in files.values())
 
 
+@pytest.mark.all(but=("sequence_first",))
 @pytest.mark.parametrize(
     ("name", "target", "lengths"),
     in_short(

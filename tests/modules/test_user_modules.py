@@ -298,6 +298,7 @@ def test_axes_may_have_any_names(models: Path, factory: str, remark: str) -> Non
     assert remark in source.remarks
 
 
+@pytest.mark.all(but=("one_length", "grows_later", "many_calls", "branches"))
 @pytest.mark.parametrize(
     ("factory", "lengths", "words"),
     [
@@ -403,6 +404,7 @@ def test_looking_for_the_limit_leaves_the_module_as_it_was(models: Path) -> None
     assert module.cached == 32
 
 
+@pytest.mark.all(but=("table",))
 @pytest.mark.parametrize(
     "factory", in_short(["table", "regrown", "short", "complexes"], ("table", "regrown").__contains__)
 )
@@ -423,6 +425,7 @@ def test_the_limit_is_proven_and_guarded(run: Command, models: Path, tmp_path: P
         load_bundle(tmp_path / "b").run(feeds)
 
 
+@pytest.mark.all
 def test_without_a_limit_the_verdict_says_how_far_it_goes(run: Command, models: Path, tmp_path: Path) -> None:
     code, out, _ = run("convert", f"{models}:distances", "-o", tmp_path / "b")
     assert code == 0, out
@@ -438,6 +441,7 @@ def test_without_a_limit_the_verdict_says_how_far_it_goes(run: Command, models: 
     assert out.endswith(", proven\n")
 
 
+@pytest.mark.all
 def test_a_limit_can_be_made_smaller_not_larger(run: Command, models: Path, tmp_path: Path) -> None:
     code, _, err = run("convert", f"{models}:raises", "-o", tmp_path / "b", "--max-length", "65")
     assert code == 2

@@ -118,6 +118,7 @@ SHORT = {
 }
 
 
+@pytest.mark.all(but=("decoder-rope-cpu-fp32",))
 @pytest.mark.parametrize(("name", "target", "precision"), in_short(dict.fromkeys(MODELS), lambda *case: case in SHORT))
 def test_bundles(name: str, target: str, precision: str, tmp_path: Path) -> None:
     """Every token of every row, padding too, is as in PyTorch: within what the precision costs real tokens.

@@ -41,6 +41,7 @@ def test_a_window_ends_what_a_token_sees() -> None:
     assert [int(row.sum()) for row in seen] == [1, 2, 3, 4, 4, 4, 4, 4, 4]
 
 
+@pytest.mark.all
 @pytest.mark.parametrize(
     ("name", "settings", "cache"),
     [
@@ -56,6 +57,7 @@ def test_sinks_and_windows_are_proven(name: str, settings: tuple[str, ...], cach
     assert convert(name, tmp_path / "x", wanted).good
 
 
+@pytest.mark.all
 def test_blocks_of_queries_have_the_sink_too(tmp_path: Path) -> None:
     assert convert(
         "decoder-alibi",

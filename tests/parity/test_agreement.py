@@ -141,6 +141,7 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "bundle"
 
 
+@pytest.mark.all
 def test_the_manifest_says_what_a_precision_costs(bundle: Path) -> None:
     manifest = read(bundle)
     cost = manifest.cost
@@ -160,6 +161,7 @@ def test_the_manifest_says_what_a_precision_costs(bundle: Path) -> None:
     assert not list(bundle.parent.glob("**/.float32*")), "the float32 graph is no part of the bundle"
 
 
+@pytest.mark.all
 def test_verify_proves_by_the_weights_in_the_file(bundle: Path) -> None:
     report = posexport.verify(bundle, "decoder-rope", lengths=[1, 17], threads=1)
     assert report.passed, report.describe()
@@ -227,6 +229,7 @@ def test_precisions_are_candidates_of_one_model(bundle: Path, tmp_path: Path, mo
     assert not references.compared(first, point, tmp_path / "b.npy").right  # type: ignore[union-attr]
 
 
+@pytest.mark.all
 def test_an_encoding_is_compared_in_every_precision(tmp_path: Path) -> None:
     setup = Setup(steps=2, hidden=60, heads=5, feedforward=76, rows=6, asked_rows=12, timed_rows=2, timed_runs=2)
     setup = msgspec.structs.replace(setup, precisions=["int8"])

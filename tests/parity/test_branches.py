@@ -100,6 +100,7 @@ def control_flow(model: ModelProto) -> list[NodeProto]:
     return inside([*model.graph.node, *(node for function in model.functions for node in function.node)])
 
 
+@pytest.mark.all
 @pytest.mark.parametrize("name", in_short(["decoder-t5", "encoder-shaw-kv"], "encoder-shaw-kv".__eq__))
 @pytest.mark.parametrize("inline", [False, True])
 def test_control_flow_has_names_that_are_unique_in_the_file(name: str, inline: bool, tmp_path: Path) -> None:
@@ -172,6 +173,7 @@ def test_chosen_lengths_claim_no_branch(tmp_path: Path) -> None:
     assert done.report.coverage == []
 
 
+@pytest.mark.all
 @pytest.mark.parametrize(
     "name",
     in_short(

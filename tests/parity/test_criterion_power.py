@@ -159,6 +159,7 @@ SMALLEST = {
 }
 
 
+@pytest.mark.all(but=("bucket_edge",))
 @pytest.mark.parametrize(
     ("name", "settings", "change"),
     in_short(NUMBERS, lambda name, _, change: (name, change) in SMALLEST),
@@ -227,6 +228,7 @@ ATTENTION = [
 ]
 
 
+@pytest.mark.all
 @pytest.mark.parametrize(
     ("name", "change"),
     in_short(
@@ -243,6 +245,7 @@ def test_wrong_attention_of_one_layer_is_found(name: str, change: Any, tmp_path:
     assert not report.passed
 
 
+@pytest.mark.all
 @pytest.mark.parametrize("name", in_short(["encoder-rope", "decoder-rope"], lambda name: name == "decoder-rope"))
 def test_positions_of_one_layer_off_by_one_are_found(name: str, tmp_path: Path) -> None:
     """Only queries: a shift of both changes nothing."""
@@ -262,6 +265,7 @@ def test_positions_of_one_layer_off_by_one_are_found(name: str, tmp_path: Path) 
     assert not proof(right, graph).passed
 
 
+@pytest.mark.all
 def test_a_loss_at_every_point_is_found_though_no_point_exceeds_its_tolerance(tmp_path: Path) -> None:
     right = model("encoder-absolute")
     report = proof(right, broken(right, epsilon, tmp_path))
@@ -291,6 +295,7 @@ def sums_in_halves(module: nn.Module) -> None:
 RIGHT = ["encoder-absolute", "encoder-t5", "encoder-deberta", "decoder-rope", "decoder-cope", "decoder-fire"]
 
 
+@pytest.mark.all
 @pytest.mark.parametrize("name", in_short(RIGHT, lambda name: name == "decoder-cope"))
 def test_another_order_of_summation_is_accepted(name: str, tmp_path: Path) -> None:
     right = model(name)

@@ -41,6 +41,7 @@ def decoder(name: str, settings: tuple[str, ...], seed: int) -> Source:
     return source
 
 
+@pytest.mark.all
 @pytest.mark.parametrize(
     ("name", "settings", "seed"),
     in_short(SEEDS, lambda name, *_: name == "rope-dynamic"),

@@ -1,6 +1,7 @@
 """Verdicts on half precision where there is nothing to measure by, and on graphs that posexport did not write."""
 
 import onnx
+import pytest
 import torch
 from torch import nn
 
@@ -30,6 +31,7 @@ def converted(tmp_path, factor, precision):
     )
 
 
+@pytest.mark.all
 def test_what_overflows_in_pytorch_too_is_not_proven(tmp_path):
     """Neither passed nor failed: the report says that PyTorch's own overflows, and what holds it."""
     report = converted(tmp_path, 3000.0, "fp16").report
@@ -42,6 +44,7 @@ def test_what_overflows_in_pytorch_too_is_not_proven(tmp_path):
         assert {point.verdict for point in report.points} == {"pass"}
 
 
+@pytest.mark.all
 def test_a_foreign_graph_is_judged_by_what_it_stores(tmp_path):
     """One .onnx without a manifest, float16 inside, between inputs and outputs of float32."""
     made = {"settings": TINY, "verify": False}

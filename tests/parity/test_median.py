@@ -135,6 +135,7 @@ def right() -> Source:
     return source("encoder-nope")
 
 
+@pytest.mark.all
 def test_an_error_at_one_length_that_is_rounding_passes(right: Source, tmp_path: Path) -> None:
     report = proof(right, off(right, 30 * EPS32, (17, 17)), tmp_path, [2, 17, 40])
     assert report.passed, report.describe()
@@ -151,6 +152,7 @@ def test_the_same_error_at_every_length_fails(right: Source, tmp_path: Path) -> 
     assert Report.from_json(report.to_json()) == report
 
 
+@pytest.mark.all
 def test_the_same_error_beyond_a_switch_fails(right: Source, tmp_path: Path) -> None:
     report = proof(right, off(right, 30 * EPS32, (BLOCK + 1, 999)), tmp_path, [2, 17, 40, 129, 130])
     whole, below, above = report.medians

@@ -261,6 +261,7 @@ def test_outputs_of_few_numbers_pass(task: str, folder: Path) -> None:
     assert report.passed, report.describe()
 
 
+@pytest.mark.all
 def test_cross_attention_is_proven_with_a_second_length(folder: Path) -> None:
     right = source("encoder-relative-key", "cross_attention=true")
     report = proven(right, exported(right, folder), lengths=[2, 17])
@@ -270,6 +271,7 @@ def test_cross_attention_is_proven_with_a_second_length(folder: Path) -> None:
     assert left == ["pass"]
 
 
+@pytest.mark.all
 def test_numbering_by_ids_is_no_failure(folder: Path) -> None:
     right = numbered_by_ids(source())
     report = proven(right, exported(right, folder), lengths=[1, 17])
@@ -351,6 +353,7 @@ def test_a_length_frozen_in_arithmetic_fails(folder: Path) -> None:
     assert {p.output for p in report.points if p.verdict == "fail"} == {"sentence_embedding"}
 
 
+@pytest.mark.all
 def test_padding_that_is_attended_to_fails_where_there_is_padding(
     absolute: tuple[Source, onnx.ModelProto], folder: Path
 ) -> None:
@@ -363,6 +366,7 @@ def test_padding_that_is_attended_to_fails_where_there_is_padding(
     assert broken >= {"right padding changes nothing", "padding contents change nothing"}
 
 
+@pytest.mark.all
 def test_rows_that_are_mixed_up_fail_in_batches(absolute: tuple[Source, onnx.ModelProto], folder: Path) -> None:
     right, _ = absolute
     wrong = wrapped(right, change=lambda y, _: (y[0].flip(0),))
@@ -379,6 +383,7 @@ def test_a_missing_guard_fails(folder: Path) -> None:
     assert "it must be rejected (input longer than 20 positions): no length guard" in report.describe()
 
 
+@pytest.mark.all
 def test_another_failure_is_no_guard(folder: Path) -> None:
     right = source("encoder-learned")
     unguarded = msgspec.structs.replace(right, limits=dataclass_limit(right, None))

@@ -123,6 +123,7 @@ def test_a_table_of_distances(models: dict[str, tuple[Source, onnx.ModelProto]])
     assert "encoder.groups.0.attention.encoding.table row 20" in sentence
 
 
+@pytest.mark.all
 def test_layers_that_share_weights_are_told_apart(tmp_path: Path) -> None:
     right = source("encoder-absolute", "layers=3", "layer_groups=1")
     path = tmp_path / "model.onnx"
@@ -198,6 +199,7 @@ def test_a_graph_without_module_paths_says_so(models: dict[str, tuple[Source, on
     assert sentence == "It could not be located: no node of the graph says which module it was traced from."
 
 
+@pytest.mark.all
 def test_a_wrong_end_is_not_blamed_on_the_modules(
     models: dict[str, tuple[Source, onnx.ModelProto]], tmp_path: Path
 ) -> None:

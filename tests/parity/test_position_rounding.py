@@ -66,6 +66,7 @@ def rounded(model: bytes, reader: str, operand: int, precision: str, table: str 
     return ir.to_proto(graph).SerializeToString()
 
 
+@pytest.mark.all(but=("slopes", "log buckets of DeBERTa"))
 @pytest.mark.parametrize(
     ("name", "reader", "operand", "table"),
     [
@@ -89,6 +90,7 @@ def test_a_rounding_of_positions_is_seen(graphs, name: str, reader: str, operand
     assert HALVES[precision].name.lower() in first or "16 bits" in first
 
 
+@pytest.mark.all
 @pytest.mark.parametrize("name", in_short(RIGHT, ("decoder-cope", "encoder-tupe").__contains__))
 def test_right_graphs_have_none(graphs, name: str) -> None:
     source, model = graphs(name, "bf16")

@@ -52,6 +52,7 @@ CASES = [
 ]
 
 
+@pytest.mark.all(but=("encoder-absolute-int8-cpu",))
 @pytest.mark.parametrize(("name", "scheme", "target"), CASES)
 def test_right_graphs_pass_and_mistakes_are_found(name: str, scheme: str, target: str, tmp_path: Path) -> None:
     source, model = converted(name, scheme, target, tmp_path / "bundle")

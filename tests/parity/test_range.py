@@ -204,6 +204,7 @@ class Stack(nn.Module):
         return x
 
 
+@pytest.mark.all
 def test_the_figure_is_the_largest_of_the_modules_activations(tmp_path: Path) -> None:
     torch.manual_seed(0)
     module = Stack()

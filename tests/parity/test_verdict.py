@@ -30,6 +30,7 @@ def options(**given: Any) -> ConvertOptions:
     return ConvertOptions(settings=TINY, threads=1, **given)
 
 
+@pytest.mark.all
 def test_chosen_lengths_are_checked_and_not_proven(tmp_path: Path) -> None:
     arguments = ["convert", "decoder-alibi", *SETTINGS, "--length", "17", "-o", str(tmp_path / "b")]
     done = CliRunner().invoke(group, arguments)
@@ -128,6 +129,7 @@ are_kept = lambda: bool((tiny * np.float32(1)).view(np.int32)[0] != 0)
 """
 
 
+@pytest.mark.all
 def test_the_thread_s_denormals_are_as_before_around_every_run(tmp_path: Path) -> None:
     """0 while ONNX Runtime computes, and kept in everything else that a program computes, the reference included."""
     convert("encoder-alibi", tmp_path / "b", options(verify=False))

@@ -67,6 +67,7 @@ def inputs(source: Source) -> tuple[Feeds, Array]:
 CASES = [(name, precision) for name in (*BUILT_IN, *CHECKPOINTS) for precision in ("fp16", "bf16")]
 
 
+@pytest.mark.all
 @pytest.mark.parametrize(("name", "precision"), in_short(CASES, lambda *case: case in SHORT))
 def test_rows_of_padding_are_right_in_half_precision(name: str, precision: PrecisionName, tmp_path: Path) -> None:
     """Every row within the proof's criterion, PyTorch's error being that of float32 in other eps.

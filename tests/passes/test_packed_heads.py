@@ -36,6 +36,7 @@ def count(model: onnx.ModelProto) -> Counter[str]:
     return Counter(node.op_type for node in all_nodes(model.graph.node))
 
 
+@pytest.mark.all(but=("decoder-rope",))
 @pytest.mark.parametrize(
     ("name", "settings", "cache", "attention", "rotations"),
     [
@@ -59,6 +60,7 @@ def test_no_axis_is_turned_around_attention(
     assert found["Transpose"] <= (2 if cache else 0)
 
 
+@pytest.mark.all(but=("encoder-rope-settings0-options0",))
 @pytest.mark.parametrize(
     ("name", "settings", "options"),
     [
@@ -96,6 +98,7 @@ def test_heads_apart(name: str, lowering: str, tmp_path: Path, monkeypatch: pyte
         assert not [kind for kind in names if kind.startswith("Packed")]
 
 
+@pytest.mark.all
 def test_heads_apart_behind_a_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, traces: Traces) -> None:
     monkeypatch.setattr(pipeline, "PASSES", [each for each in pipeline.PASSES if each.name != "packed-heads"])
     made = Lowered(cached(source("decoder-alibi", "kv_heads=1"), "static", "at-write"), 24, traces)

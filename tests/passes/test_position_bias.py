@@ -130,6 +130,7 @@ def traced(model: Model) -> tuple[list[AttentionSpec], PassResult]:
     return [spec for node in graph.graph if (spec := AttentionSpec.of(node))], results["position-bias"]
 
 
+@pytest.mark.all
 @pytest.mark.parametrize("model", in_short(RECOGNISED, lambda model: model is T5OneSided))
 def test_it_is_a_term(model: type[Model]) -> None:
     specs, result = traced(model())
@@ -201,6 +202,7 @@ class ByRow(Model):
 NOT_OURS = (WrongSlope, LateBucket, OtherSide, ByRow)
 
 
+@pytest.mark.all
 @pytest.mark.parametrize("model", in_short(NOT_OURS, lambda model: model is WrongSlope))
 def test_what_is_nearly_so_is_left(model: type[Model]) -> None:
     specs, result = traced(model())

@@ -235,6 +235,7 @@ def inputs(model: type[Model]) -> dict[str, Any]:
     return {"example_inputs": example, "axes": axes}
 
 
+@pytest.mark.all(but=("Eager-cpu",))
 @pytest.mark.parametrize(
     ("model", "target"),
     in_short(
@@ -468,6 +469,7 @@ class WideWindows(Model):
         return F.scaled_dot_product_attention(q, k, v, (distance >= 0) & (distance < 1500))
 
 
+@pytest.mark.all
 @pytest.mark.parametrize(
     ("model", "nodes", "entry", "reason"),
     [

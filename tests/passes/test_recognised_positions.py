@@ -132,6 +132,7 @@ def traced(model: Model) -> tuple[Counter[str | None], dict[str, PassResult]]:
     return Counter(spec.scores for node in graph.graph if (spec := AttentionSpec.of(node))), results
 
 
+@pytest.mark.all(but=("KeyQuery",))
 @pytest.mark.parametrize("model", RECOGNISED)
 def test_scores_by_distance_are_ours(model: type[Model]) -> None:
     found, results = traced(model())
@@ -139,6 +140,7 @@ def test_scores_by_distance_are_ours(model: type[Model]) -> None:
     assert not results["recognised-attention"].rejected
 
 
+@pytest.mark.all
 @pytest.mark.parametrize("target", ["portable", "cpu"])
 @pytest.mark.parametrize("model", in_short(RECOGNISED, lambda model: model in (Key, Shaw)))
 def test_they_are_right_up_to_the_end_and_around_it(tmp_path: Path, model: type[Model], target: str) -> None:
@@ -215,6 +217,7 @@ class OppositeKeys(Model):
         return super().added(q, k, table) + of_keys
 
 
+@pytest.mark.all
 @pytest.mark.parametrize(
     ("model", "reason"),
     [
@@ -234,6 +237,7 @@ def test_what_is_nearly_so_is_left(model: type[Model], reason: str) -> None:
     assert any(reason in rejected for rejected in results["recognised-attention"].rejected)
 
 
+@pytest.mark.all
 def test_what_is_left_as_a_mask_is_right(tmp_path: Path) -> None:
     options = ConvertOptions(target="cpu", lengths=(1, END), example_inputs=INPUTS)
     assert convert(OtherScale().eval(), tmp_path / "b", options).good
@@ -300,12 +304,14 @@ def passes(model: Model, target: Target) -> dict[str, PassResult]:
     return pipeline.run(graph, target)
 
 
+@pytest.mark.all
 @pytest.mark.parametrize("spelling", SPELLINGS)
 def test_joint_projections_pack(spelling: Spelling) -> None:
     done = passes(Joint(spelling), Target("cpu", 23))
     assert done["separate-projections"].nodes == done["packed-heads"].nodes == 2
 
 
+@pytest.mark.all
 @pytest.mark.parametrize("spelling", in_short(SPELLINGS, lambda spelling: spelling in (image_layers, in_turn)))
 def test_their_values_are_right(spelling: Spelling, tmp_path: Path) -> None:
     done = convert(
@@ -314,11 +320,13 @@ def test_their_values_are_right(spelling: Spelling, tmp_path: Path) -> None:
     assert done.good, done.verdict
 
 
+@pytest.mark.all
 def test_a_projection_that_is_read_elsewhere_stays() -> None:
     done = passes(ReadTwice(image_layers), Target("cpu", 23))["separate-projections"]
     assert (done.nodes, ["not by attention alone" in each for each in done.rejected]) == (0, [True])
 
 
+@pytest.mark.all
 def test_a_portable_graph_keeps_the_weights() -> None:
     done = passes(Joint(image_layers), Target("portable", 23))["separate-projections"]
     assert (done.nodes, ["keeps the weights as the source has them" in each for each in done.rejected]) == (0, [True])
@@ -341,6 +349,7 @@ class Across(nn.Module):
         return x + attended
 
 
+@pytest.mark.all
 @pytest.mark.parametrize("target", ["portable", "cpu"])
 def test_parts_of_a_weight_are_weights(target: str, tmp_path: Path) -> None:
     inputs = {"input_ids": IDS, "memory": torch.randn(2, 7, D)}

@@ -125,6 +125,7 @@ def test_tables_of_keys_and_values_are_ours(model: type[KeyValue]) -> None:
     assert not said.rejected
 
 
+@pytest.mark.all
 @pytest.mark.parametrize("model", in_short(LEFT, lambda model: model is Weighted))
 def test_what_is_nearly_so_is_left(model: type[KeyValue]) -> None:
     found, said = traced(model())

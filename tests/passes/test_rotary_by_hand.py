@@ -149,6 +149,7 @@ def traced(model: Halves) -> tuple[ir.Model, PassResult]:
     return graph, results["rotary"]
 
 
+@pytest.mark.all(but=("Signed",))
 @pytest.mark.parametrize("model", in_short(RECOGNISED, lambda model: model in (Partial, Signed)))
 def test_it_is_a_rotation(model: type[Halves]) -> None:
     graph, result = traced(model())
@@ -222,6 +223,7 @@ NOT_OURS: dict[type[Halves], tuple[str, ...]] = {
 }
 
 
+@pytest.mark.all
 @pytest.mark.parametrize("model", in_short(NOT_OURS, lambda model: model is Mixed))
 def test_what_is_nearly_so_is_left(model: type[Halves]) -> None:
     graph, result = traced(model())

@@ -35,6 +35,7 @@ def rotations(model: onnx.ModelProto) -> list[onnx.NodeProto]:
     return [node for node in model.graph.node if node.domain == DOMAIN and node.op_type.endswith("Rotation")]
 
 
+@pytest.mark.all
 @pytest.mark.parametrize(
     ("name", "settings", "kind", "sets"),
     [
@@ -95,6 +96,7 @@ LONG: list[tuple[str, tuple[str, ...], dict[str, Any]]] = [
 ]
 
 
+@pytest.mark.all
 @pytest.mark.parametrize(
     ("name", "settings", "options"),
     [
@@ -111,12 +113,14 @@ def test_proven_with_every_way(name: str, settings: tuple[str, ...], options: di
     ).good
 
 
+@pytest.mark.all
 def test_inlined_without_operators_that_few_runtimes_know(tmp_path: Path) -> None:
     model = built(tmp_path / "flat.onnx", "encoder-rope", *PARTIAL, "layers=1", opset=23, inline=True)
     assert not model.functions
     assert not {"RotaryEmbedding", "CastLike"} & {node.op_type for node in model.graph.node}
 
 
+@pytest.mark.all
 def test_a_model_of_float32_runs_without_casts_around_rotations(tmp_path: Path) -> None:
     """ONNX Runtime drops casts to the type that they have."""
     built(tmp_path / "m.onnx", "decoder-rope", "layers=2")
@@ -133,6 +137,7 @@ def test_a_model_of_float32_runs_without_casts_around_rotations(tmp_path: Path) 
     assert "Cast" not in {read_by.get(node.output[0]) for node in nodes if node.op_type == "Concat"}
 
 
+@pytest.mark.all
 @pytest.mark.parametrize("name", ["vision-rope-mrope", pytest.param("vision-rope-axial", marks=pytest.mark.all)])
 def test_images_are_proven_with_the_operators(name: str, tmp_path: Path) -> None:
     sizes = ("layers=1", "hidden=40", "heads=5", "feedforward=24", "patch=3", "rows=4", "columns=5")

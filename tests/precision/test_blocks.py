@@ -162,6 +162,7 @@ def converted(name, output: Path, precision="int4", **options):
     return posexport.load(output)
 
 
+@pytest.mark.all
 @pytest.mark.parametrize("target", ["cpu", "portable"])
 def test_a_tied_head_is_stored_once_in_8_bits(target, tmp_path):
     session = converted("decoder-rope", tmp_path / "a", target=target)

@@ -196,6 +196,7 @@ def rope(tmp_path_factory) -> tuple[object, Path]:
     return source, path
 
 
+@pytest.mark.all
 def test_positions_in_half_are_found(rope) -> None:
     """What a naive conversion does to RoPE: right at lengths whose positions bfloat16 has, wrong beyond."""
     source, path = rope
@@ -243,6 +244,7 @@ def test_positions_of_the_baseline_are_float32(encoding: str, precision: str) ->
     assert errors[1] <= 3 * max(errors[0], EPS[precision])
 
 
+@pytest.mark.all
 def test_verify_emulates_a_float32_bundle(tmp_path: Path) -> None:
     settings = {"layers": 1, "hidden": 60, "heads": 5}
     posexport.convert("encoder-alibi", str(tmp_path / "alibi"), settings=settings, lengths=[5], threads=1)

@@ -126,6 +126,7 @@ def texts(tmp_path) -> Path:
     return path
 
 
+@pytest.mark.all
 @pytest.mark.parametrize("name", in_short(["encoder-learned", "decoder-rope"], "decoder-rope".__eq__))
 def test_convert(name, tmp_path, texts):
     options = {
@@ -148,6 +149,7 @@ def test_convert(name, tmp_path, texts):
     assert not (tmp_path / "b").exists()
 
 
+@pytest.mark.all
 def test_several_precisions_in_a_layout(tmp_path, texts):
     """Whose one graph has a name of the layout's; what reads texts has them, and float32 none."""
     options = {"precision": ["fp32", "int8", "int4"], "quantizer": "gptq", "calibrate": texts, "verify": False}

@@ -247,6 +247,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Exported:
     return path
 
 
+@pytest.mark.all
 @pytest.mark.parametrize("level", _LEVELS)
 def test_as_exact_as_pytorch_with_float32_positions(exported: Exported, level: str) -> None:
     module = prepare("encoder-t5", LoadOptions(settings=("layers=1",))).module
@@ -279,6 +280,7 @@ def test_cuda_has_a_kernel_for_every_node_in_its_type(exported: Exported) -> Non
     assert checked > 20
 
 
+@pytest.mark.all
 def test_a_cache_is_stored_in_half_precision(tmp_path: Path) -> None:
     conversion = posexport.convert(
         "decoder-rope", tmp_path / "half", precision="fp16", settings={"layers": 1}, verify=False
@@ -312,6 +314,7 @@ def test_parts_share_bfloat16_weights(tmp_path: Path) -> None:
     np.testing.assert_array_equal(weight.const_value.numpy(), x.astype(ml_dtypes.bfloat16))
 
 
+@pytest.mark.all(but=("decoder-rope-fp16-cuda",))
 @pytest.mark.parametrize(
     ("name", "precision", "target"),
     [

@@ -181,6 +181,7 @@ def floats_of(model):
     }
 
 
+@pytest.mark.all
 def test_encoder(tmp_path):
     model = converted("encoder-learned", tmp_path / "a", target="cpu", keep_float=["*attention.value*"])
     kept = floats_of(model)
@@ -202,6 +203,7 @@ def test_encoder(tmp_path):
         assert 0.99 < a @ b / np.linalg.norm(a) / np.linalg.norm(b) < 1 - 1e-9
 
 
+@pytest.mark.all
 def test_position_projections_stay_and_tied_embeddings_are_stored_once(tmp_path):
     model = converted("decoder-tupe", tmp_path / "a")
     assert all("encoding" in name or "val_" in name for name in floats_of(model))
@@ -302,6 +304,7 @@ def test_calibrate(tmp_path):
         np.testing.assert_array_equal(alone[name][0], batch[name][1])
 
 
+@pytest.mark.all
 def test_static_scales_must_fit_texts(tmp_path, monkeypatch):
     """Those that they were measured on where no others are given: ids of the grid they need not fit."""
     texts, others = tmp_path / "texts.txt", tmp_path / "others.txt"

@@ -108,6 +108,7 @@ def test_a_normalisation_divides_where_nothing_else_reads_it(body):
         assert np.linalg.norm(y - y32) < 0.02 * np.linalg.norm(y32)
 
 
+@pytest.mark.all
 def test_a_default_conversion_looks_at_random_tokens(tmp_path):
     sizes = {"layers": 2, "hidden": 60, "heads": 5, "feedforward": 120, "vocab": 300, "max_positions": 64}
     made = posexport.convert("encoder-learned", tmp_path / "a", settings=sizes, precision="int8", verify=False)

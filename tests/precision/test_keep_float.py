@@ -25,6 +25,7 @@ def floats(model):
     return [shape for shape in shapes if len(shape) == 2 and min(shape) >= 16]
 
 
+@pytest.mark.all
 @pytest.mark.parametrize("precision", ["int8", pytest.param("int4", marks=pytest.mark.all)])
 def test_what_leaves_nothing(precision, tmp_path):
     """And what matches nothing: one sentence, and nothing is written."""
@@ -35,6 +36,7 @@ def test_what_leaves_nothing(precision, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.all(but=("int8",))
 @pytest.mark.parametrize("precision", ["int8", "int4"])
 def test_word_embeddings(precision, tmp_path):
     model, _ = converted("encoder-learned", tmp_path / "a", precision=precision, keep_float=["*embeddings.token*"])
@@ -43,6 +45,7 @@ def test_word_embeddings(precision, tmp_path):
     assert (300, 60) not in floats(model)
 
 
+@pytest.mark.all
 @pytest.mark.parametrize("precision", ["int8", "int4"])
 def test_a_part_of_a_packed_projection(precision, tmp_path):
     """A decoder's Q, K and V are one product, its gate and up another: all but what is named is quantized."""

@@ -94,6 +94,7 @@ HEADS = [
 ]
 
 
+@pytest.mark.all
 @pytest.mark.parametrize(("name", "task", "settings"), in_short(HEADS, lambda _, task, __: task == "ctc"))
 def test_heads_of_definitions(name: str, task: str, settings: dict, tmp_path: Path) -> None:
     settings = {"hidden": 60, "heads": 5, "layers": 1} | settings
@@ -198,6 +199,7 @@ def test_what_several_products_read_is_one_weight() -> None:
         assert (apply(model, inputs, TARGETS[0], INT8).projections.get("int8", 0) > 0) == quantized
 
 
+@pytest.mark.all
 def test_nothing_shrinks(tmp_path: Path) -> None:
     """The bundle is as large as in float32, and says why; it is no error, as any model of few weights is one."""
     settings = {"layers": 1, "hidden": 20, "heads": 5, "feedforward": 29, "vocab": 61}
@@ -230,6 +232,7 @@ def test_onnx_runtime_multiplies_by_the_blocks_before_a_relu(tmp_path: Path) -> 
     assert "Relu" not in operators
 
 
+@pytest.mark.all
 def test_a_weight_that_is_stored_and_there_as_it_is_too(tmp_path: Path) -> None:
     """DeBERTa's positions go through the weights of the content, in float: each product has its own."""
     golden = Path(__file__).parents[1] / "golden" / "deberta-v2-formaskedlm"

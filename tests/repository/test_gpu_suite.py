@@ -99,6 +99,7 @@ def test_it_has_its_parts_and_says_what_is_unknown(tmp_path: Path, capsys: pytes
     assert done.stderr.startswith("ci/gpu: unknown part parityy; known: encodings-fp16, ")
 
 
+@pytest.mark.all
 def test_without_cuda_it_says_what_is_missing(tmp_path: Path) -> None:
     reason = missing()
     if reason is None:

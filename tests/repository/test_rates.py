@@ -17,6 +17,7 @@ for model in rates.models(400):
 """
 
 
+@pytest.mark.all
 def test_a_round_has_every_builtin_model_and_every_family() -> None:
     done = subprocess.run([sys.executable, "-c", PROGRAM], cwd=ROOT, capture_output=True, text=True, check=True)
     keys = done.stdout.splitlines()

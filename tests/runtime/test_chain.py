@@ -138,6 +138,7 @@ def greedy(prompt: list[int], start: list[int], steps: int) -> list[int]:
     return ids[len(start) :]
 
 
+@pytest.mark.all
 def test_it_answers_as_pytorch_does(session: Session) -> None:
     made = session.generate(PROMPTS, max_new_tokens=12)
     found = [one.tokens for one in made.completions]
@@ -205,6 +206,7 @@ def test_texts_stream_stop_and_begin(session: Session) -> None:
     assert len(begun.prompt_tokens) > 1
 
 
+@pytest.mark.all
 def test_a_full_table_lets_rows_go_on_alone(bundle: Callable[..., Path]) -> None:
     """Rows of different lengths share slots; the shorter ones must not end early, and read their own encoder row."""
     folder = bundle("encoder-decoder-absolute", "--set", f"max_positions={LIMIT}")
@@ -220,6 +222,7 @@ def test_a_full_table_lets_rows_go_on_alone(bundle: Callable[..., Path]) -> None
     assert [len(one.tokens) for one in made.completions] == [LIMIT - len(start) + 1 for start in starts]
 
 
+@pytest.mark.all
 def test_a_cache_of_fixed_size(bundle: Callable[..., Path], session: Session) -> None:
     fixed = posexport.load(bundle("encoder-decoder-t5", "--cache", "static"), threads=1)
     made, wanted = (each.generate(PROMPTS, max_new_tokens=12).completions for each in (fixed, session))
@@ -279,6 +282,7 @@ def test_on_the_command_line(bundle: Callable[..., Path], session: Session, tmp_
     assert "give --prompt or --inputs, not both" in str(said.exception)
 
 
+@pytest.mark.all
 def test_a_decoder_alone_takes_no_decoder_prompts(bundle: Callable[..., Path]) -> None:
     opened = posexport.load(bundle("decoder-rope"), threads=1)
     with pytest.raises(PosexportError, match="this bundle is a decoder alone"):

@@ -102,6 +102,7 @@ def full_passes(name: str, prompt: list[int], count: int) -> list[int]:
 # -- tokens ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.all(but=("[rope",))
 @pytest.mark.parametrize("name", in_short(["rope", "alibi", "absolute"], ("rope", "absolute").__contains__))
 def test_the_tokens_are_those_of_full_passes_by_pytorch(name: str, session: Callable[..., Session]) -> None:
     result = session(name).generate(PROMPTS, max_new_tokens=14)
@@ -112,6 +113,7 @@ def test_the_tokens_are_those_of_full_passes_by_pytorch(name: str, session: Call
     assert [one.prompt_tokens for one in result.completions] == PROMPTS
 
 
+@pytest.mark.all(but=("[absolute-options1",))
 @pytest.mark.parametrize("options", [{}, {"temperature": 0.9, "top_k": 20, "top_p": 0.9, "seed": 3}])
 @pytest.mark.parametrize("name", in_short(["rope", "alibi", "absolute"], ("rope", "absolute").__contains__))
 def test_a_batch_gives_what_each_prompt_gives_alone(
@@ -156,6 +158,7 @@ def test_the_limit_ends_each_row_where_it_ends_alone(session: Callable[..., Sess
         opened.generate([[1], [2] * (LIMIT + 1)])
 
 
+@pytest.mark.all
 def test_a_row_that_outgrows_longrope_is_read_again(session: Callable[..., Session]) -> None:
     """Then it is what a full pass is, at every step; the bundle's own cached steps are not."""
     opened = session("rope-longrope")
@@ -175,6 +178,7 @@ def test_a_row_that_outgrows_longrope_is_read_again(session: Callable[..., Sessi
     assert rerun != expected[0]
 
 
+@pytest.mark.all
 @pytest.mark.parametrize(
     ("prompt", "options", "refused"),
     [
@@ -497,6 +501,7 @@ def test_bad_input_is_a_sentence(
         session("absolute").generate(prompts, **options)
 
 
+@pytest.mark.all
 def test_a_bundle_that_is_no_decoder_says_what_it_is(bundle: Callable[..., Path], tmp_path: Path) -> None:
     features = bundle("rope", "--task", "features")
     with pytest.raises(

@@ -55,6 +55,7 @@ def by_definition(
 LOGITS = st.lists(st.integers(-40, 40).map(lambda n: n / 8), min_size=1, max_size=60)
 
 
+@pytest.mark.all
 @settings(max_examples=150, deadline=None)
 @given(
     logits=LOGITS,

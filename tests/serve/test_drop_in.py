@@ -83,6 +83,7 @@ def feeds_of(form: Form, path: Path) -> dict[str, Tensor]:
     return found
 
 
+@pytest.mark.all(but=("nested cache",))
 @pytest.mark.parametrize("form", in_short(FORMS, lambda form: form.name in SHORT), ids=lambda form: form.name)
 def test_the_form_gives_the_module_s_values_under_the_names_that_were_asked_for(form: Form, tmp_path: Path) -> None:
     torch.manual_seed(0)
@@ -190,6 +191,7 @@ def test_the_whole_grid_is_proven_and_the_file_says_so(tmp_path: Path) -> None:
         agree(got, module.eval()(x, 3.0), "model in float32", np.float32)
 
 
+@pytest.mark.all
 def test_a_file_that_is_there_stays_where_the_proof_misses(tmp_path: Path) -> None:
     path = tmp_path / "p.onnx"
     path.write_text("old")
@@ -203,6 +205,7 @@ def test_a_file_that_is_there_stays_where_the_proof_misses(tmp_path: Path) -> No
     assert entries["posexport.parity"].startswith("NOT proven")
 
 
+@pytest.mark.all
 def test_a_renamed_graph_is_compared_with_the_proven_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Two(Pooled):
         def forward(self, x: Tensor, y: Tensor) -> Tensor:  # type: ignore[override]
@@ -292,6 +295,7 @@ def test_an_axis_that_cannot_vary_is_named(tmp_path: Path) -> None:
     assert ends(tmp_path / "p.onnx")[0]["x"][1] == [2, 5, 12]
 
 
+@pytest.mark.all
 def test_a_limit_of_a_dim_is_a_limit_of_the_file(tmp_path: Path) -> None:
     shapes = ((torch.export.Dim.DYNAMIC, torch.export.Dim("tokens", max=7)),)
     exported(Gpt(), (ids(2, 5),), tmp_path / "g.onnx", dynamic_shapes=shapes, parity=False, output_names=["logits"])
@@ -341,6 +345,7 @@ def test_a_buffer_and_a_program_hold_the_same_as_the_file(tmp_path: Path) -> Non
     assert program.model_proto.graph.input[0].name == "x"
 
 
+@pytest.mark.all
 def test_weights_stand_beside_the_file_where_that_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     module, x = Pooled(), real(1, 5, 12)
     exported(module, x, tmp_path / "p.onnx", external_data=True, parity=False)

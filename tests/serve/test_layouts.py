@@ -93,6 +93,7 @@ def external(path: Path) -> dict[str, dict[str, str]]:
     }
 
 
+@pytest.mark.all
 def test_optimum_s_files_and_names(halves: Path) -> None:
     files = {path.name for path in halves.iterdir()}
     graphs = {"encoder_model.onnx", "decoder_model.onnx", "decoder_with_past_model.onnx"}
@@ -112,6 +113,7 @@ def test_optimum_s_files_and_names(halves: Path) -> None:
     assert names(session(halves / "encoder_model.onnx").get_outputs()) == ["last_hidden_state"]
 
 
+@pytest.mark.all
 def test_weights_stand_once(halves: Path) -> None:
     found = {name: external(halves / f"{name}_model.onnx") for name in ("encoder", "decoder", "decoder_with_past")}
     places = [place for tensors in found.values() for place in tensors.values()]
@@ -140,6 +142,7 @@ def whole(vocab: int, tokens: int, read: int = 6) -> dict[str, np.ndarray[Any, A
     return {"input_ids": draw((2, read), vocab), "decoder_input_ids": draw((2, tokens), vocab, 1)}
 
 
+@pytest.mark.all
 @pytest.mark.parametrize("fixture", ["halves", pytest.param("merged", marks=pytest.mark.all)])
 def test_calls_go_to_the_graph_that_is_for_them(fixture: str, request: pytest.FixtureRequest) -> None:
     bundle = posexport.load(request.getfixturevalue(fixture), threads=1)
@@ -182,6 +185,7 @@ def greedy(module: torch.nn.Module, prompts: list[list[int]], new: int, start: i
     return found
 
 
+@pytest.mark.all
 def test_a_manifest_whose_later_part_gives_something_else_is_refused(halves: Path) -> None:
     manifest = read(halves)
     assert decode(encode(manifest)) == manifest

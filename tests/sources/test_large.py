@@ -252,6 +252,7 @@ def test_where_no_float32_can_begin_nothing_is_mapped(tmp_path: Path) -> None:
     assert mapped.view(found, 0, [0, 3]) is None
 
 
+@pytest.mark.all
 @pytest.mark.parametrize(
     "dtype", in_short([torch.float32, torch.bfloat16], lambda dtype: dtype == torch.bfloat16), ids=str
 )
@@ -278,6 +279,7 @@ def test_a_bundle_with_weights_outside_is_proven_and_works_elsewhere(
     assert [len(one.tokens) for one in tokens.completions] == [4, 4]
 
 
+@pytest.mark.all
 def test_a_weight_that_is_used_twice_is_outside_once(tmp_path: Path, large: None) -> None:
     del large
     # the exporter turns what is small beforehand, and then has it twice

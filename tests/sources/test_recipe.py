@@ -64,6 +64,7 @@ def check(target: Path, source: str) -> None:
     assert {point.length for point in report.points if point.verdict == "pass"} >= set(LENGTHS)
 
 
+@pytest.mark.all
 def test_a_lone_file_has_its_recipe_too(tmp_path: Path) -> None:
     rebuilt(tmp_path, "decoder-rope-dynamic", *LAYER, *ALONE["static"], *ALONE["at-read"])
     check(tmp_path / "b" / "model.onnx", "decoder-rope-dynamic")
@@ -73,6 +74,7 @@ def test_a_lone_file_has_its_recipe_too(tmp_path: Path) -> None:
 SHORT = (("static", "target"), ("at-read", "max-length"), ("layout",))
 
 
+@pytest.mark.all(but=("static+target",))
 @pytest.mark.parametrize(
     "names",
     [
@@ -84,6 +86,7 @@ def test_verify_rebuilds_every_option_alone_and_in_pairs(names: tuple[str, ...],
     rebuilt(tmp_path, "decoder-rope-dynamic", *LAYER, *(word for name in names for word in ALONE[name]))
 
 
+@pytest.mark.all(but=("clip",))
 @pytest.mark.parametrize(
     ("beyond", "more"),
     in_short(
@@ -102,6 +105,7 @@ def test_verify_rebuilds_what_happens_beyond_the_table(beyond: str, more: tuple[
     rebuilt(tmp_path, source, *settings, "--beyond", beyond, *longest, *more)
 
 
+@pytest.mark.all
 def test_verify_rebuilds_the_task(tmp_path: Path) -> None:
     golden = str(GOLDEN / "bert-absolute")
     rebuilt(tmp_path, golden, "--task", "features")
@@ -119,6 +123,7 @@ def test_what_is_said_now_goes_before_the_recipe() -> None:
     assert again({"task": "features"}, none, "own.py:make", kind="python", name="own.py:make").task == "features"
 
 
+@pytest.mark.all
 def test_the_recipe_stands_in_manifest_and_graph(tmp_path: Path) -> None:
     done = run(
         *("convert", "decoder-rope", "-o", tmp_path / "b", *LAYER, "--cache", "static", "--target", "cpu"),

@@ -114,6 +114,7 @@ def test_a_row_that_is_too_short_is_refused() -> None:
 # training
 
 
+@pytest.mark.all
 def test_positions_are_learned_and_nothing_is_learned_without(tmp_path: Path) -> None:
     setup = msgspec.structs.replace(TINY, steps=150, hidden=32, feedforward=32, length=32, rows=48, asked_rows=100)
     found = {name: one(name, setup, tmp_path / f"{name}.onnx") for name in ("nope", "absolute")}
@@ -147,6 +148,7 @@ def test_the_same_seed_gives_the_same_model() -> None:
     assert trained(1) == trained(1) != trained(2)
 
 
+@pytest.mark.all
 def test_questions_that_do_not_come_up_are_no_loss_and_no_accuracy(tmp_path: Path) -> None:
     # the row is too short for the marker's four answers, wherever it stands
     setup = msgspec.structs.replace(TINY, length=16, rows=2, asked_rows=2)
@@ -266,6 +268,7 @@ def test_ratios_are_to_nope() -> None:
     assert absolute.mean(48) is None
 
 
+@pytest.mark.all
 def test_every_form_shows_every_kind_of_row() -> None:
     document = documents()
     assert not document.good

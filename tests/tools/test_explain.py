@@ -201,6 +201,7 @@ def counts(row: Row) -> dict[str, int]:
     return {kernel.op_type: kernel.count for kernel in row.kernels}
 
 
+@pytest.mark.all
 def test_an_encoder_by_blocks(bundles: Any) -> None:
     found = explain(bundles("encoder-relative-key", "max_positions=300"), length=300, batch=2, threads=1)
     assert found.call == "batch 2, length 300"
@@ -248,6 +249,7 @@ def test_a_step_behind_a_cache(bundles: Any) -> None:
     assert {"Cos", "Sin"} <= names
 
 
+@pytest.mark.all
 def test_parts_are_told_apart(bundles: Any) -> None:
     found = explain(bundles("encoder-decoder-t5", layers=1), length=7, past=4, threads=1)
     assert found.call == "batch 1, length 7, past 4, encoder length 11"
@@ -260,6 +262,7 @@ def test_parts_are_told_apart(bundles: Any) -> None:
         assert all(decision.nodes for decision in part.decisions)
 
 
+@pytest.mark.all
 def test_weights_in_a_file_of_their_own(bundles: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("posexport.export.save.EXTERNAL_ABOVE", 1)
     bundle = bundles("encoder-absolute")
