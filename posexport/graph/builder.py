@@ -1,4 +1,6 @@
-"""Writes the body of an ONNX function: one call per operator, with scopes for the branches of If and the body of Scan.
+"""Writes ONNX nodes: the body of a function, or nodes in a graph, one call per operator.
+
+A function's body, with scopes for the branches of If and the bodies of Scan and Loop:
 
     g = Builder(18)
     x, y = g.input("x"), g.input("y")
@@ -7,19 +9,29 @@
     out = g.if_(small, lambda: g.MatMul(scaled, y), lambda: x, branches=("small", "large"), name="out")
     g.function("example", "Product", [x, y], {"out": out})
 
-Numbers as operands become constants. All operators used here are pure, so one that is asked for again with the same
-operands and attributes, in the same scope or one around it, is not written again: bodies may ask for what they need
-where they need it.
+Nodes before or after a node of a graph, with inferred types and shapes:
+
+    g = Builder.at(node)
+    node.replace_input_with(0, g.Reshape(g.Transpose(x, perm=[0, 2, 1, 3]), [0, 0, -1]))
+
+Python numbers as operands become constants: in a graph initialisers, a float in the type of the operator's first
+floating-point operand. All operators used here are pure, so one that is asked for again with the same operands and
+attributes, in the same scope or one around it, is not written again: callers may ask for what they need where they
+need it.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, Self, TypeVar
 
+import numpy as np
 import onnx_ir as ir
+from numpy.typing import NDArray
 
-from posexport.graph.edits import claim
+from posexport.graph.bodies import with_bodies
+from posexport.graph.edits import claim, initializer, integers
+from posexport.graph.infer import infer
 
 _TYPES = {int: ir.AttributeType.INT, float: ir.AttributeType.FLOAT, list: ir.AttributeType.INTS}
 _CONSTANTS = {int: "value_int", float: "value_float", list: "value_ints"}
@@ -33,7 +45,7 @@ class Attribute:
     type: type
 
 
-Operand = ir.Value | Attribute | int | float | Sequence[int] | None
+Operand = ir.Value | Attribute | int | float | Sequence[int] | NDArray[Any] | None
 #: what a branch returns: one value or several
 Results = TypeVar("Results", ir.Value, tuple[ir.Value, ...])
 
@@ -53,10 +65,40 @@ class _Scope:
     known: dict[object, tuple[ir.Value, ...]] = field(default_factory=dict)
 
 
-class Builder:
-    """A function's body, in the making.
+@dataclass
+class _Place:
+    """Where nodes are written in ``graph``: before a node or after it, at the end where neither is set.
 
-    ``taken``: names that values of the graph around have, where what is built is put into one (`take`).
+    Attributes:
+        like: nodes that say in which modules the new ones were traced.
+        name: begins the names of all values; without it the graph names those that get none.
+        initializers: constants are initialisers, else nodes.
+    """
+
+    graph: ir.Graph
+    before: ir.Node | None
+    after: ir.Node | None
+    like: Sequence[ir.Node]
+    name: str
+    initializers: bool
+
+    def insert(self, node: ir.Node) -> None:
+        for other in self.like:
+            for key, value in other.metadata_props.items():
+                node.metadata_props.setdefault(key, value)
+        if self.after is not None:
+            self.graph.insert_after(self.after, node)
+            self.after = node
+        elif self.before is not None:
+            self.graph.insert_before(self.before, node)
+        else:
+            self.graph.append(node)
+
+
+class Builder:
+    """Nodes of a function, or of a graph: those for a graph are written `at` a place, or collected (`take`).
+
+    ``taken``: names of the values in a graph that takes what is collected.
 
     Attributes:
         opset: version of the standard operators.
@@ -68,8 +110,50 @@ class Builder:
         self.calls: dict[str, tuple[Any, bool]] = {}
         self._scopes = [_Scope()]
         self._names: set[str] = {*taken}
+        self._place: _Place | None = None
         self._domains: dict[str, int] = {"": opset}
         self._attributes: dict[str, None] = {}
+
+    @classmethod
+    def at(
+        cls,
+        node: ir.Node,
+        *,
+        after: bool = False,
+        like: Sequence[ir.Node] = (),
+        name: str = "",
+        opset: int | None = None,
+        initializers: bool = True,
+    ) -> Self:
+        """Writes before ``node``, or ``after`` it, in its graph; each node behind the one before.
+
+        ``like``: nodes that say in which modules the new ones were traced, if not ``node``. ``name``: begins the name
+        of every value. ``opset``: of a function's or branch's nodes, whose graph does not say it. Without
+        ``initializers`` constants are nodes, as a function has them.
+        """
+        assert node.graph is not None
+        place = _Place(
+            node.graph, None if after else node, node if after else None, like or (node,), name, initializers
+        )
+        return cls._placed(place, opset)
+
+    @classmethod
+    def behind(cls, graph: ir.Graph, value: ir.Value, **options: Any) -> Self:
+        """Writes after the node that computes ``value``; at the start of ``graph`` for an input or a weight."""
+        node = value.producer()
+        return cls.at_start(graph, **options) if node is None else cls.at(node, after=True, **options)
+
+    @classmethod
+    def at_start(cls, graph: ir.Graph, *, like: Sequence[ir.Node] = (), name: str = "") -> Self:
+        """Writes at the start of ``graph``, behind its constants: for what inputs lead to."""
+        start = next((node for node in graph if node.op_type != "Constant" or node.domain), None)
+        return cls._placed(_Place(graph, start, None, like, name, initializers=True))
+
+    @classmethod
+    def _placed(cls, place: _Place, opset: int | None = None) -> Self:
+        builder = cls(opset or place.graph.opset_imports[""])
+        builder._place = place
+        return builder
 
     def __getattr__(self, op_type: str) -> Callable[..., ir.Value]:
         """A standard operator with one output: ``g.Transpose(x, perm=[1, 0])``."""
@@ -77,15 +161,31 @@ class Builder:
             raise AttributeError(op_type)
         return partial(self.op, op_type)
 
-    def op(self, op_type: str, *operands: Operand, domain: str = "", name: str = "", **attributes: Any) -> ir.Value:
-        """An operator's only output; ``name`` is what the value is called in the file."""
-        return self.several(op_type, [name], *operands, domain=domain, **attributes)[0]
+    def op(
+        self,
+        op_type: str,
+        *operands: Operand,
+        domain: str = "",
+        name: str = "",
+        shape: ir.Shape | Sequence[int | str | None] | None = None,
+        **attributes: Any,
+    ) -> ir.Value:
+        """An operator's only output.
+
+        ``name``: what the value is called in the file. ``shape``: its sizes, where inference cannot know them.
+        """
+        (value,) = self.several(op_type, [name], *operands, domain=domain, **attributes)
+        if shape is not None:
+            value.shape = ir.Shape(shape)
+        return value
 
     def several(
         self, op_type: str, names: Sequence[str], *operands: Operand, domain: str = "", **attributes: Any
     ) -> tuple[ir.Value, ...]:
         """The outputs of an operator, one for each of ``names`` ("" for any name)."""
-        inputs = tuple(self._value(operand) for operand in operands)
+        floats = (each.dtype for each in operands if isinstance(each, ir.Value) and each.dtype is not None)
+        dtype = next((each for each in floats if each.is_floating_point()), ir.DataType.FLOAT)
+        inputs = tuple(self._value(operand, dtype) for operand in operands)
         while inputs and inputs[-1] is None:
             inputs = inputs[:-1]
         key = (domain, op_type, len(names), inputs, tuple((k, _hashable(v)) for k, v in sorted(attributes.items())))
@@ -97,7 +197,7 @@ class Builder:
             inputs,
             {key: self._attribute(key, value) for key, value in attributes.items()},
             domain=domain,
-            outputs=[ir.Value(name=claim(name or op_type.lower(), self._names)) for name in names],
+            outputs=[ir.Value(name=self._name(name, op_type)) for name in names],
         )
         if domain:
             self._domains[domain] = 1
@@ -128,6 +228,7 @@ class Builder:
         ``types``: of the results, which a graph asks for and a function does not.
         """
         names = [name] if isinstance(name, str) else list(name)
+        self._know_names()
         graphs: list[ir.Graph] = [
             self._graph(branch, names, build) for branch, build in zip(branches, (then, orelse), strict=True)
         ]
@@ -143,6 +244,7 @@ class Builder:
         self, body: Callable[..., ir.Value], scanned: Mapping[str, ir.Value], *, body_name: str, name: str
     ) -> ir.Value:
         """Stacks what ``body`` returns for each slice along axis 0 of ``scanned``, by the slices' names."""
+        self._know_names()
         slices = [ir.Value(name=claim(each, self._names)) for each in scanned]
         graph = self._graph(body_name, [name], lambda: body(*slices), slices)
         value = ir.Value(name=claim(name, self._names))
@@ -160,6 +262,7 @@ class Builder:
         name: str,
     ) -> ir.Value:
         """What becomes of ``start``, of the type ``state``, as ``body`` of the turn's number and it gives the next."""
+        self._know_names()
         types = {
             f"turn_of_{name}": ir.TensorType(ir.DataType.INT64),
             f"goes_on_in_{name}": ir.TensorType(ir.DataType.BOOL),
@@ -177,7 +280,7 @@ class Builder:
     def add(self, node: ir.Node) -> tuple[ir.Value, ...]:
         """A node made elsewhere; its outputs get names that nothing has."""
         for output in node.outputs:
-            output.name = claim(output.name or node.op_type.lower(), self._names)
+            output.name = self._name(output.name or "", node.op_type)
         if node.domain:
             self._domains[node.domain] = node.version or 1
         return self._add(node)
@@ -243,17 +346,36 @@ class Builder:
                 results[-1].name = claim(name, self._names)
         return results
 
-    def _value(self, operand: Operand) -> ir.Value | None:
+    def _value(self, operand: Operand, dtype: ir.DataType) -> ir.Value | None:
+        """``operand`` as a value: Python numbers are constants, floats of the type ``dtype`` in a graph."""
         if operand is None or isinstance(operand, ir.Value):
             return operand
         if isinstance(operand, Attribute):
             name, kind = f"{operand.name}_value", operand.type
+        elif self._place is not None and self._place.initializers:
+            return _initializer(self._place.graph, operand, dtype)
         else:
             kind = list if isinstance(operand, Sequence) else type(operand)
             values = operand if isinstance(operand, Sequence) else [operand]
             name = "c" + "".join(str(value) for value in values).replace("-", "n")
         constant: dict[str, Any] = {_CONSTANTS[kind]: operand}
         return self.op("Constant", name=name, **constant)
+
+    def _name(self, name: str, op_type: str) -> str | None:
+        """A name that no value has; None for one that the graph chooses."""
+        if self._place is not None and len(self._scopes) == 1:
+            if not name and not self._place.name:
+                return None
+            self._know_names()
+            name = "_".join(filter(None, [self._place.name, name or op_type.lower()]))
+        return claim(name or op_type.lower(), self._names)
+
+    def _know_names(self) -> None:
+        """Those of the graph's values, from the first time on that one must differ from them."""
+        if self._place is not None and not self._names:
+            for graph in with_bodies(self._place.graph):
+                values = (*graph.inputs, *graph.initializers.values(), *(x for node in graph for x in node.outputs))
+                self._names.update(value.name or "" for value in values)
 
     def _attribute(self, name: str, value: Any) -> Any:
         if not isinstance(value, Attribute):
@@ -262,8 +384,15 @@ class Builder:
         return ir.RefAttr(name, value.name, _TYPES[value.type])
 
     def _add(self, node: ir.Node, key: object = None) -> tuple[ir.Value, ...]:
-        self._scopes[-1].nodes.append(node)
         outputs = tuple(node.outputs)
+        if self._place is None or len(self._scopes) > 1:
+            self._scopes[-1].nodes.append(node)
+        else:
+            if outputs[0].name:
+                node.name = node.name or f"node_{outputs[0].name}"
+            self._place.insert(node)
+        if self._place is not None:
+            infer(node, self.opset)
         if key is not None:
             self._scopes[-1].known[key] = outputs
         return outputs
@@ -274,6 +403,19 @@ def _finished(graph: ir.Graph) -> ir.Graph:
     for node in graph:
         node.name = None
     return graph
+
+
+def _initializer(graph: ir.Graph, operand: Any, dtype: ir.DataType) -> ir.Value:
+    """A constant of ``graph``, one and the same for the same integers and for the same float."""
+    if isinstance(operand, np.ndarray):
+        return initializer(graph, "constant", ir.tensor(operand))
+    if isinstance(operand, Sequence):
+        return integers(graph, operand)
+    whole = isinstance(operand, int)
+    name = f"int_{operand}" if whole else f"{dtype.name.lower()}_{operand!r}"
+    name = name.replace("-", "minus_")
+    array = np.asarray(operand, np.int64 if whole else dtype.numpy())
+    return graph.initializers.get(name) or initializer(graph, name, ir.tensor(array))
 
 
 def _hashable(value: Any) -> Any:

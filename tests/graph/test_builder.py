@@ -96,3 +96,60 @@ def test_several_outputs_other_domains_and_constants() -> None:
     assert [value.name for value in (first, second)] == ["first", "second"]
     with pytest.raises(AttributeError):
         _ = g.nothing
+
+
+def example() -> tuple[ir.Graph, ir.Value, ir.Node]:
+    """y = Relu(x) of [B, T, 24]; the Relu was traced in ``layer.0``."""
+    x = ir.Value(name="x", type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape(["B", "T", 24]))
+    relu = ir.node("Relu", [x], name="relu", metadata_props={"scope": "layer.0"})
+    relu.outputs[0].name, relu.outputs[0].type, relu.outputs[0].shape = "y", x.type, x.shape
+    return ir.Graph([x], relu.outputs, nodes=[relu], opset_imports={"": 18}, name="main"), x, relu
+
+
+def test_nodes_at_a_node_have_types_shapes_and_its_notes() -> None:
+    graph, x, relu = example()
+    g = Builder.at(relu)
+    heads = g.Transpose(g.Reshape(x, [0, 0, 4, 6]), perm=[0, 2, 1, 3])
+    kept = g.Greater(g.Max(heads, -1.0, name="least"), 0.5)
+    total = g.Add(g.size(x, 1), 1)
+    assert heads.shape == ir.Shape(["B", 4, "T", 6])
+    assert heads.dtype == ir.DataType.FLOAT
+    assert (kept.dtype, kept.shape) == (ir.DataType.BOOL, heads.shape)
+    assert (total.dtype, total.shape) == (ir.DataType.INT64, ir.Shape([1]))
+    assert [node.op_type for node in graph] == ["Reshape", "Transpose", "Max", "Greater", "Shape", "Add", "Relu"]
+    assert all(node.metadata_props == {"scope": "layer.0"} for node in graph)
+    assert sorted(graph.initializers) == ["float_0.5", "float_minus_1.0", "int_1", "ints_0_0_4_6"]
+    names = [value.name for node in graph for value in node.outputs]
+    assert "least" in names
+    assert len(set(names)) == len(names)
+
+
+def test_nodes_behind_a_value_and_names_that_the_graph_has() -> None:
+    graph, x, relu = example()
+    g = Builder.behind(graph, relu.outputs[0], name="y")
+    assert [g.Neg(relu.outputs[0]).name, g.Neg(g.Abs(x, name="abs")).name] == ["y_neg", "y_neg_2"]
+    first = Builder.behind(graph, x).Identity(x, name="y")
+    assert first.name == "y_2"
+    assert [node.op_type for node in graph] == ["Identity", "Relu", "Neg", "Abs", "Neg"]
+
+
+def test_a_branch_in_a_graph_reads_around_it() -> None:
+    graph, x, relu = example()
+    g = Builder.at(relu)
+    short = g.scalar(g.LessOrEqual(g.size(x, 1), 3))
+    out = g.if_(
+        short, lambda: g.Neg(x), lambda: g.Abs(x), branches=("short", "long"), name="out", types=[ir.DataType.FLOAT]
+    )
+    relu.replace_input_with(0, out)
+    session = make_session(ir.to_proto(ir.Model(graph, ir_version=10)).SerializeToString(), threads=1)
+    fed = np.full((1, 3, 24), -2, "f")
+    assert (session.run(None, {"x": fed})[0] == 2).all()
+    assert (session.run(None, {"x": -fed})[0] == 0).all()
+
+
+def test_shapes_that_cannot_be_are_left_unknown() -> None:
+    _, x, relu = example()
+    g = Builder.at(relu)
+    other = ir.Value(name="other", type=x.type, shape=ir.Shape(["B", "T", 25]))
+    assert (g.Add(x, other).shape, g.Add(x, other).dtype) == (None, ir.DataType.FLOAT)
+    assert g.op("FastGelu", x, domain="com.microsoft", shape=x.shape).dtype == ir.DataType.FLOAT
