@@ -123,7 +123,6 @@ EQUIVALENT = {
     ("posexport/precision/worth.py", "return [each for each in chosen if gained[each.weight.value] > 0]"): (
         "what takes as many bytes either way; they are estimates"
     ),
-    ("posexport/precision/content.py", "before = -1"): "any number that no set has as its size",
     ("posexport/parity/agreement/on_grid.py", 'proof.progress(0, 0, f"what {report.precision} costs, {point}")'): (
         "what a line of progress counts"
     ),

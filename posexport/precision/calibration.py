@@ -10,6 +10,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
+from posexport.graph.partial import Part
 from posexport.precision.derived import Array
 from posexport.precision.linear import Projection
 
@@ -38,23 +39,15 @@ def observed(
     What those in bodies and functions read is not among it.
     """
     main = [each for each in chosen if each.container is model.graph and each.x.graph is model.graph]
-    channels = {str(each.x.name): each.weight.sizes[0] for each in main}
-    values = {str(each.x.name): each.x for each in main}
-    computed = [name for name, value in values.items() if not value.is_graph_input()]
-    before = len(model.graph.outputs)
-    model.graph.outputs.extend(values[name] for name in computed if not values[name].is_graph_output())
+    channels = {each.x: each.weight.sizes[0] for each in main}
+    computed = [value for value in channels if not value.is_graph_input()]
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "observed.onnx"
-        try:
-            ir.save(model, path, external_data="observed.onnx.data")
-        finally:
-            while len(model.graph.outputs) > before:
-                model.graph.outputs.pop()  # onnx_ir forgets to free what a slice drops
-        run = calibration.open(path)
+        run = None
+        if computed:
+            ir.save(Part(model, computed).model, path, external_data="observed.onnx.data")
+            run = calibration.open(path)
+        names = [str(value.name) for value in computed]
         for feeds in calibration.feeds:
-            # no name would mean all outputs
-            arrays = dict(zip(computed, run(computed, feeds) if computed else (), strict=True))
-            yield {
-                value: np.asarray(arrays.get(name, feeds.get(name))).reshape(-1, channels[name])
-                for name, value in values.items()
-            }
+            arrays = dict(feeds) if run is None else {**feeds, **dict(zip(names, run(names, feeds), strict=True))}
+            yield {value: np.asarray(arrays[str(value.name)]).reshape(-1, k) for value, k in channels.items()}

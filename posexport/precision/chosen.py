@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
+from posexport.graph.dataflow import content_values
 from posexport.graph.queries import matches
-from posexport.precision.content import content_values
 from posexport.precision.linear import Projection, projections, quantizable
 from posexport.precision.logits import logit_weights
 from posexport.precision.result import PrecisionResult

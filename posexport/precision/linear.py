@@ -12,8 +12,8 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from posexport.graph.bodies import with_bodies
+from posexport.graph.dataflow import content_values
 from posexport.graph.queries import matches, names_of, only
-from posexport.precision.content import content_values
 from posexport.spec import DOMAIN, Interface
 
 #: fewer channels on either side are gates and classification heads: nothing is gained, and all their error is seen

@@ -21,7 +21,7 @@ _BEHIND |= {"Cast", "Gather", "Identity", "Reshape", "Slice", "Squeeze", "Transp
 def logit_weights(outputs: Iterable[ir.Value], every: Sequence[Projection], content: set[ir.Value]) -> set[ir.Value]:
     """Of the projections that graph outputs called `LOGITS` come from, with nothing but `_BEHIND` in between.
 
-    ``content``: values that hold tokens (`posexport.precision.content`). Of two that an operator reads neither is
+    ``content``: values that hold tokens (`posexport.graph.dataflow`). Of two that an operator reads neither is
     followed: a sum of hidden states is no head's result.
     """
     by_output = {each.output: each.weight.value for each in every}

@@ -146,7 +146,7 @@ def test_activations_are_rounded_as_sessions_say(body: str, kind: str) -> None:
     assert numeric_options(data)[LEVEL] == "4"
     plain, exact = (session_with(data, given).run(None, {"x": x})[0] for given in ({}, {LEVEL: "1"}))
     np.testing.assert_array_equal(make_session(data).run(None, {"x": x})[0], plain)
-    (use,), _ = read(data)
+    (use,), _ = read(data, [])
     assert {each.kind for each in use.roundings} == {kind}
     moved = np.abs(plain - exact).max() / np.abs(exact).max()
     assert moved > ROUNDED if kind == "blocks" else moved <= allowed("rounded", np.float32)

@@ -56,7 +56,7 @@ def test_what_is_read_is_what_onnx_runtime_multiplies_by(scheme: str, target: Ta
     """Rows with one 1 are rounded nowhere: the product is the weight's row."""
     w, b = matrix(K, N) + (0.7 if "hqq" in scheme else 0), matrix(N)
     model = stored_as(scheme, target, w, b)
-    (use,), plain = read(ir.to_proto(model).SerializeToString())
+    (use,), plain = read(ir.to_proto(model).SerializeToString(), [])
     for (z,) in answers(model, x=np.eye(K, dtype=np.float32)):
         agree(z - b, use.stored.real().T, "model in float32", np.float32)
     _, kind, (lowest, highest) = SCHEMES[scheme]
@@ -83,7 +83,7 @@ def test_a_table_that_is_read_is_what_onnx_runtime_looks_up(scheme: str, target:
     model, table = graph(text, target.opset, table=(table := matrix(VOCAB, K))), table
     ids = Inputs([InputSpec(name="ids", dtype="int64", axes=["rows", "tokens"], role="tokens", size=VOCAB)])
     apply(model, ids, target, SCHEMES[scheme][0])
-    (use,), _ = read(ir.to_proto(model).SerializeToString())
+    (use,), _ = read(ir.to_proto(model).SerializeToString(), [])
     assert use.lookup
     for (z,) in answers(model, ids=np.arange(VOCAB)[None]):
         agree(z[0], use.stored.real(), "rounded", np.float32)
@@ -95,8 +95,8 @@ def test_quantized_constants_that_nothing_reads_are_refused() -> None:
     text = "HEAD g (float[r, 3] x) => (float y) {{ c = Constant <value = {} {{1, 2, 3}}> ()  d = Cast <to = 1> (c) " \
            " y = Add(x, d) }}"  # fmt: skip
     with pytest.raises(StoredError, match="c is quantized, and no product or lookup that is known reads it"):
-        read(ir.to_proto(graph(text.format("int8[1, 3]"))).SerializeToString())
-    assert read(ir.to_proto(graph(text.format("int8[3]"))).SerializeToString()) == ([], [])
+        read(ir.to_proto(graph(text.format("int8[1, 3]"))).SerializeToString(), [])
+    assert read(ir.to_proto(graph(text.format("int8[3]"))).SerializeToString(), []) == ([], [])
 
 
 def test_one_scale_for_all_rows_is_refused() -> None:
@@ -104,7 +104,7 @@ def test_one_scale_for_all_rows_is_refused() -> None:
     (highest,) = [node for node in model.graph if node.op_type == "ReduceMax"]
     highest.resize_inputs(1)
     with pytest.raises(StoredError, match="w_int8 is multiplied by activations whose scale is not each row's own"):
-        read(ir.to_proto(model).SerializeToString())
+        read(ir.to_proto(model).SerializeToString(), [])
 
 
 # -- the check -------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import onnx.parser
+import onnx_ir as ir
 import pytest
 from click.testing import CliRunner
 from rich.console import Console
@@ -57,11 +58,11 @@ g (int64[b, t] ids, int64[b, t] mask, float[b, t] x) => (float[b, t] y, float[b,
 """
 
 
-def model() -> Any:
+def model() -> ir.Model:
     lines = GRAPH.splitlines()  # in ONNX's order: what a node reads comes before it
     at = next(i for i, line in enumerate(lines) if "all0 =" in line)
     lines[at - 1], lines[at] = lines[at], lines[at - 1]
-    return onnx.parser.parse_model("\n".join(lines))
+    return ir.from_onnx_text("\n".join(lines))
 
 
 @pytest.fixture(scope="module")
@@ -84,8 +85,7 @@ def bundles(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 def test_positions_are_what_was_counted() -> None:
-    nodes = model().graph.node
-    found = {nodes[index].output[0] for index in positional(nodes, ROLES)}
+    found = {node.outputs[0].name for node in positional(model().graph, ROLES)}
     assert found == {"at", "at32", "angle", "cos", "turned", "doubled"}
     # a table for positions that are given; the mask alone is none, but counting it is
     graph = onnx.parser.parse_graph(
@@ -94,21 +94,18 @@ def test_positions_are_what_was_counted() -> None:
         "  next = Add (count, axis)  hidden = Mul (count, low)"
         "  y = Add (x, low) }"
     )
-    nodes = graph.node
-    found = {nodes[i].output[0] for i in positional(nodes, {"at": "positions", "mask": "mask", "x": "values"})}
+    roles = {"at": "positions", "mask": "mask", "x": "values"}
+    found = {node.outputs[0].name for node in positional(ir.from_proto(graph), roles)}
     assert found == {"row", "count", "next"}
 
 
 def test_origins_are_read_from_names_that_onnx_runtime_makes() -> None:
     found = model()
-    found.graph.node[-2].metadata_props.add(
-        key="pkg.torch.onnx.class_hierarchy", value="['M', 'models.Attention', 'aten.mul']"
-    )
-    cast = next(node for node in found.graph.node if node.output[0] == "kept")
-    cast.metadata_props.add(key=FUNCTION, value="SomeScores")
+    nodes = {node.outputs[0].name: node for node in found.graph}
+    nodes["y"].metadata_props["pkg.torch.onnx.class_hierarchy"] = "['M', 'models.Attention', 'aten.mul']"
+    nodes["kept"].metadata_props[FUNCTION] = "SomeScores"
     origins = Origins(found, ROLES)
-    nodes = {node.output[0]: node for node in found.graph.node}
-    assert len({node.name for node in found.graph.node}) == len(found.graph.node)
+    assert len({node.name for node in found.graph}) == len(found.graph)
 
     def of(name: str, around: Origin | None = None, op_type: str = "Mul") -> Origin:
         return origins.of(name, op_type, around)
@@ -117,7 +114,7 @@ def test_origins_are_read_from_names_that_onnx_runtime_makes() -> None:
     assert of(f"{nodes['flat'].name}/SomeFusion/") == REST
     assert of(nodes["y"].name) == Origin("attention", MODULES)
     assert of(nodes["kept"].name) == Origin("positions", "SomeScores")  # inlined in the file: it was told
-    bodies = {function.name: function.node for function in found.functions}
+    bodies = {function.name: list(function) for function in found.functions.values()}
     scores, attention = Origin("positions", "SomeScores"), Origin("attention", "SomeAttention")
     assert of(f"_inlfunc_SomeScores_{bodies['SomeScores'][1].name}/MatMulScaleFusion/") == scores
     assert of(f"_inlfunc_SomeAttention_token_3_{bodies['SomeAttention'][1].name}") == attention

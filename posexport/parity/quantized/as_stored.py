@@ -35,9 +35,11 @@ def as_stored(source: Source, model: Path | bytes) -> Source:
         name: set(np.flatnonzero(~array.reshape(len(array), -1).any(1)).tolist()) for name, array in matrices.items()
     }
     by_file: dict[str, dict[tuple[str, bool], Form]] = {}
-    for file in [part.spec.file for part in source.parts] or [""]:
+    # one file may be two parts, of the same inputs
+    graphs = {part.spec.file: part.spec.inputs for part in source.parts} or {"": source.inputs}
+    for file, inputs in graphs.items():
         path = model / file if file and isinstance(model, Path) else model
-        uses, plain = read(path)
+        uses, plain = read(path, inputs)
         matched = [(use, _matched(matcher, use)) for use in uses]
         for sentence in biases_differ(matched, biases):
             raise StoredError(sentence)

@@ -9,12 +9,9 @@ from posexport.parity.quantized.constants import constant
 from posexport.parity.quantized.dequantized import dequantized
 from posexport.parity.quantized.records import Array, Stored, StoredError, Use
 
-#: what leaves nothing of the ids: sizes, and truth values such as which tokens are padding
-_BREAKS = frozenset({"Shape", "Size", "ConstantOfShape", "Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual"})
 
-
-def lookup(node: ir.Node, known: set[ir.Value]) -> Use | None:
-    """Of a Gather of whole numbers, with their scales by the same ids."""
+def lookup(node: ir.Node, known: set[ir.Value], content: set[ir.Value]) -> Use | None:
+    """Of a Gather of whole numbers, with their scales by the same ids; ``content``: values that hold such ids."""
     if node.op_type != "Gather" or node.domain:
         return None
     whole = _quantized(node.inputs[0], known)
@@ -22,7 +19,7 @@ def lookup(node: ir.Node, known: set[ir.Value]) -> Use | None:
         return None
     values, scale, zero, size = whole if isinstance(whole, tuple) else _scaled(node, whole)
     name = _tensor_name(node.inputs[0])
-    if not _of_content(node.inputs[1]):
+    if node.inputs[1] not in content:
         raise StoredError(f"{name} is a table that positions look up, and it is quantized")
     n = len(values)
     lowest, highest = (0, 255) if values.dtype == np.uint8 else (-128, 127)
@@ -94,29 +91,6 @@ def _gathered(value: ir.Value | None) -> Array | None:
     while producer is not None and producer.op_type in ("Unsqueeze", "Cast", "Reshape"):
         producer = None if producer.inputs[0] is None else producer.inputs[0].producer()
     return constant(producer.inputs[0]) if producer is not None and producer.op_type == "Gather" else None
-
-
-def _of_content(value: ir.Value | None) -> bool:
-    """Whether ids lead to ``value``, and not positions and masks alone."""
-    seen: set[ir.Value] = set()
-    waiting = [value]
-    while waiting:
-        each = waiting.pop()
-        if each is None or each in seen:
-            continue
-        seen.add(each)
-        node = each.producer()
-        if node is None:
-            if each.const_value is None and not _of_positions(each):
-                return True
-        elif node.op_type not in _BREAKS:
-            waiting += node.inputs
-    return False
-
-
-def _of_positions(value: ir.Value) -> bool:
-    name = value.name or ""
-    return "mask" in name or "position" in name
 
 
 def _tensor_name(value: ir.Value | None) -> str:

@@ -1,6 +1,6 @@
 """Finds quantized products and lookups of a file, wherever they are: functions are inlined, bodies are entered."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -8,10 +8,12 @@ import onnx
 import onnx_ir as ir
 from onnx_ir.passes.common import InlinePass
 
+from posexport.graph.dataflow import content_values
 from posexport.parity.quantized.constants import array_of, constant, tables, tensor_name
 from posexport.parity.quantized.dequantized import dequantized
 from posexport.parity.quantized.lookups import lookup
 from posexport.parity.quantized.records import Array, FloatProduct, Rounding, Stored, StoredError, Use, number_range
+from posexport.spec import InputSpec
 
 #: ONNX Runtime's accuracy level at which MatMulNBits rounds what it multiplies (measured: 1.31.1, 4 and 8 bits)
 ROUNDS_ACTIVATIONS = 4
@@ -20,8 +22,12 @@ _BIASES = {"Add": (0, 1), "BiasGelu": (1,), "FastGelu": (1,), "SkipLayerNormaliz
 _STEPS = ("Mul", "Cast")
 
 
-def read(model: Path | bytes) -> tuple[list[Use], list[FloatProduct]]:
+def read(model: Path | bytes, inputs: Sequence[InputSpec]) -> tuple[list[Use], list[FloatProduct]]:
     """Every quantized weight, each once, with all of its readers; and the products with constants that are not.
+
+    Args:
+        model: a file, or its bytes.
+        inputs: those of the graph, by which ids are told from positions.
 
     Raises:
         StoredError: something is quantized in a way that is not known.
@@ -31,8 +37,9 @@ def read(model: Path | bytes) -> tuple[list[Use], list[FloatProduct]]:
     uses: list[Use] = []
     plain: list[FloatProduct] = []
     known: set[ir.Value] = set()
+    content = content_values(loaded, {spec.name: spec.role for spec in inputs})
     for place, node in enumerate(loaded.graph.all_nodes()):
-        found = _product(node, known) or lookup(node, known)
+        found = _product(node, known) or lookup(node, known, content)
         if found is None:
             plain += _float_product(node, place)
             continue

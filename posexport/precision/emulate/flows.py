@@ -1,13 +1,14 @@
 """What values of a graph are computed from and where they go, into bodies and out of them."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import onnx_ir as ir
 
+from posexport.graph import dataflow
+from posexport.graph.bodies import with_bodies
 from posexport.graph.operators import CONTROL_FLOW
-from posexport.graph.propagation import Propagation
 
 #: what may lie between a masked score and its softmax: it stays masked when it becomes -inf
 _TO_SOFTMAX = {
@@ -24,44 +25,30 @@ _SCORES: Mapping[tuple[str, str], Sequence[int]] = {
 }
 
 
-class Flows(Propagation):
+class Flows:
     """Of a graph without functions."""
 
     #: stands for readers that are not on the way to a softmax
     _elsewhere = ir.Value(name="elsewhere")
 
     def __init__(self, graph: ir.Graph) -> None:
-        self._from: dict[ir.Value, list[ir.Value]] = defaultdict(list)
+        self._from = dataflow.passed_values(graph.all_nodes())
         self._to: dict[ir.Value, list[ir.Value]] = defaultdict(list)
-        self._infinite: set[ir.Value] = set()
+        for value, others in self._from.items():
+            for other in others:
+                self._to[other].append(value)
         self._outputs = set(graph.outputs)
-        self.run(graph)
-
-    def constant(self, value: ir.Value) -> None:
-        if _infinite(value.const_value):
-            self._infinite.add(value)
-
-    def node(self, node: ir.Node) -> None:
-        for value in node.outputs:
-            self._from[value] += [given for given in node.inputs if given is not None]
-        tensors = (a.as_tensor() for a in node.attributes.values() if a.type == ir.AttributeType.TENSOR)
-        if any(map(_infinite, tensors)):
-            self._infinite |= set(node.outputs)
-
-    def join(self, value: ir.Value, others: Sequence[ir.Value]) -> None:
-        for other in others:
-            self._from[value].append(other)
-            self._to[other].append(value)
+        weights = [value for each in with_bodies(graph) for value in each.initializers.values()]
+        self._infinite = {value for value in weights if _infinite(value.const_value)}
+        for node in graph.all_nodes():
+            tensors = (a.as_tensor() for a in node.attributes.values() if a.type == ir.AttributeType.TENSOR)
+            if any(map(_infinite, tensors)):
+                self._infinite.update(node.outputs)
 
     def sources(self, value: ir.Value, stops: Mapping[ir.Value, int]) -> tuple[frozenset[int], bool]:
         """The first of ``stops`` on all ways back from ``value``, and whether a way leads to an infinite constant."""
-        found: set[int] = set()
-        infinite = False
-        for each in self._walk(value, lambda each: () if each in stops else self._from[each]):
-            if each in stops:
-                found.add(stops[each])
-            infinite |= each in self._infinite
-        return frozenset(found), infinite
+        every = set(dataflow.sources(value, stops=stops, breaks=(), passed=self._from))
+        return frozenset(stops[each] for each in every if each in stops), not every.isdisjoint(self._infinite)
 
     def leads_to_softmax(self, value: ir.Value) -> bool:
         """Whether all that becomes of ``value`` is added to scores, which a softmax reads."""
@@ -78,19 +65,8 @@ class Flows(Propagation):
                 elif node.op_type not in CONTROL_FLOW or node.domain:
                     yield self._elsewhere
 
-        walked = set(self._walk(value, onward))
+        walked = set(dataflow.reachable([value], onward))
         return ended and self._elsewhere not in walked and not walked & self._outputs
-
-    @staticmethod
-    def _walk(value: ir.Value, onward: Callable[[ir.Value], Iterable[ir.Value]]) -> Iterator[ir.Value]:
-        seen, todo = {value}, [value]
-        while todo:
-            each = todo.pop()
-            yield each
-            for other in onward(each):
-                if other not in seen:
-                    seen.add(other)
-                    todo.append(other)
 
 
 def _infinite(tensor: "ir.TensorProtocol | None") -> bool:

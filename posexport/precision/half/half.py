@@ -4,8 +4,7 @@ import ml_dtypes
 import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
-from posexport.graph.operators import SIZES
-from posexport.precision.content import Content
+from posexport.graph.dataflow import dependents
 from posexport.precision.half import instances
 from posexport.precision.half.backward import Backward
 from posexport.precision.half.casts import WIDE, Casts, numpy_type
@@ -35,11 +34,10 @@ def to_half(model: ir.Model, interface: Interface, target: Target, options: Prec
     for value in model.graph.inputs:
         if value.dtype is not None:
             flow.types[value] = value.dtype
-        if value.name in ids:
-            flow.contents.add(value)
         if value.dtype == WIDE:
             flow.info[value] = Info(Kind.ACTIVATION, half=value.name in held)
-    Content(flow.contents, SIZES, calls.get).run(model.graph)
+    ids_read = (value for value in model.graph.inputs if value.name in ids)
+    flow.contents = dependents(model.graph, ids_read, function=calls.get)
     Forward(flow).run(model.graph)
     for value in model.graph.outputs:
         half = options.io == "half" or is_cache_output(value.name or "")

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from posexport.graph.bodies import with_bodies
+from posexport.graph.dataflow import content_values
 from posexport.graph.edits import replace
 from posexport.graph.queries import names_of
-from posexport.precision.content import content_values
 from posexport.precision.derived import DerivedTensors
 from posexport.precision.insert import Insert
 from posexport.precision.linear import Weight, tensor_of

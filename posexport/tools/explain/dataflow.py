@@ -4,46 +4,53 @@ Tables looked up by position, angles, cosines, distances, buckets: all that foll
 the tokens say. What only shapes are made of is not counted, nor what follows from the mask without counting.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Mapping
 
+import onnx_ir as ir
+
+from posexport.graph.bodies import bodies
+from posexport.graph.dataflow import dependents
 from posexport.graph.operators import SHAPES
-from posexport.graph.protos import all_nodes
 
-#: counts tokens: what they give are positions
+#: counts tokens: what they return are positions
 _COUNTING = frozenset(["Range", "CumSum"])
-#: sums of what was turned are turned
+#: sums of what was rotated are rotated
 _SUMS = frozenset(["Add", "Sub", "Concat"])
+_MASKS = ("mask", "lengths")
 
 
-def positional(nodes: Sequence[Any], roles: Mapping[str, str]) -> set[int]:
-    """Indices of the nodes (onnx.NodeProto, in order) that work for positions.
+def positional(graph: ir.Graph, roles: Mapping[str, str]) -> set[ir.Node]:
+    """The nodes that work for positions, of the graph and not of its bodies.
 
     ``roles``: of every input of the graph, as in `posexport.spec.InputSpec`. Products of tokens with positions, and
     their sums, are among them: rotations that have no node of their own.
     """
-    #: values that hold something of the tokens; of these, products with positions; that were counted; of the mask
-    content = {name for name, role in roles.items() if role not in ("mask", "positions", "lengths")}
-    rotated: set[str] = set()
-    counted = {name for name, role in roles.items() if role == "positions"}
-    masked = {name for name, role in roles.items() if role in ("mask", "lengths")}
-    indices = set()
-    for index, node in enumerate(nodes):
-        inputs = {name for inner in all_nodes([node]) for name in inner.input if name}
+
+    def of_roles(several: Collection[str]) -> list[ir.Value]:
+        return [value for value in graph.inputs if roles.get(value.name or "") in several]
+
+    content = dependents(graph, of_roles({*roles.values()} - {*_MASKS, "positions"}), breaks=SHAPES)
+    masked = dependents(graph, of_roles(_MASKS), breaks=SHAPES | _COUNTING)
+    # counted from the mask or from sizes, not from what tokens say
+    counting = [node for node in graph if node.op_type in _COUNTING and content.isdisjoint(_read(node))]
+    positions = [*of_roles(["positions"]), *(value for node in counting for value in node.outputs)]
+    counted = dependents(graph, positions, breaks=SHAPES) - content - masked
+    rotated: set[ir.Value] = set()
+    nodes = set()
+    for node in graph:
+        read = _read(node)
         if node.op_type in SHAPES:
             continue
-        if tokens := inputs & content:
-            content.update(node.output)
-            product = node.op_type == "Mul" and inputs & counted
-            if product or (node.op_type in _SUMS and tokens <= rotated):
-                rotated.update(node.output)
-                indices.add(index)
-        elif node.op_type in _COUNTING or inputs & counted:
-            if inputs & masked and node.op_type not in _COUNTING:
-                masked.update(node.output)
-                continue
-            counted.update(node.output)
-            indices.add(index)
-        elif inputs & masked:
-            masked.update(node.output)
-    return indices
+        if tokens := read & content:
+            if (node.op_type == "Mul" and read & counted) or (node.op_type in _SUMS and tokens <= rotated):
+                rotated.update(node.outputs)
+                nodes.add(node)
+        elif node.op_type in _COUNTING or (read & counted and not read & masked):
+            nodes.add(node)
+    return nodes
+
+
+def _read(node: ir.Node) -> set[ir.Value]:
+    """All that a node and its bodies read."""
+    inner = [each for body in bodies(node).values() for each in body.all_nodes()]
+    return {value for each in (node, *inner) for value in each.inputs if value is not None}

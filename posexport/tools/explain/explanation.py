@@ -9,6 +9,8 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
 
+import onnx_ir as ir
+
 from posexport.bundle.manifest import MODEL, Manifest
 from posexport.bundle.read import check_hashes, locate, read
 from posexport.errors import PosexportError
@@ -119,12 +121,9 @@ class _Opened:
 def _open(
     directory: Path, file: str, graph: Manifest | PartSpec, provider: str, threads: int, profile: Path
 ) -> _Opened:
-    import onnx
-
-    model = onnx.load(str(locate(directory, file)), load_external_data=False)
+    model = ir.load(locate(directory, file))
     origins = Origins(model, {spec.name: spec.role for spec in graph.inputs})
-    data = model.SerializeToString()
-    del model
+    data = ir.to_proto(model).SerializeToString()
     weights = (directory / file).parent.resolve()
     session = bundle_session(data, provider=provider, threads=threads, profile=profile, weights=weights)
     if isinstance(graph, PartSpec):

@@ -8,11 +8,13 @@ is changed.
 
 import ast
 import re
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
-from posexport.graph.protos import all_nodes
+import onnx_ir as ir
+
+from posexport.graph.bodies import bodies
 from posexport.spec import DOMAIN, FUNCTION
 from posexport.tools.explain.dataflow import positional
 from posexport.tools.explain.records import Share
@@ -42,27 +44,23 @@ REST = Origin("rest", OTHERS)
 
 
 class Origins:
-    """Where kernels come from, by their names, for a model (onnx.ModelProto) whose nodes this renames."""
+    """Where kernels come from, by their names, for a model whose nodes this renames."""
 
-    def __init__(self, model: Any, roles: Mapping[str, str]) -> None:
-        counted = positional(model.graph.node, roles)
-        self._graph = [_origin(node, index in counted) for index, node in enumerate(model.graph.node)]
-        for index, node in enumerate(model.graph.node):
-            _rename([node], f"posexport@{index}@")
-        for function in model.functions:
-            if function.domain == DOMAIN:
-                _rename(function.node, f"posexport@{function.name}@")
-        bodies = {f.name: f.node for f in model.functions if f.domain == DOMAIN}
+    def __init__(self, model: ir.Model, roles: Mapping[str, str]) -> None:
+        counted = positional(model.graph, roles)
+        self._graph = [_origin(node, node in counted) for node in model.graph]
+        for index, node in enumerate(model.graph):
+            inside = (each for body in bodies(node).values() for each in body.all_nodes())
+            _rename([node, *inside], f"posexport@{index}@")
+        functions = {function.name: function for function in model.functions.values() if function.domain == DOMAIN}
+        for name, function in functions.items():
+            _rename(function.all_nodes(), f"posexport@{name}@")
         #: nodes of each function in the graph, and functions that call it
-        self.nodes = dict.fromkeys(bodies, 0)
-        self.callers: dict[str, list[str]] = {name: [] for name in bodies}
-        for node in all_nodes(model.graph.node):
-            if node.domain == DOMAIN and node.op_type in bodies:
-                self.nodes[node.op_type] += 1
-        for name, body in bodies.items():
-            for callee in dict.fromkeys(
-                n.op_type for n in all_nodes(body) if n.domain == DOMAIN and n.op_type in bodies
-            ):
+        self.nodes = Counter(dict.fromkeys(functions, 0))
+        self.nodes.update(_called(model.graph, functions))
+        self.callers: dict[str, list[str]] = {name: [] for name in functions}
+        for name, function in functions.items():
+            for callee in dict.fromkeys(_called(function, functions)):
                 self.callers[callee].append(name)
 
     def of(self, name: str, op_type: str, around: Origin | None) -> Origin:
@@ -88,13 +86,18 @@ def of_function(name: str) -> Origin:
     return Origin("attention" if _ATTENTION.search(name) or _MASK.fullmatch(name) else "positions", name)
 
 
-def _rename(nodes: Any, prefix: str) -> None:
-    for number, node in enumerate(all_nodes(nodes)):
+def _called(graph: ir.Graph | ir.Function, functions: Container[str]) -> list[str]:
+    """The names of the functions that nodes of ``graph`` and of its bodies call, one a node."""
+    return [node.op_type for node in graph.all_nodes() if node.domain == DOMAIN and node.op_type in functions]
+
+
+def _rename(nodes: Iterable[ir.Node], prefix: str) -> None:
+    for number, node in enumerate(nodes):
         node.name = f"{prefix}{number}"
 
 
-def _origin(node: Any, counted: bool) -> Origin:
-    metadata = {entry.key: entry.value for entry in node.metadata_props}
+def _origin(node: ir.Node, counted: bool) -> Origin:
+    metadata = node.metadata_props
     if node.domain == DOMAIN:
         return of_function(node.op_type)
     if FUNCTION in metadata:

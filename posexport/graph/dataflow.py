@@ -1,0 +1,136 @@
+"""What a value is computed from, and what is computed from a value: through nodes, branches and loops.
+
+Both questions are about elements: an operator of ``breaks``, `SIZES` by default, leaves nothing of what it reads in
+what it returns.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import onnx_ir as ir
+
+from posexport.graph.bodies import bodies, loop_carried, loop_inputs, loop_results
+from posexport.graph.operators import CONTROL_FLOW, SHAPES, SIZES, TRUTHS
+from posexport.graph.propagation import Propagation
+from posexport.spec import NO_CONTENT, Role
+
+Passed = Mapping[ir.Value, Sequence[ir.Value]]
+_Item = TypeVar("_Item")
+
+
+def reachable(start: Iterable[_Item], onward: Callable[[_Item], Iterable[_Item | None]]) -> Iterator[_Item]:
+    """``start`` and all that ``onward`` leads to, each once; what a caller does with one decides on those after it."""
+    waiting = list(start)
+    seen = set(waiting)
+    while waiting:
+        yield (item := waiting.pop())
+        for following in onward(item):
+            if following is not None and following not in seen:
+                seen.add(following)
+                waiting.append(following)
+
+
+def sources(
+    value: ir.Value, *, stops: Container[ir.Value] = (), breaks: Container[str] = SIZES, passed: Passed | None = None
+) -> Iterator[ir.Value]:
+    """``value`` and all that its elements are computed from, not beyond ``stops``; what decides on a branch too.
+
+    ``passed``: the `passed_values` of the graph, where ``value`` may be one of a branch's or a loop's body.
+    """
+    known = dict(passed or {})
+
+    def onward(each: ir.Value) -> Iterable[ir.Value | None]:
+        node = each.producer()
+        if each in stops or (node is not None and node.op_type in breaks and not node.domain):
+            return ()
+        if node is None:
+            return known.get(each, ())
+        if not _is_control_flow(node):
+            return node.inputs
+        if each not in known:
+            known.update(passed_values([node]))
+        # also the condition of an If, the number of a Loop's iterations and whether it begins
+        return [*known.get(each, ()), *node.inputs[: {"If": 1, "Loop": 2}.get(node.op_type, 0)]]
+
+    return reachable([value], onward)
+
+
+def inputs(value: ir.Value, *, stops: Collection[ir.Value] = (), breaks: Container[str] = SIZES) -> set[ir.Value]:
+    """The inputs that elements of ``value`` are computed from, and those of ``stops``; initialisers are none."""
+    every = sources(value, stops=stops, breaks=breaks)
+    return {each for each in every if each in stops or (each.producer() is None and each.const_value is None)}
+
+
+def dependents(
+    graph: ir.Graph,
+    values: Iterable[ir.Value],
+    *,
+    breaks: Container[str] = SIZES,
+    function: Callable[[ir.Node], ir.Function | None] = lambda _: None,
+) -> set[ir.Value]:
+    """``values`` and all of ``graph`` that is computed from their elements, in bodies and functions too.
+
+    What only decides on a branch does not count. A function's inputs count where any call passes them such a value.
+
+    Args:
+        function: the one that a node calls, if it is to be entered.
+    """
+    dependent = set(values)
+    _Dependents(dependent, breaks, function).run(graph)
+    return dependent
+
+
+def content_values(model: ir.Model, roles: Mapping[str, Role]) -> set[ir.Value]:
+    """All values that hold something of the content (tokens, images, audio), and not of positions and masks alone.
+
+    What only shapes, positions or masks lead to is position arithmetic: relative position projections W_R R, networks
+    of distances, projections of a position table. Their weights are few, all tokens depend on them, and they are not
+    quantised. Truth values of ids are masks: which tokens are padding, from which positions are counted.
+
+    Args:
+        roles: by the names of the graph's inputs; an input without one is content.
+    """
+    content = [value for value in model.graph.inputs if roles.get(value.name or "") not in NO_CONTENT]
+    called = model.functions
+    return dependents(
+        model.graph, content, breaks=SHAPES | TRUTHS, function=lambda node: called.get(node.op_identifier())
+    )
+
+
+def passed_values(nodes: Iterable[ir.Node]) -> Passed:
+    """What control flow hands on: inputs of bodies, outputs of If, Loop and Scan -> the values that they may be."""
+    passed: dict[ir.Value, list[ir.Value]] = defaultdict(list)
+    for node in nodes:
+        for body in bodies(node).values() if _is_control_flow(node) else ():
+            entering = zip(*loop_inputs(node, body), strict=False)
+            leaving = zip(node.outputs, loop_results(node, body), strict=False)
+            for value, other in (*entering, *loop_carried(node, body), *leaving):
+                if other is not None:
+                    passed[value].append(other)
+    return passed
+
+
+def _is_control_flow(node: ir.Node) -> bool:
+    return node.op_type in CONTROL_FLOW and not node.domain
+
+
+@dataclass(frozen=True)
+class _Dependents(Propagation):
+    """Adds to ``values`` all that is computed from them."""
+
+    values: set[ir.Value]
+    breaks: Container[str]
+    function: Callable[[ir.Node], ir.Function | None]
+
+    def called(self, node: ir.Node) -> ir.Function | None:
+        return self.function(node)
+
+    def join(self, value: ir.Value, others: Sequence[ir.Value]) -> None:
+        if not self.values.isdisjoint(others):
+            self.values.add(value)
+
+    def node(self, node: ir.Node) -> None:
+        if node.op_type not in self.breaks and not self.values.isdisjoint(node.inputs):
+            self.values.update(node.outputs)
