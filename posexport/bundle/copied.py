@@ -1,4 +1,4 @@
-"""Copies of a checkpoint's files that say nothing of the machine that the checkpoint lay on. Imports no torch."""
+"""Copies files of a checkpoint without absolute paths of this machine. Imports no torch."""
 
 import json
 import re
@@ -6,36 +6,35 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-#: above every configuration; what is larger is a table, such as a vocabulary
+#: larger than any configuration; larger files are tables, for example a vocabulary
 _CONFIGURATION_BYTES = 10_000_000
-#: files of JSON whose strings are tokens
+#: JSON files in which strings are tokens, not paths
 _TABLES = ("tokenizer.json", "vocab.json", "added_tokens.json", "special_tokens_map.json")
-#: the whole text is an absolute path, of at least two parts, or one of a home directory
+#: an absolute path of at least two parts, or a path in a home directory
 _PATH = re.compile(r"(?:file://)?(?:(?:/[^/\n]+){2,}/?|~[\w.-]*(?:/[^/\n]+)+/?|[A-Za-z]:[\\/][^\n]*|\\\\[^\n]+)")
 
 
 def copy_without_paths(source: Path, copy: Path) -> None:
-    """Copy a file; from a configuration in JSON, such as config.json, keys with an absolute path are left out.
+    """Copy a file; of a JSON configuration without the keys that hold an absolute path.
 
-    Libraries write there where they read it from (``_name_or_path``, ``tokenizer_file``). A file without one is copied
-    byte by byte.
+    Libraries write them (``_name_or_path``, ``tokenizer_file``). Other files are copied byte by byte.
     """
     if copy.suffix == ".json" and copy.name not in _TABLES and source.stat().st_size <= _CONFIGURATION_BYTES:
         try:
             content = json.loads(source.read_bytes())
         except (ValueError, RecursionError):
-            content = None  # whoever reads it will say so
-        kept = _kept(content)
-        if kept != content:
-            copy.write_text(json.dumps(kept, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+            content = None  # the reader of the file reports it
+        cleaned = _without_paths(content)
+        if cleaned != content:
+            copy.write_text(json.dumps(cleaned, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
             return
     shutil.copyfile(source, copy)
 
 
-def _kept(content: Any) -> Any:
+def _without_paths(content: Any) -> Any:
     if isinstance(content, dict):
-        return {key: _kept(value) for key, value in content.items() if not _is_path(value)}
-    return [_kept(item) for item in content] if isinstance(content, list) else content
+        return {key: _without_paths(value) for key, value in content.items() if not _is_path(value)}
+    return [_without_paths(item) for item in content] if isinstance(content, list) else content
 
 
 def _is_path(value: Any) -> bool:

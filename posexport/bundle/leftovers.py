@@ -1,11 +1,11 @@
-"""The temporary directories beside a target: their names, who holds them, and what to do with those nobody holds.
+"""Temporary directories next to an output: their names, their locks, and how abandoned ones are cleaned up.
 
 ``.NAME.posexport-PID-RANDOM`` is a bundle being written, or the one it replaced until that is removed. The same with
-``.old`` is the replaced one in the instant between two renames, where the system has no exchange: if a kill left it so,
-it goes back to its name.
+``.old`` is the replaced bundle between two renames, on systems without an atomic exchange; if the process was killed
+there, the next run renames it back.
 
-The writer keeps a lock on its directory as long as it lives. One is taken to be abandoned when no process has its
-number and no process, on this machine or in another container on the same disk, has its lock.
+The writer keeps a lock on its directory as long as it lives. It counts as abandoned when no process has its
+number and no process, on this machine or in another container on the same disk, holds its lock.
 """
 
 import contextlib
@@ -32,7 +32,7 @@ def create(parent: Path, name: str) -> Path:
 
 @contextlib.contextmanager
 def held(path: Path) -> Iterator[bool]:
-    """Hold the lock of a temporary directory; gives False if another process has it, True where there are no locks."""
+    """Hold the lock of a temporary directory; yields False if another process holds it, True without locks."""
     if sys.platform == "win32":
         yield True
         return
@@ -51,8 +51,8 @@ def held(path: Path) -> Iterator[bool]:
 
 
 def clean(parent: Path, name: str) -> None:
-    """Remove what killed runs left beside the bundle ``name``, and put back a bundle that one of them moved aside."""
-    if sys.platform == "win32":  # there is no harmless way to ask whether a process lives
+    """Remove the temporary directories of killed runs for the bundle ``name``, and rename a bundle back."""
+    if sys.platform == "win32":  # Windows has no harmless test whether a process lives
         return
     pattern = re.compile(rf"\.{re.escape(name)}\.posexport-(\d+)-[0-9a-f]{{8}}({re.escape(OLD)})?")
     for path in list(parent.iterdir()):

@@ -1,14 +1,14 @@
-"""``posexport.json``: what a bundle is, what it was proven to do, and every file in it.
+"""The manifest of a bundle, ``posexport.json``: its inputs and outputs, its proof and its files.
 
 The format, version 1. A manifest
 
 - is UTF-8 JSON of at most 4 MB, an object with exactly the fields of `Manifest`;
 - has ``format_version`` 1; a manifest of another version is rejected with the advice to convert again;
 - holds nothing of the machine that wrote it but versions of tools: no path, no name of a user;
-- lists every file of the bundle but itself, by a relative name with ``/`` between its parts, with size and sha256;
+- lists every other file of the bundle, by a relative name with ``/`` between its parts, with size and sha256;
 - lists ``model.onnx``, or the files of its ``parts``: graphs that run in turn, as `PartSpec` says.
 
-Files that are not listed are no part of the bundle: nothing reads them.
+Files that are not listed do not belong to the bundle and are never read.
 """
 
 from collections.abc import Sequence
@@ -38,7 +38,7 @@ Count = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class _Strict(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Base of the manifest's objects: a field that is not known is an error, not a silence."""
+    """Base of the manifest's objects; an unknown field is an error."""
 
 
 class FileEntry(_Strict, frozen=True, kw_only=True):
@@ -84,12 +84,12 @@ class BranchRun(_Strict, frozen=True, kw_only=True):
 
 
 class ParitySummary(_Strict, frozen=True, kw_only=True):
-    """How the proof went.
+    """Result of the parity proof.
 
     Attributes:
         points: compared outputs and rejected inputs.
         passed: comparisons within their tolerance.
-        skipped: points that were not checked, such as points too large for the machine's memory.
+        skipped: points that were not checked, for example because they need too much memory.
         rejected: inputs beyond a limit that the graph rejected, as it must.
         worst_error: error of the comparison that came nearest to its tolerance; None: nothing was compared.
         worst_tolerance: tolerance of that comparison.
@@ -108,12 +108,12 @@ class ParitySummary(_Strict, frozen=True, kw_only=True):
 
 
 class OutputAgreement(_Strict, frozen=True, kw_only=True):
-    """How far an output agrees with the reference.
+    """Agreement of one output with the reference.
 
     Attributes:
-        cosine: mean cosine of a token's vector; of an output with one vector a text, of a text's.
-        least_cosine: the smallest.
-        top_1: the part of the tokens whose largest element is the same; None for what is no logits.
+        cosine: mean cosine similarity of the vectors of a token, or of a text where the output has one vector per text.
+        least_cosine: smallest of these cosines.
+        top_1: share of tokens with the same argmax; None for outputs other than logits.
     """
 
     cosine: float
@@ -122,15 +122,15 @@ class OutputAgreement(_Strict, frozen=True, kw_only=True):
 
 
 class TextAgreement(_Strict, frozen=True, kw_only=True):
-    """Agreement with the same graph in float32 on the user's own texts.
+    """Agreement with the same graph in float32 on texts of the user (``--texts``).
 
     Attributes:
-        texts: how many were compared.
-        sha256: hash of their file.
-        fewest_tokens: tokens of the shortest.
-        most_tokens: tokens of the longest.
-        outputs: by output, agreement with the same graph in float32.
-        perplexity_ratio: of a decoder with logits: perplexity relative to float32; None for other models.
+        texts: number of texts.
+        sha256: hash of the file with the texts.
+        fewest_tokens: length of the shortest text.
+        most_tokens: length of the longest text.
+        outputs: agreement of each output, by its name.
+        perplexity_ratio: perplexity of a decoder relative to float32; None for other models.
     """
 
     texts: Count
@@ -142,16 +142,16 @@ class TextAgreement(_Strict, frozen=True, kw_only=True):
 
 
 class PrecisionCost(_Strict, frozen=True, kw_only=True):
-    """What a precision below float32 was measured to cost.
+    """Measured costs of a precision below float32.
 
     Attributes:
-        weights: bytes of the weights, relative to those of the same graph in float32.
-        on_grid: by output, agreement of a quantized graph with PyTorch in float64 on the random inputs of the
-            proof; ``present.*`` are all cache tensors.
-        on_texts: agreement on the user's own texts (``--texts``); None where none were given.
-        range_on_grid: largest magnitude that a graph in float16 computes at the points of the proof (its largest
-            number is 65504); None in other precisions.
-        range_on_texts: the same on the user's own texts; None where none were given, or a GPU computed.
+        weights: bytes of the weights relative to float32.
+        on_grid: agreement of a quantized graph with PyTorch in float64 on the random inputs of the proof, by
+            output; ``present.*`` stands for all cache tensors.
+        on_texts: agreement on the texts of ``--texts``; None without them.
+        range_on_grid: largest magnitude in a float16 graph at the points of the proof (float16 ends at 65504);
+            None in other precisions.
+        range_on_texts: the same on the texts of ``--texts``; None without them or on a GPU.
     """
 
     weights: float
@@ -162,12 +162,12 @@ class PrecisionCost(_Strict, frozen=True, kw_only=True):
 
 
 class LoweringSpec(_Strict, frozen=True, kw_only=True):
-    """How the nodes of one type are computed.
+    """The lowering of one type of function node.
 
     Attributes:
         lowering: the lowering that was chosen.
         nodes: how many nodes of this type the graph has.
-        rejected: every other lowering, with the reason why it was not chosen.
+        rejected: the other lowerings, each with the reason why it was not chosen.
     """
 
     lowering: str
@@ -176,12 +176,12 @@ class LoweringSpec(_Strict, frozen=True, kw_only=True):
 
 
 class PassSpec(_Strict, frozen=True, kw_only=True):
-    """What a graph pass did.
+    """Result of one graph pass.
 
     Attributes:
-        nodes: how many nodes the pass changed.
-        rejected: why the pass did not run, or why it left other nodes as they are.
-        recognised: what it found in a module of the user's, such as a bias of positions and its parameters.
+        nodes: number of nodes that the pass changed.
+        rejected: reasons why the pass did not run, or did not change further nodes.
+        recognised: patterns that it recognised in the module, for example ALiBi with its slopes.
     """
 
     nodes: Count
@@ -198,38 +198,36 @@ class Manifest(ModelSpec, _Strict, frozen=True, kw_only=True):
         source: what was converted.
         parts: the graphs of a model that has several (encoder and decoder), in the order in which they run.
         precision: precision of weights and activations.
-        precision_by_class: class of tensors and what they are stored in, such as ``int8 per channel``; empty: all
-            as ``precision`` says.
-        projections: of a quantized model, how many linear projections have weights of which type: ``int4``,
-            ``int8``, ``float``; all graphs together, packed ones as one.
-        cost: what a precision below float32 was measured to cost; None for float32.
-        variants: further precisions in this directory, each with a manifest such as ``posexport.int8.json``.
-        target: ``portable``: standard operators only; ``cpu``, ``cuda``: also ONNX Runtime's own operators.
+        precision_by_class: storage type of each class of tensors, for example ``int8 per channel``; empty if all
+            have ``precision``.
+        projections: number of linear projections of a quantized model by the type of their weights (``int4``,
+            ``int8``, ``float``), over all graphs; packed projections count as one.
+        cost: measured costs of a precision below float32; None for float32.
+        variants: further precisions in this directory; each has a manifest, ``posexport.int8.json`` for int8.
+        target: ``portable``: standard operators only; ``cpu``, ``cuda``: also operators of ONNX Runtime.
         recipe: every resolved option of the conversion; ``verify --against`` rebuilds the same definition from
             it.
         opset: version of the standard operators.
         ir_version: version of the ONNX file format.
-        session_options: ONNX Runtime's session options that change what the graphs answer, as the proof's sessions and
-            those of `posexport.load` have them; a client that sets them (in Python by ``add_session_config_entry``)
-            gets the same values.
+        session_options: ONNX Runtime session options that change the values of outputs; the proof and
+            `posexport.load` set them, and other clients should (in Python with ``add_session_config_entry``).
         functions: the functions of domain ``posexport`` in the graph.
-        lowerings: for each type of function node: which lowering was chosen, and why the others were not.
-        passes: for each graph pass, in the order in which they run: how many nodes it changed, and why not
-            others.
+        lowerings: the lowering of each type of function node, and the reasons against the others.
+        passes: the result of each graph pass, in the order in which they run.
         files: every other file of the bundle.
-        tokenizer: what the ids of ``tokenizer.json`` were compared with, such as ``compared with transformers 5.24.0``,
-            or ``by rules``; None: the bundle has no tokenizer.
+        tokenizer: how the ids of ``tokenizer.json`` were checked: ``compared with transformers 5.24.0`` or
+            ``by rules``; None if the bundle has no tokenizer.
         tools: versions of the libraries that made the bundle.
         parity: summary of the proof; None with ``--no-verify``.
         proven: the whole grid passed, every branch of the graph ran, and no point was skipped; of int8 and
             int4, the graph in float32 did, and the quantized one agrees with it by
             [figures](parity.md#quantized-graphs).
-        proven_on: the providers on which that holds.
-        proven_in_emulation: that holds for a copy which computes in float32 and rounds, as for half precision
+        proven_on: providers on which the graph is proven.
+        proven_in_emulation: a copy that computes in float32 and rounds every output is proven, as half precision is
             on a machine without a GPU.
-        emulated: by what such a copy computed the graphs' operators: ``kernel``: a kernel of ONNX Runtime's for the
-            CPU, in float32; ``function``: their definition in other operators. Their outputs were rounded.
-        checked_lengths: the lengths in tokens that were checked instead of the grid (``--length``); empty: the
+        emulated: operators of that copy by the way they were computed: ``kernel``, the CPU kernel in float32;
+            ``function``, their ONNX function body. Outputs are rounded.
+        checked_lengths: lengths in tokens that were checked instead of the grid (``--length``); empty for the
             grid.
         coverage: every branch of the graph (a side of an ``If``, the body of a ``Scan`` or ``Loop``).
         created: ISO 8601 time.
@@ -266,13 +264,13 @@ class Manifest(ModelSpec, _Strict, frozen=True, kw_only=True):
 
 
 class _Version(msgspec.Struct):
-    """The one field that every version has, read first so that a manifest of another one is named as such."""
+    """The field that every version of the format has; it is read first."""
 
     format_version: int
 
 
 def encode(manifest: Manifest) -> bytes:
-    """The manifest as JSON that people can read, ending in a newline; what was written by what comes first."""
+    """The manifest as indented JSON with a final newline; version and source come first."""
     fields = msgspec.to_builtins(manifest)
     first = {name: fields[name] for name in ("format_version", "posexport", "source")}
     return msgspec.json.format(msgspec.json.encode(first | fields), indent=2) + b"\n"
@@ -298,12 +296,16 @@ def decode(data: bytes) -> Manifest:
 
 
 def _agree(manifest: Manifest) -> None:
-    """What the types cannot say."""
+    """Check what the field types do not express.
+
+    Raises:
+        PosexportError: a file, an input or an output that does not fit.
+    """
     for file in [part.file for part in manifest.parts] or [MODEL]:
         if file not in manifest.files:
             raise PosexportError(f"it does not list {file}")
     for name in manifest.files:
-        if not plain(name):
+        if not is_portable(name):
             raise PosexportError(f"it lists the file {name!r}, whose name must be relative and stay in the bundle")
     for kind, specs in (("inputs", manifest.inputs), ("outputs", manifest.outputs)):
         names = [spec.name for spec in specs]
@@ -314,9 +316,13 @@ def _agree(manifest: Manifest) -> None:
 
 
 def _fit(manifest: Manifest) -> None:
-    """The parts get what they are fed, each thing of one kind and size, and give all that the whole gives."""
+    """Check that the parts fit together: inputs are fed with the right types and axes, all outputs are computed.
+
+    Raises:
+        PosexportError: naming the first part that does not fit.
+    """
     known: dict[str, tuple[str, list[Axis]]] = {spec.name: (spec.dtype, spec.axes) for spec in manifest.inputs}
-    given: set[str] = set()
+    computed: set[str] = set()
     first: set[str] = set()
     for part in manifest.parts:
         for spec in part.inputs:
@@ -326,50 +332,50 @@ def _fit(manifest: Manifest) -> None:
             if source is None or not _takes(spec, known.get(source)):
                 raise PosexportError(f"its part {part.file} takes {spec.name}, and nothing that fits feeds it")
         names = {spec.name: spec.axes for spec in part.outputs}
-        # what does not change in later calls is not given again
-        all_given = set(part.output_names) == set(names) or (
+        # outputs that do not change in later calls are not computed again
+        complete = set(part.output_names) == set(names) or (
             part.when == "later" and set(part.output_names) < set(names)
         )
-        if not set(part.input_names) <= {spec.name for spec in part.inputs} or not all_given:
+        if not set(part.input_names) <= {spec.name for spec in part.inputs} or not complete:
             raise PosexportError(f"its part {part.file} feeds or gives what it does not have")
-        outputs = {whole: (_output_dtype(manifest, own), names[own]) for own, whole in part.output_names.items()}
-        taken = known.keys() & outputs.keys()
-        if part.when == "later" and taken <= first:
-            # in calls of its own it gives what the part for first calls gives in the others
-            taken = {whole for whole in taken if known[whole] != outputs[whole]}
-        if len(outputs) < len(part.output_names) or taken:
+        outputs = {whole: (_output_dtype(manifest, name), names[name]) for name, whole in part.output_names.items()}
+        repeated = known.keys() & outputs.keys()
+        if part.when == "later" and repeated <= first:
+            # it runs in other calls than the part for first calls and has the same outputs
+            repeated = {whole for whole in repeated if known[whole] != outputs[whole]}
+        if len(outputs) < len(part.output_names) or repeated:
             raise PosexportError(f"its part {part.file} gives an output a name that is already used")
         first |= outputs.keys() if part.when == "first" else set()
         known |= outputs
-        given |= outputs.keys()
+        computed |= outputs.keys()
     if lacking := [
-        spec.name for spec in manifest.outputs if spec.name not in given or known[spec.name][1] != spec.axes
+        spec.name for spec in manifest.outputs if spec.name not in computed or known[spec.name][1] != spec.axes
     ]:
         raise PosexportError(f"none of its parts gives {lacking[0]} as it says")
 
 
 def _output_dtype(manifest: Manifest, name: str) -> str:
-    """The type of a part's output."""
+    """Element type of the output ``name`` of a part: caches have the type of activations."""
     recipe = manifest.recipe
     half = recipe.io == "half" or is_cache_output(name)
     return recipe.dtype.name if half else MODEL_DTYPE.name
 
 
-def _takes(spec: InputSpec, given: tuple[str, list[Axis]] | None) -> bool:
-    """Whether an input fits what is known as its source."""
-    if given is None or given[0] != spec.dtype or len(given[1]) != len(spec.axes):
+def _takes(spec: InputSpec, fed: tuple[str, list[Axis]] | None) -> bool:
+    """Whether an input accepts a value of this type and these axes."""
+    if fed is None or fed[0] != spec.dtype or len(fed[1]) != len(spec.axes):
         return False
-    # of all states, or of none
-    return all(own in (axis, ENCODER_PAST) for own, axis in zip(spec.axes, given[1], strict=True))
+    # the axis of encoder states may be empty
+    return all(expected in (axis, ENCODER_PAST) for expected, axis in zip(spec.axes, fed[1], strict=True))
 
 
 def model_of(directory: Path, parts: Sequence[object]) -> Path:
-    """Where the graph of a bundle is; of one that has ``parts``, the directory of their files."""
+    """The path of ``model.onnx``, or the directory if the bundle has ``parts``."""
     return directory if parts else directory / MODEL
 
 
-def plain(name: str) -> bool:
-    """Whether a file name is relative, portable and cannot leave the directory it is used in."""
+def is_portable(name: str) -> bool:
+    """Whether a file name is relative, valid on every system, and stays in its directory."""
     parts = name.split("/")
     return (
         name.isprintable()

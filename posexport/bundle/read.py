@@ -1,4 +1,4 @@
-"""Reading a bundle's manifest and checking that its files are the ones that were written."""
+"""Reads a bundle's manifest and checks the hashes of its files."""
 
 import hashlib
 import json
@@ -15,9 +15,10 @@ from posexport.targets.precisions import PrecisionName
 
 
 def read(directory: Path, precision: PrecisionName | None = None) -> Manifest:
-    """The manifest of the bundle in ``directory``; ``precision``: of that variant (None: its first precision).
+    """The manifest of the bundle in ``directory``, for ``precision`` or for its first precision (None).
 
-    Raises PosexportError if there is no bundle, if its manifest is damaged or if another posexport's format has it.
+    Raises:
+        PosexportError: no bundle, a damaged manifest, or another version of the format.
     """
     first = _decoded(directory)
     try:
@@ -52,7 +53,8 @@ def _decoded(directory: Path, name: str = MANIFEST) -> Manifest:
 def check_hashes(directory: Path, manifest: Manifest) -> None:
     """Compare every listed file with its size and sha256.
 
-    Raises PosexportError naming the first file that is missing, altered, not a file, or a link that leaves the bundle.
+    Raises:
+        PosexportError: naming the first file that is missing, altered, not a file, or a link that leaves the bundle.
     """
     for name, entry in manifest.files.items():
         path = locate(directory, name)
@@ -94,12 +96,12 @@ def locate(directory: Path, name: str) -> Path:
 
 
 def _blobs(root: Path) -> list[Path]:
-    """Where links of a Hugging Face cache may lead: the ``blobs`` beside the ``snapshots`` that hold ``root``."""
+    """Directories ``blobs`` of a Hugging Face cache, to which links in its ``snapshots`` lead."""
     return [(parent.parent / "blobs").resolve() for parent in root.parents if parent.name == "snapshots"]
 
 
 def sha256(path: Path) -> str:
-    """Of a file's bytes, in hexadecimal."""
+    """SHA-256 of a file, in hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

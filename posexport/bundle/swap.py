@@ -1,4 +1,4 @@
-"""Putting a finished directory under its final name, so that a reader finds the old one or the new one, whole."""
+"""Renames a finished directory to its final name; readers see the old or the new one, never a mixture."""
 
 import contextlib
 import ctypes
@@ -10,7 +10,7 @@ from pathlib import Path
 _AT_FDCWD = -100
 _NOREPLACE = 1
 _EXCHANGE = 2
-#: what a kernel or file system answers that does not know the flag
+#: error codes of a kernel or file system that does not know the flag
 _UNSUPPORTED = {errno.ENOSYS, errno.EINVAL, errno.ENOTSUP}
 
 
@@ -23,7 +23,7 @@ def place(new: Path, target: Path) -> None:
 
 
 def exchange(new: Path, target: Path, aside: Path) -> None:
-    """Put ``new`` under the name ``target``; what stood there is left under the name ``new``.
+    """Put ``new`` under the name ``target``; the directory that was there gets the name ``new``.
 
     In one step where the system can (Linux). Elsewhere the old directory is called ``aside`` for an instant; whatever
     interrupts that instant, but not a kill, puts it back, and `posexport.bundle.leftovers` does so after a kill.
@@ -44,7 +44,7 @@ def exchange(new: Path, target: Path, aside: Path) -> None:
 
 
 def _renameat2(source: Path, target: Path, flag: int) -> bool:
-    """Linux's rename with a flag; False where it is not to be had, OSError where it is refused."""
+    """Linux's ``renameat2``; False where it does not exist, OSError where it fails."""
     if not sys.platform.startswith("linux"):
         return False
     rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)

@@ -1,4 +1,4 @@
-"""Whether a directory may become a bundle: nothing of the user's is lost, and nothing is half of two bundles."""
+"""Checks whether a bundle may be written to a directory without loss of other files."""
 
 import os
 from pathlib import Path
@@ -9,7 +9,11 @@ from posexport.errors import PosexportError
 
 
 def check_target(target: Path, *, force: bool) -> None:
-    """Refuse a target that cannot become a bundle, or where something would be lost."""
+    """Refuse a target that is no directory or holds files of other kinds.
+
+    Raises:
+        PosexportError: in one sentence, with what to do instead.
+    """
     while True:
         seen = _identity(target)
         try:
@@ -17,7 +21,7 @@ def check_target(target: Path, *, force: bool) -> None:
         except PosexportError:
             if _identity(target) == seen:
                 raise
-            # another run replaced it while it was looked at: what was seen is half of each
+            # another run replaced it during the check, which saw files of both
 
 
 def _identity(path: Path) -> tuple[int, int, int] | None:
@@ -65,12 +69,12 @@ def _files(target: Path) -> set[str]:
 
 
 def _check_replaceable(target: Path, files: set[str]) -> None:
-    """Whether a bundle holds nothing but its own ``files``."""
+    """Refuse to replace a directory with files that its manifest does not list."""
     try:
-        own = {MANIFEST, *read(target).files}
+        listed = {MANIFEST, *read(target).files}
     except PosexportError as err:
         raise PosexportError(f"{err}; so {target} is not replaced: remove it or choose another output") from err
-    if strange := sorted(files - own):
+    if strange := sorted(files - listed):
         raise PosexportError(
             f"{target} holds {', '.join(strange[:3])}{' ...' if strange[3:] else ''}, no part of the bundle that "
             "is there, so it is not replaced; move that elsewhere or choose another output"

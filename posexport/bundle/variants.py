@@ -1,8 +1,7 @@
-"""One model in several precisions in one directory, as clients such as transformers.js want it.
+"""One model in several precisions in one directory, as transformers.js and other clients expect it.
 
-``posexport.json`` describes the first precision, and lists the files of all. Every other one is a variant with a
-manifest and a proof of its own, whose names contain the precision: ``posexport.int8.json``, ``parity.int8.json``.
-Tokenizer and configuration are shared.
+``posexport.json`` describes the first precision and lists all files. Every other precision is a variant with a separate
+manifest and proof: ``posexport.int8.json``, ``parity.int8.json``. Tokenizer and configuration are shared.
 """
 
 from collections.abc import Collection, Sequence
@@ -14,13 +13,13 @@ from posexport.targets.precisions import PrecisionName
 
 
 def variant_file(name: str, precision: PrecisionName | None) -> str:
-    """The name of a variant's own file: ``parity.json`` -> ``parity.int8.json``; None: of the first precision."""
+    """The file name of a variant: ``parity.json`` -> ``parity.int8.json``; unchanged for the first precision (None)."""
     path = PurePosixPath(name)
     return name if precision is None else path.with_name(f"{path.stem}.{precision}{path.suffix}").as_posix()
 
 
 def manifest_of(manifest: Manifest, precision: PrecisionName | None) -> str:
-    """The file of the manifest for ``precision``, where the first one says ``manifest``; None: the first precision.
+    """The name of the manifest for ``precision``; None is the first precision, which ``manifest`` describes.
 
     Raises:
         PosexportError: the bundle does not have that precision.
@@ -36,17 +35,17 @@ def manifest_of(manifest: Manifest, precision: PrecisionName | None) -> str:
 def files_of(
     manifest: Manifest, variants: Sequence[Manifest], names: Collection[str], proofs: Sequence[str]
 ) -> list[set[str]]:
-    """What each variant of ``manifest`` lists of the files ``names``: its own, and those that no precision owns.
+    """The files that each variant lists, out of ``names``: its graphs and proof, and all shared files.
 
-    ``proofs``: files that every precision has for itself.
+    ``proofs``: names of files that every precision has separately.
     """
 
-    def own(each: Manifest, variant: PrecisionName | None) -> set[str]:
-        graphs = tuple(part.file for part in each.parts) or (MODEL,)
+    def separate(described: Manifest, variant: PrecisionName | None) -> set[str]:
+        graphs = tuple(spec.file for spec in described.parts) or (MODEL,)
         records = {variant_file(name, variant) for name in proofs}
-        # weights beside a graph have its name and a suffix
+        # external weights have the name of their graph and a suffix
         return {name for name in names if name in records or name.startswith(graphs)}
 
-    owned = [own(each, each.precision) for each in variants]
-    shared = set(names).difference(own(manifest, None), *owned)
-    return [shared | each for each in owned]
+    separated = [separate(variant, variant.precision) for variant in variants]
+    shared = set(names).difference(separate(manifest, None), *separated)
+    return [shared | files for files in separated]

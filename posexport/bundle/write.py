@@ -1,4 +1,4 @@
-"""Writing a bundle so that its name never stands for half of one, and no file of the user's is lost."""
+"""Writes a bundle atomically: a directory has the whole bundle or the one before, and no other file is lost."""
 
 import contextlib
 import errno
@@ -29,9 +29,9 @@ _DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO}
 def staged(target: Path, *, force: bool) -> Iterator[Path]:
     """A temporary directory to write a bundle into; it takes the name ``target`` when the block ends well.
 
-    It stands on the target's file system. Whatever ends the block early (an exception, Ctrl-C, SIGTERM, SIGHUP) removes
-    it and leaves what stood at the target; after a kill the next run for the same target removes it.
-    ``force`` allows to replace a bundle, if it holds nothing but its own files, or an empty directory.
+    It is on the target's file system. If the block ends early (an exception, Ctrl-C, SIGTERM, SIGHUP), it is removed
+    and the target stays as it was; after a kill the next run for the same target removes it.
+    ``force`` allows to replace a bundle that holds no other files, or an empty directory.
 
     Raises PosexportError before the block if the target cannot be written or must not be replaced, and in place of an
     OSError of the disk (full, read-only, file too large).
@@ -46,10 +46,10 @@ def staged(target: Path, *, force: bool) -> Iterator[Path]:
             with leftovers.held(staging):
                 yield staging
                 refuse_if_interrupted()
-                _settle(staging)
+                _finalize(staging)
                 _move(staging, target, force=force)
         finally:
-            # holds the new bundle if it did not get into place, the old one if it did
+            # the new bundle if it was not moved, otherwise the old one
             shutil.rmtree(staging, ignore_errors=True)
 
 
@@ -58,13 +58,13 @@ def seal(
 ) -> Manifest:
     """Hash every file of ``directory`` and write ``posexport.json`` with them; returns the manifest as written.
 
-    ``variants``: manifests of further precisions, written beside it. ``proofs``: files that each has for itself.
+    ``variants``: manifests of further precisions, also written. ``proofs``: files that each precision has separately.
     """
     files = _hashed(directory)
     listed = files_of(manifest, variants, files, proofs)
     for variant, names in zip(variants, listed, strict=True):
-        own = msgspec.structs.replace(variant, files={name: files[name] for name in sorted(names)})
-        _write(directory, variant_file(MANIFEST, variant.precision), own)
+        complete = msgspec.structs.replace(variant, files={name: files[name] for name in sorted(names)})
+        _write(directory, variant_file(MANIFEST, variant.precision), complete)
     if variants:
         manifest = msgspec.structs.replace(manifest, variants=[variant.precision for variant in variants])
         files = _hashed(directory)
@@ -91,7 +91,7 @@ def _write(directory: Path, name: str, manifest: Manifest) -> Manifest:
     return manifest
 
 
-def _settle(directory: Path) -> None:
+def _finalize(directory: Path) -> None:
     """Give every file a new file's permissions (ONNX writes weights that only their owner can read), and flush it."""
     mode = stat.S_IMODE(directory.stat().st_mode)
     for path in [*directory.rglob("*"), directory]:
@@ -139,17 +139,17 @@ def _disk_errors(target: Path) -> Iterator[None]:
             raise
         if err.errno not in _DISK and not os.path.exists(target):
             raise PosexportError(f"cannot create {target}: {err.strerror}; choose another output") from err
-        kept = "the bundle that is there is unchanged" if os.path.exists(target) else "nothing is left there"
+        state = "the bundle that is there is unchanged" if os.path.exists(target) else "nothing is left there"
         advice = "free or choose another disk" if err.errno in _DISK else "choose another output"
-        raise PosexportError(f"cannot write {target}: {err.strerror}; {kept}: {advice}") from err
+        raise PosexportError(f"cannot write {target}: {err.strerror}; {state}: {advice}") from err
 
 
 @contextlib.contextmanager
 def _signals_as_exceptions() -> Iterator[Callable[[], None]]:
-    """Let Ctrl-C, SIGTERM and SIGHUP end the block as exceptions do, where the last two would kill the process at once.
+    """Turn Ctrl-C, SIGTERM and SIGHUP into exceptions inside the block, so that cleanup runs.
 
-    A library that swallows the exception, or makes an error of its own out of it, does not get away with it: the block
-    still ends with what was asked for. What is yielded raises it where one was swallowed.
+    The block ends with the interruption even if a library swallows it or raises another error instead: the yielded
+    function raises it again.
     """
     received: list[int] = []
 

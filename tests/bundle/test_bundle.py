@@ -28,7 +28,7 @@ from posexport.bundle.manifest import (
     SourceInfo,
     decode,
     encode,
-    plain,
+    is_portable,
 )
 from posexport.bundle.read import check_hashes, locate, read
 from posexport.bundle.write import seal, staged
@@ -61,7 +61,7 @@ texts = st.text(max_size=12)
 hashes = st.text("0123456789abcdef", min_size=64, max_size=64)
 counts = st.integers(0, 2**53)
 numbers = st.floats(allow_nan=False, allow_infinity=False)
-plain_names = st.text("abcxyz._-09/", min_size=1, max_size=12).filter(plain)
+plain_names = st.text("abcxyz._-09/", min_size=1, max_size=12).filter(is_portable)
 axes = st.lists(st.one_of(st.sampled_from(["batch_size", "sequence_length"]), st.integers(1, 4096)), max_size=4)
 inputs = st.lists(
     st.builds(
@@ -194,7 +194,7 @@ def test_a_damaged_manifest_is_refused(data, says):
     ],
 )
 def test_file_names_that_leave_the_bundle_are_refused(name):
-    assert not plain(name)
+    assert not is_portable(name)
     with pytest.raises(PosexportError, match="must be relative and stay in the bundle"):
         decode(damaged(files={**json.loads(damaged())["files"], name: {"size": 1, "sha256": "0" * 64}}))
 
@@ -203,7 +203,7 @@ def test_file_names_that_leave_the_bundle_are_refused(name):
     "name", ["model.onnx", "model.onnx.data", "onnx/model_q4.onnx", "1_Pooling/config.json", "é.txt"]
 )
 def test_ordinary_file_names_are_taken(name):
-    assert plain(name)
+    assert is_portable(name)
 
 
 # -- reading ---------------------------------------------------------------------------------------
