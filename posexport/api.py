@@ -10,6 +10,7 @@ from posexport.conversion.options import GROUPS, ConvertOptions, Progress, Remar
 from posexport.options.option import StrPath, describe
 from posexport.pipelines.open import pipeline as pipeline
 from posexport.system.extras import require
+from posexport.system.one_at_a_time import ONE_AT_A_TIME
 
 if TYPE_CHECKING:
     from torch import nn
@@ -290,7 +291,8 @@ def torch_onnx_export(
 
     given = by_name(given, given.pop("positional"))
     check(given)
-    return export(request(given))
+    with ONE_AT_A_TIME:
+        return export(request(given))
 
 
 def replace(
@@ -329,7 +331,8 @@ def replace(
     require("posexport.replace", "torch")
     from posexport.modules.replaced.replace import replace as run
 
-    return run(module, encodings, example_inputs, must_agree=must_agree)
+    with ONE_AT_A_TIME:
+        return run(module, encodings, example_inputs, must_agree=must_agree)
 
 
 def list_encodings() -> list[dict[str, Any]]:

@@ -24,10 +24,10 @@ from safetensors.torch import load_file
 import posexport
 from posexport.checkpoints.checkpoint import checkpoint_source
 from posexport.errors import PosexportError
-from posexport.modules.user_module import in_precision
 from posexport.sources.example import axis_sizes, example
 from posexport.sources.source import Source
 from posexport.spec import SEQUENCE, TOKENS, TOTAL, OutputSpec
+from posexport.torch_fixes.module_precision import in_precision
 
 ROOT = Path(__file__).parent.parent.parent
 GOLDEN, RECORD = ROOT / "tests/golden", ROOT / "ci/results/through_golden.jsonl"

@@ -7,12 +7,12 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 from onnx_ir.passes.common import CommonSubexpressionEliminationPass, RemoveUnusedNodesPass
 
-from posexport.modules.user_module import UserModule
 from posexport.passes import attention_by_hand, mask_structure, position_bias, repeated_heads, rotary_by_hand
 from posexport.passes.graph_pass import PassResult
 from posexport.sizes import multiple
 from posexport.sources.example import axis_sizes, example
 from posexport.sources.source import Source
+from posexport.sources.traced_module import TracedModule
 from posexport.spec import BATCH, CAPACITY, ENCODER_SEQUENCE, NO_CONTENT, PAST, SEQUENCE, TOTAL, Limits
 
 #: the longest input that masks are looked at for: of a module without a limit, and at most
@@ -21,7 +21,7 @@ _LONGEST, _MOST = 1024, 4096
 
 def run(model: ir.Model, source: Source) -> dict[str, PassResult]:
     """Recognise what is left in the traced graph of a user's module; entries for the manifest's passes."""
-    parts = [part for part in source.module.modules() if isinstance(part, UserModule)]
+    parts = [part for part in source.module.modules() if isinstance(part, TracedModule)]
     if not parts:
         return {}
     called = PassResult.of([reason for part in parts for reason in part.attentions])

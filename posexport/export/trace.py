@@ -1,10 +1,5 @@
 """One call of ``torch.onnx.export``, with named axes that are tied where inputs share them."""
 
-import io
-import logging
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from typing import Any
 
 import onnx_ir as ir
@@ -14,14 +9,15 @@ from torch import nn
 from posexport.errors import PosexportError
 from posexport.export import defaults
 from posexport.export.refusals.explain import NotTracedError, cannot_trace, meaning
-from posexport.export.size_equalities import size_equalities
-from posexport.export.sizes_used import SizesUsed, sizes_used
 from posexport.graph.edits import free_names
-from posexport.modules.user_module import not_the_module_s
 from posexport.sources.example import axis_sizes, example
 from posexport.sources.source import Source
 from posexport.spec import SEQUENCE, LengthContract
-from posexport.torch_fixes.no_fast_path import no_fast_path
+from posexport.system.user_code import is_external
+from posexport.torch_fixes.as_exported import as_exported
+from posexport.torch_fixes.exporter_output import without_exporter_output
+from posexport.torch_fixes.shape_solver import with_unsolved_sizes
+from posexport.torch_fixes.size_uses import SizeUses, recording_size_uses
 
 #: of `ir.Model.meta`: the lines of a user's module that chose by a size while it was traced, with the choice
 DECIDED = "posexport.decided"
@@ -44,7 +40,13 @@ def trace(source: Source, opset: int, *, optimize: bool = True) -> ir.Model:
         for spec in source.inputs
     }
     try:
-        with torch.no_grad(), _quiet(), no_fast_path(), size_equalities(), sizes_used() as used:
+        with (
+            torch.no_grad(),
+            without_exporter_output(),
+            as_exported(),
+            with_unsolved_sizes(),
+            recording_size_uses() as uses,
+        ):
             program = torch.onnx.export(
                 source.module,
                 (),
@@ -60,7 +62,7 @@ def trace(source: Source, opset: int, *, optimize: bool = True) -> ir.Model:
     except torch.onnx.errors.OnnxExporterError as err:
         raise cannot_trace(source.name, err) from err
     except BaseException as err:  # what a user's module does while it is traced is the user's to mend
-        if not source.by_trial or isinstance(err, PosexportError) or not_the_module_s(err):
+        if not source.by_trial or isinstance(err, PosexportError) or is_external(err):
             raise
         raise cannot_trace(source.name, err) from err
     if program is None:
@@ -70,8 +72,8 @@ def trace(source: Source, opset: int, *, optimize: bool = True) -> ir.Model:
         raise PosexportError(
             f"--opset {opset} is beyond what torch {torch.__version__} can write (it gave {got}); use a lower one"
         )
-    _name_axes(program.model, source, used)
-    program.model.meta[DECIDED] = used.decided
+    _name_axes(program.model, source, uses)
+    program.model.meta[DECIDED] = uses.branches
     defaults.add(program.model, source.inputs)
     return program.model
 
@@ -97,13 +99,13 @@ def _grouped(by_name: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _name_axes(model: ir.Model, source: Source, used: SizesUsed) -> None:
+def _name_axes(model: ir.Model, source: Source, uses: SizeUses) -> None:
     """Check that inputs and outputs have the axes the source declares, and give the outputs' axes their names."""
     for value, spec in zip(model.graph.inputs, source.inputs, strict=True):
         got = [dim if isinstance(dim, int) else dim.value for dim in value.shape or ()]
         for size, axis in zip(got, spec.axes, strict=True):
             if isinstance(axis, str) and isinstance(size, int):
-                raise _fixed(source, f"axis {axis} of input {spec.name}", size, used)
+                raise _fixed(source, f"axis {axis} of input {spec.name}", size, uses)
         steps = source.limits.size_steps
         fits = len(got) == len(spec.axes) and all(
             isinstance(dim, str) if axis in steps else dim == axis for dim, axis in zip(got, spec.axes, strict=True)
@@ -128,31 +130,15 @@ def _name_axes(model: ir.Model, source: Source, used: SizesUsed) -> None:
             )
         for traced, axis in zip(value.shape or (), out.axes, strict=True):
             if isinstance(axis, str) and isinstance(traced, int):
-                raise _fixed(source, f"axis {axis} of output {out.name}", traced, used)
+                raise _fixed(source, f"axis {axis} of output {out.name}", traced, uses)
         value.name, value.shape = out.name, ir.Shape(out.axes)
 
 
-def _fixed(source: Source, axis: str, size: int, used: SizesUsed) -> NotTracedError:
+def _fixed(source: Source, axis: str, size: int, uses: SizeUses) -> NotTracedError:
     """What fixed an axis: a line of the user's, or a recurrent layer, which has none."""
-    line, what = used.line_that_fixed(size), f"{axis} was fixed at {size} by the trace"
+    line, what = uses.line_of_constant(size), f"{axis} was fixed at {size} by the trace"
     layers = [(path, part) for path, part in source.module.named_modules() if isinstance(part, nn.RNNBase)]
     if layers and not line:
         path, part = layers[0]
         what += f" (nn.{type(part).__name__} {path.removeprefix('module.')})"
     return NotTracedError(f"{source.name}: {what}: {meaning(what, line)}")
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep the exporter's chatter from the user: tied axes' duplicate names, deprecations, graphs it cannot finish."""
-    loggers = [logging.getLogger(name) for name in ("torch.onnx", "torch.fx", "onnxscript", "onnx_ir")]
-    levels: list[Any] = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings(), redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)

@@ -13,7 +13,7 @@ import onnx_ir as ir
 from posexport.export.refusals.explain import meaning
 from posexport.export.trace import DECIDED
 from posexport.graph.bodies import with_bodies
-from posexport.modules.user_module import noted_line
+from posexport.system.user_code import line_of_trace
 
 _STACK = "pkg.torch.onnx.stack_trace"
 #: how ONNX Runtime names a node in its messages
@@ -52,7 +52,7 @@ def written_by(model: ir.Model) -> Written:
     for graph in (model.graph, *(function.graph for function in model.functions.values())):
         for body in with_bodies(graph):
             for node in body:
-                line = noted_line(node.metadata_props.get(_STACK, ""))
+                line = line_of_trace(node.metadata_props.get(_STACK, ""))
                 if node.name and line:
                     lines[node.name] = line
                 if node.op_type == "Resize" and node.attributes.get_int("antialias", False):

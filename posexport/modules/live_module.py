@@ -39,7 +39,7 @@ from posexport.spec import (
     Promises,
 )
 from posexport.targets.dtypes import DTYPES, MODEL_DTYPE
-from posexport.torch_fixes.no_fast_path import no_fast_path
+from posexport.torch_fixes.as_exported import as_exported
 
 #: the axes that a module of the user's may have beside fixed ones, alone or behind an input's name and ``_``
 _AXES = (BATCH, SEQUENCE, ENCODER_SEQUENCE, HEIGHT, WIDTH, SAMPLES)
@@ -299,7 +299,7 @@ def _with_vocabularies(
     hooks = [part.register_forward_pre_hook(seen) for part in module.modules() if isinstance(part, nn.Embedding)]
     try:
         if hooks and tensors:
-            with torch.no_grad(), no_fast_path():
+            with torch.no_grad(), as_exported():
                 module(**tensors)
     finally:
         for hook in hooks:

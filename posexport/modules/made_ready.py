@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from posexport.errors import PosexportError
-from posexport.modules.user_module import not_the_module_s, raised
+from posexport.system.user_code import is_external, raised
 
 _QUANTIZED = (torch.qint8, torch.quint8, torch.qint32, torch.quint4x2, torch.quint2x4)
 
@@ -71,7 +71,7 @@ def _eval(argument: str, module: nn.Module) -> None:
     try:
         module.eval()
     except BaseException as err:
-        if not_the_module_s(err):
+        if is_external(err):
             raise
         raise PosexportError(f"{argument}: the module raised {raised(err)} in eval(), and is converted so") from err
 

@@ -21,12 +21,6 @@ from posexport.modules.axes.outputs import output_axes
 from posexport.modules.axes.tokens import elements_per_token
 from posexport.modules.length_search import Found
 from posexport.modules.trial import SEARCHED, Sizes, Trial
-from posexport.modules.user_module import (
-    in_precision,
-    likely_line,
-    not_the_module_s,
-    raised,
-)
 from posexport.modules.value_reads import ValueReads
 from posexport.sources.example import axis_sizes, example
 from posexport.spec import (
@@ -38,7 +32,9 @@ from posexport.spec import (
     OutputSpec,
     ProofPlan,
 )
-from posexport.torch_fixes.named_dtype import computing_in
+from posexport.system.user_code import is_external, line_of_error, raised
+from posexport.torch_fixes.default_dtype import computing_in
+from posexport.torch_fixes.module_precision import in_precision
 
 _NAMES = {SEQUENCE: "inputs", ENCODER_SEQUENCE: "encoder inputs"}
 #: padded tokens of a row, for the module that is asked whether its shapes depend on the mask
@@ -267,9 +263,9 @@ def _in_float64(trial: Trial, sizes: Sizes) -> None:
         with computing_in(torch.float64):
             answer = trial(tensors)
     except BaseException as err:
-        if not_the_module_s(err):
+        if is_external(err):
             raise
-        line = likely_line(err)
+        line = line_of_error(err)
         raise PosexportError(
             f"{trial.argument}: the module raised {raised(err)} in float64, the precision of the reference"
             f"{f' ({line})' if line else ''}; use the dtype of the input or of a weight, x.dtype, where it names one"

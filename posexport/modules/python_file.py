@@ -20,14 +20,14 @@ from typing import Any
 import msgspec
 from torch import nn
 
-from posexport.checkpoints.checkpoint import checkpoint_source
 from posexport.errors import PosexportError
 from posexport.modules.live_module import source_of_module
-from posexport.modules.user_module import likely_line, not_the_module_s, quoted, raised
 from posexport.modules.with_cache import with_cache
+from posexport.sources.load import LoadOptions, load_source
 from posexport.sources.source import Source
 from posexport.sources.transformers_model import called, is_transformers_model, saved
 from posexport.spec import InputSpec
+from posexport.system.user_code import is_external, line_of_error, quoted, raised
 
 
 def python_source(argument: str, known: Sequence[InputSpec] = (), task: str | None = None) -> Source:
@@ -58,7 +58,7 @@ def python_source(argument: str, known: Sequence[InputSpec] = (), task: str | No
 def _checkpoint(argument: str, model: nn.Module, task: str | None, label: str) -> Source:
     folder = saved(model)
     with called(argument, folder.name):
-        source = checkpoint_source(Path(folder.name), task=task, allow_pickle=False)
+        source = load_source(folder.name, LoadOptions(task=task))
     weakref.finalize(source.module, folder.cleanup)  # weights are read from its files
     return msgspec.structs.replace(source, name=argument, label=label)
 
@@ -89,9 +89,9 @@ def _call(path: Path, factory_name: str) -> Any:
             )
         return factory()
     except BaseException as err:  # a file that exits must not end the command as if all were well
-        if isinstance(err, PosexportError) or not_the_module_s(err):
+        if isinstance(err, PosexportError) or is_external(err):
             raise
-        line = likely_line(err)
+        line = line_of_error(err)
         said = raised(err) if isinstance(err, SystemExit) and not err.args else f"{type(err).__name__}: {quoted(err)}"
         raise PosexportError(f"{path}:{factory_name} failed: {said}" + (f" ({line})" if line else "")) from err
     finally:

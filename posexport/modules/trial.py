@@ -6,19 +6,12 @@ import torch
 from torch import Tensor, nn
 
 from posexport.errors import PosexportError
-from posexport.modules.user_module import (
-    at,
-    copied,
-    likely_line,
-    named_outputs,
-    not_the_module_s,
-    quoted,
-    raised,
-)
+from posexport.modules.user_module import at, copied, named_outputs
 from posexport.sources import mapped
 from posexport.sources.example import example
 from posexport.spec import ENCODER_SEQUENCE, SEQUENCE, InputSpec
-from posexport.torch_fixes.no_fast_path import no_fast_path
+from posexport.system.user_code import is_external, line_of_error, quoted, raised
+from posexport.torch_fixes.as_exported import as_exported
 
 Sizes = dict[str, int]
 #: axes whose longest input is looked for
@@ -44,7 +37,7 @@ class Trial:
     def __call__(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         # a module may write to its inputs
         clones = {name: tensor.clone() for name, tensor in tensors.items()}
-        with torch.no_grad(), no_fast_path():
+        with torch.no_grad(), as_exported():
             return named_outputs(self.module(**clones))
 
     def run(self, sizes: Sizes, tensors: Mapping[str, Tensor] | None = None, what: str = "") -> dict[str, Tensor]:
@@ -54,9 +47,9 @@ class Trial:
         except PosexportError as err:
             raise PosexportError(f"{self.argument}: {err}") from err
         except BaseException as err:
-            if not_the_module_s(err):
+            if is_external(err):
                 raise
-            line = likely_line(err)
+            line = line_of_error(err)
             raise PosexportError(
                 f"{self.argument}: the module failed at sizes {sizes}{what}: {type(err).__name__}: {quoted(err)}"
                 + (f" ({line})" if line else "")
@@ -76,9 +69,9 @@ class Trial:
         except BaseException as err:
             if isinstance(err, KeyboardInterrupt):
                 raise
-            if not_the_module_s(err):
+            if is_external(err):
                 raise NoRoomError from err
-            line = likely_line(err)
+            line = line_of_error(err)
             return f"the module raised {raised(err)} at {_at(sizes)}" + (f" ({line})" if line else "")
         return self.grown(sizes) or self.cut(sizes, answer)
 

@@ -8,11 +8,9 @@ names the exception, the sizes, the likely line, and the longest input that was 
 import copy
 import dataclasses
 import inspect
-import linecache
-import re
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
-from types import CellType, FrameType, FunctionType
+from contextlib import contextmanager
+from types import CellType, FunctionType
 from typing import Any, ClassVar, TypeVar
 
 import torch
@@ -20,13 +18,14 @@ from torch import Tensor, nn
 
 from posexport.errors import PosexportError
 from posexport.modules.recognise import entered
+from posexport.sources.traced_module import TracedModule
 from posexport.spec import BATCH, SEQUENCE, InputSpec, OutputSpec
-from posexport.torch_fixes.named_dtype import computing_in
-from posexport.torch_fixes.no_fast_path import no_fast_path
+from posexport.system.user_code import is_external, line_of_error, raised
+from posexport.torch_fixes.as_exported import as_exported
+from posexport.torch_fixes.default_dtype import computing_in
 
 _M = TypeVar("_M", bound=nn.Module)
-#: characters of a library's message that are quoted
-_QUOTED = 300
+_TWO_PRECISIONS = "the proof needs copies of it in two precisions"
 #: what an example is told that holds past keys and values
 PAST_IS_OURS = (
     "leave it out, and let forward take None for it: past keys and values are posexport's, which gives a decoder a KV "
@@ -36,10 +35,9 @@ _CACHE_IS_OURS = (
     "; a model of transformers alone, without an example, gets a KV cache of posexport's; in a module that calls one, "
     "set its config.use_cache = False"
 )
-_FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 
 
-class UserModule(nn.Module):
+class UserModule(TracedModule):
     """``module``, called by keyword with ``inputs``' names, its answer as a tuple in the order of ``outputs``.
 
     To be subclassed for every module (`by_name`): ``forward``'s signature and ``taken`` belong to the class, so that
@@ -48,8 +46,6 @@ class UserModule(nn.Module):
 
     #: (in float64, sizes of the inputs) that the module took; copies add to the same set
     taken: ClassVar[set[tuple[bool, tuple[tuple[str, int], ...]]]]
-    #: of every attention by a function of PyTorch's: None where the trace has a node of ours, else why not
-    attentions: ClassVar[list[str | None]]
 
     def __init__(
         self, argument: str, module: nn.Module, inputs: Sequence[InputSpec], outputs: Sequence[OutputSpec]
@@ -64,14 +60,14 @@ class UserModule(nn.Module):
         if torch.compiler.is_dynamo_compiling():  # the exporter's second try, which follows Python code, not modes
             return tuple(self._asked(self.module(**tensors)).values())
         if torch.compiler.is_compiling():  # the tracer has its own way to say what it cannot follow
-            with no_fast_path(), entered.traced() as seen:
+            with as_exported(), entered.traced() as seen:
                 traced = tuple(self._asked(self.module(**tensors)).values())
             self.attentions[:] = seen.reasons
             return traced
         sizes = sizes_of(self.inputs, tensors)
         try:
             # a module may write to its inputs: those are posexport's
-            with computing_in(torch.float64 if self._wide() else torch.float32), no_fast_path(), entered.called():
+            with computing_in(torch.float64 if self._wide() else torch.float32), as_exported(), entered.called():
                 answer = self._asked(self.module(**{name: tensor.clone() for name, tensor in tensors.items()}))
         except BaseException as err:
             raise self._failed(err, sizes) from err
@@ -82,8 +78,9 @@ class UserModule(nn.Module):
     def __deepcopy__(self, memo: dict[int, Any]) -> "UserModule":
         other = copy.copy(self)
         memo[id(self)] = other
-        other.__dict__ = copy.deepcopy(self.__dict__, memo)
-        return _with_own_functions(other, memo)
+        with _copying(self.argument):
+            other.__dict__ = copy.deepcopy(self.__dict__, memo)
+            return _with_own_functions(other, memo)
 
     def _wide(self) -> bool:
         """Whether this is the copy that the reference is computed with."""
@@ -94,11 +91,11 @@ class UserModule(nn.Module):
         return {name: tensor for name, tensor in named_outputs(answer).items() if name not in self.left_out}
 
     def _failed(self, err: BaseException, sizes: dict[str, int]) -> BaseException:
-        if not_the_module_s(err):
+        if is_external(err):
             return err
         if isinstance(err, PosexportError):
             return PosexportError(f"{self.argument}: {err}")
-        line, wide, key = likely_line(err), self._wide(), tuple(sizes.items())
+        line, wide, key = line_of_error(err), self._wide(), tuple(sizes.items())
         said = f"{self.argument}: the module raised {raised(err)} at {at(sizes)}" + (f" ({line})" if line else "")
         if wide and ((False, key) in self.taken or not any(double for double, _ in self.taken)):
             return PosexportError(
@@ -226,35 +223,24 @@ def at(sizes: Mapping[str, int]) -> str:
     return ", ".join(f"{words.get(axis, axis)} {sizes[axis]}" for axis in order) or "fixed sizes"
 
 
-def raised(err: BaseException) -> str:
-    """An exception as the user wrote it: ``ValueError('too long')``."""
-    text = quoted(err)
-    return f"{type(err).__name__}({text!r})" if text else type(err).__name__
+def copied(argument: str, module: _M, why: str = _TWO_PRECISIONS) -> _M:
+    """A copy of a user's module.
 
-
-def quoted(err: BaseException) -> str:
-    """An exception's message on one line, cut where it is long."""
-    try:
-        text = " ".join(str(err).split())
-    except Exception:  # noqa: BLE001 (its __str__ is the user's as well)
-        return ""
-    return text if len(text) <= _QUOTED else text[:_QUOTED] + " ..."
-
-
-def not_the_module_s(err: BaseException) -> bool:
-    """Whether an exception is the machine's (no memory, a signal) or Ctrl-C's, not the module's."""
-    if isinstance(err, SystemExit):  # a signal's number is in it
-        return isinstance(err.code, int) and err.code > 128
-    return isinstance(err, KeyboardInterrupt | MemoryError) or "can't allocate memory" in raised(err)
-
-
-def copied(argument: str, module: _M, why: str = "the proof needs copies of it in two precisions") -> _M:
-    """A copy of a user's module; PosexportError where it has none, ``why`` saying what it is needed for."""
-    try:
-        memo: dict[int, Any] = {}
+    Raises:
+        PosexportError: it cannot be copied; ``why`` says what the copy is for.
+    """
+    memo: dict[int, Any] = {}
+    with _copying(argument, why):
         return _with_own_functions(copy.deepcopy(module, memo), memo)
+
+
+@contextmanager
+def _copying(argument: str, why: str = _TWO_PRECISIONS) -> Iterator[None]:
+    """Errors of ``copy.deepcopy`` inside the block as one sentence."""
+    try:
+        yield
     except Exception as err:
-        if not_the_module_s(err):
+        if is_external(err) or isinstance(err, PosexportError):
             raise
         raise PosexportError(
             f"{argument}: the module cannot be copied, and {why}: copy.deepcopy raised {raised(err)}"
@@ -280,83 +266,3 @@ def _closed_over(function: FunctionType, memo: dict[int, Any]) -> FunctionType:
     same = FunctionType(function.__code__, function.__globals__, function.__name__, function.__defaults__, cells)
     same.__kwdefaults__ = function.__kwdefaults__
     return same
-
-
-def in_precision(module: nn.Module, dtype: torch.dtype) -> nn.Module:
-    """``module``, changed in place to ``dtype``; what is complex stays so, with as many bits.
-
-    Parameters that a part names in ``position_parameters`` are never narrower than float32: angles are made of them.
-    """
-    exact = {
-        (part, name): getattr(part, name).detach().clone()
-        for part in module.modules()
-        for name in getattr(part, "position_parameters", ())
-        if dtype.itemsize < torch.float32.itemsize
-    }
-    tensors = {
-        (part, name): value
-        for part in module.modules()
-        for name, value in part.named_buffers(recurse=False)
-        if value.is_complex()
-    }
-    for part, name in tensors:
-        del part._buffers[name]  # noqa: SLF001 (as nn.Module.to would set it)
-    module = module.to(dtype)
-    wide = torch.complex128 if dtype == torch.float64 else torch.complex64
-    for (part, name), value in tensors.items():
-        part._buffers[name] = value.to(wide)  # noqa: SLF001
-    for (part, name), value in exact.items():
-        setattr(part, name, nn.Parameter(value, requires_grad=False))
-    return module
-
-
-def likely_line(err: BaseException) -> str:
-    """The innermost line outside of libraries that an exception passed: ``model.py line 12: `x + bias```; or nothing.
-
-    Frames of libraries are those below a folder of packages, and posexport's own.
-    """
-    seen: list[BaseException] = []
-    current: BaseException | None = err
-    line = ""
-    while current is not None and current not in seen:
-        seen.append(current)
-        trace = current.__traceback__
-        while trace is not None:
-            code = trace.tb_frame.f_code
-            if is_user_s(code.co_filename):
-                line = line_of(code.co_filename, trace.tb_lineno)
-            trace = trace.tb_next
-        current = current.__cause__ or current.__context__
-    return line
-
-
-def is_user_s(filename: str) -> bool:
-    """Whether a file is no part of Python or of an installed package, and none of posexport."""
-    path = Path(filename)
-    if filename.startswith("<") or not path.is_file():
-        return False
-    ours = Path(__file__).resolve().parent.parent
-    standard = Path(linecache.__file__).resolve().parent
-    resolved = path.resolve()
-    if resolved.is_relative_to(ours) or {"site-packages", "dist-packages"} & set(resolved.parts):
-        return False
-    return not resolved.is_relative_to(standard)
-
-
-def line_of(filename: str, number: int) -> str:
-    """A line of the user's file as a person would cite it."""
-    text = linecache.getline(filename, number).strip()
-    return f"{Path(filename).name} line {number}" + (f": `{text}`" if text else "")
-
-
-def calling_line(frame: FrameType | None) -> str:
-    """The innermost line outside of libraries of a call that is being made; nothing where there is none."""
-    while frame is not None and not is_user_s(frame.f_code.co_filename):
-        frame = frame.f_back
-    return "" if frame is None else line_of(frame.f_code.co_filename, frame.f_lineno)
-
-
-def noted_line(stack: str) -> str:
-    """The innermost line outside of libraries in a stack that PyTorch noted as text."""
-    users = [(file, int(number)) for file, number in _FRAME.findall(stack) if is_user_s(file)]
-    return line_of(*users[-1]) if users else ""

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from posexport.modules.user_module import calling_line
+from posexport.system.user_code import line_of_frame
 
 #: what the user writes, for the operators that it comes to
 _WRITTEN = {
@@ -33,7 +33,7 @@ class ValueReads(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if name == "aten::index" and any(t is not None and t.dtype in (torch.bool, torch.uint8) for t in args[1]):
             written = "a mask as index"
         if written is not None:
-            line = calling_line(sys._getframe(1))  # noqa: SLF001 (inspect.stack reads files)
+            line = line_of_frame(sys._getframe(1))  # noqa: SLF001 (inspect.stack reads files)
             found = f"{written}, {line}" if line else written
             if found not in self.found:
                 self.found.append(found)

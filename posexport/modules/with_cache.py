@@ -22,7 +22,7 @@ from posexport.modules.own_decoder import IDS, MASK, POSITIONS, OwnDecoder
 from posexport.modules.plain.decoder import PlainDecoder
 from posexport.modules.plain.fit import fitted, is_causal, plan_of
 from posexport.modules.plain.plan import NotCausalError, Plan
-from posexport.modules.user_module import PAST_IS_OURS, UserModule, in_precision, looks_past, raised, returning
+from posexport.modules.user_module import PAST_IS_OURS, UserModule, looks_past, returning
 from posexport.nn import Attention
 from posexport.nn.cached_call import CachedCall, NotCachedError, cached_call
 from posexport.nn.caching import Caching
@@ -31,6 +31,8 @@ from posexport.sources import mapped
 from posexport.sources.of_definition import spec_of
 from posexport.sources.source import Source
 from posexport.spec import BATCH, SEQUENCE, InputSpec, LengthContract, OutputSpec
+from posexport.system.user_code import raised
+from posexport.torch_fixes.module_precision import in_precision
 
 TASK = "text-generation"
 #: rows and tokens that a module is tried with before it is exported

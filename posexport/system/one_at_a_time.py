@@ -1,10 +1,10 @@
-"""Conversions and proofs of one process wait for one another.
+"""The lock behind which posexport traces, proves and tries models: one thread of the process at a time.
 
-While PyTorch traces and proves a model, its global settings are changed (default dtype, threads, functions that
-exporting replaces), so two threads would change each other's.
+These change settings of PyTorch that are the process's: the default dtype, the number of threads, functions that
+`posexport.torch_fixes` replaces. Two threads would restore each other's.
 """
 
 import threading
 
-#: held by a conversion, and by a verification that runs PyTorch
+#: held by convert, verify, replace and torch_onnx_export as a whole, and by every change of PyTorch
 ONE_AT_A_TIME = threading.RLock()

@@ -9,13 +9,14 @@ import torch
 from torch import Tensor
 
 from posexport.errors import PosexportError
-from posexport.modules.user_module import in_precision, not_the_module_s, raised
 from posexport.sources import mapped
 from posexport.sources.example import example
 from posexport.spec import BATCH, SEQUENCE
+from posexport.system.user_code import is_external, raised
 from posexport.through import attention
 from posexport.through.wrapped import MASK, Wrapped
-from posexport.torch_fixes.named_dtype import computing_in
+from posexport.torch_fixes.default_dtype import computing_in
+from posexport.torch_fixes.module_precision import in_precision
 
 #: in the remark of a model that computes attention without ours
 OWN_ATTENTION = "computes attention by code of its own"
@@ -70,7 +71,7 @@ class Before:
             with torch.no_grad(), computing_in(self.dtype):
                 outputs: dict[str, Tensor] = module(**given)
         except Exception as err:
-            if not_the_module_s(err):
+            if is_external(err):
                 raise
             raise PosexportError(
                 f"{self.label}: {type(self.module.model).__name__} cannot be called with {', '.join(given)} alone: it "

@@ -15,13 +15,14 @@ from posexport.modules.own_decoder import POSITIONS
 from posexport.modules.plain.decoder import PlainDecoder
 from posexport.modules.plain.fit import check
 from posexport.modules.plain.plan import Plan
-from posexport.modules.user_module import UserModule, by_name, in_precision
+from posexport.modules.user_module import UserModule, by_name
 from posexport.nn.cached_call import CachedCall, NotCachedError, cached_call
 from posexport.nn.caching import KeysAndValues
 from posexport.sources.source import Source
 from posexport.spec import InputSpec, LengthContract
 from posexport.through.attention import Layer, PlannedCall, noting
 from posexport.through.wrapped import Wrapped
+from posexport.torch_fixes.module_precision import in_precision
 
 #: tokens that its layers are noted with
 _NOTED = 5

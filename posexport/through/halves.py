@@ -18,11 +18,12 @@ from posexport.encodings.encoding import Encoding
 from posexport.encodings.nope import NoPE
 from posexport.errors import PosexportError
 from posexport.models.decoder import Crossed
-from posexport.modules.user_module import UserModule, not_the_module_s, raised
+from posexport.modules.user_module import UserModule
 from posexport.nn.cached_call import NotCachedError, cached_call, current
 from posexport.nn.caching import Caching, KeysAndValues
 from posexport.nn.reach import Reach
 from posexport.spec import BATCH, ENCODER_SEQUENCE, SEQUENCE, Axis, InputSpec, LengthContract, OutputSpec
+from posexport.system.user_code import is_external, raised
 from posexport.through.attention import CrossingCall, Layer, PlannedCall, noting
 
 IDS, STATES, POSITIONS = "decoder_input_ids", "encoder_hidden_states", "decoder_position_ids"
@@ -139,7 +140,7 @@ def _plain(user: UserModule, ids_1T: Tensor) -> None:
     except PosexportError:
         raise
     except Exception as err:
-        if not_the_module_s(err):
+        if is_external(err):
             raise
         raise NotCachedError(
             f"its decoder cannot be called with an encoder's states alone: it raised {raised(err)}"

@@ -16,7 +16,7 @@ from posexport.errors import PosexportError
 from posexport.models.encoder_decoder import EncoderDecoderModel
 from posexport.modules.in_parts import differ
 from posexport.modules.live_module import source_of_module
-from posexport.modules.user_module import UserModule, by_name, in_precision
+from posexport.modules.user_module import UserModule, by_name
 from posexport.modules.with_cache import small
 from posexport.nn.cached_call import NotCachedError
 from posexport.sources.of_definition import spec_of
@@ -26,6 +26,7 @@ from posexport.through import halves
 from posexport.through.agreement import computed_by_ours
 from posexport.through.tasks import Task
 from posexport.through.wrapped import IDS, MASK, Wrapped, taken
+from posexport.torch_fixes.module_precision import in_precision
 
 #: rows, tokens of the encoder and of the decoder that both ways are compared at; and the longest decoder
 _ROWS, _FAR, _LENGTH, _LONGEST = 3, 11, 9, 1025

@@ -22,7 +22,7 @@ from posexport.encodings.encoding import Encoding
 from posexport.errors import PosexportError
 from posexport.modules.in_parts import differ
 from posexport.modules.live_module import source_of_module
-from posexport.modules.user_module import UserModule, by_name, in_precision
+from posexport.modules.user_module import UserModule, by_name
 from posexport.modules.with_cache import small
 from posexport.sources.of_definition import spec_of
 from posexport.sources.source import Source
@@ -33,6 +33,7 @@ from posexport.through.grids import Grids
 from posexport.through.tasks import Task
 from posexport.through.towers import FEATURES, ROWS, Gemma3, Idefics, Images, Llava, Tower
 from posexport.through.wrapped import IDS, MASK, TYPES, Wrapped, limits_of, text_inputs
+from posexport.torch_fixes.module_precision import in_precision
 
 VISION, EMBED, DECODER = "vision_encoder.onnx", "embed_tokens.onnx", "decoder_model_merged.onnx"
 EMBEDS = "inputs_embeds"

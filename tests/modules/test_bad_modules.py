@@ -15,9 +15,9 @@ from posexport.cli import main
 from posexport.errors import PosexportError
 from posexport.export.refusals import REFUSALS
 from posexport.export.refusals.explain import cannot_trace
-from posexport.export.sizes_used import ShapeEnv, sizes_used
 from posexport.targets.target import TARGETS
-from posexport.torch_fixes.no_fast_path import no_fast_path
+from posexport.torch_fixes.as_exported import as_exported
+from posexport.torch_fixes.size_uses import ShapeEnv, recording_size_uses
 from tests.small import in_short
 
 HERE = Path(__file__).parents[1] / "bad_modules"
@@ -129,7 +129,7 @@ def test_torch_is_left_as_it_was() -> None:
     before = (torch.SymBool.__bool__, ShapeEnv._set_replacement, transformer._detect_is_causal_mask)
     for enabled in (False, True):
         torch.backends.mha.set_fastpath_enabled(enabled)
-        with contextlib.suppress(PosexportError), no_fast_path(), sizes_used():
+        with contextlib.suppress(PosexportError), as_exported(), recording_size_uses():
             assert not torch.backends.mha.get_fastpath_enabled()
             raise PosexportError
         assert torch.backends.mha.get_fastpath_enabled() == enabled
@@ -147,5 +147,5 @@ def test_the_reference_packs_no_nested_tensor() -> None:
     x = torch.randn(2, 7, 12)
     with torch.no_grad():
         assert not encoder(x, src_key_padding_mask=padded)[:, 5:].any()
-        with no_fast_path():
+        with as_exported():
             assert encoder(x, src_key_padding_mask=padded)[:, 5:].all()

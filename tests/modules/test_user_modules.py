@@ -20,7 +20,6 @@ from posexport.conversion.convert import convert
 from posexport.conversion.options import ConvertOptions
 from posexport.errors import PosexportError
 from posexport.modules import length_search
-from posexport.modules.user_module import in_precision
 from posexport.parity.grid.grid import grid
 from posexport.parity.grid.point import GridPoint
 from posexport.parity.invariants import check as invariants
@@ -28,6 +27,7 @@ from posexport.parity.judges.judges import Criterion
 from posexport.runtime.load import load as load_bundle
 from posexport.sources.load import LoadOptions, load_source
 from posexport.spec import InputSpec, LengthContract, Limits, OutputSpec, Promises
+from posexport.torch_fixes.module_precision import in_precision
 from tests.small import in_short
 from tests.tolerances import agree
 

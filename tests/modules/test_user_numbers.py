@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 import posexport
 from posexport.modules.live_module import module_source
-from posexport.modules.recognise import complex_numbers
-from posexport.torch_fixes.named_dtype import computing_in
+from posexport.torch_fixes import complex_views
+from posexport.torch_fixes.default_dtype import computing_in
 from tests.tolerances import agree
 
 D, HEADS, V = 20, 5, 31
@@ -106,7 +106,7 @@ MOVED = [
 @pytest.mark.parametrize(("func", "rest"), MOVED)
 def test_complex_numbers_move_as_their_parts_do(func: Any, rest: tuple[Any, ...]) -> None:
     table = torch.randn(2, 3, dtype=torch.complex64)
-    assert torch.equal(complex_numbers.called(func, (table, *rest), {}), func(table, *rest))
+    assert torch.equal(complex_views.called(func, (table, *rest), {}), func(table, *rest))
 
 
 def test_a_reference_in_float64_is_one_throughout() -> None:

@@ -24,7 +24,7 @@ from posexport.modules.recognise.products import as_product
 from posexport.ops.attention import AttentionSpec
 from posexport.passes.graph_pass import PassResult
 from posexport.spec import BATCH, ENCODER_SEQUENCE
-from posexport.torch_fixes.no_fast_path import no_fast_path
+from posexport.torch_fixes.as_exported import as_exported
 from tests.small import in_short
 from tests.tolerances import agree
 
@@ -338,7 +338,7 @@ def test_multi_head_attention_is_pytorch_s(
     x = of(2, S, D) if layer.get("batch_first") else of(S, 2, D)
     if (mask := call.get("key_padding_mask")) is not None and mask.dtype == torch.bool:
         mask[0, 0], mask[0, 1] = False, True  # no row without keys: with weights, those are NaN
-    with torch.no_grad(), no_fast_path():
+    with torch.no_grad(), as_exported():
         wanted = attention(x, x, x, need_weights=weights, **call)
         with Recognised() as seen:
             got = attention(x, x, x, need_weights=weights, **call)
@@ -377,7 +377,7 @@ def test_cross_attention_of_other_channels() -> None:
     torch.manual_seed(0)
     attention = nn.MultiheadAttention(D, H, kdim=5, vdim=8, batch_first=True, dtype=torch.float64).eval()
     for q, k, v in ((of(2, 7, D), of(2, S, 5), of(2, S, 8)), (of(7, D), of(S, 5), of(S, 8))):
-        with torch.no_grad(), no_fast_path():
+        with torch.no_grad(), as_exported():
             wanted, _ = attention(q, k, v)
             with Recognised() as seen:
                 got, _ = attention(q, k, v)
@@ -408,7 +408,7 @@ def test_an_einsum_is_a_product(equation: str, first: tuple[int, ...], second: t
 
 def test_fast_paths_are_as_they_were() -> None:
     assert torch.backends.mha.get_fastpath_enabled()
-    with no_fast_path():
+    with as_exported():
         assert not torch.backends.mha.get_fastpath_enabled()
     assert torch.backends.mha.get_fastpath_enabled()
 

@@ -8,8 +8,8 @@ import torch
 
 from posexport.errors import PosexportError
 from posexport.export.refusals import REFUSALS
-from posexport.modules.user_module import likely_line, noted_line
 from posexport.system.files import aside
+from posexport.system.user_code import line_of_error, line_of_trace
 
 #: characters of a message that no row knows
 _QUOTED = 300
@@ -29,7 +29,7 @@ class NotTracedError(PosexportError):
 def cannot_trace(name: str, err: BaseException) -> NotTracedError:
     """What a module does that the tracer cannot follow; ``name``: the source's."""
     messages = [f"{type(each).__name__}: {each}" for each in _chain(err)]
-    line = likely_line(err) or _line_of_node(err)
+    line = line_of_error(err) or _line_of_node(err)
     sentence = meaning("\n".join(messages), line)
     quote = sentence or _first_words(messages[-1]) + (f" ({line})" if line else "")
     longer = sentence is not None or len(messages[-1]) > len(_first_words(messages[-1]))
@@ -55,7 +55,7 @@ def _line_of_node(err: BaseException) -> str:
     for each in _chain(err):
         for frame, _ in traceback.walk_tb(each.__traceback__):
             node = frame.f_locals.get("node")
-            if isinstance(node, torch.fx.Node) and (line := noted_line(node.stack_trace or "")):
+            if isinstance(node, torch.fx.Node) and (line := line_of_trace(node.stack_trace or "")):
                 return line
     return ""
 

@@ -7,8 +7,9 @@ import torch
 from torch import Tensor, nn
 
 from posexport.modules.axes.row_lengths import followed
-from posexport.modules.user_module import copied, likely_line, named_outputs, not_the_module_s, raised
+from posexport.modules.user_module import copied, named_outputs
 from posexport.sources import mapped
+from posexport.system.user_code import is_external, line_of_error, raised
 
 #: an axis: the input's name and the axis' number
 TensorAxis = tuple[str, int]
@@ -53,9 +54,9 @@ class ExampleCalls:
             with torch.no_grad():
                 outputs = named_outputs(self.module(**{name: tensor.clone() for name, tensor in tensors.items()}))
         except BaseException as err:
-            if isinstance(err, KeyboardInterrupt) or (not isinstance(err, MemoryError) and not_the_module_s(err)):
+            if isinstance(err, KeyboardInterrupt) or (not isinstance(err, MemoryError) and is_external(err)):
                 raise
-            line = likely_line(err)
+            line = line_of_error(err)
             self.failures[-1] = f"the module raised {raised(err)}" + (f" ({line})" if line else "")
             return None
         if any(output.numel() == 0 for output in outputs.values()):

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
-from posexport.modules.recognise import complex_numbers, mapped_indices
+from posexport.torch_fixes import complex_views, vmap_index
 
 _DATA, _ROWS = "_posexport_data", "_posexport_rows"
 #: casts, which are those of all rows at once: vmap cannot trace what PyTorch asserts of their types
@@ -84,8 +84,8 @@ def _of_rows(func: Callable[..., Any], leaves: list[Any], tree: Any, numbered: l
         for index, tensor in zip(numbered, own, strict=True):
             filled[index] = tensor
         args, kwargs = tree_unflatten(filled, tree)
-        picked = mapped_indices.picked(func, args)
-        return complex_numbers.called(func, args, kwargs) if picked is None else picked
+        picked = vmap_index.indexed(func, args)
+        return complex_views.called(func, args, kwargs) if picked is None else picked
 
     if getattr(func, "__name__", "") in _CASTS and numbered == [0]:
         return [alone(getattr(leaves[0], _ROWS))]

@@ -17,9 +17,9 @@ from posexport.modules.in_parts import ROUNDING
 from posexport.modules.plain.cached_mode import CachedMode
 from posexport.modules.plain.decoder import PlainDecoder
 from posexport.modules.recognise import entered
-from posexport.modules.user_module import calling_line
 from posexport.nn.cached_call import CachedCall
 from posexport.nn.reach import Reach
+from posexport.system.user_code import line_of_frame
 
 
 class _Watching(CachedMode):
@@ -33,7 +33,7 @@ class _Watching(CachedMode):
         self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         out = super().__torch_function__(func, types, args, kwargs)
-        line = calling_line(sys._getframe(1))  # noqa: SLF001 (inspect.stack reads files)
+        line = line_of_frame(sys._getframe(1))  # noqa: SLF001 (inspect.stack reads files)
         self.seen += [(line, leaf.clone()) for leaf in tree_leaves(out) if isinstance(leaf, Tensor)]
         return out
 

@@ -16,10 +16,11 @@ from posexport.modules.plain.culprit import culprit
 from posexport.modules.plain.decoder import PlainDecoder
 from posexport.modules.plain.plan import Noted, Order, Plan, agreed
 from posexport.modules.plain.recording import Recording
-from posexport.modules.user_module import UserModule, likely_line, looks_past, sizes_of
+from posexport.modules.user_module import UserModule, looks_past, sizes_of
 from posexport.nn.cached_call import NotCachedError
 from posexport.sources.example import axis_sizes, example
 from posexport.spec import BATCH, SEQUENCE
+from posexport.system.user_code import line_of_error
 
 #: rows, tokens, and how many fewer the runs have that are compared
 _ROWS, _LENGTH, _FEWER = 3, 9, (2, 4, 3)
@@ -136,7 +137,7 @@ def check(decoder: PlainDecoder, dtype: torch.dtype) -> None:
         try:
             reason = _misfit(decoder, ids_BT, parts, dtype)
         except PosexportError as err:  # its own forward took the same
-            line = likely_line(err)
+            line = line_of_error(err)
             said = _OF_EACH if decoder.plan_of_calls.of_last else _ROW_BY_ROW
             reason = f"{said}{f' ({line})' if line else ''}"
         if not reason and length == _LENGTH:
@@ -175,7 +176,7 @@ def _misfit_far(decoder: PlainDecoder, length: int, dtype: torch.dtype) -> str:
             try:
                 got = in_calls(decoder, ids_1T, whole_1T, parts)
             except PosexportError as err:  # its own forward took the same
-                return f"forward makes other calls at {parts[0]} tokens than in short inputs ({likely_line(err)})"
+                return f"forward makes other calls at {parts[0]} tokens than in short inputs ({line_of_error(err)})"
             if differ(got[:, since:], want, whole_1T[:, since:], dtype):
                 why = line_in_the_way(decoder, ids_1T)
                 return f"at {length} tokens, and not in short inputs, its logits are others than with a KV cache: {why}"

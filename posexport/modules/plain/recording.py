@@ -15,7 +15,8 @@ from posexport.modules.plain import causality, shared_heads, sites
 from posexport.modules.plain.plan import Count, Last, Noted, Numbers, Order, PlannedCall, Rows, Scores, Step
 from posexport.modules.recognise import attention, entered
 from posexport.modules.recognise.mode import Recognised
-from posexport.modules.user_module import UserModule, calling_line
+from posexport.modules.user_module import UserModule
+from posexport.system.user_code import line_of_frame
 
 
 @dataclass
@@ -184,4 +185,4 @@ class Recording(Recognised):
 
 
 def _line() -> str:
-    return calling_line(sys._getframe(1))  # noqa: SLF001 (inspect.stack reads files)
+    return line_of_frame(sys._getframe(1))  # noqa: SLF001 (inspect.stack reads files)

@@ -1,6 +1,6 @@
 """While it is entered, attention that PyTorch's functions are asked for becomes attention nodes.
 
-PyTorch's own layers ask for it where their fast path is off (`posexport.torch_fixes.no_fast_path`).
+PyTorch's own layers ask for it where their fast path is off (`posexport.torch_fixes.as_exported`).
 """
 
 import inspect
@@ -12,8 +12,9 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from posexport.modules.recognise import attention, complex_numbers, counted, mapped_indices, multi_head, products
-from posexport.torch_fixes.no_fast_path import SDPA
+from posexport.modules.recognise import attention, multi_head, products
+from posexport.torch_fixes import arange, complex_views, vmap_index
+from posexport.torch_fixes.attention_flags import SDPA
 
 _OF_MULTI_HEAD = inspect.signature(F.multi_head_attention_forward)
 
@@ -38,10 +39,11 @@ class Recognised(TorchFunctionMode):
         if func is torch.einsum and args and not kwargs:
             product = products.as_product(args[0], tuple(args[1:]), self._matmul)
             return func(*args) if product is None else product
-        if (picked := mapped_indices.picked(func, args)) is not None:
-            return picked
-        counted_out = counted.written_out(func, tuple(args), kwargs)
-        return complex_numbers.called(func, args, kwargs) if counted_out is None else counted_out
+        if (indexed := vmap_index.indexed(func, args)) is not None:
+            return indexed
+        if (elements := arange.elements(func, tuple(args), kwargs)) is not None:
+            return elements
+        return complex_views.called(func, args, kwargs)
 
     def _matmul(self, left: Tensor, right: Tensor) -> Tensor:
         """The product that an einsum is."""

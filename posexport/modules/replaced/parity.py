@@ -16,12 +16,13 @@ from torch import Tensor, nn
 from posexport.errors import PosexportError
 from posexport.modules.replaced.calls import Call, recorded
 from posexport.modules.replaced.stand_ins import StandIn
-from posexport.modules.user_module import UserModule, copied, in_precision
+from posexport.modules.user_module import UserModule, copied
 from posexport.sizes import multiple
 from posexport.sources.example import axis_sizes, example
 from posexport.sources.source import Source
 from posexport.spec import BATCH, ENCODER_SEQUENCE, SEQUENCE
-from posexport.torch_fixes.named_dtype import computing_in
+from posexport.torch_fixes.default_dtype import computing_in
+from posexport.torch_fixes.module_precision import in_precision
 
 #: tokens of the two calls, where the module takes as many; rows of the batch
 _SHORT, _LONG, _BATCH = 17, 150, 3

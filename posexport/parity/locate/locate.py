@@ -17,7 +17,6 @@ import torch
 from numpy.typing import NDArray
 
 from posexport.errors import PosexportError
-from posexport.modules.user_module import in_precision
 from posexport.parity.criterion import Array, tolerance
 from posexport.parity.grid.conditioning import inputs_of
 from posexport.parity.grid.inputs import kept, tokens_of
@@ -33,6 +32,7 @@ from posexport.sources.source import Source
 from posexport.spec import ENCODER_SEQUENCE
 from posexport.targets.dtypes import BY_PRECISION
 from posexport.targets.precisions import PrecisionName
+from posexport.torch_fixes.module_precision import in_precision
 
 if TYPE_CHECKING:
     from onnx import ModelProto

@@ -11,13 +11,13 @@ import torch
 from torch import nn
 
 from posexport.errors import PosexportError
-from posexport.modules.user_module import UserModule, copied, in_precision
 from posexport.parity.criterion import Array
 from posexport.parity.grid.inputs import Feeds
 from posexport.parity.last_call import Remembered
 from posexport.parity.references.half_products import WideProducts
 from posexport.parity.references.shared_weights import Reader, shareable, sharing
 from posexport.sources import mapped
+from posexport.torch_fixes.module_precision import in_precision
 
 _T = TypeVar("_T")
 
@@ -53,17 +53,12 @@ class PrecisionCopy:
         if self.reader is not None:
             module = sharing(self.original, self.reader)
         else:
-            module = in_precision(self._duplicate(), self.dtype).eval().to(self.device)
+            module = in_precision(copy.deepcopy(self.original), self.dtype).eval().to(self.device)
         for part in getattr(module, "reused", ()):
             # of a copy of posexport's own; hooks see a call and cannot spare it, and a module around the part would
             # not be the one that its definition asks for inputs and encodings
             part.forward = Remembered(part.forward)
         return module
-
-    def _duplicate(self) -> nn.Module:
-        if isinstance(self.original, UserModule):
-            return copied(self.original.argument, self.original)
-        return copy.deepcopy(self.original)
 
     def __call__(self, feeds: Feeds) -> list[Array]:
         """The outputs as NumPy arrays (half precision widened to float32)."""

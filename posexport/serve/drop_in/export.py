@@ -17,7 +17,7 @@ from posexport.conversion.options import ConvertOptions
 from posexport.conversion.result import Conversion
 from posexport.errors import PosexportError
 from posexport.modules.axes.example_calls import TensorAxis
-from posexport.modules.user_module import copied, likely_line, not_the_module_s, raised
+from posexport.modules.user_module import copied
 from posexport.serve.drop_in import finish
 from posexport.serve.drop_in.axes import from_dynamic_axes, from_dynamic_shapes
 from posexport.serve.drop_in.example import ExampleCall, example_call
@@ -27,6 +27,7 @@ from posexport.serve.drop_in.request import Request
 from posexport.serve.drop_in.ties import Symbol, tied
 from posexport.serve.drop_in.wrapped import Wrapped, wrapped
 from posexport.spec import BATCH, ENCODER_SEQUENCE, HEIGHT, MODEL, SEQUENCE, WIDTH
+from posexport.system.user_code import is_external, line_of_error, raised
 
 
 @dataclass(frozen=True)
@@ -109,9 +110,9 @@ def _answer(label: str, own: Wrapped, tensors: Mapping[str, Tensor]) -> dict[str
         with torch.no_grad():  # a module may write to its inputs
             return own.answer({name: tensor.clone() for name, tensor in tensors.items()})
     except BaseException as err:
-        if not_the_module_s(err) or isinstance(err, PosexportError):
+        if is_external(err) or isinstance(err, PosexportError):
             raise
-        line = likely_line(err)
+        line = line_of_error(err)
         raise PosexportError(
             f"{label}: the module raised {raised(err)} on the example itself{f' ({line})' if line else ''}"
         ) from err

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from posexport.errors import PosexportError
 from posexport.modules.axes.example_calls import TensorAxis
-from posexport.modules.user_module import likely_line, not_the_module_s, raised
 from posexport.serve.drop_in.axes import DynamicAxis
+from posexport.system.user_code import is_external, line_of_error, raised
 
 Call = Callable[[dict[str, Tensor]], object]
 
@@ -80,7 +80,7 @@ def _varying(label: str, trials: "_Trials", symbols: Sequence[Symbol]) -> list[S
 
 def _at(err: BaseException) -> str:
     """The user's line that raised, in brackets."""
-    line = likely_line(err)
+    line = line_of_error(err)
     return f" ({line})" if line else ""
 
 
@@ -159,7 +159,7 @@ class _Trials:
             with torch.no_grad():
                 self._call({name: tensor.clone() for name, tensor in tensors.items()})
         except BaseException as err:
-            if not_the_module_s(err):
+            if is_external(err):
                 raise
             return err
         return None

@@ -1,7 +1,9 @@
-"""Functions that rearrange complex tensors, on their real and imaginary parts.
+"""Functions that rearrange complex tensors, computed on their real and imaginary parts.
 
-PyTorch's exporter has operators for arithmetic of complex numbers, and for few functions that only move them. The parts
-are a last axis of two, which these functions leave alone.
+PyTorch's exporter translates arithmetic of complex numbers, and few of the functions that only move elements. The parts
+are a last axis of 2, which these functions do not touch.
+
+Issue: pytorch/pytorch 126972. Seen in 2.13.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +18,7 @@ _OF_AXES |= {torch.index_select: 0, Tensor.index_select: 0}
 
 
 def called(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """``func(*args, **kwargs)``, by way of the parts where the first argument is complex and ``func`` moves numbers."""
+    """``func(*args, **kwargs)``, on the parts where the first argument is complex and ``func`` moves elements."""
     if not args or kwargs or not isinstance(args[0], Tensor) or not args[0].is_complex():
         return func(*args, **kwargs)
     tensor, *others = args

@@ -1,7 +1,9 @@
-"""`torch.arange` and `torch.linspace` of as many numbers as a dynamic axis has, from numbers that count.
+"""``torch.arange`` and ``torch.linspace`` with as many elements as a dynamic axis, computed from an integer range.
 
-PyTorch's exporter makes a constant of a linspace, and fixes the axis. It writes an arange that starts or steps by a
-fraction as a Range of integers, without a word (0.5, 1.5 ... becomes 0, 1 ...).
+PyTorch specialises the axis at the steps of a linspace. Its exporter writes an arange that starts or steps by a
+fraction as a Range of integers, without a word: 0.5, 1.5 ... becomes 0, 1 ...
+
+Issue: pytorch/pytorch 172930 (linspace; its pull request 184939 is not in 2.13). Of arange none is known. Seen in 2.13.
 """
 
 from collections.abc import Callable, Mapping
@@ -14,8 +16,8 @@ _ARANGE = ("end",), ("start", "end"), ("start", "end", "step")
 _LINSPACE = "start", "end", "steps"
 
 
-def written_out(func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tensor | None:
-    """The numbers of a call whose count follows from a dynamic axis; None where the exporter can write it itself."""
+def elements(func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tensor | None:
+    """The elements of a call whose length follows from a dynamic axis; None where the exporter writes it correctly."""
     if func is torch.arange and 0 < len(args) <= len(_ARANGE):
         numbers = {"start": 0, "step": 1, **dict(zip(_ARANGE[len(args) - 1], args, strict=True)), **kwargs}
         return _arange(**numbers) if isinstance(numbers["end"], SymInt) else None
@@ -46,7 +48,7 @@ def _arange(
 def _linspace(
     start: Any, end: Any, steps: SymInt, *, dtype: torch.dtype | None = None, device: Any = None, **_: Any
 ) -> Tensor:
-    """From both ends, as PyTorch computes it."""
+    """Computed from both ends, as PyTorch does."""
     dtype = torch.get_default_dtype() if dtype is None else dtype
     index = _first(steps, torch.int64, device)
     left = index.flip(0)

@@ -1,4 +1,10 @@
-"""Indices over which `torch.vmap` maps, in a form that PyTorch's tracer can follow."""
+"""Indexing by tensors that ``torch.vmap`` maps over, as an operator that PyTorch's tracer can follow.
+
+The tracer asks a scalar index for its value with ``item()``, which vmap does not have, and makes constants of new axes.
+The masks of transformers 4 are indexed so.
+
+Issue: pytorch/pytorch 158540 (its pull request 186894 is not in 2.13). Seen in 2.13.
+"""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -8,12 +14,8 @@ from torch import Tensor
 from torch._C._functorch import is_batchedtensor
 
 
-def picked(func: Callable[..., Any], args: Sequence[Any]) -> Tensor | None:
-    """``table[index]`` for an index of tensors, some of them mapped, between new axes (None); else nothing.
-
-    The tracer asks a scalar index for its value, which vmap has not (transformers masks by such), and makes constants
-    of new axes.
-    """
+def indexed(func: Callable[..., Any], args: Sequence[Any]) -> Tensor | None:
+    """``table[index]`` where the index consists of tensors, some of them mapped, between new axes (None); else None."""
     if func is not Tensor.__getitem__:
         return None
     index = list(args[1]) if isinstance(args[1], tuple) else [args[1]]

@@ -1,0 +1,75 @@
+"""The lines of a user's module that make a constant of a size, or branch on one, while it is traced.
+
+PyTorch goes on without a word in both cases: the axis is then specialised, or the graph has one of the two branches.
+Its error for a specialised axis names no line. The methods that are patched are those that its logs of it come from.
+
+Issues: pytorch/pytorch 138853 (``int()`` of a size), 152918 (the error names no line). Seen in 2.13.
+"""
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.fx.experimental.symbolic_shapes import ShapeEnv, statically_known_false, statically_known_true
+
+from posexport.system.user_code import cite, is_user_file, line_of_frame
+from posexport.torch_fixes.patch import patched
+
+
+@dataclass
+class SizeUses:
+    """What became of sizes in a trace.
+
+    Attributes:
+        constants: sizes that became numbers, each with the user's line, empty where none is known.
+        int_lines: the user's lines that call ``int()`` of a size.
+        branches: the user's lines that branch on a size, each with the branch that was traced.
+    """
+
+    constants: list[tuple[int, str]] = field(default_factory=list)
+    int_lines: list[str] = field(default_factory=list)
+    branches: dict[str, bool] = field(default_factory=dict)
+
+    def line_of_constant(self, size: int) -> str:
+        """The user's first line that made a constant of ``size``, or called ``int()``; empty where there is none."""
+        lines = [line for constant, line in self.constants if constant == size and line] or self.int_lines
+        return lines[0] if lines else ""
+
+
+@contextmanager
+def recording_size_uses() -> Iterator[SizeUses]:
+    """Records what the code inside the block does with the sizes of a trace."""
+    # the frames that called the tracer are not the module's, even where they are the user's script
+    uses, outside = SizeUses(), sys._getframe(2)  # noqa: SLF001 (the generator's, contextlib's, the block's)
+    to_bool: Callable[[torch.SymBool], bool] = torch.SymBool.__bool__
+    to_int: Callable[[torch.SymInt], int] = torch.SymInt.__int__
+    set_replacement = ShapeEnv._set_replacement  # noqa: SLF001
+
+    def record_branch(self: torch.SymBool) -> bool:
+        caller = sys._getframe(1)  # noqa: SLF001 (inspect.stack reads files)
+        known = statically_known_true(self) or statically_known_false(self)
+        branch = to_bool(self)
+        if not known and is_user_file(caller.f_code.co_filename):
+            uses.branches.setdefault(cite(caller.f_code.co_filename, caller.f_lineno), branch)
+        return branch
+
+    def record_int(self: torch.SymInt) -> int:
+        caller = sys._getframe(1)  # noqa: SLF001
+        if is_user_file(caller.f_code.co_filename):
+            uses.int_lines.append(cite(caller.f_code.co_filename, caller.f_lineno))
+        return to_int(self)
+
+    def record_constant(self: ShapeEnv, symbol: Any, size: Any, message: str) -> None:
+        if getattr(size, "is_number", False):
+            uses.constants.append((int(size), line_of_frame(sys._getframe(1), outside)))  # noqa: SLF001
+        set_replacement(self, symbol, size, message)
+
+    with (
+        patched(torch.SymBool, "__bool__", record_branch),
+        patched(torch.SymInt, "__int__", record_int),
+        patched(ShapeEnv, "_set_replacement", record_constant),
+    ):
+        yield uses
