@@ -61,7 +61,7 @@ def write(
     """
     from posexport.conversion import why
     from posexport.export import layouts
-    from posexport.export.refusals.explain import NotTracedError
+    from posexport.export.trace_errors import NotTracedError
     from posexport.lowering import plan
     from posexport.precision.half.ports import with_precision
 

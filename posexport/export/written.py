@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
-from posexport.export.refusals.explain import meaning
 from posexport.export.trace import DECIDED
+from posexport.export.trace_errors import meaning
 from posexport.graph.bodies import with_bodies
 from posexport.system.user_code import line_of_trace
 

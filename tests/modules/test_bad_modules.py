@@ -14,7 +14,7 @@ from torch.nn.modules import transformer
 from posexport.cli import main
 from posexport.errors import PosexportError
 from posexport.export.refusals import REFUSALS
-from posexport.export.refusals.explain import cannot_trace
+from posexport.export.trace_errors import cannot_trace
 from posexport.targets.target import TARGETS
 from posexport.torch_fixes.as_exported import as_exported
 from posexport.torch_fixes.size_uses import ShapeEnv, recording_size_uses

@@ -1,4 +1,4 @@
-"""An exception of PyTorch or ONNX Runtime as a sentence, and a file with the rest of what it says."""
+"""Exceptions of PyTorch's tracer and exporter as one sentence, and a file with the whole of their messages."""
 
 import re
 import traceback
@@ -11,9 +11,9 @@ from posexport.export.refusals import REFUSALS
 from posexport.system.files import aside
 from posexport.system.user_code import line_of_error, line_of_trace
 
-#: characters of a message that no row knows
+#: characters of a message without a row in `REFUSALS` that are quoted
 _QUOTED = 300
-#: where a message goes on with what PyTorch suggests, which is seldom right, or with what happened around it
+#: where a message continues with the suggestions of PyTorch, which are seldom right, or with its context
 _SUGGESTS = re.compile(
     r"\s*(?:[Cc]onsider using|Suggested fixes|To fix the error|The error above occurred|Caused by:|Hint:|"
     r"If you |The following call|For more information|Failure message:|\(unhinted:)"
@@ -27,17 +27,17 @@ class NotTracedError(PosexportError):
 
 
 def cannot_trace(name: str, err: BaseException) -> NotTracedError:
-    """What a module does that the tracer cannot follow; ``name``: the source's."""
+    """The error for a source called ``name`` of which the tracer or the exporter raised ``err``."""
     messages = [f"{type(each).__name__}: {each}" for each in _chain(err)]
     line = line_of_error(err) or _line_of_node(err)
     sentence = meaning("\n".join(messages), line)
     quote = sentence or _first_words(messages[-1]) + (f" ({line})" if line else "")
     longer = sentence is not None or len(messages[-1]) > len(_first_words(messages[-1]))
-    return NotTracedError(f"{name} cannot be traced: {quote}{_kept(err) if longer else ''}")
+    return NotTracedError(f"{name} cannot be traced: {quote}{_saved(err) if longer else ''}")
 
 
 def meaning(text: str, line: str) -> str | None:
-    """The sentence of the first row that knows ``text``, or what is called in ``line``."""
+    """The sentence of the first refusal that matches ``text`` or the user's ``line``; None where there is none."""
     sentences = (refusal.sentence(f"{text}\n{line}", line) for refusal in REFUSALS.values())
     return next((sentence for sentence in sentences if sentence is not None), None)
 
@@ -51,7 +51,7 @@ def _chain(err: BaseException) -> Iterator[BaseException]:
 
 
 def _line_of_node(err: BaseException) -> str:
-    """The user's line that became the node which the exporter was at; nothing where there is none."""
+    """The user's line of the node that the exporter was translating; empty where there is none."""
     for each in _chain(err):
         for frame, _ in traceback.walk_tb(each.__traceback__):
             node = frame.f_locals.get("node")
@@ -61,11 +61,12 @@ def _line_of_node(err: BaseException) -> str:
 
 
 def _first_words(message: str) -> str:
-    """A message as far as it says what happened."""
+    """The part of a message that says what happened, shortened where it is long."""
     text = " ".join(_SUGGESTS.split(message, maxsplit=1)[0].split())
     return text if len(text) <= _QUOTED else text[:_QUOTED] + " ..."
 
 
-def _kept(err: BaseException) -> str:
+def _saved(err: BaseException) -> str:
+    """Where a file with the whole message is; empty where it cannot be written."""
     path = aside("posexport-trace-", _COLOURS.sub("", "".join(traceback.format_exception(err))))
     return "" if path is None else f"; all that PyTorch says is in {path}"
