@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from posexport.runtime.session import Session
     from posexport.serve.drop_in.program import ExportedModel
     from posexport.targets.precisions import PrecisionName
-    from posexport.targets.target import TargetName
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -241,7 +240,7 @@ def torch_onnx_export(
     export_modules_as_functions: Any = False,
     autograd_inlining: bool = True,
     parity: bool = True,
-    target: "TargetName" = "portable",
+    target: str = "portable",
     lowering: str = "auto",
     inline: bool = False,
     provider: str | None = None,

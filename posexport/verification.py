@@ -151,7 +151,7 @@ def _source(
     remark: Callable[[str], None],
 ) -> "Source":
     """The source, loaded with the options that the recipe recorded."""
-    from posexport.export import layouts
+    from posexport.export.layout import arranged
     from posexport.sources.load import LoadOptions
     from posexport.sources.prepare import again, prepare
 
@@ -165,7 +165,7 @@ def _source(
                 again(msgspec.to_builtins(recipe), loading, against, kind=origin.kind, name=origin.name),
                 recipe,
             )
-            source = layouts.arranged(source, recipe.layout, recipe.record, alone=manifest is None)
+            source = arranged(source, recipe.layout, recipe.record, alone=manifest is None)
         except PosexportError as err:  # options that fitted the bundle's own source, and do not fit this one
             if manifest is None or prepare(against, loading).sha256 == manifest.source.sha256:
                 raise

@@ -23,7 +23,7 @@ from posexport.spec import ENCODER_PAST, Axis, InputSpec, ModelSpec, PartSpec, S
 from posexport.spec import MODEL as MODEL
 from posexport.targets.dtypes import MODEL_DTYPE
 from posexport.targets.precisions import PrecisionName
-from posexport.targets.target import PORTABLE, TargetName
+from posexport.targets.target import PORTABLE
 
 FORMAT_VERSION = 1
 MANIFEST = "posexport.json"
@@ -242,7 +242,7 @@ class Manifest(ModelSpec, _Strict, frozen=True, kw_only=True):
     projections: dict[str, Count] = {}
     cost: PrecisionCost | None = None
     variants: list[PrecisionName] = []
-    target: TargetName = PORTABLE
+    target: str = PORTABLE
     recipe: Recipe
     opset: int
     ir_version: int

@@ -12,7 +12,7 @@ from posexport.cli.command import Command
 from posexport.cli.progress import bar
 from posexport.errors import PosexportError
 from posexport.targets.precisions import PRECISIONS
-from posexport.targets.target import TARGETS
+from posexport.targets.target import target_names
 
 if TYPE_CHECKING:
     from posexport.tools.bench.records import Document
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 )
 @click.option("--mixed", is_flag=True, help="Also: the memory held after 200 batches of mixed sizes (no cache).")
 @click.option("--spinning", is_flag=True, help="Let idle threads of ONNX Runtime spin, as is its default.")
-@click.option("--target", type=click.Choice(TARGETS), help="Target of converted models; default: portable.")
+@click.option("--target", type=click.Choice(target_names()), help="Target of converted models; default: portable.")
 @click.option(
     "--precision",
     "precisions",

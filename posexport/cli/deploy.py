@@ -8,9 +8,15 @@ import msgspec
 
 from posexport.cli import options
 from posexport.cli.command import Command
-from posexport.serve.deploy.registry import ENGINES
+from posexport.serve.deploy.engine import ENGINES
 
-_LISTED = "\n".join(f"    {name:<10} {engine.what}" for name, engine in ENGINES.items())
+_LISTED = "\n".join(
+    f"    {name:<10} {what}"
+    for name, what in [
+        *((name, engine.what) for name, engine in ENGINES.items()),
+        *((name, f"of the package {package}") for name, package in ENGINES.packages.items()),
+    ]
+)
 
 
 @click.command(
@@ -32,7 +38,7 @@ Example:
 """,
 )
 @options.bundle_argument
-@click.option("--to", required=True, type=click.Choice(tuple(ENGINES)), help="The engine.")
+@click.option("--to", required=True, type=click.Choice(ENGINES.names), help="The engine.")
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="Folder to write.")
 @click.option("--name", metavar="NAME", help="Name of the model in the engine; default: the bundle's.")
 @click.option("--link", is_flag=True, help="Refer to the bundle where it is, do not copy it.")

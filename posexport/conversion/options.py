@@ -178,7 +178,7 @@ def pairs(settings: Mapping[str, Any] | Sequence[str] | None) -> tuple[str, ...]
 
 def _check_names(names: Sequence[PrecisionName], layout: str) -> None:
     """PosexportError where the layout holds one precision, or one is named twice."""
-    from posexport.export.layouts import LAYOUTS
+    from posexport.options.layouts import LAYOUTS
 
     if len(set(names)) < len(names):
         raise PosexportError(f"each precision once, got --precision {' --precision '.join(names)}")

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from posexport.export.build import Built
-    from posexport.export.layouts.layout import Layout
+    from posexport.export.layout import Layout
     from posexport.options.recipe import Recipe
     from posexport.parity.grid.inputs import Feeds
     from posexport.parity.proof import Progress
@@ -60,13 +60,13 @@ def write(
         MissedError: parity was missed, and ``options`` do not keep such a bundle.
     """
     from posexport.conversion import why
-    from posexport.export import layouts
     from posexport.export.trace_errors import NotTracedError
     from posexport.lowering import plan
+    from posexport.options.layouts import layout_named
     from posexport.precision.half.ports import with_precision
 
     tell = progress or (lambda *_: None)
-    layout = layouts.LAYOUTS[options.layout]
+    layout = layout_named(options.layout)
     opset = _opset(options, layout)
     plan.check_name(options.lowering)
     tell(0, 2, "loading")

@@ -33,10 +33,11 @@ def build(name: str, sizes: Mapping[str, int], texts: Mapping[str, str]) -> tupl
 
 def lookup(name: str) -> Entry:
     """The registered encoding called ``name``; PosexportError names the closest."""
-    if name not in ENCODINGS:
-        hint = did_you_mean(name, ENCODINGS, "see posexport list encodings")
+    entry = ENCODINGS.get(name)
+    if entry is None:
+        hint = did_you_mean(name, ENCODINGS.names, "see posexport list encodings")
         raise PosexportError(f"unknown encoding {name!r}; {hint}")
-    return ENCODINGS[name]
+    return entry
 
 
 def settings(entry: Entry) -> dict[str, tuple[Any, bool]]:

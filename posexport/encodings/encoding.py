@@ -29,6 +29,7 @@ from torch import Tensor, nn
 from posexport.encodings.positions import Positions
 from posexport.errors import PosexportError
 from posexport.ops.operator import Operator
+from posexport.registry import Registry
 from posexport.spec import Beyond, EncodingSpec
 
 Array = NDArray[np.float64]
@@ -256,7 +257,8 @@ class Entry:
     source: str
 
 
-ENCODINGS: dict[str, Entry] = {}
+#: the encodings by name; a package adds one by an entry point of the group ``posexport.encodings``
+ENCODINGS: Registry[Entry] = Registry("encodings", Entry)
 E_ = TypeVar("E_", bound=type[Encoding])
 
 

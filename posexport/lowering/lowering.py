@@ -31,12 +31,15 @@ class Lowering(ABC, Generic[S]):
         tiles_queries: it goes tile by tile over the queries, and does without a bias of all pairs where that is large.
         accepts_packed_heads: its body takes packed heads as they are; around others they are split.
         why_not_preferred: where it applies and another one is chosen, why.
+        family: of a lowering that a package adds, the family of nodes (`posexport.lowering.plan.FAMILIES`) that it
+            computes; those of posexport stand in their family.
     """
 
     name: str
     tiles_queries = False
     accepts_packed_heads = False
     why_not_preferred = ""
+    family = ""
 
     def refusal(self, spec: S, target: Target) -> str | None:
         """Why it does not apply to ``spec`` in a graph for ``target``; None where it does."""

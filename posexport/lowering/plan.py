@@ -24,7 +24,11 @@ from posexport.ops.rotation import RotationSpec
 from posexport.ops.spec import NodeSpec
 from posexport.ops.waves import ProjectionSpec
 from posexport.options.suggest import did_you_mean
+from posexport.registry import Registry
 from posexport.targets.target import Target
+
+#: the lowerings that packages add, by entry points of the group ``posexport.lowerings``
+ADDED: Registry[Lowering[Any]] = Registry("lowerings", Lowering)
 
 
 @dataclass(frozen=True)
@@ -41,10 +45,13 @@ class Family:
     spec: Callable[[ir.Node], NodeSpec | None]
     lowerings: Sequence[Lowering[Any]]
 
-    def ordered(self, target: Target) -> list[Lowering[Any]]:
-        """The lowerings in the target's order."""
+    def ordered(self, target: Target, wanted: str = "auto") -> list[Lowering[Any]]:
+        """The lowerings in the target's order; of those that packages add, ``wanted`` and the target's."""
         order = list(target.provider.preferred.get(self.name, ()) if target.provider else ())
-        return sorted(self.lowerings, key=lambda each: order.index(each.name) if each.name in order else len(order))
+        known = {each.name for each in self.lowerings}
+        added = [ADDED.get(name) for name in dict.fromkeys((*order, wanted)) if name not in (*known, "auto")]
+        lowerings = [*self.lowerings, *(each for each in added if each is not None and each.family == self.name)]
+        return sorted(lowerings, key=lambda each: order.index(each.name) if each.name in order else len(order))
 
 
 @dataclass(frozen=True)
@@ -95,7 +102,7 @@ def choose(family: Family, spec: Any, target: Target, wanted: str = "auto") -> C
     """The lowering called ``wanted``, or the best that applies; PosexportError says why ``wanted`` does not."""
     refused: dict[str, str] = {}
     taken: Lowering[Any] | None = None
-    for lowering in family.ordered(target):
+    for lowering in family.ordered(target, wanted):
         reason = lowering.refusal(spec, target)
         if reason is None and wanted in ("auto", lowering.name) and taken is None:
             taken = lowering
@@ -111,7 +118,7 @@ def choose(family: Family, spec: Any, target: Target, wanted: str = "auto") -> C
 
 def check_name(wanted: str) -> None:
     """PosexportError unless ``wanted`` is ``auto`` or the name of a lowering."""
-    known = sorted({lowering.name for family in FAMILIES for lowering in family.lowerings})
+    known = sorted({lowering.name for family in FAMILIES for lowering in family.lowerings} | set(ADDED.names))
     if wanted not in ("auto", *known):
         hint = did_you_mean(wanted, known, f"known: {', '.join(['auto', *known])}")
         raise PosexportError(f"unknown lowering {wanted!r}; {hint}")

@@ -31,6 +31,7 @@ class Option:
         flag: on the command line, where it is not the field's name.
         metavar: what stands for the value in ``--help``.
         complete: what the shell completes: what ``posexport list`` calls it, or ``settings``.
+        words: the words that the option is one of, where installed packages add some.
         least, most: a number's bounds.
         show_default: ``--help`` shows the default, where there is one.
         json: on the command line the value is a JSON document.
@@ -42,6 +43,7 @@ class Option:
     flag: str = ""
     metavar: str | None = None
     complete: str = ""
+    words: Callable[[], Sequence[str]] | None = None
     least: int | None = None
     most: int | None = None
     show_default: bool = True
@@ -65,6 +67,8 @@ class Listed(NamedTuple):
     @property
     def choices(self) -> tuple[str, ...]:
         """The words that the option is one of; empty where it may be others."""
+        if self.about.words is not None:
+            return tuple(self.about.words())
         return next((get_args(kind) for kind in self.kinds if get_origin(kind) is Literal), ())
 
 

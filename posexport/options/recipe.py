@@ -7,18 +7,17 @@ Its keys are the names of options of ``posexport convert``.
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
+from posexport.options.layouts import layout_names
 from posexport.options.option import Option
 from posexport.spec import Beyond
 from posexport.targets.precision_options import PrecisionOptions
 from posexport.targets.providers import targets
-from posexport.targets.target import PORTABLE, TargetName
+from posexport.targets.target import PORTABLE, target_names
 
 CacheName = Literal["dynamic", "static"]
 RotationName = Literal["at-write", "at-read"]
 #: which computation of a checkpoint is converted
 DefinitionName = Literal["paper", "released", "transformers"]
-#: what the directory looks like (`posexport.export.layouts`)
-LayoutName = Literal["bundle", "genai", "optimum", "sentence-transformers", "transformers.js"]
 
 #: headings of the options in ``--help``
 SOURCE, LENGTHS, GRAPH, OUTPUT = "Source", "Lengths and KV cache", "Graph", "Output"
@@ -73,9 +72,10 @@ class Recipe(PrecisionOptions, frozen=True, kw_only=True, forbid_unknown_fields=
         ),
     ] = "at-write"
     target: Annotated[
-        TargetName,
+        str,
         Option(
             group=GRAPH,
+            words=target_names,
             help=f"portable: standard operators only; {', '.join(targets())}: also ONNX Runtime's own for that "
             "provider.",
         ),
@@ -100,9 +100,10 @@ class Recipe(PrecisionOptions, frozen=True, kw_only=True, forbid_unknown_fields=
         bool, Option(group=GRAPH, help="Write no ONNX functions, for runtimes without them (OpenVINO).")
     ] = False
     layout: Annotated[
-        LayoutName,
+        str,
         Option(
             group=OUTPUT,
+            words=layout_names,
             help="Whose files the directory looks like: posexport's own, onnxruntime-genai's, optimum's, "
             "sentence-transformers' or transformers.js'.",
         ),

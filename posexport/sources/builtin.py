@@ -35,6 +35,10 @@ def builtin_source(name: str, *, task: str | None, settings_given: tuple[str, ..
     Raises:
         PosexportError: an unknown name or setting, or a value that does not fit.
     """
+    # the encoding of an installed package is loaded by its name, and is in `models` then
+    for added in ENCODINGS.packages:
+        if name.endswith(f"-{added}"):
+            ENCODINGS.get(added)
     known = models()
     if name not in known:
         hint = did_you_mean(name, known, "see posexport list models")

@@ -1,14 +1,14 @@
-"""The kinds of source: each registers an `Opener` as an entry point of the group ``posexport.sources``.
+"""The kinds of source, each an `Opener`; a package adds one by an entry point of the group ``posexport.sources``.
 
-A package outside this repository adds a kind in the same way (docs/contributing.md). An opener's module must be light:
-the function `Opener.open` imports what it needs.
+An opener's module must be light: the function `Opener.open` imports what it needs.
 """
 
 import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any
+
+from posexport.registry import Registry
 
 if TYPE_CHECKING:
     from torch import nn
@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from posexport.sources.load import LoadOptions
     from posexport.sources.source import Source
     from posexport.spec import SourceKind
-
-GROUP = "posexport.sources"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,11 +37,22 @@ class Opener:
     priority: int = 0
 
 
+OPENERS: Registry[Opener] = Registry(
+    "sources",
+    Opener,
+    {
+        "module": "posexport.modules.openers:MODULE",
+        "python-file": "posexport.modules.openers:PYTHON_FILE",
+        "checkpoint": "posexport.checkpoints.openers:CHECKPOINT",
+        "builtin": "posexport.sources.openers:BUILTIN",
+    },
+)
+
+
 @functools.cache
 def openers() -> tuple[Opener, ...]:
     """All kinds of source, in the order in which they are asked."""
-    found: list[Opener] = [entry.load() for entry in entry_points(group=GROUP)]
-    return tuple(sorted(found, key=lambda opener: opener.priority))
+    return tuple(sorted((OPENERS[name] for name in OPENERS.names), key=lambda opener: opener.priority))
 
 
 def opener_of(argument: "str | nn.Module") -> Opener:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from posexport.errors import PosexportError
+from posexport.registry import Registry
 from posexport.targets import cuda, plugins
 from posexport.targets.dtypes import DType
 from posexport.targets.provider_options import CUDA_OPTIONS, ProviderOption, ort_options
@@ -106,7 +107,8 @@ class Provider:
         return kernels.has_kernel(self.ort_name, operator, domain, opset, dtype)
 
 
-PROVIDERS: dict[str, Provider] = {}
+#: the providers by name; a package adds one by an entry point of the group ``posexport.providers``
+PROVIDERS: Registry[Provider] = Registry("providers", Provider)
 
 
 def register(provider: Provider) -> Provider:
@@ -196,12 +198,13 @@ DEFAULT_PROVIDER = CPU.name
 
 
 def targets() -> dict[str, Provider]:
-    """The providers that graphs can be converted for, by name."""
+    """The loaded providers that graphs can be converted for, by name."""
     return {name: provider for name, provider in PROVIDERS.items() if provider.is_target}
 
 
 def provider_named(name: str) -> Provider:
     """The provider that users call ``name``; PosexportError lists the known ones."""
-    if name not in PROVIDERS:
-        raise PosexportError(f"unknown provider {name!r}; known: {', '.join(PROVIDERS)}")
-    return PROVIDERS[name]
+    provider = PROVIDERS.get(name)
+    if provider is None:
+        raise PosexportError(f"unknown provider {name!r}; known: {', '.join(PROVIDERS.names)}")
+    return provider

@@ -1,11 +1,10 @@
 """The target of a graph: a provider or any runtime, an element type, an opset."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
 
 from posexport.errors import PosexportError
 from posexport.targets.dtypes import MODEL_DTYPE, DType
-from posexport.targets.providers import Provider, targets
+from posexport.targets.providers import PROVIDERS, Provider, targets
 
 #: the domain of ONNX Runtime's contrib operators
 MICROSOFT = "com.microsoft"
@@ -22,12 +21,11 @@ KEPT_KEYS_OPSET = 24
 BLOCKED_OPSET = 21
 #: the target of graphs of standard operators, for any runtime
 PORTABLE = "portable"
-#: what ``--target`` accepts
-TARGETS = (PORTABLE, *targets())
-if TYPE_CHECKING:  # mypy takes no computed Literal; msgspec validates by it
-    TargetName = str
-else:
-    TargetName = Literal[TARGETS]
+
+
+def target_names() -> tuple[str, ...]:
+    """What ``--target`` accepts; of the providers that packages add, `Target` checks whether they are targets."""
+    return (PORTABLE, *targets(), *PROVIDERS.packages)
 
 
 @dataclass(frozen=True)
@@ -46,7 +44,7 @@ class Target:
         keep_float: glob patterns of weights that are not quantised: they are not joined with others.
     """
 
-    name: TargetName = PORTABLE
+    name: str = PORTABLE
     opset: int = 18
     flat: bool = False
     steps: bool = False
@@ -58,7 +56,7 @@ class Target:
     keep_float: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.name not in (PORTABLE, *targets()):
+        if self.name != PORTABLE and PROVIDERS.get(self.name) not in targets().values():
             raise PosexportError(f"unknown target {self.name!r}; known: {', '.join((PORTABLE, *targets()))}")
 
     @property

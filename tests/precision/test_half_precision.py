@@ -27,11 +27,11 @@ from posexport.sources.prepare import prepare
 from posexport.spec import InputSpec, OutputSpec
 from posexport.targets.dtypes import BY_ORT_TYPE, BY_PRECISION
 from posexport.targets.precision_options import PrecisionOptions
-from posexport.targets.target import Target, TargetName
+from posexport.targets.target import Target
 from tests.small import recipe
 from tests.tolerances import agree, agree_each
 
-Exported = Callable[[str, TargetName], Path]
+Exported = Callable[[str, str], Path]
 
 _HEAD = '<ir_version: 10, opset_import: ["": 20, "f": 1]>'
 _LEVELS = {
@@ -237,7 +237,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Exported:
     """The path of a built-in model in float16."""
 
     @functools.cache
-    def path(name: str, target: TargetName) -> Path:
+    def path(name: str, target: str) -> Path:
         source = prepare(name, LoadOptions(settings=("layers=1",)))
         path = tmp_path_factory.mktemp(name) / "model.onnx"
         opset = negotiate.opset(None, static_cache=False, made_for=target)

@@ -18,6 +18,7 @@ LAYERS = [
         "example_inputs",
         "graph",
         "options",
+        "registry",
         "sizes",
         "spec",
         "system",

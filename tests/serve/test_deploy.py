@@ -20,7 +20,7 @@ from google.protobuf import text_format
 
 import posexport
 from posexport import PosexportError
-from posexport.serve.deploy.registry import ENGINES
+from posexport.serve.deploy.engine import ENGINES
 from posexport.serve.deploy.write import deploy
 from posexport.spec import OutputSpec
 from tests import tiny_bundle

@@ -27,10 +27,10 @@ from posexport.conversion.options import ConvertOptions
 from posexport.errors import PosexportError
 from posexport.export import save
 from posexport.export.build import build
-from posexport.export.layouts import LAYOUTS, arranged
+from posexport.export.layout import arranged
 from posexport.models.decoder import Reach
 from posexport.nn.caching import Caching, DynamicCache
-from posexport.options.recipe import LayoutName
+from posexport.options.layouts import LAYOUTS
 from posexport.runtime.chain import taken
 from posexport.runtime.providers import LEVELS
 from posexport.sources.source import Source
@@ -51,7 +51,7 @@ def source(name: str, task: str | None = None) -> Source:
     return checkpoint_source(GOLDEN / name, task=task, allow_pickle=False)
 
 
-def converted(name: str | Path, layout: LayoutName, target: Path, task: str | None = None, **options: Any) -> Path:
+def converted(name: str | Path, layout: str, target: Path, task: str | None = None, **options: Any) -> Path:
     given = ConvertOptions(task=task, layout=layout, threads=1, **{"verify": False, **options})
     assert convert(str(GOLDEN / name), target, given).good
     return target
@@ -263,7 +263,7 @@ def causal(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("layout", ["optimum", "transformers.js"])
-def test_clients_are_given_no_defaults(layout: LayoutName) -> None:
+def test_clients_are_given_no_defaults(layout: str) -> None:
     found = source("gpt2-lmheadmodel")
     assert {spec.name: spec.default for spec in found.inputs if spec.default is not None} == {"position_ids": -1}
     inputs = arranged(found, layout).inputs
@@ -398,7 +398,7 @@ def test_global_attention_mask_may_be_left_out_at_every_level(tmp_path: Path) ->
 @pytest.mark.all
 @pytest.mark.parametrize("layout", ["optimum", "transformers.js"])
 @pytest.mark.parametrize("name", ["t5-forconditionalgeneration", "gpt2-lmheadmodel"])
-def test_the_proof_is_of_the_files_that_ship(name: str, layout: LayoutName, tmp_path: Path) -> None:
+def test_the_proof_is_of_the_files_that_ship(name: str, layout: str, tmp_path: Path) -> None:
     target = converted(name, layout, tmp_path / "bundle", verify=True, lengths=[2, 7])
     assert verify(target).passed
     assert verify(target, against=str(GOLDEN / name), lengths=[5]).passed

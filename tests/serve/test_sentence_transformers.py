@@ -19,7 +19,8 @@ import posexport
 from ci.answers import vectors
 from posexport import PosexportError
 from posexport.checkpoints.checkpoint import checkpoint_source
-from posexport.export.layouts import LAYOUTS, arranged
+from posexport.export.layout import arranged
+from posexport.options.layouts import LAYOUTS
 from posexport.sentence_transformers.backend import Backend, outputs_of
 from posexport.spec import OutputSpec
 from tests.engines import running

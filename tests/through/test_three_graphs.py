@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 import posexport
 from posexport.errors import PosexportError
-from posexport.export.layouts.transformers_js import arrange
 from posexport.modules.live_module import source_of_module
 from posexport.runtime.feeds import prepare as prepare_feeds
+from posexport.serve.layouts.transformers_js import arrange
 from posexport.sources import prepare
 from posexport.sources.of_definition import spec_of
 from posexport.sources.source import Source

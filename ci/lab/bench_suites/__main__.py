@@ -27,7 +27,7 @@ from ci.lab.bench_suites.recipes import pinned
 from ci.lab.bench_suites.suites import SUITES, Case, chosen, of_checkpoint
 from posexport.system.files import check_free, write_whole
 from posexport.system.machine import available
-from posexport.targets.target import TARGETS
+from posexport.targets.target import target_names
 from posexport.tools.bench import chart
 from posexport.tools.bench.candidate import Candidate
 from posexport.tools.bench.machine import commit
@@ -47,7 +47,9 @@ from posexport.tools.bench.run import Run
 @click.option("--rounds", type=int, default=3, show_default=True, help="Processes of each candidate.")
 @click.option("--threads", type=int, default=2, show_default=True)
 @click.option("--provider", default="cpu", show_default=True)
-@click.option("--target", type=click.Choice(TARGETS), help="Target of posexport's graphs; default: the provider.")
+@click.option(
+    "--target", type=click.Choice(target_names()), help="Target of posexport's graphs; default: the provider."
+)
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Write the JSON document to this file.")
 @click.option("--plot", type=click.Path(path_type=Path), help="Draw a chart into this .png or .svg file.")
 @click.option("--resume", is_flag=True, help="Keep the valid results of -o that this commit made in the same way.")

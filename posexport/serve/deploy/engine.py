@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from posexport.bundle.manifest import Manifest
-from posexport.targets.providers import PROVIDERS
+from posexport.registry import Registry
+from posexport.targets.providers import provider_named
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,7 +47,7 @@ class Deployment:
     @property
     def runtime(self) -> str:
         """The extra with the ONNX Runtime of the provider."""
-        return PROVIDERS[self.provider].extra or PROVIDERS[self.provider].package
+        return provider_named(self.provider).extra or provider_named(self.provider).package
 
     def install(self, engine: "Engine") -> str:
         """The exact line that installs an engine; empty where pip does not."""
@@ -72,6 +73,7 @@ class Engine:
         check: raises PosexportError for a bundle that the engine cannot run.
         values: of the templates, beside those of every engine (`posexport.serve.deploy.write`).
         write: what it writes into the folder beside its templates; default: a copy of the bundle.
+        package: the package with its templates, in ``templates/NAME``.
     """
 
     name: str
@@ -84,3 +86,18 @@ class Engine:
     check: Callable[[Deployment], None] = lambda _: None
     values: Callable[[Deployment], Mapping[str, Any]] = lambda _: {}
     write: Callable[[Deployment, Path], None] | None = None
+    package: str = "posexport.serve.deploy"
+
+
+#: the engines by name; a package adds one by an entry point of the group ``posexport.engines``
+ENGINES: Registry[Engine] = Registry(
+    "engines",
+    Engine,
+    {
+        "ray-data": "posexport.serve.deploy.engines:RAY_DATA",
+        "ray-serve": "posexport.serve.deploy.engines:RAY_SERVE",
+        "mlserver": "posexport.serve.deploy.engines:MLSERVER",
+        "triton": "posexport.serve.deploy.triton:TRITON",
+        "docker": "posexport.serve.deploy.engines:DOCKER",
+    },
+)

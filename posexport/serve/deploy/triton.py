@@ -10,7 +10,7 @@ from posexport.bundle.manifest import MODEL
 from posexport.bundle.read import locate
 from posexport.errors import PosexportError
 from posexport.serve.deploy.engine import Deployment, Engine
-from posexport.serve.deploy.templates import render
+from posexport.serve.deploy.render import render
 from posexport.serve.engines.fit import has_tokenizer
 from posexport.spec import BATCH, is_cache_output
 
@@ -60,7 +60,7 @@ def _write(deployment: Deployment, folder: Path) -> None:
         shutil.copyfile(locate(deployment.bundle, graph.file), version / MODEL)
         for weights in graph.weights:
             shutil.copyfile(locate(deployment.bundle, weights), version / Path(weights).name)
-        text = render("triton/config.pbtxt.part", graph=graph, deployment=deployment)
+        text = render(TRITON, "config.pbtxt.part", graph=graph, deployment=deployment)
         version.with_name("config.pbtxt").write_text(text)
     if has_tokenizer(deployment.manifest):
         from posexport.runtime.texts import TOKENIZER
@@ -137,7 +137,7 @@ def _request(deployment: Deployment, graph: _Graph) -> str:
     return json.dumps({"inputs": inputs})
 
 
-ENGINE = Engine(
+TRITON = Engine(
     name="triton",
     what="a model repository for Triton's ONNX Runtime backend",
     command='docker run --rm -p 8000:8000 -p 8001:8001 -v "$PWD/repository:/models" '

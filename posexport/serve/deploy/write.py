@@ -14,9 +14,8 @@ from posexport.bundle.manifest import MANIFEST, Manifest
 from posexport.bundle.read import check_hashes, locate, read
 from posexport.bundle.write import staged
 from posexport.errors import PosexportError
-from posexport.serve.deploy import templates
-from posexport.serve.deploy.engine import Deployment, Engine
-from posexport.serve.deploy.registry import ENGINES
+from posexport.serve.deploy.engine import ENGINES, Deployment, Engine
+from posexport.serve.deploy.render import render, template_names
 from posexport.serve.engines.fit import check_provider
 from posexport.targets.providers import DEFAULT_PROVIDER, provider_named
 from posexport.version import VERSION
@@ -75,9 +74,9 @@ def deploy(
         PosexportError: an unknown engine, no bundle or a damaged one, a bundle of another provider or that the engine
             cannot run, an output that is there.
     """
-    if to not in ENGINES:
-        raise PosexportError(f"unknown engine {to!r}; known: {', '.join(ENGINES)}")
-    engine = ENGINES[to]
+    engine = ENGINES.get(to)
+    if engine is None:
+        raise PosexportError(f"unknown engine {to!r}; known: {', '.join(ENGINES.names)}")
     _check_output(bundle, output)
     manifest = read(bundle)
     check_provider(manifest, provider)
@@ -137,10 +136,12 @@ def _render(engine: Engine, deployment: Deployment, folder: Path) -> list[str]:
         "command": deployment.command(engine),
         **engine.values(deployment),
     }
-    written = {name: of for of in (*engine.shares, engine.name) for name in templates.names(of)}
-    for name, of in written.items():
-        (folder / name).write_text(templates.render(f"{of}/{name}", **values))
-    return sorted(written)
+    # of a file that several engines have a template for, the engine's
+    owners = [*(ENGINES[name] for name in engine.shares), engine]
+    templates = {name: owner for owner in owners for name in template_names(owner)}
+    for name, owner in templates.items():
+        (folder / name).write_text(render(owner, name, **values))
+    return sorted(templates)
 
 
 def _check_output(bundle: Path, output: Path) -> None:

@@ -32,7 +32,7 @@ def encodings_of(directory: Path) -> tuple[dict[Prefix, Encoding], Manifest]:
     if manifest.parts:
         raise _unfit(directory, f"it has {len(manifest.parts)} graphs, and the manifest names the encoding of one")
     specs = list({spec.name + repr(sorted(spec.parameters.items())): spec for spec in manifest.layers}.values())
-    unknown = next((spec.name for spec in specs if spec.name not in ENCODINGS), None)
+    unknown = next((spec.name for spec in specs if ENCODINGS.get(spec.name) is None), None)
     if unknown is not None:
         raise _unfit(directory, f"{unknown} is not an encoding of the catalogue")
     encodings: dict[Prefix, Encoding] = {}

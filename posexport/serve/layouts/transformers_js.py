@@ -13,10 +13,11 @@ from pathlib import Path
 import msgspec
 
 from posexport.definition.definition import Part
-from posexport.export.layouts.layout import CONFIG, Layout, check_client, fed, in_one_part, read_json, wiring
+from posexport.export.layout import Layout
 from posexport.export.save import OwnFile
+from posexport.models.encoder_decoder import EncoderDecoderModel
+from posexport.serve.layouts.shared import CONFIG, check_client, fed, in_one_part, read_json
 from posexport.sources.source import Source
-from posexport.through.vision import ThroughVision
 
 FOLDER = "onnx"
 MODEL, ENCODER, MERGED = f"{FOLDER}/model.onnx", f"{FOLDER}/encoder_model.onnx", f"{FOLDER}/decoder_model_merged.onnx"
@@ -27,11 +28,11 @@ _OWN, _EXTERNAL = "transformers.js_config", "use_external_data_format"
 def arrange(source: Source) -> Source:
     """``source`` as transformers.js has it; PosexportError where it knows no such model."""
     check_client(source, "transformers.js", "transformers.js")
-    if isinstance(source.module, ThroughVision):
-        return msgspec.structs.replace(source, parts=[_in_folder(part) for part in source.parts])
-    if source.parts:
-        cut = wiring(source)
+    if source.parts and isinstance(source.module, EncoderDecoderModel):
+        cut = source.module.wiring
         return msgspec.structs.replace(source, parts=[cut.encoder_alone(ENCODER), *cut.merged(MERGED)])
+    if source.parts:  # a vision encoder, an embedding and a decoder, under the names that transformers.js has for them
+        return msgspec.structs.replace(source, parts=[_in_folder(part) for part in source.parts])
     return in_one_part(msgspec.structs.replace(source, inputs=fed(source.inputs)), MODEL)
 
 

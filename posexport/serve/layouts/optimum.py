@@ -7,9 +7,10 @@ and one for all later calls; the weights of all three files stand once, in ``mod
 
 import msgspec
 
-from posexport.export.layouts.layout import CONFIG, Layout, check_client, fed, read_json, wiring
+from posexport.export.layout import Layout
 from posexport.export.save import OwnFile, SharedFile, Store
 from posexport.models.decoder import DecoderModel
+from posexport.serve.layouts.shared import CONFIG, check_client, fed, read_json, wiring
 from posexport.sources.source import Source
 
 ENCODER, FIRST, LATER = "encoder_model.onnx", "decoder_model.onnx", "decoder_with_past_model.onnx"

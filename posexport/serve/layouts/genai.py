@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from posexport.errors import PosexportError
-from posexport.export.layouts.layout import Layout, read_json
+from posexport.export.layout import Layout
 from posexport.models.decoder import DecoderModel
+from posexport.serve.layouts.shared import read_json
 from posexport.sources.source import Source
 from posexport.spec import CAPACITY, MODEL
 

@@ -13,7 +13,8 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from posexport.errors import PosexportError
-from posexport.export.layouts.layout import Layout, read_json
+from posexport.export.layout import Layout
+from posexport.serve.layouts.shared import read_json
 from posexport.sources.source import Source
 
 MODULES, SETTINGS = "modules.json", "config_sentence_transformers.json"

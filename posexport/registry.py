@@ -1,0 +1,122 @@
+"""Objects by name: those of posexport, and those that installed packages add by entry points.
+
+A package adds an object of a kind by an entry point of the group ``posexport.KIND`` (docs/contributing.md)::
+
+    [project.entry-points."posexport.encodings"]
+    ramp = "my_package.ramp"
+
+Nothing of the package is imported before the name is asked for. So neither ``import posexport`` nor ``--help`` runs its
+code, a package that nobody names changes nothing, and a broken one fails alone.
+"""
+
+import functools
+import importlib
+from collections.abc import Iterator, Mapping, MutableMapping
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from posexport.errors import PosexportError
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+T = TypeVar("T")
+
+
+class Registry(MutableMapping[str, T]):
+    """Objects of one kind by name, each loaded when it is first asked for.
+
+    ``registry[name]`` and ``registry.get(name)`` look among posexport's objects, then among those of installed
+    packages. Iteration, ``in`` and ``len`` are over posexport's objects and those that a process has registered.
+
+    Args:
+        kind: packages add objects by entry points of the group ``posexport.KIND``.
+        of: the class that the objects are instances of; a ``module:CLASS`` is imported with the first package.
+        references: posexport's objects as ``module:ATTRIBUTE``, imported when they are asked for.
+    """
+
+    def __init__(self, kind: str, of: type | str, references: Mapping[str, str] | None = None) -> None:
+        self.kind, self.of = kind, of
+        self._references = dict(references or {})
+        self._loaded: dict[str, T] = {}
+
+    def __getitem__(self, name: str) -> T:
+        if name not in self._loaded:
+            reference = self._references.get(name)
+            self._loaded[name] = self._of_package(name) if reference is None else _imported(reference)
+        return self._loaded[name]
+
+    def __setitem__(self, name: str, value: T) -> None:
+        self._loaded[name] = value
+
+    def __delitem__(self, name: str) -> None:
+        del self._loaded[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(dict.fromkeys((*self._references, *self._loaded)))
+
+    def __len__(self) -> int:
+        return len(self._references.keys() | self._loaded.keys())
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._references or name in self._loaded
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All names, those of installed packages last."""
+        return (*self, *self.packages)
+
+    @property
+    def packages(self) -> dict[str, str]:
+        """The names that only installed packages have -> the package and its version."""
+        return {name: _package(points[0]) for name, points in _entry_points(self.kind).items() if name not in self}
+
+    def _of_package(self, name: str) -> T:
+        """The object of an entry point, or the one that its module registers when it is imported.
+
+        Raises:
+            KeyError: no installed package has one of that name.
+            PosexportError: two have, or it cannot be loaded.
+        """
+        points = _entry_points(self.kind).get(name, [])
+        if not points:
+            raise KeyError(name)
+        if len(points) > 1:
+            packages = " and ".join(sorted(map(_package, points)))
+            raise PosexportError(f"{packages} both add {name!r} to posexport.{self.kind}; uninstall one of them")
+        where = f"the package {_package(points[0])} adds {name!r} to posexport.{self.kind}"
+        try:
+            value: Any = points[0].load()
+        except Exception as err:  # whatever a third party's module raises
+            raise PosexportError(
+                f"{where}, but {points[0].value} cannot be loaded: {type(err).__name__}: {err}; repair or uninstall it"
+            ) from err
+        if name in self._loaded:
+            return self._loaded[name]
+        of: Any = _imported(self.of) if isinstance(self.of, str) else self.of
+        if not isinstance(value, of):
+            raise PosexportError(
+                f"{where}, but {points[0].value} is no {of.__name__} and registers none called {name!r}; repair or "
+                "uninstall it"
+            )
+        return value  # type: ignore[no-any-return]  # an instance of `of`
+
+
+@functools.cache
+def _entry_points(kind: str) -> "dict[str, list[EntryPoint]]":
+    """The entry points of the group ``posexport.KIND`` by name."""
+    from importlib.metadata import entry_points  # scans the path, 10 ms
+
+    points: dict[str, list[EntryPoint]] = {}
+    for point in entry_points(group=f"posexport.{kind}"):
+        points.setdefault(point.name, []).append(point)
+    return points
+
+
+def _imported(reference: str) -> Any:
+    """The object that ``module:ATTRIBUTE`` names."""
+    module, _, attribute = reference.partition(":")
+    return getattr(importlib.import_module(module), attribute)
+
+
+def _package(point: "EntryPoint") -> str:
+    return f"{point.dist.name} {point.dist.version}" if point.dist else point.module
