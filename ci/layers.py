@@ -15,10 +15,15 @@ GROUND = "ground"
 
 def numbered() -> str:
     """The layers of the package, from the ground up, as ``tests/repository/test_layers.py`` keeps them."""
-    names = load_module(ROOT / "tests" / "repository" / "test_layers.py").LAYERS
-    return "\n".join(
-        f"{level}. {', '.join(f'`{name}`' for name in sorted(each))}" for level, each in enumerate(names, 1)
-    )
+    layers = load_module(ROOT / "tests" / "repository" / "test_layers.py")
+    lines, level = [], 0
+    for kind, names in (("Core", layers.CORE), ("Extensions", layers.EXTENSIONS), ("Surfaces", layers.SURFACES)):
+        lines += [f"{kind}:", ""]
+        for each in names:
+            level += 1
+            lines.append(f"{level}. {', '.join(f'`{name}`' for name in sorted(each))}")
+        lines.append("")
+    return "\n".join(lines[:-1])
 
 
 def mermaid() -> str:

@@ -68,7 +68,7 @@ class Registry(MutableMapping[str, T]):
     @property
     def packages(self) -> dict[str, str]:
         """The names that only installed packages have -> the package and its version."""
-        return {name: _package(points[0]) for name, points in _entry_points(self.kind).items() if name not in self}
+        return {name: package for name, package in added_by_packages(self.kind).items() if name not in self}
 
     def _of_package(self, name: str) -> T:
         """The object of an entry point, or the one that its module registers when it is imported.
@@ -99,6 +99,11 @@ class Registry(MutableMapping[str, T]):
                 "uninstall it"
             )
         return value  # type: ignore[no-any-return]  # an instance of `of`
+
+
+def added_by_packages(kind: str) -> dict[str, str]:
+    """The names in the group ``posexport.KIND`` -> the package and its version. Imports none of them."""
+    return {name: _package(points[0]) for name, points in _entry_points(kind).items()}
 
 
 @functools.cache

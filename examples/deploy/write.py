@@ -8,7 +8,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from posexport.serve.deploy.registry import ENGINES
+from posexport.serve.deploy.engine import ENGINES
 from posexport.serve.deploy.write import deploy
 
 HEAVY = shutil.ignore_patterns("bundle", "model.onnx*", "tokenizer.json", "1")

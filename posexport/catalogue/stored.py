@@ -10,6 +10,8 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
+from posexport.registry import added_by_packages
+
 FILE = "catalogue.json"
 #: kinds that depend on the machine, and are in no file
 _OF_THIS_MACHINE = ("providers",)
@@ -18,15 +20,24 @@ _REGISTRY = "posexport.encodings.encoding"
 
 
 def catalogue(kind: str) -> list[dict[str, Any]]:
-    """Rows of ``name`` and ``what`` (and more, by kind) for one of `kinds`."""
+    """Rows of ``name`` and ``what`` (and more, by kind) for one of `kinds`.
+
+    What an installed package adds has its ``package`` in place of more, until it is loaded.
+    """
     if kind == "providers":
         return _providers()
+    rows: list[dict[str, Any]]
     if _REGISTRY in sys.modules:
         from posexport.catalogue.registries import TABLES
 
-        rows: list[dict[str, Any]] = TABLES[kind]()
-        return rows
-    return [dict(row) for row in stored()[kind]]
+        rows = TABLES[kind]()
+    else:
+        rows = [dict(row) for row in stored()[kind]]
+    known = {row["name"] for row in rows}
+    added = {name: package for name, package in added_by_packages(kind).items() if name not in known}
+    return rows + [
+        {"name": name, "what": f"from the package {package}", "package": package} for name, package in added.items()
+    ]
 
 
 def names(kind: str) -> list[str]:
@@ -62,7 +73,7 @@ def _providers() -> list[dict[str, Any]]:
     from posexport.targets.providers import PROVIDERS
 
     rows = []
-    for name in PROVIDERS:
+    for name in PROVIDERS.names:
         try:
             check_loads(name)
             rows.append({"name": name, "what": "loads"})

@@ -50,8 +50,8 @@ def settings(ctx: click.Context, _parameter: click.Parameter, incomplete: str) -
 
     named = {value for value in ctx.params.values() if isinstance(value, str)}
     rows = [row for kind in ("models", "encodings") for row in catalogue(kind)]
-    keys = dict.fromkeys(key for row in rows if row["name"] in named for key in row["settings"])
-    keys = keys or dict.fromkeys(key for row in rows for key in row["settings"])
+    keys = dict.fromkeys(key for row in rows if row["name"] in named for key in row.get("settings", ()))
+    keys = keys or dict.fromkeys(key for row in rows for key in row.get("settings", ()))
     return _items([f"{key}=" for key in keys], incomplete)
 
 

@@ -14,7 +14,7 @@ _LISTED = "\n".join(
     f"    {name:<10} {what}"
     for name, what in [
         *((name, engine.what) for name, engine in ENGINES.items()),
-        *((name, f"of the package {package}") for name, package in ENGINES.packages.items()),
+        *((name, f"from the package {package}") for name, package in ENGINES.packages.items()),
     ]
 )
 

@@ -26,9 +26,17 @@ def check_source(ctx: click.Context, _parameter: click.Parameter, source: str) -
         from posexport.catalogue.stored import names
 
         known = names("models")
-        if source not in known:
+        if source not in known and not _of_a_package(source):
             hint = did_you_mean(source, known, "see posexport list models")
             raise PosexportError(
                 f"{source} is neither a directory, a Hub id (org/name), a file.py:factory nor a built-in model; {hint}"
             )
     return source
+
+
+def _of_a_package(source: str) -> bool:
+    """Whether the source may be of a kind, or have an encoding, that an installed package adds."""
+    from posexport.registry import added_by_packages
+    from posexport.sources.registry import OPENERS
+
+    return bool(OPENERS.packages) or any(source.endswith(f"-{name}") for name in added_by_packages("encodings"))
