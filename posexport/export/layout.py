@@ -16,15 +16,15 @@ from posexport.targets.precisions import FP32, Precision
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """One layout; without anything said, posexport's own.
+    """The layout of a directory; the defaults are those of a bundle.
 
     Attributes:
-        arrange: the source with its graphs named and cut as the layout has them; PosexportError where it cannot hold
-            such a model.
-        store: where the weights of the graphs go.
-        write: what stands beside the graphs, once they and the source's files are written.
-        names_precision: the names of graphs say their precision, so that a directory can hold several.
-        microsoft: ONNX Runtime's own operators that every client of the layout has, whatever the target.
+        arrange: cuts the source into graphs and names their files; PosexportError for a model that the layout cannot
+            hold.
+        store: where the weights of the graphs are stored.
+        write: writes further files, after the graphs and the source's files.
+        names_precision: names of graphs contain the precision, so a directory can hold several.
+        microsoft: contrib operators of ONNX Runtime that every client of the layout has, for any target.
     """
 
     arrange: Callable[[Source], Source] = lambda source: source
@@ -34,7 +34,7 @@ class Layout:
     microsoft: frozenset[str] = frozenset()
 
     def arranged(self, source: Source, precision: Precision = FP32) -> Source:
-        """The source with its graphs named and cut, for a model of ``precision``."""
+        """``source`` cut into graphs with file names, for a model of ``precision``."""
         source = self.arrange(source)
         if not self.names_precision:
             return source
@@ -54,12 +54,12 @@ BUNDLE = Layout()
 
 
 def arranged(source: Source, name: str, precision: Precision = FP32, *, alone: bool = False) -> Source:
-    """``source`` with its graphs named and cut as in the layout ``name``.
+    """``source`` cut into the graphs of the layout ``name``.
 
-    ``alone``: for a lone .onnx, which is no part of a directory.
+    ``alone``: for a single .onnx outside of a directory.
 
     Raises:
-        PosexportError: the layout is not for such a model.
+        PosexportError: the layout cannot hold the model.
     """
     source = layout_named(name).arranged(source, precision)
     return msgspec.structs.replace(source, parts=[]) if alone and len(source.parts) == 1 else source

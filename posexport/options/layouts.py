@@ -1,4 +1,4 @@
-"""The layouts by name: what ``--layout`` takes. Those of other clients' files are in `posexport.serve.layouts`."""
+"""Layouts of a bundle's directory by name, for ``--layout``."""
 
 from typing import TYPE_CHECKING
 
@@ -23,7 +23,7 @@ LAYOUTS: "Registry[Layout]" = Registry(
 
 
 def layout_names() -> tuple[str, ...]:
-    """What ``--layout`` accepts."""
+    """The values of ``--layout``, with those of installed packages."""
     return LAYOUTS.names
 
 

@@ -1,1 +1,1 @@
-"""Files that run a bundle in engines that exist: one module and one folder of templates for each. Imports no torch."""
+"""`posexport deploy`: files that run a bundle in an engine, from one folder of templates each. Imports no torch."""

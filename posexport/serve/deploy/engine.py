@@ -1,4 +1,4 @@
-"""What an engine is to `posexport deploy`: which files it needs and what stands in them."""
+"""The record of an engine for `posexport deploy`: the files that it needs and their values."""
 
 import dataclasses
 import re
@@ -13,16 +13,16 @@ from posexport.targets.providers import provider_named
 
 @dataclasses.dataclass(frozen=True)
 class Deployment:
-    """One call of `posexport deploy`.
+    """The arguments of `posexport deploy`.
 
     Attributes:
         bundle: the bundle's folder.
-        manifest: its manifest.
-        name: what the model is called in the engine.
-        link: the files name ``bundle`` where it is, in place of a copy.
-        provider: the execution provider that serves it.
-        workers: processes that compute.
-        provider_options: of its sessions, as `posexport.load` takes them.
+        manifest: the bundle's manifest.
+        name: the model's name in the engine.
+        link: the files refer to ``bundle`` by its path, in place of a copy.
+        provider: the execution provider.
+        workers: the number of processes that compute.
+        provider_options: options of the sessions, as in `posexport.load`.
     """
 
     bundle: Path
@@ -35,44 +35,44 @@ class Deployment:
 
     @property
     def at(self) -> str:
-        """Where the files find the bundle: beside them, or its own path."""
+        """The bundle's path in the files: relative for a copy, absolute for a link."""
         return str(self.bundle.absolute()) if self.link else "bundle"
 
     @property
     def label(self) -> str:
-        """The name as Docker and Kubernetes take it: at most 40 small letters, digits, hyphens, a letter first."""
-        plain = re.sub(r"[^a-z0-9]+", "-", self.name.lower()).strip("-")
-        return (plain if plain[:1].isalpha() else f"model-{plain}")[:40].rstrip("-")
+        """The name for Docker and Kubernetes: at most 40 lowercase letters, digits, hyphens, a letter first."""
+        label = re.sub(r"[^a-z0-9]+", "-", self.name.lower()).strip("-")
+        return (label if label[:1].isalpha() else f"model-{label}")[:40].rstrip("-")
 
     @property
     def runtime(self) -> str:
-        """The extra with the ONNX Runtime of the provider."""
+        """The extra, or the package, with the provider's ONNX Runtime."""
         return provider_named(self.provider).extra or provider_named(self.provider).package
 
     def install(self, engine: "Engine") -> str:
-        """The exact line that installs an engine; empty where pip does not."""
+        """The command that installs an engine; empty if pip does not install it."""
         return f"pip install --find-links wheels 'posexport[{engine.extra},{self.runtime}]'" if engine.extra else ""
 
     def command(self, engine: "Engine") -> str:
-        """What runs it, from within its folder."""
+        """The command that runs the engine in its folder."""
         return engine.command.replace("NAME", self.label)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Engine:
-    """One engine.
+    """A serving or batch engine.
 
     Attributes:
-        name: what ``--to`` accepts; its templates are in the folder of that name, and of those in ``shares``.
+        name: what ``--to`` accepts.
         what: one line for the command's help.
-        command: what runs it, from within its folder; ``NAME`` is the model's.
+        command: the command that runs it in its folder; ``NAME`` is the model's name.
         extra: the extra of posexport that installs it; empty: it is no Python package.
-        shares: engines whose templates it takes too; its own replace theirs.
-        takes_options: its sessions are posexport's, which take options of the provider.
+        shares: names of engines with templates that are rendered too, unless this one has a file of that name.
+        takes_options: its sessions are posexport's, with options of the provider.
         links: the bundle may stay where it is (``--link``).
         check: raises PosexportError for a bundle that the engine cannot run.
-        values: of the templates, beside those of every engine (`posexport.serve.deploy.write`).
-        write: what it writes into the folder beside its templates; default: a copy of the bundle.
+        values: values for its templates, added to those for all engines (`posexport.serve.deploy.write`).
+        write: writes files that are no templates into the folder; default: a copy of the bundle.
         package: the package with its templates, in ``templates/NAME``.
     """
 

@@ -26,13 +26,13 @@ _TYPES = {
     "UINT8": "UINT8",
     "BOOL": "BOOL",
 }
-#: rows that Triton joins at most
+#: the largest batch of Triton
 _BATCH = 32
 
 
 @dataclasses.dataclass(frozen=True)
-class _Port:
-    """An input or output in the words of config.pbtxt; ``dims`` without the batch where Triton adds it."""
+class _Tensor:
+    """An input or output in config.pbtxt; ``dims`` without the batch if Triton adds it."""
 
     name: str
     type: str
@@ -41,14 +41,14 @@ class _Port:
 
 @dataclasses.dataclass(frozen=True)
 class _Graph:
-    """One of the bundle's graphs as a model of the repository."""
+    """A model of the repository: one of the bundle's graphs."""
 
     name: str
     file: str
     weights: list[str]
     batch: int
-    inputs: list[_Port]
-    outputs: list[_Port]
+    inputs: list[_Tensor]
+    outputs: list[_Tensor]
     left_out: list[str]
     cached: bool
 
@@ -69,7 +69,7 @@ def _write(deployment: Deployment, folder: Path) -> None:
 
 
 def graphs(deployment: Deployment) -> list[_Graph]:
-    """Every graph of the bundle, with what the ONNX file itself says of its inputs and outputs."""
+    """Every graph of the bundle, with its inputs and outputs as in the ONNX file."""
     files = list(dict.fromkeys(part.file for part in deployment.manifest.parts)) or [MODEL]
     return [_graph(deployment, file, alone=len(files) == 1) for file in files]
 
@@ -80,8 +80,8 @@ def _graph(deployment: Deployment, file: str, *, alone: bool) -> _Graph:
     path = locate(deployment.bundle, file)
     graph = onnx.load(path, load_external_data=False).graph
     stored = {tensor.name for tensor in graph.initializer}
-    taken = [value for value in graph.input if value.name not in stored]
-    values = [*taken, *graph.output]
+    inputs = [value for value in graph.input if value.name not in stored]
+    values = [*inputs, *graph.output]
     batched = all(_dims(value)[:1] == [BATCH] for value in values)
     weights = sorted({entry.value for t in graph.initializer for entry in t.external_data if entry.key == "location"})
     return _Graph(
@@ -89,8 +89,8 @@ def _graph(deployment: Deployment, file: str, *, alone: bool) -> _Graph:
         file=file,
         weights=[(Path(file).parent / name).as_posix() for name in weights],
         batch=_BATCH if batched else 0,
-        inputs=[_port(value, batched=batched) for value in taken],
-        outputs=[_port(value, batched=batched) for value in graph.output],
+        inputs=[_tensor(value, batched=batched) for value in inputs],
+        outputs=[_tensor(value, batched=batched) for value in graph.output],
         left_out=[value.name for value in graph.input if value.name in stored],
         cached=any(is_cache_output(value.name) for value in graph.output),
     )
@@ -100,25 +100,25 @@ def _dims(value: Any) -> list[int | str]:
     return [dim.dim_param or dim.dim_value for dim in value.type.tensor_type.shape.dim]
 
 
-def _port(value: Any, *, batched: bool) -> _Port:
+def _tensor(value: Any, *, batched: bool) -> _Tensor:
     import onnx
 
     kind = onnx.TensorProto.DataType.Name(value.type.tensor_type.elem_type)
     if kind not in _TYPES:
         raise PosexportError(f"{value.name} is a tensor of {kind}, which Triton has no type for; convert it to fp32")
     dims = [size if isinstance(size, int) else -1 for size in _dims(value)]
-    return _Port(name=value.name, type=f"TYPE_{_TYPES[kind]}", dims=dims[1:] if batched else dims)
+    return _Tensor(name=value.name, type=f"TYPE_{_TYPES[kind]}", dims=dims[1:] if batched else dims)
 
 
 def _values(deployment: Deployment) -> dict[str, Any]:
-    found = graphs(deployment)
-    request = _request(deployment, found[0])
+    models = graphs(deployment)
+    request = _request(deployment, models[0])
     return {
-        "graphs": found,
+        "graphs": models,
         "request": request,
-        "cached": any(graph.cached for graph in found),
+        "cached": any(graph.cached for graph in models),
         "text": has_tokenizer(deployment.manifest),
-        # what proofs and posexport.load set and the backend has no parameter for
+        # session options of the proof that the backend has no parameter for
         "options": deployment.manifest.session_options,
     }
 
@@ -126,13 +126,13 @@ def _values(deployment: Deployment) -> dict[str, Any]:
 def _request(deployment: Deployment, graph: _Graph) -> str:
     """A request of three tokens, JSON of the Open Inference Protocol; empty where inputs are more than tokens."""
     specs = {spec.name: spec for spec in deployment.manifest.inputs}
-    roles = [specs[port.name].role if port.name in specs else "" for port in graph.inputs]
+    roles = [specs[tensor.name].role if tensor.name in specs else "" for tensor in graph.inputs]
     if not set(roles) <= {"tokens", "mask", "types"}:
         return ""
     data = {"tokens": [5, 2, 7], "mask": [1, 1, 1], "types": [0, 0, 0]}
     inputs = [
-        {"name": port.name, "datatype": port.type.removeprefix("TYPE_"), "shape": [1, 3], "data": data[role]}
-        for port, role in zip(graph.inputs, roles, strict=True)
+        {"name": tensor.name, "datatype": tensor.type.removeprefix("TYPE_"), "shape": [1, 3], "data": data[role]}
+        for tensor, role in zip(graph.inputs, roles, strict=True)
     ]
     return json.dumps({"inputs": inputs})
 

@@ -1,4 +1,4 @@
-"""Writes a deployment's folder, whole or not at all."""
+"""Writes the folder of a deployment, atomically."""
 
 import os
 import re
@@ -25,14 +25,14 @@ BUNDLE = "bundle"
 
 
 class Deployed(msgspec.Struct, frozen=True):
-    """What was written.
+    """The result of `posexport deploy`.
 
     Attributes:
         engine: the engine's name.
         folder: the folder.
-        files: what is in it, without the bundle's own files.
-        install: the line that installs the engine; empty where pip does not.
-        command: what runs it, from within the folder.
+        files: names of its files, without those of the bundle.
+        install: the command that installs the engine; empty if pip does not install it.
+        command: the command that runs the engine in the folder.
     """
 
     engine: str
@@ -42,7 +42,7 @@ class Deployed(msgspec.Struct, frozen=True):
     command: str
 
     def to_text(self) -> str:
-        """The next steps."""
+        """The files, and the commands that install and run the engine."""
         first = f"  {self.install}\n" if self.install else ""
         return f"{self.folder}: {', '.join(self.files)}\n{first}  cd {shlex.quote(self.folder)} && {self.command}"
 
@@ -63,16 +63,16 @@ def deploy(
     Args:
         bundle: a bundle's folder.
         to: one of `ENGINES`.
-        output: the folder to write; nothing may be there.
-        name: of the model in the engine; None: the folder's.
-        link: let the files name the bundle where it is; False: they bring a copy.
-        provider: that serves it.
-        provider_options: of its sessions, as `posexport.load` takes them.
-        workers: processes that compute, where the engine asks for them.
+        output: the folder to write, which must not exist.
+        name: the model's name in the engine; None: that of the bundle's folder.
+        link: refer to the bundle by its path; False: copy it.
+        provider: the execution provider.
+        provider_options: options of the sessions, as in `posexport.load`.
+        workers: the number of processes that compute.
 
     Raises:
-        PosexportError: an unknown engine, no bundle or a damaged one, a bundle of another provider or that the engine
-            cannot run, an output that is there.
+        PosexportError: an unknown engine, no bundle or a damaged one, one for another provider or that the engine
+            cannot run, or an existing output.
     """
     engine = ENGINES.get(to)
     if engine is None:
@@ -120,7 +120,7 @@ def _check_options(engine: Engine, provider: str, options: Mapping[str, Any]) ->
 
 
 def copy_bundle(bundle: Path, manifest: Manifest, target: Path) -> None:
-    """The files that the manifest lists, and the manifest; not what else lies in the folder."""
+    """Copy the manifest and the files that it lists, and no others."""
     for name in (MANIFEST, *manifest.files):
         (target / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(locate(bundle, name), target / name)
@@ -153,7 +153,7 @@ def _check_output(bundle: Path, output: Path) -> None:
 
 
 def _name(text: str) -> str:
-    """A name that every engine takes as a folder's and in an address."""
+    """A valid name of a folder and in a URL, for every engine."""
     name = re.sub(r"[^A-Za-z0-9_-]+", "-", text).strip("-_")
     if not name:
         raise PosexportError(f"{text!r} cannot name a model; give --name with letters or digits")

@@ -1,7 +1,7 @@
 """Adaptive batches by tokens, for engines whose own batching counts requests.
 
-A batch is what came while the batch before it was computed, up to a budget of tokens: nobody waits on an idle machine,
-and batches grow with the load. Requests were checked before they are joined, so one that is wrong fails alone.
+A batch holds the requests that arrived while the previous batch was computed, up to a budget of tokens: an idle machine
+computes a request at once, and batches grow with the load. Requests are validated before they are joined.
 """
 
 import asyncio
@@ -16,13 +16,13 @@ Compute = Callable[[Sequence[Request]], Sequence[Outputs | PosexportError]]
 
 
 class Batcher:
-    """Joins the requests of one event loop; ``compute`` runs in a thread of its own, one batch at a time."""
+    """Joins the requests of one event loop; ``compute`` runs in one worker thread, one batch at a time."""
 
-    def __init__(self, compute: Compute, budget: int, told: Callable[[int, int], None] = lambda *_: None) -> None:
-        """``told``: called with the requests and tokens of each batch, for metrics."""
+    def __init__(self, compute: Compute, budget: int, on_batch: Callable[[int, int], None] = lambda *_: None) -> None:
+        """``on_batch``: called with the number of requests and of tokens of each batch, for metrics."""
         self._compute = compute
         self._budget = budget
-        self._told = told
+        self._on_batch = on_batch
         self._waiting: collections.deque[tuple[Request, asyncio.Future[Outputs]]] = collections.deque()
         self._worker: asyncio.Task[None] | None = None
         self._thread = ThreadPoolExecutor(1, "posexport")
@@ -30,8 +30,8 @@ class Batcher:
     async def submit(self, request: Request) -> Outputs:
         """The outputs of a request.
 
-        Raises its PosexportError. A caller that is cancelled leaves the queue; what is being computed then is
-        thrown away.
+        Raises its PosexportError. The request of a cancelled caller leaves the queue; if it is being computed, its
+        outputs are dropped.
         """
         future: asyncio.Future[Outputs] = asyncio.get_running_loop().create_future()
         self._waiting.append((request, future))
@@ -45,15 +45,15 @@ class Batcher:
     async def _work(self) -> None:
         while batch := self._next():
             requests = [request for request, _ in batch]
-            self._told(len(requests), sum(request.tokens for request in requests))
+            self._on_batch(len(requests), sum(request.tokens for request in requests))
             try:
-                found = await asyncio.get_running_loop().run_in_executor(self._thread, self._compute, requests)
-            except Exception as err:  # noqa: BLE001 (a defect is the callers' to see, and the worker lives on)
+                results = await asyncio.get_running_loop().run_in_executor(self._thread, self._compute, requests)
+            except Exception as err:  # noqa: BLE001 (the callers get the exception, the worker goes on)
                 for _, future in batch:
                     if not future.done():
                         future.set_exception(err)
                 continue
-            for (_, future), outputs in zip(batch, found, strict=True):
+            for (_, future), outputs in zip(batch, results, strict=True):
                 if future.done():
                     continue
                 if isinstance(outputs, PosexportError):
@@ -62,7 +62,7 @@ class Batcher:
                     future.set_result(outputs)
 
     def _next(self) -> list[tuple[Request, asyncio.Future[Outputs]]]:
-        """The requests that waited longest and fit the budget, at least one; cancelled ones are dropped."""
+        """The oldest requests that fit the budget, at least one; cancelled ones are dropped."""
         batch: list[tuple[Request, asyncio.Future[Outputs]]] = []
         tokens = 0
         while self._waiting:

@@ -1,7 +1,7 @@
-"""The blocks of a batch job: rows of its input files in a fixed order, each with an output file of its own.
+"""The blocks of a batch job: rows of its input files in a fixed order, one output file for each block.
 
-What is done is what is there: an output appears whole under its name, so a job that is started again does only the
-blocks without one, and a block that is computed twice is one file. Needs pyarrow.
+An output file is written atomically, so a job that is started again computes only the blocks without one, and a block
+that is computed twice has one file. Needs pyarrow.
 """
 
 import json
@@ -19,7 +19,7 @@ require("posexport.serve.engines.blocks", "pyarrow")
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-#: the record of a job in its output folder, so that another job is not mixed with it
+#: the record of a job in its output folder, by which another job refuses the folder
 JOB = "job.json"
 
 
@@ -29,9 +29,9 @@ class Block(msgspec.Struct, frozen=True):
     Attributes:
         path: the input file.
         output: name of the output file.
-        start: of parquet the first row within the row group, of JSON Lines the byte where the first row begins.
-        rows: how many.
-        group: of parquet the row group; None: JSON Lines.
+        start: the first row within the row group (parquet), or the byte offset of the first row (JSON Lines).
+        rows: the number of rows.
+        group: the row group (parquet); None: JSON Lines.
     """
 
     path: str
@@ -42,9 +42,9 @@ class Block(msgspec.Struct, frozen=True):
 
 
 def plan(source: Path, column: str, size: int) -> list[Block]:
-    """The blocks of a .parquet or .jsonl file, or of all such files in a folder, by name.
+    """The blocks of a .parquet or .jsonl file, or of all .parquet and .jsonl files in a folder, sorted by name.
 
-    Raises PosexportError for what cannot be read, another kind of file, no rows, or a column that is not there.
+    Raises PosexportError for an unreadable file, another kind of file, no rows, or a missing column.
     """
     files = sorted(each for kind in ("*.parquet", "*.jsonl") for each in source.glob(kind)) or [source]
     if source.is_dir() and files == [source]:
@@ -54,19 +54,18 @@ def plan(source: Path, column: str, size: int) -> list[Block]:
         if path.suffix not in (".parquet", ".jsonl"):
             raise PosexportError(f"{path} is neither .parquet nor .jsonl; convert it to one of them")
         try:
-            found = _parquet(path, column, size) if path.suffix == ".parquet" else _lines(path, size)
-            places = [(group, start, rows) for group, start, rows in found]
+            places = [*(_parquet(path, column, size) if path.suffix == ".parquet" else _lines(path, size))]
         except (OSError, pa.ArrowException) as err:
             raise PosexportError(f"cannot read {path}: {err}; give a file of texts") from err
         blocks += [
             Block(
                 path=str(path.absolute()),
-                output=f"part-{number:05}-{part:07}.parquet",
+                output=f"part-{number:05}-{index:07}.parquet",
                 start=start,
                 rows=rows,
                 group=group,
             )
-            for part, (group, start, rows) in enumerate(places)
+            for index, (group, start, rows) in enumerate(places)
         ]
     if not blocks:
         raise PosexportError(f"{source} has no rows; give texts")
@@ -74,7 +73,7 @@ def plan(source: Path, column: str, size: int) -> list[Block]:
 
 
 def read(block: Block) -> "pa.Table":
-    """The rows of a block, with all their columns; PosexportError for a line that is no JSON object."""
+    """The rows of a block with all columns; PosexportError for a line that is no JSON object."""
     if block.group is not None:
         return pq.ParquetFile(block.path).read_row_group(block.group).slice(block.start, block.rows)
     rows = []
@@ -95,7 +94,7 @@ def read(block: Block) -> "pa.Table":
 
 
 def write(block: Block, folder: Path, table: "pa.Table") -> None:
-    """Write a block's output, whole or not at all."""
+    """Write a block's output file atomically."""
     from posexport.system.files import written_whole
 
     with written_whole(folder / block.output, force=True) as file:
@@ -103,7 +102,7 @@ def write(block: Block, folder: Path, table: "pa.Table") -> None:
 
 
 def begin(folder: Path, job: dict[str, Any]) -> None:
-    """Make the output folder, or check that it holds this job's results; PosexportError where it holds others."""
+    """Create the output folder, or check that its results are of this job; PosexportError if they are of another."""
     record = folder / JOB
     if record.is_file():
         before = json.loads(record.read_bytes())
@@ -113,8 +112,8 @@ def begin(folder: Path, job: dict[str, Any]) -> None:
                 f"{folder} holds results of a job with another {' and '.join(changed)}; choose another output, or "
                 "remove it to begin anew"
             )
-        for left in folder.glob(".part-*"):  # of a worker that was killed while it wrote
-            left.unlink(missing_ok=True)
+        for temporary in folder.glob(".part-*"):  # of a worker that was killed while writing
+            temporary.unlink(missing_ok=True)
         return
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise PosexportError(f"{folder} exists and holds no results of a job (no {JOB}); choose another output")
@@ -141,14 +140,14 @@ def _parquet(path: Path, column: str, size: int) -> Iterator[tuple[int, int, int
 
 
 def _lines(path: Path, size: int) -> Iterator[tuple[None, int, int]]:
-    """First byte and rows of each block; an empty line ends the file only at its end."""
-    start, place, rows = 0, 0, 0
+    """Byte offset and number of rows of each block."""
+    start, offset, rows = 0, 0, 0
     with path.open("rb") as file:
         for line in file:
-            place += len(line)
+            offset += len(line)
             rows += 1
             if rows == size:
                 yield None, start, rows
-                start, rows = place, 0
+                start, rows = offset, 0
     if rows:
         yield None, start, rows

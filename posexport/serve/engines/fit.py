@@ -1,4 +1,4 @@
-"""What a bundle is to a deployment, asked before anything is written or opened. Imports nothing heavy."""
+"""Whether a bundle suits a deployment: its provider, texts or arrays. Imports nothing heavy."""
 
 from posexport.bundle.manifest import Manifest
 from posexport.errors import PosexportError
@@ -9,8 +9,8 @@ from posexport.targets.target import PORTABLE
 def check_provider(manifest: Manifest, provider: str) -> None:
     """Raise PosexportError for an unknown provider, and for a bundle that was converted for another one.
 
-    A graph for CUDA has operators and types for which the CPU has no kernel; the other way round nodes would fall to
-    the CPU in silence.
+    A graph for CUDA has operators and types without a CPU kernel; on CUDA, nodes of a graph for the CPU would silently
+    run on the host.
     """
     provider_named(provider)
     if manifest.target not in (PORTABLE, provider):
@@ -21,7 +21,7 @@ def check_provider(manifest: Manifest, provider: str) -> None:
 
 
 def embeds_texts(manifest: Manifest) -> bool:
-    """Whether a bundle makes one vector of a text: it has a tokenizer and gives ``sentence_embedding``."""
+    """Whether a bundle encodes a text as one vector: it has a tokenizer and the output ``sentence_embedding``."""
     from posexport.runtime.embed import EMBEDDING
 
     return has_tokenizer(manifest) and EMBEDDING in (spec.name for spec in manifest.outputs)

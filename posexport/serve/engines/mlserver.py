@@ -1,8 +1,8 @@
-"""A bundle in MLServer: Open Inference Protocol v2 over REST and gRPC. MLServer serves; this class is what it loads.
+"""The runtime of a bundle in MLServer: Open Inference Protocol v2 over REST and gRPC.
 
-Its own adaptive batching joins requests before a runtime sees them: texts of different lengths are counted alike, token
-ids of different lengths cannot be joined, and a request that is wrong fails all that share its batch. So it stays off
-(``max_batch_size`` 0, MLServer's default), and requests are joined here, by tokens.
+MLServer's adaptive batching joins requests before the runtime sees them: a long text counts as much as a short one,
+token ids of different lengths cannot be joined, and one invalid request fails its whole batch. So it stays off
+(``max_batch_size`` 0, MLServer's default), and the runtime joins requests by tokens.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ from mlserver.errors import InferenceError, MLServerError
 from mlserver.types import InferenceRequest, InferenceResponse, MetadataTensor, RequestInput
 from mlserver.utils import get_model_uri
 
-#: names that the input of text embedders may have; the metadata has the first
+#: accepted names of a text embedder's input; the metadata has the first
 TEXT = ("text", "texts")
 BATCH_REQUESTS, BATCH_TOKENS = "posexport_batch_requests", "posexport_batch_tokens"
 _DATATYPES = {
@@ -41,7 +41,7 @@ _DATATYPES = {
 
 
 def _without_traceback(record: logging.LogRecord) -> bool:
-    """For requests that the client must mend, MLServer 1.7 logs a traceback; the sentence is enough."""
+    """Logging filter: MLServer 1.7 logs a traceback for client errors; this leaves the sentence."""
     error = record.exc_info[1] if record.exc_info else None
     if isinstance(error, MLServerError) and error.status_code < 500:
         record.msg, record.args, record.exc_info = f"refused a request: {error}", (), None
@@ -53,10 +53,10 @@ for _name in ("mlserver.grpc", "mlserver.parallel"):
 
 
 class Runtime(mlserver.MLModel):
-    """MLServer's ``implementation``; ``parameters.extra`` of model-settings.json are `Service`'s options."""
+    """MLServer's ``implementation``; ``parameters.extra`` of model-settings.json holds `Service`'s options."""
 
     async def load(self) -> bool:
-        """Open the bundle at ``parameters.uri``; MLServer logs the PosexportError of one that cannot be used."""
+        """Open the bundle at ``parameters.uri``; MLServer logs the PosexportError if that fails."""
         extra = (self.settings.parameters.extra if self.settings.parameters else None) or {}
         uri = await get_model_uri(self.settings)
         self._service = await asyncio.to_thread(lambda: Service(uri, **extra))
@@ -74,7 +74,7 @@ class Runtime(mlserver.MLModel):
     async def predict(self, payload: InferenceRequest) -> InferenceResponse:
         """Texts in ``text`` to vectors, or tensors by the names of the bundle's inputs to its outputs.
 
-        What the bundle does not take is HTTP 400 and gRPC INVALID_ARGUMENT, with the sentence that says why.
+        An invalid request is HTTP 400 or gRPC INVALID_ARGUMENT, with the sentence that says why.
         """
         try:
             request = await asyncio.to_thread(self._request, payload)
@@ -84,23 +84,23 @@ class Runtime(mlserver.MLModel):
             raise InferenceError(str(err)) from err
 
     def _request(self, payload: InferenceRequest) -> Any:
-        given = {each.name: each for each in payload.inputs}
-        if len(given) < len(payload.inputs):
+        inputs = {each.name: each for each in payload.inputs}
+        if len(inputs) < len(payload.inputs):
             raise PosexportError("two inputs of the request have the same name; give each once")
-        text = next((name for name in TEXT if name in given), None)
+        text = next((name for name in TEXT if name in inputs), None)
         if not self._service.takes_texts or text is None:
-            return self._service.arrays({name: _array(each) for name, each in given.items()})
-        if len(given) > 1:
-            others = ", ".join(name for name in given if name != text)
+            return self._service.arrays({name: _array(each) for name, each in inputs.items()})
+        if len(inputs) > 1:
+            others = ", ".join(name for name in inputs if name != text)
             raise PosexportError(f"the request has {text} and {others}; give {text} alone, or tensors alone")
-        named = getattr(payload.parameters, "prompt_name", None)
-        return self._service.texts(_strings(given[text]), named)
+        prompt_name = getattr(payload.parameters, "prompt_name", None)
+        return self._service.texts(_strings(inputs[text]), prompt_name)
 
     def _response(self, outputs: Outputs, payload: InferenceRequest) -> InferenceResponse:
-        asked = [each.name for each in payload.outputs or []] or list(outputs)
-        if unknown := [name for name in asked if name not in outputs]:
+        names = [each.name for each in payload.outputs or []] or list(outputs)
+        if unknown := [name for name in names if name not in outputs]:
             raise PosexportError(f"unknown output {', '.join(unknown)}; this request gives {', '.join(outputs)}")
-        encoded = [NumpyCodec.encode_output(name, _plain(outputs[name])) for name in asked]
+        encoded = [NumpyCodec.encode_output(name, _encodable(outputs[name])) for name in names]
         return InferenceResponse(
             id=payload.id, model_name=self.name, model_version=self.version, parameters=None, outputs=encoded
         )
@@ -110,43 +110,43 @@ def _log(requests: int, tokens: int) -> None:
     mlserver.log(**{BATCH_REQUESTS: requests, BATCH_TOKENS: tokens})
 
 
-def _strings(given: RequestInput) -> list[str]:
-    if given.datatype != "BYTES":
-        raise PosexportError(f"{given.name} must have datatype BYTES, got {given.datatype}; give strings")
-    elements = given.data.root
+def _strings(tensor: RequestInput) -> list[str]:
+    if tensor.datatype != "BYTES":
+        raise PosexportError(f"{tensor.name} must have datatype BYTES, got {tensor.datatype}; give strings")
+    elements = tensor.data.root
     if not all(isinstance(each, str | bytes) for each in (elements if isinstance(elements, list) else [elements])):
-        raise PosexportError(f"{given.name} must hold strings; give its data as a list of strings")
+        raise PosexportError(f"{tensor.name} must hold strings; give its data as a list of strings")
     try:
-        found: list[str] = StringCodec.decode_input(given)
+        strings: list[str] = StringCodec.decode_input(tensor)
     except UnicodeDecodeError as err:
-        raise PosexportError(f"{given.name} is no UTF-8 (byte {err.start}: {err.reason}); give UTF-8") from err
-    if int(np.prod(given.shape)) != len(found):
+        raise PosexportError(f"{tensor.name} is no UTF-8 (byte {err.start}: {err.reason}); give UTF-8") from err
+    if int(np.prod(tensor.shape)) != len(strings):
         raise PosexportError(
-            f"{given.name} has shape {given.shape} and {len(found)} strings; give the shape [{len(found)}]"
+            f"{tensor.name} has shape {tensor.shape} and {len(strings)} strings; give the shape [{len(strings)}]"
         )
-    return found
+    return strings
 
 
-def _array(given: RequestInput) -> NDArray[Any]:
-    if given.datatype == "BYTES":
-        raise PosexportError(f"{given.name} has datatype BYTES; this bundle takes numbers there")
+def _array(tensor: RequestInput) -> NDArray[Any]:
+    if tensor.datatype == "BYTES":
+        raise PosexportError(f"{tensor.name} has datatype BYTES; this bundle takes numbers there")
     try:
-        array: NDArray[Any] = NumpyCodec.decode_input(given)
+        array: NDArray[Any] = NumpyCodec.decode_input(tensor)
     except (ValueError, TypeError, OverflowError) as err:
         raise PosexportError(
-            f"{given.name} is no {given.datatype} tensor of shape {given.shape}: {err}; give as many numbers as its "
+            f"{tensor.name} is no {tensor.datatype} tensor of shape {tensor.shape}: {err}; give as many numbers as its "
             "shape has"
         ) from err
     return array
 
 
-def _plain(array: NDArray[Any]) -> NDArray[Any]:
-    """An array that the protocol's JSON can hold: bfloat16 has no name in NumPy, so it becomes float32."""
+def _encodable(array: NDArray[Any]) -> NDArray[Any]:
+    """bfloat16, which NumPy has no name for, as float32; other arrays as they are."""
     return array.astype(np.float32) if array.dtype.name == "bfloat16" else array
 
 
 def _metadata(service: Service) -> tuple[list[MetadataTensor], list[MetadataTensor]]:
-    """What the model's metadata endpoint tells: -1 for an axis of any size."""
+    """Inputs and outputs for the model's metadata endpoint; -1 is an axis of any size."""
 
     def tensor(name: str, dtype: str, axes: list[int | str]) -> MetadataTensor:
         return MetadataTensor(

@@ -1,7 +1,7 @@
 """A batch job in Ray Data: parquet or JSON Lines of texts in, parquet with their vectors out.
 
-Ray Data gives blocks to workers, replaces a worker that dies and gives its blocks to another. Outputs are files of
-their own (`posexport.serve.engines.blocks`), so nothing is lost and nothing is there twice, whatever is computed twice.
+Ray Data sends blocks to workers, and those of a worker that dies to another one. Every block has one output file
+(`posexport.serve.engines.blocks`), so no row is lost or duplicated if a block is computed twice.
 """
 
 import hashlib
@@ -30,18 +30,18 @@ import ray
 
 #: rows of an output file: half a minute of work of a small model on one core
 ROWS = 1024
-#: the columns that outputs have beside those of the input
+#: the columns that outputs add to those of the input
 EMBEDDING, ERROR = "embedding", "error"
 
 
 class Summary(msgspec.Struct, frozen=True):
-    """What a job did.
+    """The results of a job.
 
     Attributes:
-        rows: rows of all outputs, as many as the input has.
-        failed: of those, rows without a vector; ``error`` says why.
-        blocks: output files.
-        done_before: of those, files that were there already.
+        rows: number of rows of all outputs, which is that of the input.
+        failed: number of rows without a vector; ``error`` says why.
+        blocks: number of output files.
+        done_before: number of output files of an earlier run.
     """
 
     rows: int
@@ -51,7 +51,7 @@ class Summary(msgspec.Struct, frozen=True):
 
 
 class Worker:
-    """One session; called by Ray Data with a block."""
+    """Ray Data's actor: one session, called with one block at a time."""
 
     def __init__(self, bundle: str, output: str, column: str, options: Mapping[str, Any]) -> None:
         self._service = Service(bundle, **options)
@@ -59,7 +59,7 @@ class Worker:
         self._column = column
 
     def __call__(self, row: dict[str, Any]) -> dict[str, str]:
-        """Write a block's output; a block that cannot be read is told, as an exception would be tried again."""
+        """Write a block's output, and return its error: Ray Data would retry a block that raises."""
         try:
             self._encode(msgspec.convert(row, files.Block))
         except PosexportError as err:
@@ -79,7 +79,7 @@ class Worker:
 
 
 def encode(service: Service, texts: list[Any]) -> tuple[list[Any], list[str | None]]:
-    """A vector or an error for each text: one that cannot be encoded costs no other its vector."""
+    """A vector or an error for each text: a text that fails does not fail the others."""
     requests, errors = {}, list[str | None]([None] * len(texts))
     for place, text in enumerate(texts):
         try:
@@ -113,34 +113,37 @@ def run(
     """Encode every text of ``source``, or those that an interrupted job left.
 
     Args:
-        bundle: a text embedder's bundle, on a file system that all workers see; so are the others.
+        bundle: a text embedder's bundle. All paths are on a file system that all workers share.
         source: a .parquet or .jsonl file, or a folder of them.
         output: a folder: one parquet file for each block, with the input's columns, ``embedding`` and ``error``.
         column: the column of texts.
-        workers: sessions, on any machines of the Ray cluster.
-        cpus: of each worker, which computes with as many threads.
-        rows: of a block.
+        workers: number of sessions in the Ray cluster.
+        cpus: CPUs, and so threads, of each worker.
+        rows: number of rows of a block.
         provider, provider_options, batch_tokens, request_characters: as in `posexport.serve.engines.service.Service`.
         progress: called with the blocks that are done and all blocks.
 
     Raises:
-        PosexportError: a bundle or input that cannot be used, an output folder of another job, blocks that failed.
+        PosexportError: an unusable bundle or input, an output folder of another job, or blocks that failed.
     """
     for name, value in (("workers", workers), ("rows", rows)):
         if value < 1:
             raise PosexportError(f"{name} must be at least 1, got {value}")
+    # the bundle suits the job
     manifest = read_manifest(bundle)
     check_provider(manifest, provider)
     if not embeds_texts(manifest):
         raise PosexportError(
             f"{bundle} is for {manifest.task} and makes no vectors of texts; give an embedder's bundle"
         )
+    # the blocks that have no output yet
     blocks = files.plan(source, column, rows)
     files.begin(output, _record(bundle, blocks, column))
     todo = files.missing(blocks, output)
     done = len(blocks) - len(todo)
     progress(done, len(blocks))
     if todo:
+        # one worker for each session; a block is an item
         options = {
             "provider": provider,
             "provider_options": provider_options,
@@ -148,35 +151,35 @@ def run(
             "batch_tokens": batch_tokens,
             "request_characters": request_characters,
         }
-        given = (str(bundle.absolute()), str(output.absolute()), column, options)
+        arguments = (str(bundle.absolute()), str(output.absolute()), column, options)
         dataset = ray.data.from_items([msgspec.to_builtins(block) for block in todo], override_num_blocks=len(todo))
         encoded = dataset.map(
             Worker,
-            fn_constructor_args=given,
+            fn_constructor_args=arguments,
             compute=ray.data.ActorPoolStrategy(size=min(workers, len(todo))),
             num_cpus=cpus,
             num_gpus=0 if provider == DEFAULT_PROVIDER else 1,
         )
         try:
-            told = []
+            errors = []
             for number, row in enumerate(encoded.iter_rows(), 1):
                 progress(done + number, len(blocks))
-                told += [row[ERROR]] if row[ERROR] else []
+                errors += [row[ERROR]] if row[ERROR] else []
         except ray.exceptions.RayError as err:
             raise PosexportError(f"{_cause(err)}; what is done is kept, run the same command again") from err
-        if told:
-            raise PosexportError(f"{told[0]} ({len(told)} of {len(blocks)} blocks failed; the others are kept)")
+        if errors:
+            raise PosexportError(f"{errors[0]} ({len(errors)} of {len(blocks)} blocks failed; the others are kept)")
     return _checked(blocks, output, done)
 
 
 def _cause(err: Exception) -> str:
-    """Why a worker could not start, without Ray's traceback around it."""
-    own = re.findall(r"PosexportError: (.+)", str(err))
-    return own[-1] if own else str(err).strip().splitlines()[0]
+    """The sentence of a worker's error, without Ray's traceback."""
+    sentences = re.findall(r"PosexportError: (.+)", str(err))
+    return sentences[-1] if sentences else str(err).strip().splitlines()[0]
 
 
 def _record(bundle: Path, blocks: list[files.Block], column: str) -> dict[str, Any]:
-    """What makes two jobs the same: model, column, and input files by name, size and time."""
+    """The identity of a job: its model, column, and input files by name, size and time."""
     paths = sorted({Path(block.path) for block in blocks})
     return {
         "bundle": hashlib.sha256((bundle / MANIFEST).read_bytes()).hexdigest(),

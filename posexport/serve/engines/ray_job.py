@@ -10,7 +10,7 @@ from posexport.errors import PosexportError
 
 
 def main(bundle: str | Path, **options: Any) -> None:
-    """Run the job with what the user typed; exit 0 done, 1 rows without a vector, 2 bad input, 130 interrupted."""
+    """Run the job of the command line; exit codes: 0 done, 1 rows without a vector, 2 bad input, 130 interrupted."""
 
     @click.command(help="Encode the texts of INPUT (.parquet, .jsonl or a folder of them) into the folder OUTPUT.")
     @click.argument("source", metavar="INPUT", type=click.Path(path_type=Path))

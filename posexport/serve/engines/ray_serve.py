@@ -1,7 +1,7 @@
-"""A bundle in Ray Serve: replicas that batch by tokens, behind an ingress that sends a lost request again.
+"""A bundle in Ray Serve: replicas that batch by tokens, and an ingress that retries.
 
-Ray Serve answers requests of a replica that died with an error. Here clients talk to the ingress, which holds no model:
-it hands each request to a replica, and to another one if that dies. To compute a text twice changes nothing.
+Ray Serve returns an error for the requests of a replica that died. So clients call an ingress without a model, which
+sends each request to a replica, and to another one if that dies. Requests are idempotent.
 """
 
 import asyncio
@@ -25,18 +25,18 @@ from ray.serve.handle import DeploymentHandle
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
-#: bytes of a request's body; beyond it nothing is read
+#: the largest body of a request, in bytes
 _LARGEST = 64 * 1024 * 1024
-#: replicas that a request is given to before its error is the client's
+#: replicas that a request is sent to before the client gets the error
 _TRIES = 5
 #: seconds that a batch waits for more requests
 _WAIT = 0.002
 
 
 class Body(msgspec.Struct, forbid_unknown_fields=True):
-    """What a client posts: ``{"texts": ["a", "b"]}``, or ``{"inputs": {"input_ids": [[5, 2, 7]]}}``.
+    """The body of a POST: ``{"texts": ["a", "b"]}``, or ``{"inputs": {"input_ids": [[5, 2, 7]]}}``.
 
-    ``text`` is another name of ``texts``, and may be one string.
+    ``text`` is an alias of ``texts``, and may be one string.
     """
 
     texts: list[str] | None = None
@@ -46,7 +46,7 @@ class Body(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Replica:
-    """One session, and the batches of its requests."""
+    """A replica: one session, with batches by tokens."""
 
     def __init__(self, bundle: str, options: dict[str, Any]) -> None:
         self._service = Service(bundle, **options)
@@ -57,7 +57,7 @@ class Replica:
         await asyncio.to_thread(self._service.probe)
 
     async def answer(self, body: Body) -> tuple[int, bytes]:
-        """HTTP status and JSON."""
+        """The HTTP status and JSON of a request's response."""
         try:
             request = await asyncio.to_thread(self._request, body)
             outputs = await self._compute(request)
@@ -68,14 +68,14 @@ class Replica:
         return 200, await asyncio.to_thread(_as_json, outputs)
 
     def about(self) -> dict[str, Any]:
-        """What is served, for people who look at the address with a browser."""
+        """The model's name, task and inputs: the response to GET."""
         manifest = self._service.manifest
         takes = ["texts"] if self._service.takes_texts else [spec.name for spec in manifest.inputs]
         longest = manifest.limits.max_length
         return {"model": manifest.source.name, "task": manifest.task, "takes": takes, "max_length": longest}
 
     def _request(self, body: Body) -> Request:
-        if sum(given is not None for given in (body.texts, body.text, body.inputs)) != 1:
+        if sum(field is not None for field in (body.texts, body.text, body.inputs)) != 1:
             raise PosexportError('give "texts" or "inputs", one of the two')
         if body.inputs is not None:
             return self._service.arrays(body.inputs)
@@ -85,7 +85,7 @@ class Replica:
     @serve.batch(
         max_batch_size=BATCH_TOKENS,
         batch_wait_timeout_s=_WAIT,
-        # a request over the budget has a batch of its own, where Ray Serve would refuse it
+        # a request over the budget is a batch alone; Ray Serve would refuse it
         batch_size_fn=lambda requests: 1 if len(requests) == 1 else sum(request.tokens for request in requests),
     )
     async def _compute(self, requests: Sequence[Request]) -> list[Outputs | PosexportError]:
@@ -93,7 +93,7 @@ class Replica:
 
 
 class Ingress:
-    """Reads HTTP, hands on, answers."""
+    """The HTTP endpoint: parses requests and sends them to replicas."""
 
     def __init__(self, replica: DeploymentHandle) -> None:
         self._replica = replica
@@ -104,31 +104,31 @@ class Ingress:
         if request.method != "POST":
             return _error(405, f"{request.method} is not served; POST a JSON document")
         data = b""
-        async for part in request.stream():
-            data += part
+        async for chunk in request.stream():
+            data += chunk
             if len(data) > _LARGEST:
                 return _error(413, f"the request has more than {_LARGEST} bytes; send fewer texts at once")
         try:
             body = msgspec.json.decode(data, type=Body)
         except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as err:
             return _error(400, f'the body must be JSON such as {{"texts": ["a text"]}}: {err}')
-        for left in reversed(range(_TRIES)):
+        for tries_left in reversed(range(_TRIES)):
             try:
                 return _json(*await self._replica.answer.remote(body))
             except RayActorError:
-                if not left:
+                if not tries_left:
                     raise
         raise AssertionError
 
 
 def application(bundle: str | Path, *, replicas: int = 1, cpus: float = 1, **options: Any) -> serve.Application:
-    """What ``serve run`` deploys.
+    """The application that ``serve run`` deploys.
 
-    ``cpus``: of each replica, which computes with as many threads. ``options``: of
-    `posexport.serve.engines.service.Service`: provider, threads, batch_tokens, request_characters.
+    ``cpus``: CPUs, and so threads, of each replica. ``options``: provider, threads, batch_tokens and
+    request_characters of `posexport.serve.engines.service.Service`.
     """
-    chosen = {"threads": max(1, int(cpus)), **options}
-    on_gpu = chosen.get("provider", DEFAULT_PROVIDER) != DEFAULT_PROVIDER
+    options = {"threads": max(1, int(cpus)), **options}
+    on_gpu = options.get("provider", DEFAULT_PROVIDER) != DEFAULT_PROVIDER
     actor = {"num_cpus": cpus, **({"num_gpus": 1} if on_gpu else {})}
     replica = (
         serve.deployment(Replica)
@@ -139,7 +139,7 @@ def application(bundle: str | Path, *, replicas: int = 1, cpus: float = 1, **opt
             max_ongoing_requests=100,
             health_check_period_s=5,
         )
-        .bind(str(Path(bundle).absolute()), chosen)
+        .bind(str(Path(bundle).absolute()), options)
     )
     return (
         serve.deployment(Ingress)

@@ -1,4 +1,4 @@
-"""A bundle behind an engine: each request checked alone, many computed together, errors told to whom they belong."""
+"""A bundle for a serving engine: requests are validated one by one, computed in batches, and fail one by one."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -26,14 +26,14 @@ Outputs = dict[str, NDArray[Any]]
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-    """What a client asked for, checked: texts with the number of tokens of each, or arrays by input name.
+    """A validated request of a client: texts with the number of tokens of each, or arrays by input name.
 
     Attributes:
-        texts: to be encoded; empty where ``inputs`` are given.
-        lengths: tokens of each text.
-        prompt_name: of the bundle's prompts, the one before each text.
+        texts: texts to encode; empty if ``inputs`` is not None.
+        lengths: the number of tokens of each text.
+        prompt_name: the bundle's prompt that is put before each text.
         inputs: arrays for `Session.run`.
-        tokens: what it counts in a budget of tokens.
+        tokens: the request's share of a budget of tokens.
     """
 
     tokens: int
@@ -44,7 +44,7 @@ class Request:
 
 
 class Service:
-    """An open bundle and its limits. Threads may share it."""
+    """An open bundle with the limits of a deployment. Thread-safe."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class Service:
         check_provider(read(Path(bundle)), provider)
         self._session = load(bundle, provider=provider, threads=threads, provider_options=provider_options)
         self.batch_tokens = batch_tokens
-        self._most = request_characters
+        self._max_characters = request_characters
 
     @property
     def manifest(self) -> Manifest:
@@ -71,26 +71,26 @@ class Service:
 
     @property
     def takes_texts(self) -> bool:
-        """Texts in, vectors out; of any other bundle arrays in, arrays out."""
+        """Whether requests are texts, and responses vectors; a bundle for another task takes arrays."""
         return embeds_texts(self.manifest)
 
     def texts(self, texts: Any, prompt_name: str | None = None) -> Request:
-        """A request to encode texts; PosexportError for what the bundle does not take, such as a text too long."""
+        """A request to encode texts; PosexportError for texts that the bundle cannot encode, e.g. too long ones."""
         if not self.takes_texts:
             names = ", ".join(spec.name for spec in self._session.inputs)
             raise PosexportError(f"this bundle takes arrays, not texts: give {names}")
         check_texts(texts, "text")
-        if (size := sum(map(len, texts))) > self._most:
+        if (size := sum(map(len, texts))) > self._max_characters:
             raise PosexportError(
-                f"the request has {size} characters of text, this deployment takes at most {self._most}; send fewer or "
-                "shorter texts"
+                f"the request has {size} characters of text, this deployment takes at most {self._max_characters}; "
+                "send fewer or shorter texts"
             )
         prompts = self.manifest.text_rules.prompts if self.manifest.text_rules else {}
         if prompt_name is not None and prompt_name not in prompts:
             raise PosexportError(
                 f"unknown prompt_name {prompt_name!r:.60}; this bundle has {', '.join(prompts) or 'none'}"
             )
-        # cut where Session.encode cuts
+        # truncated as Session.encode truncates
         arrays = self._session.tokenize(texts, truncate=self.manifest.text_rules is not None)
         ids = next(arrays[spec.name] for spec in self._session.inputs if spec.role == "tokens")
         mask = arrays.get("attention_mask", np.ones_like(ids))
@@ -98,58 +98,60 @@ class Service:
         return Request(tokens=sum(lengths), texts=texts, lengths=lengths, prompt_name=prompt_name)
 
     def arrays(self, inputs: Mapping[str, Any]) -> Request:
-        """A request to run arrays or nested lists by input name; what is wrong with them is told by `compute`."""
+        """A request to run arrays or nested lists by input name, which `compute` validates."""
         if not inputs:
             names = ", ".join(spec.name for spec in self._session.inputs)
             raise PosexportError(f"got no inputs; give {names}")
         return Request(tokens=max(map(_size, inputs.values())), inputs=inputs)
 
     def compute(self, requests: Sequence[Request]) -> list[Outputs | PosexportError]:
-        """The outputs of each request, in order; of one that cannot be computed the error, which is no other's."""
-        found: list[Outputs | PosexportError] = [{}] * len(requests)
+        """The outputs of each request, in order, or its error: a request that fails does not fail the others."""
+        results: list[Outputs | PosexportError] = [{}] * len(requests)
         prompts: dict[str | None, list[int]] = {}
         for place, request in enumerate(requests):
             if request.inputs is None:
                 prompts.setdefault(request.prompt_name, []).append(place)
             else:
-                found[place] = self._run(request.inputs)
+                results[place] = self._run(request.inputs)
         for places in prompts.values():
             for place, outputs in zip(places, self._encode([requests[place] for place in places]), strict=True):
-                found[place] = outputs
-        return found
+                results[place] = outputs
+        return results
 
     def encode(self, request: Request) -> NDArray[Any]:
         """The vectors of one request's texts, [texts, elements]."""
-        (found,) = self.compute([request])
-        if isinstance(found, PosexportError):
-            raise found
-        return found[EMBEDDING]
+        (result,) = self.compute([request])
+        if isinstance(result, PosexportError):
+            raise result
+        return result[EMBEDDING]
 
     def probe(self) -> None:
-        """Compute something small, so that a deployment that answers is one that computes; raises if it does not."""
+        """Health check: encode one word; raises if the session does not compute."""
         if self.takes_texts:
             self.encode(self.texts(["health"]))
 
     def _encode(self, requests: Sequence[Request]) -> list[Outputs | PosexportError]:
-        """All texts of requests with one prompt, in batches by tokens over the bounds of requests."""
+        """The vectors of requests with the same prompt, in batches by tokens that may span several requests."""
         texts = [text for request in requests for text in request.texts]
         lengths = [length for request in requests for length in request.lengths]
         owners = [owner for owner, request in enumerate(requests) for _ in request.texts]
+        # batches of rows of similar length
         vectors: list[NDArray[Any] | None] = [None] * len(texts)
         errors: dict[int, PosexportError] = {}
         for rows in Batches(self.batch_tokens).places(lengths):
             chosen = [texts[row] for row in rows]
             try:
                 batch = self._session.encode(chosen, prompt_name=requests[0].prompt_name, batch_size=len(rows))
-            except PosexportError as err:  # such as too little memory: of these rows alone
+            except PosexportError as err:  # e.g. out of memory: fails the requests of these rows alone
                 errors |= {owners[row]: err for row in rows}
                 continue
             for row, vector in zip(rows, batch, strict=True):
                 vectors[row] = vector
-        own: list[list[NDArray[Any]]] = [[] for _ in requests]
+        # back to requests
+        by_request: list[list[NDArray[Any]]] = [[] for _ in requests]
         for owner, vector in zip(owners, vectors, strict=True):
-            own[owner] += [] if vector is None else [vector]
-        return [errors.get(owner) or {EMBEDDING: np.stack(rows)} for owner, rows in enumerate(own)]
+            by_request[owner] += [] if vector is None else [vector]
+        return [errors.get(owner) or {EMBEDDING: np.stack(rows)} for owner, rows in enumerate(by_request)]
 
     def _run(self, inputs: Mapping[str, Any]) -> Outputs | PosexportError:
         try:
@@ -162,5 +164,5 @@ def _size(value: Any) -> int:
     """Elements of an array or of nested lists."""
     try:
         return int(np.size(value))
-    except ValueError:  # rows of different lengths, which `Session.run` refuses in words
+    except ValueError:  # rows of different lengths, which `Session.run` refuses with a sentence
         return 1

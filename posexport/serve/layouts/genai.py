@@ -1,6 +1,6 @@
-"""``--layout genai``: ``genai_config.json`` beside the model, so that onnxruntime-genai (0.18) runs the bundle too.
+"""``--layout genai``: a bundle with ``genai_config.json``, which onnxruntime-genai (0.18) runs.
 
-The model is the same. onnxruntime-genai counts its own positions and gives a mask of ones: it ignores padding.
+The graph is that of a bundle. onnxruntime-genai computes the positions and feeds a mask of ones: it ignores padding.
 """
 
 import json
@@ -15,19 +15,18 @@ from posexport.sources.source import Source
 from posexport.spec import CAPACITY, MODEL
 
 FILE = "genai_config.json"
-#: the decoders of text alone that onnxruntime-genai 0.18 knows by name and runs by names of inputs as ours are; its
-#: ``gpt2`` means another layout of the cache
+#: text decoders of onnxruntime-genai 0.18 with the input names of posexport's graphs; its ``gpt2`` has another KV cache
 _TYPES = {"llama", "mistral", "phi", "phi3", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text", "smollm3"}
-#: what a plain decoder is called
-_PLAIN = "llama"
-#: onnxruntime-genai reads a ``phi3`` again from its start at this many tokens and one, whatever its configuration says
+#: the type of any other decoder
+_DEFAULT = "llama"
+#: onnxruntime-genai runs the whole text of a ``phi3`` again after this many tokens, whatever its configuration says
 _PHI3_ORIGINAL = 4096
-#: where nothing else says how long an input may be
+#: the context length if neither the source nor config.json has one
 _LENGTH = 2048
 
 
 def check(source: Source) -> None:
-    """PosexportError where onnxruntime-genai cannot run such a model."""
+    """Raise PosexportError for a source that is not a decoder with logits."""
     module = source.module
     if not isinstance(module, DecoderModel) or module.head is None:
         raise PosexportError(
@@ -36,7 +35,7 @@ def check(source: Source) -> None:
 
 
 def write(directory: Path, source: Source) -> None:
-    """``genai_config.json`` in ``directory``, from the definition and the checkpoint's own configuration."""
+    """Write ``genai_config.json``, from the definition and the checkpoint's configuration."""
     (directory / FILE).write_text(json.dumps(config(source), indent=4) + "\n", encoding="utf-8")
 
 
@@ -45,16 +44,16 @@ def config(source: Source) -> dict[str, Any]:
     check(source)
     module = source.module
     assert isinstance(module, DecoderModel)
-    given, generation = (read_json(source.files.get(name)) for name in ("config.json", "generation_config.json"))
-    ids = {**given, **{key: value for key, value in generation.items() if value is not None}}
+    stored, generation = (read_json(source.files.get(name)) for name in ("config.json", "generation_config.json"))
+    ids = {**stored, **{key: value for key, value in generation.items() if value is not None}}
     settings = module.decoder.config
-    longest = source.limits.max_length or _longest(given) or _LENGTH
+    longest = source.limits.max_length or _longest(stored) or _LENGTH
     ends = [token for token in _listed(ids.get("eos_token_id")) if token < settings.vocab]
     padding = ids.get("pad_token_id")
     ids = {"bos_token_id": ids.get("bos_token_id"), "pad_token_id": padding if padding is not None else [*ends, 0][0]}
     return {
         "model": {
-            "type": model_type(given),
+            "type": model_type(stored),
             "vocab_size": settings.vocab,
             "context_length": longest,
             "eos_token_id": ends,
@@ -83,32 +82,32 @@ def config(source: Source) -> dict[str, Any]:
         "search": {
             "do_sample": False,
             "max_length": longest,
-            # one buffer as what is taken and given works where the cache has its size from the start
+            # one buffer for past and present needs a static KV cache
             "past_present_share_buffer": any(CAPACITY in spec.axes for spec in source.inputs),
         },
     }
 
 
-def model_type(given: dict[str, Any]) -> str:
-    """The checkpoint's type where onnxruntime-genai means the same by it, else a plain decoder's."""
-    name = given.get("model_type")
+def model_type(config: dict[str, Any]) -> str:
+    """The checkpoint's type if onnxruntime-genai has the same architecture by that name, else ``llama``."""
+    name = config.get("model_type")
     if name not in _TYPES:
-        return _PLAIN
-    return _PLAIN if name == "phi3" and _original(given) != _PHI3_ORIGINAL else str(name)
+        return _DEFAULT
+    return _DEFAULT if name == "phi3" and _original(config) != _PHI3_ORIGINAL else str(name)
 
 
 def _listed(tokens: Any) -> list[int]:
     return tokens if isinstance(tokens, list) else [] if tokens is None else [tokens]
 
 
-def _original(given: dict[str, Any]) -> Any:
-    scaling = given.get("rope_parameters") or given.get("rope_scaling") or {}
-    return scaling.get("original_max_position_embeddings", given.get("original_max_position_embeddings"))
+def _original(config: dict[str, Any]) -> Any:
+    scaling = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    return scaling.get("original_max_position_embeddings", config.get("original_max_position_embeddings"))
 
 
-def _longest(given: dict[str, Any]) -> int | None:
-    found = (given.get(key) for key in ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length"))
-    return next((length for length in found if isinstance(length, int)), None)
+def _longest(config: dict[str, Any]) -> int | None:
+    lengths = (config.get(key) for key in ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length"))
+    return next((length for length in lengths if isinstance(length, int)), None)
 
 
 def _checked(source: Source) -> Source:

@@ -1,8 +1,9 @@
 """``--layout optimum``: what the ORTModel classes of Hugging Face's optimum-onnx (0.1.0) load.
 
-They feed every input that a session lists and name files and tensors as here (optimum/onnxruntime/modeling_decoder.py
-and modeling_seq2seq.py). An encoder-decoder has one decoder for the first call, which is given the encoder's states,
-and one for all later calls; the weights of all three files stand once, in ``model.onnx_data``.
+They feed every input that a session lists, and expect these names of files and tensors
+(optimum/onnxruntime/modeling_decoder.py and modeling_seq2seq.py). An encoder-decoder has a decoder for the first call,
+which reads the encoder's states, and one for all later calls; the three files share their weights in
+``model.onnx_data``.
 """
 
 import msgspec
@@ -14,18 +15,18 @@ from posexport.serve.layouts.shared import CONFIG, check_client, fed, read_json,
 from posexport.sources.source import Source
 
 ENCODER, FIRST, LATER = "encoder_model.onnx", "decoder_model.onnx", "decoder_with_past_model.onnx"
-#: optimum's name for the weights beside a model.onnx
+#: optimum's name for the weights of model.onnx
 DATA = "model.onnx_data"
 _SUFFIX = "_data"
-#: the types whose empty cache ORTModelForCausalLM makes with ``num_key_value_heads`` (else: one for every head), and
-#: with ``head_dim`` (else: hidden size over heads)
+#: the types for which ORTModelForCausalLM makes an empty cache with ``num_key_value_heads`` (else: one for every head),
+#: and with ``head_dim`` (else: hidden size over heads)
 _KV_HEADS = {"arcee", "cohere", "gemma", "gemma3_text", "glm", "granite", "gpt_oss", "helium", "mistral", "llama"}
 _KV_HEADS |= {"nemotron", "qwen2", "qwen3", "qwen3_moe", "smollm3", "stablelm", "falcon"}
 _HEAD_SIZES = {"gemma", "gemma3_text", "gpt_oss", "nemotron"}
 
 
 def arrange(source: Source) -> Source:
-    """``source`` as optimum has it; PosexportError where optimum knows no such model."""
+    """``source`` cut into the graphs of optimum; PosexportError for a model that optimum does not have."""
     check_client(source, "optimum", "optimum")
     if source.parts:
         cut = wiring(source)
@@ -34,7 +35,7 @@ def arrange(source: Source) -> Source:
 
 
 def _misfits(source: Source) -> list[str]:
-    """A sentence where optimum-onnx 0.1.0 begins with a cache of other sizes than the model's, or with none."""
+    """A remark if optimum-onnx 0.1.0 makes an empty cache of other sizes than the model's, or none."""
     module = source.module
     if not isinstance(module, DecoderModel):
         return []
@@ -57,7 +58,7 @@ def _misfits(source: Source) -> list[str]:
 
 
 def store(source: Source) -> Store:
-    """One file for the weights of several graphs."""
+    """One shared file of weights for several graphs."""
     return SharedFile(DATA) if source.parts else OwnFile(_SUFFIX)
 
 

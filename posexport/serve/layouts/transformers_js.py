@@ -1,9 +1,9 @@
 """``--layout transformers.js``: what ``from_pretrained`` of transformers.js (4.3) loads, in one precision or several.
 
-Graphs stand in ``onnx/``, named by their precision (``dtype: "q8"`` reads ``model_quantized.onnx``), each with a data
-file of its own where weights are large, which config.json has to announce (src/models/session.js, src/utils/dtypes.js
-and src/utils/model-loader.js there). Of an encoder-decoder it runs ``encoder_model.onnx`` and
-``decoder_model_merged.onnx``, to which it gives no mask of the decoder's tokens.
+Graphs are in ``onnx/`` and named by their precision (``dtype: "q8"`` loads ``model_quantized.onnx``). Large weights are
+in data files, which config.json has to announce (src/models/session.js, src/utils/dtypes.js and
+src/utils/model-loader.js there). An encoder-decoder is ``encoder_model.onnx`` and ``decoder_model_merged.onnx``, which
+it feeds no mask of the decoder's tokens.
 """
 
 import json
@@ -22,11 +22,11 @@ from posexport.sources.source import Source
 FOLDER = "onnx"
 MODEL, ENCODER, MERGED = f"{FOLDER}/model.onnx", f"{FOLDER}/encoder_model.onnx", f"{FOLDER}/decoder_model_merged.onnx"
 _SUFFIX = "_data"
-_OWN, _EXTERNAL = "transformers.js_config", "use_external_data_format"
+_SETTINGS, _EXTERNAL = "transformers.js_config", "use_external_data_format"
 
 
 def arrange(source: Source) -> Source:
-    """``source`` as transformers.js has it; PosexportError where it knows no such model."""
+    """``source`` cut into the graphs of transformers.js; PosexportError for a model that it does not have."""
     check_client(source, "transformers.js", "transformers.js")
     if source.parts and isinstance(source.module, EncoderDecoderModel):
         cut = source.module.wiring
@@ -41,16 +41,17 @@ def _in_folder(part: Part) -> Part:
 
 
 def write(directory: Path, _source: Source) -> None:
-    """Say in ``config.json`` which graphs have a data file."""
+    """Announce the data files in ``config.json``."""
     path = directory / CONFIG
     config = read_json(path)
-    own = config.get(_OWN)
-    own = {key: value for key, value in own.items() if key != _EXTERNAL} if isinstance(own, dict) else {}
-    # of every precision that the directory has by now
-    apart = {file.name.removesuffix(_SUFFIX): 1 for file in sorted((directory / FOLDER).glob(f"*.onnx{_SUFFIX}"))}
-    own |= {_EXTERNAL: apart} if apart else {}
-    if own != config.get(_OWN, {}):
-        config = {key: value for key, value in config.items() if key != _OWN} | ({_OWN: own} if own else {})
+    settings = config.get(_SETTINGS)
+    settings = {key: value for key, value in settings.items() if key != _EXTERNAL} if isinstance(settings, dict) else {}
+    # of all precisions in the directory
+    external = {file.name.removesuffix(_SUFFIX): 1 for file in sorted((directory / FOLDER).glob(f"*.onnx{_SUFFIX}"))}
+    settings |= {_EXTERNAL: external} if external else {}
+    if settings != config.get(_SETTINGS, {}):
+        config = {key: value for key, value in config.items() if key != _SETTINGS}
+        config |= {_SETTINGS: settings} if settings else {}
         path.write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
