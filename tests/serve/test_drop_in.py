@@ -21,9 +21,9 @@ from posexport.errors import PosexportError
 from posexport.export.negotiate import LOWEST_OPSET
 from posexport.serve.drop_in import finish
 from posexport.serve.drop_in.axes import DynamicAxis, from_dynamic_shapes
+from posexport.serve.drop_in.equal_axes import equal_axes
 from posexport.serve.drop_in.example import example_call
-from posexport.serve.drop_in.ports import input_port
-from posexport.serve.drop_in.ties import tied
+from posexport.serve.drop_in.type_adapters import input_adapter
 from tests.drop_in_forms import FORMS, Form, Gpt, Layer, Speech, ids, real
 from tests.small import in_short
 from tests.tolerances import agree
@@ -328,7 +328,7 @@ def test_axes_of_a_nested_example_are_nested_or_by_name() -> None:
 def test_axes_of_one_name_have_one_size() -> None:
     axes = {("x", 0): DynamicAxis("N"), ("x_lens", 0): DynamicAxis("N")}
     with pytest.raises(PosexportError, match="'N' has the size 2 in the example's 'x' and 3 in its 'x_lens'"):
-        tied("M", lambda _: None, {"x": real(2, 5), "x_lens": real(3)}, axes)
+        equal_axes("M", lambda _: None, {"x": real(2, 5), "x_lens": real(3)}, axes)
 
 
 def test_counts_begin_at_one_and_none_is_no_input() -> None:
@@ -375,11 +375,11 @@ def test_weights_stand_beside_the_file_where_that_is_asked_for(tmp_path: Path, m
     ],
 )
 def test_what_an_integer_means(name: str, tensor: Tensor, shift: str) -> None:
-    port = input_port(name, tensor, "i")
-    assert port.shift == shift
-    inner = port.inward(tensor)
+    adapter = input_adapter(name, tensor, "i")
+    assert adapter.shift == shift
+    inner = adapter.to_bundle(tensor)
     assert inner.dtype == torch.int64
-    assert torch.equal(port.outward(inner), tensor)
+    assert torch.equal(adapter.from_bundle(inner), tensor)
     if "mask" in name and tensor.dim() == 2 and tensor.shape[0] == 1:
         assert inner[0, 0] == 1
 
@@ -430,8 +430,8 @@ def test_axes_are_tied_where_the_module_takes_no_others(size: int, step: int) ->
 
     tensors = {name: torch.zeros(size, 4 * step) for name in ("ids", "mask", "other")}
     axes = {(name, axis): DynamicAxis(f"{name}{axis}") for name in tensors for axis in (0, 1)}
-    symbols = tied("M", call, tensors, axes)
+    symbols = equal_axes("M", call, tensors, axes)
     places = sorted([[f"{name}{axis}" for name, axis in symbol.members] for symbol in symbols])
-    # one size alone says nothing of which of three equal axes are tied
+    # one size alone says nothing of which of three equal axes must be equal
     assert ["ids0", "mask0", "other0"] in places
     assert any({"ids1", "mask1"} <= set(group) for group in places)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 _SUFFIX, _PART = ".jinja", ".part"
 
 
-def render(engine: "Engine", file: str, **values: object) -> str:
+def render(engine: "Engine", file: str, /, **values: object) -> str:
     """The text of the engine's template ``file``."""
     return _environment(engine.package).get_template(f"{engine.name}/{file}{_SUFFIX}").render(values)
 

@@ -1,1 +1,1 @@
-"""`torch.onnx.export`'s call, answered by a conversion that is proven before the file appears."""
+"""`posexport.torch_onnx_export`: the call of ``torch.onnx.export``, by a conversion with its proof."""

@@ -1,4 +1,4 @@
-"""The arguments of ``torch.onnx.export`` that are no inputs, names or axes: refused, ignored, or none of both."""
+"""The other arguments of ``torch.onnx.export`` than inputs, names and axes: which are ignored, and which refused."""
 
 import warnings
 from collections.abc import Mapping, Sequence
@@ -7,13 +7,13 @@ from typing import Any
 from posexport.errors import PosexportError
 from posexport.export.negotiate import LOWEST_OPSET
 
-#: after ``model, args, f``, in the order in which torch took them without their names until 2.4
+#: positional arguments after ``model, args, f``, in the order of torch up to 2.4
 POSITIONAL = (
     *("export_params", "verbose", "training", "input_names", "output_names", "operator_export_type", "opset_version"),
     *("do_constant_folding", "dynamic_axes", "keep_initializers_as_inputs", "custom_opsets"),
     *("export_modules_as_functions", "autograd_inlining"),
 )
-#: arguments that say how torch's exporters work, with the values that ask for nothing
+#: arguments about torch's exporters, which are ignored, with the values that change nothing
 IGNORED: dict[str, tuple[Any, ...]] = {
     "verbose": (None, False),
     "dynamo": (None,),
@@ -27,7 +27,7 @@ IGNORED: dict[str, tuple[Any, ...]] = {
     "export_modules_as_functions": (False, None),
     "autograd_inlining": (True,),
 }
-#: arguments that would change what the file computes or takes: values that ask for nothing, and what to do instead
+#: arguments that would change the file: values that change nothing, and what to do instead
 REFUSED: dict[str, tuple[tuple[Any, ...], str]] = {
     "export_params": ((True,), "the weights are part of what is proven; leave it True"),
     "keep_initializers_as_inputs": ((False, None), "weights that callers may replace cannot be proven; leave it False"),
@@ -37,7 +37,7 @@ REFUSED: dict[str, tuple[tuple[Any, ...], str]] = {
 
 
 def by_name(named: Mapping[str, Any], positional: Sequence[Any]) -> dict[str, Any]:
-    """``named`` with those that were given by their position, as scripts for torch before 2.5 do."""
+    """``named`` with the ``positional`` arguments, which scripts for torch before 2.5 have."""
     if len(positional) > len(POSITIONAL):
         raise PosexportError(
             f"torch_onnx_export takes model, args, f and {len(POSITIONAL)} more arguments without their names, got "
@@ -46,26 +46,26 @@ def by_name(named: Mapping[str, Any], positional: Sequence[Any]) -> dict[str, An
     return {**named, **dict(zip(POSITIONAL, positional, strict=False))}
 
 
-def check(given: Mapping[str, Any]) -> None:
-    """Refuse what would change the result, and say once what is ignored.
+def check(arguments: Mapping[str, Any]) -> None:
+    """Refuse arguments that would change the file, and warn once of those that are ignored.
 
     Raises:
         PosexportError: an argument asks for another file than posexport writes.
     """
     for name, (neutral, instead) in REFUSED.items():
-        if not any(given[name] is value for value in neutral) and given[name] != {}:
-            raise PosexportError(f"torch_onnx_export cannot do {name}={given[name]!r}: {instead}")
+        if not any(arguments[name] is value for value in neutral) and arguments[name] != {}:
+            raise PosexportError(f"torch_onnx_export cannot do {name}={arguments[name]!r}: {instead}")
     # enums of torch, whose names are the same in every version
-    if (mode := given["training"]) is not None and getattr(mode, "name", mode) not in ("EVAL", False):
+    if (mode := arguments["training"]) is not None and getattr(mode, "name", mode) not in ("EVAL", False):
         raise PosexportError(
             f"torch_onnx_export cannot do training={mode}: the module is converted in eval mode; leave it out"
         )
-    if (kind := given["operator_export_type"]) is not None and getattr(kind, "name", kind) != "ONNX":
+    if (kind := arguments["operator_export_type"]) is not None and getattr(kind, "name", kind) != "ONNX":
         raise PosexportError(
             f"torch_onnx_export cannot do operator_export_type={kind}: only ONNX operators are written; leave it out"
         )
-    ignored = [name for name, neutral in IGNORED.items() if not any(given[name] == value for value in neutral)]
-    if (given["opset_version"] or LOWEST_OPSET) < LOWEST_OPSET:
-        ignored.append(f"opset_version={given['opset_version']} (the lowest that is written is {LOWEST_OPSET})")
+    ignored = [name for name, neutral in IGNORED.items() if not any(arguments[name] == value for value in neutral)]
+    if (arguments["opset_version"] or LOWEST_OPSET) < LOWEST_OPSET:
+        ignored.append(f"opset_version={arguments['opset_version']} (the lowest that is written is {LOWEST_OPSET})")
     if ignored:
         warnings.warn(f"torch_onnx_export ignores {', '.join(ignored)}", UserWarning, stacklevel=3)

@@ -1,4 +1,4 @@
-"""Which axes may vary and what they are called: ``dynamic_axes`` and ``dynamic_shapes`` of ``torch.onnx.export``."""
+"""Dynamic axes and their names: ``dynamic_axes`` and ``dynamic_shapes`` of ``torch.onnx.export``."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,13 +15,13 @@ from posexport.serve.drop_in.example import ExampleCall, Leaf
 
 @dataclass(frozen=True)
 class DynamicAxis:
-    """An axis that may vary.
+    """A dynamic axis.
 
     Attributes:
-        name: in the file.
-        named: by the user, so that axes of the same name have the same size.
-        optional: it is fixed where it cannot vary (``Dim.AUTO``).
-        most: its largest size, None: any.
+        name: its name in the file.
+        named: the user chose the name; axes of the same name have the same size.
+        optional: it becomes static if it cannot vary (``Dim.AUTO``).
+        most: its largest size; None: any.
     """
 
     name: str
@@ -31,30 +31,31 @@ class DynamicAxis:
 
 
 def from_dynamic_axes(
-    call: ExampleCall, dynamic_axes: Mapping[str, Any], answer: Mapping[str, Tensor]
+    call: ExampleCall, dynamic_axes: Mapping[str, Any], outputs: Mapping[str, Tensor]
 ) -> tuple[dict[TensorAxis, DynamicAxis], dict[TensorAxis, str]]:
-    """The axes of inputs, and names of axes of outputs, in ``dynamic_axes``; ``answer``: the outputs of the example.
+    """Dynamic axes of inputs, and names of axes of outputs, in ``dynamic_axes``; ``outputs``: those of the example.
 
     Raises:
         PosexportError: a name is neither an input nor an output, or an axis is not there.
     """
     leaves = {leaf.name: leaf for leaf in call.leaves}
-    inputs: dict[TensorAxis, DynamicAxis] = {}
-    outputs: dict[TensorAxis, str] = {}
+    input_axes: dict[TensorAxis, DynamicAxis] = {}
+    output_axes: dict[TensorAxis, str] = {}
     for name, axes in dynamic_axes.items():
-        if name not in leaves and name not in answer:
-            known = ", ".join([*leaves, *answer])
+        if name not in leaves and name not in outputs:
+            known = ", ".join([*leaves, *outputs])
             raise PosexportError(f"dynamic_axes has {name!r}, which is no name of an input or output: {known}")
-        for axis, own, named in _listed(name, axes):
+        for axis, axis_name, named in _entries(name, axes):
             if name in leaves:
-                inputs[name, _axis(f"input {name!r}", leaves[name].tensor, axis)] = DynamicAxis(own, named=named)
+                tensor_axis = (name, _axis(f"input {name!r}", leaves[name].tensor, axis))
+                input_axes[tensor_axis] = DynamicAxis(axis_name, named=named)
             else:
-                outputs[name, _axis(f"output {name!r}", answer[name], axis)] = own
-    return inputs, outputs
+                output_axes[name, _axis(f"output {name!r}", outputs[name], axis)] = axis_name
+    return input_axes, output_axes
 
 
-def _listed(name: str, axes: Any) -> Iterator[tuple[int, str, bool]]:
-    """The entry of one input or output: ``{0: "batch"}``, or ``[0, 1]``, whose axes torch numbers; and which it was."""
+def _entries(name: str, axes: Any) -> Iterator[tuple[int, str, bool]]:
+    """Index, name and whether the user named it, for ``{0: "batch"}`` or ``[0, 1]`` (which torch numbers)."""
     if axes is None:
         return
     if not isinstance(axes, Mapping | Sequence) or isinstance(axes, str):
@@ -65,10 +66,12 @@ def _listed(name: str, axes: Any) -> Iterator[tuple[int, str, bool]]:
         if isinstance(axes, Mapping)
         else ((axis, f"{name}_dynamic_axes_{i + 1}") for i, axis in enumerate(axes))
     )
-    for axis, own in pairs:
-        if type(axis) is not int or not isinstance(own, str):
-            raise PosexportError(f"dynamic_axes of {name!r} must map whole numbers to names, got {axis!r}: {own!r}")
-        yield axis, own, named
+    for axis, axis_name in pairs:
+        if type(axis) is not int or not isinstance(axis_name, str):
+            raise PosexportError(
+                f"dynamic_axes of {name!r} must map whole numbers to names, got {axis!r}: {axis_name!r}"
+            )
+        yield axis, axis_name, named
 
 
 def _axis(what: str, tensor: Tensor, axis: int) -> int:
@@ -84,7 +87,7 @@ def from_dynamic_shapes(call: ExampleCall, dynamic_shapes: Any) -> dict[TensorAx
     Raises:
         PosexportError: it does not fit the example.
     """
-    found: dict[TensorAxis, DynamicAxis] = {}
+    dynamic_axes: dict[TensorAxis, DynamicAxis] = {}
     for leaf, axes in _leaf_axes(call, dynamic_shapes):
         if axes is None:
             continue
@@ -100,12 +103,12 @@ def from_dynamic_shapes(call: ExampleCall, dynamic_shapes: Any) -> dict[TensorAx
         for axis, dim in pairs:
             tensor_axis = (leaf.name, _axis(f"input {leaf.name!r}", leaf.tensor, axis))
             if (dynamic := _dynamic(tensor_axis, dim)) is not None:
-                found[tensor_axis] = dynamic
-    return found
+                dynamic_axes[tensor_axis] = dynamic
+    return dynamic_axes
 
 
 def _leaf_axes(call: ExampleCall, shapes: Any) -> Iterator[tuple[Leaf, Any]]:
-    """Every tensor with its part of ``shapes``."""
+    """Every tensor with its entry of ``shapes``."""
     if shapes is None:
         return
     if not isinstance(shapes, Mapping | tuple | list):
@@ -133,7 +136,7 @@ def _leaf_axes(call: ExampleCall, shapes: Any) -> Iterator[tuple[Leaf, Any]]:
 
 
 def _inside(leaf: Leaf, shapes: Any) -> Any:
-    """The part of an argument's shapes that is about one tensor in it."""
+    """The entry of an argument's nested shapes for one tensor in it."""
     for key in leaf.path:
         if shapes is None:
             return None

@@ -15,7 +15,7 @@ from posexport.errors import PosexportError
 
 @dataclass(frozen=True)
 class Leaf:
-    """A tensor of the example: the file's name of it, where it stands in the call, and its place among all leaves."""
+    """A tensor of the example: its name in the file, its parameter and path in the call, its index among all leaves."""
 
     name: str
     parameter: str
@@ -26,9 +26,9 @@ class Leaf:
 
 @dataclass(frozen=True)
 class ExampleCall:
-    """A call of a module: ``leaves`` are its tensors; ``constants``, all its leaves, hold what is not a tensor.
+    """A call of a module as a flattened pytree: ``leaves`` are its tensors, ``constants`` has its other leaves.
 
-    ``arguments``: the positional ones, then those by keyword, with the names of forward's parameters.
+    ``arguments``: positional, then keyword arguments, with the names of forward's parameters.
     """
 
     leaves: list[Leaf]
@@ -37,7 +37,7 @@ class ExampleCall:
     arguments: list[tuple[str, Any]]
 
     def __deepcopy__(self, _memo: dict[int, Any]) -> "ExampleCall":
-        """Nothing of it changes, so a copied module needs no copy of its example."""
+        """The call is immutable, so a copied module shares it."""
         return self
 
     def filled(self, tensors: Mapping[str, Tensor]) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -85,7 +85,7 @@ def _order(signature: inspect.Signature) -> Any:
 
 
 def _positional_names(signature: inspect.Signature, count: int) -> list[str]:
-    """Names of positional arguments; those that ``*args`` takes are numbered."""
+    """Names of positional arguments; those of ``*args`` are numbered."""
     names: list[str] = []
     for parameter in signature.parameters.values():
         if parameter.kind is parameter.VAR_POSITIONAL:
@@ -112,7 +112,7 @@ def _leaves(label: str, arguments: Sequence[tuple[str, Any]]) -> Any:
 
 
 def _check(label: str, parameter: str, tensor: Tensor) -> None:
-    """PosexportError for tensors that no proof in float32 is about."""
+    """Raise PosexportError for a tensor that is neither float32 nor of integers, or has no elements."""
     if tensor.is_complex() or (tensor.is_floating_point() and tensor.dtype != torch.float32):
         raise PosexportError(
             f"{label}: the example's {parameter} is {tensor.dtype}; convert the module in float32, with model.float() "
@@ -125,24 +125,24 @@ def _check(label: str, parameter: str, tensor: Tensor) -> None:
 
 
 def _default_name(leaf: Leaf) -> str:
-    """What ``torch.export`` calls an input: the parameter, then the keys inside of it."""
+    """The name that ``torch.export`` gives an input: the parameter, then the keys of the path."""
     keys = [re.sub(r"\W", "", str(key)) for key in leaf.path]
     return "_".join([leaf.parameter, *keys])
 
 
-def _names(label: str, own: list[str], input_names: Any) -> list[str]:
-    """``input_names`` for the first tensors, their own names for the others."""
+def _names(label: str, default: list[str], input_names: Any) -> list[str]:
+    """``input_names`` for the first tensors, default names for the others."""
     if isinstance(input_names, str):
         raise PosexportError(f"input_names must be a list of names, got {input_names!r}")
     chosen = [str(name) for name in input_names or ()]
-    if len(chosen) > len(own):
+    if len(chosen) > len(default):
         raise PosexportError(
-            f"{label}: {len(chosen)} input_names for {len(own)} tensors in the example ({', '.join(own) or 'none'}); "
-            "what is no tensor is fixed in the file and has no name"
+            f"{label}: {len(chosen)} input_names for {len(default)} tensors in the example "
+            f"({', '.join(default) or 'none'}); what is no tensor is fixed in the file and has no name"
         )
-    if not own:
+    if not default:
         raise PosexportError(f"{label}: the example holds no tensor; give one for every input in args or kwargs")
-    names = [*chosen, *own[len(chosen) :]]
+    names = [*chosen, *default[len(chosen) :]]
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
         raise PosexportError(f"{label}: two inputs are called {twice!r}; give every tensor a name in input_names")

@@ -1,4 +1,4 @@
-"""From a call of ``torch.onnx.export`` to the proven file: the steps in their order."""
+"""The steps of `posexport.torch_onnx_export`, from its call to the proven file."""
 
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -20,11 +20,11 @@ from posexport.modules.axes.example_calls import TensorAxis
 from posexport.modules.user_module import copied
 from posexport.serve.drop_in import finish
 from posexport.serve.drop_in.axes import from_dynamic_axes, from_dynamic_shapes
+from posexport.serve.drop_in.equal_axes import Symbol, equal_axes
 from posexport.serve.drop_in.example import ExampleCall, example_call
-from posexport.serve.drop_in.ports import InputPort, OutputPort, input_port, internal_names
 from posexport.serve.drop_in.program import ExportedModel, into_place
 from posexport.serve.drop_in.request import Request
-from posexport.serve.drop_in.ties import Symbol, tied
+from posexport.serve.drop_in.type_adapters import InputAdapter, OutputAdapter, bundle_names, input_adapter
 from posexport.serve.drop_in.wrapped import Wrapped, wrapped
 from posexport.spec import BATCH, ENCODER_SEQUENCE, HEIGHT, MODEL, SEQUENCE, WIDTH
 from posexport.system.user_code import is_external, line_of_error, raised
@@ -32,28 +32,28 @@ from posexport.system.user_code import is_external, line_of_error, raised
 
 @dataclass(frozen=True)
 class _Interface:
-    """What the file takes and gives; ``symbols``: its axes that vary, by the bundle's names."""
+    """Inputs and outputs of the file; ``symbols``: its symbolic sizes by the bundle's names."""
 
     call: ExampleCall
-    ports: list[InputPort]
+    adapters: list[InputAdapter]
     outputs: dict[str, Tensor]
     symbols: dict[str, Symbol]
     output_axes: dict[TensorAxis, str]
 
     @property
     def axes(self) -> dict[str, list[str | int]]:
-        """The axes of the bundle's inputs."""
+        """The axes of the bundle's inputs: names or sizes."""
         shapes: dict[str, list[str | int]] = {leaf.name: list(leaf.tensor.shape) for leaf in self.call.leaves}
         for label, symbol in self.symbols.items():
             for name, axis in symbol.members:
                 shapes[name][axis] = label
-        return {port.internal: shapes[port.name] for port in self.ports}
+        return {adapter.bundle_name: shapes[adapter.name] for adapter in self.adapters}
 
-    def names(self, order: Sequence[InputPort]) -> finish.FileNames:
-        """What the file calls its inputs in ``order``, its outputs and axes."""
+    def names(self, order: Sequence[InputAdapter]) -> finish.FileNames:
+        """The file's names of its inputs in ``order``, its outputs and axes."""
         return finish.FileNames(
             inputs=list(order),
-            outputs=[OutputPort(name, tensor.dtype, not tensor.dim()) for name, tensor in self.outputs.items()],
+            outputs=[OutputAdapter(name, tensor.dtype, not tensor.dim()) for name, tensor in self.outputs.items()],
             axes={
                 **{
                     tensor_axis: axis.name
@@ -67,30 +67,32 @@ class _Interface:
 
 
 def export(request: Request) -> ExportedModel:
-    """The file that ``request`` asks for, in place or in its buffer, and what is known of it.
+    """Export and prove the module of ``request``, and write the file.
 
     Raises:
-        PosexportError: what cannot be exported and why; nothing was written then.
+        PosexportError: what cannot be exported and why; then nothing is written.
     """
     module = request.module
     call = example_call(module, request.args, request.kwargs, request.input_names)
     names = [leaf.name for leaf in call.leaves]
-    ports = [
-        input_port(leaf.name, leaf.tensor, internal)
-        for leaf, internal in zip(call.leaves, internal_names(names), strict=True)
+    adapters = [
+        input_adapter(leaf.name, leaf.tensor, bundle_name)
+        for leaf, bundle_name in zip(call.leaves, bundle_names(names), strict=True)
     ]
-    interface = _interface(request, call, ports)
+    interface = _interface(request, call, adapters)
     beside = None if request.path is None else request.path.parent
     with tempfile.TemporaryDirectory(prefix=".posexport.", dir=beside) as folder:
-        own = wrapped(module, call, ports, internal_names(list(interface.outputs), [p.internal for p in ports]))
-        conversion = _converted(request, own, interface, Path(folder) / "bundle")
+        wrapper = wrapped(
+            module, call, adapters, bundle_names(list(interface.outputs), [each.bundle_name for each in adapters])
+        )
+        conversion = _converted(request, wrapper, interface, Path(folder) / "bundle")
         return _placed(request, interface, conversion, Path(folder))
 
 
-def _interface(request: Request, call: ExampleCall, ports: list[InputPort]) -> _Interface:
-    """What the file takes and gives, found by running a copy of the module on the example."""
+def _interface(request: Request, call: ExampleCall, adapters: list[InputAdapter]) -> _Interface:
+    """Inputs, outputs and axes of the file, by running a copy of the module on the example."""
     label = type(request.module).__name__
-    own = copied(label, wrapped(request.module, call, ports), "the export must not change yours").cpu().eval()
+    own = copied(label, wrapped(request.module, call, adapters), "the export must not change yours").cpu().eval()
     tensors = {leaf.name: leaf.tensor for leaf in call.leaves}
     answer = _answer(label, own, tensors)
     outputs = dict(zip(_output_names(label, list(answer), request.output_names), answer.values(), strict=True))
@@ -101,14 +103,16 @@ def _interface(request: Request, call: ExampleCall, ports: list[InputPort]) -> _
         axes = from_dynamic_shapes(call, request.dynamic_shapes)
     else:
         axes, output_axes = from_dynamic_axes(call, request.dynamic_axes or {}, outputs)
-    return _Interface(call, ports, outputs, _labelled(tied(label, own.answer, tensors, axes), tensors), output_axes)
+    return _Interface(
+        call, adapters, outputs, _labelled(equal_axes(label, own.outputs, tensors, axes), tensors), output_axes
+    )
 
 
 def _answer(label: str, own: Wrapped, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The outputs of the example."""
     try:
         with torch.no_grad():  # a module may write to its inputs
-            return own.answer({name: tensor.clone() for name, tensor in tensors.items()})
+            return own.outputs({name: tensor.clone() for name, tensor in tensors.items()})
     except BaseException as err:
         if is_external(err) or isinstance(err, PosexportError):
             raise
@@ -119,7 +123,7 @@ def _answer(label: str, own: Wrapped, tensors: Mapping[str, Tensor]) -> dict[str
 
 
 def _output_names(label: str, own: list[str], output_names: Sequence[str] | None) -> list[str]:
-    """``output_names`` for the first outputs, their own for the others."""
+    """``output_names`` for the first outputs, the module's keys for the others."""
     chosen = [str(name) for name in output_names or ()]
     if len(chosen) > len(own):
         raise PosexportError(f"{label}: {len(chosen)} output_names for {len(own)} outputs: {', '.join(own)}")
@@ -131,7 +135,7 @@ def _output_names(label: str, own: list[str], output_names: Sequence[str] | None
 
 
 def _labelled(symbols: Sequence[Symbol], tensors: Mapping[str, Tensor]) -> dict[str, Symbol]:
-    """The symbols by the names that a bundle has for what they mean."""
+    """The symbols by a bundle's names of axes: batch, sequence, height, width."""
     labels: dict[str, Symbol] = {}
     meanings = _meanings(symbols, tensors)
     # the sequences of the first inputs have the plain names
@@ -139,13 +143,13 @@ def _labelled(symbols: Sequence[Symbol], tensors: Mapping[str, Tensor]) -> dict[
         label = ENCODER_SEQUENCE if meaning == SEQUENCE and SEQUENCE in labels else meaning
         if label in labels:
             name, axis = symbol.members[0]
-            label = f"{internal_names([name])[0]}_{axis}_{meaning}"
+            label = f"{bundle_names([name])[0]}_{axis}_{meaning}"
         labels[label] = symbol
     return labels
 
 
 def _meanings(symbols: Sequence[Symbol], tensors: Mapping[str, Tensor]) -> list[str]:
-    """Batch, a side of an image, or a sequence."""
+    """The meaning of each symbol: batch, height, width or sequence."""
     varying = {tensor_axis for symbol in symbols for tensor_axis in symbol.members}
     images = {
         name
@@ -163,7 +167,7 @@ def _meanings(symbols: Sequence[Symbol], tensors: Mapping[str, Tensor]) -> list[
 
 
 def _meaning(symbol: Symbol, images: set[str]) -> str:
-    """What the name of the first of its axes says, or where it is."""
+    """The meaning of a symbol by the names of its axes, else by the index of the first one."""
     names = [axis.name.lower() for axis in symbol.axes if axis.named]
     if any("batch" in name or name in ("b", "n", "bs", "bsz") for name in names):
         return BATCH
@@ -173,13 +177,13 @@ def _meaning(symbol: Symbol, images: set[str]) -> str:
     return {2: HEIGHT, 3: WIDTH}.get(axis, SEQUENCE) if name in images else SEQUENCE
 
 
-def _converted(request: Request, own: Wrapped, interface: _Interface, bundle: Path) -> Conversion:
-    """The bundle in ``bundle``, proven where that is asked for."""
+def _converted(request: Request, wrapper: Wrapped, interface: _Interface, bundle: Path) -> Conversion:
+    """Write the bundle, proven unless ``parity=False``."""
     sequence = interface.symbols.get(SEQUENCE)
     limit = None if sequence is None else sequence.most
     example = {
-        port.internal: port.inward(leaf.tensor)
-        for port, leaf in zip(interface.ports, interface.call.leaves, strict=True)
+        adapter.bundle_name: adapter.to_bundle(leaf.tensor)
+        for adapter, leaf in zip(interface.adapters, interface.call.leaves, strict=True)
     }
     options = ConvertOptions(
         example_inputs=example,
@@ -189,25 +193,25 @@ def _converted(request: Request, own: Wrapped, interface: _Interface, bundle: Pa
         max_length=limit,
         **request.options,
     )
-    conversion = convert(own, bundle, options, progress=options.progress, remark=options.remark or (lambda _: None))
+    conversion = convert(wrapper, bundle, options, progress=options.progress, remark=options.remark or (lambda _: None))
     if conversion.manifest is None:
         first = "" if conversion.report is None else f": {conversion.report.describe()}"
-        raise PosexportError(f"{type(own).__name__}: parity was missed, nothing was written{first}")
+        raise PosexportError(f"{type(wrapper).__name__}: parity was missed, nothing was written{first}")
     return conversion
 
 
 def _placed(request: Request, interface: _Interface, conversion: Conversion, folder: Path) -> ExportedModel:
-    """The bundle's graph with the file's names, where it was asked for."""
-    by_internal = {port.internal: port for port in interface.ports}
+    """Write the bundle's graph with the file's names to the request's path or buffer."""
+    by_bundle_name = {adapter.bundle_name: adapter for adapter in interface.adapters}
     assert conversion.manifest is not None  # `_converted` raises
-    order = [by_internal[spec.name] for spec in conversion.manifest.inputs]
+    order = [by_bundle_name[spec.name] for spec in conversion.manifest.inputs]
     entries = {"posexport.parity": conversion.verdict, "posexport.exported_by": "torch_onnx_export"}
     model, remarks = finish.finished(folder / "bundle" / MODEL, interface.names(order), entries)
     name = "model.onnx" if request.path is None else request.path.name
     out = folder / "out"
     out.mkdir()
     files = finish.save(model, out / name, external=False if request.buffer is not None else request.external_data)
-    _same(folder / "bundle" / MODEL, out / name, interface)
+    _check_same(folder / "bundle" / MODEL, out / name, interface)
     if request.buffer is not None:
         request.buffer.write((out / name).read_bytes())
     kept = out / name
@@ -217,48 +221,49 @@ def _placed(request: Request, interface: _Interface, conversion: Conversion, fol
     loaded = ir.load(kept)
     if request.path is None:
         finish.into_memory(loaded)
-    return ExportedModel(loaded, conversion.report, (*_told(conversion.remarks, order), *remarks))
+    return ExportedModel(loaded, conversion.report, (*_with_file_names(conversion.remarks, order), *remarks))
 
 
-def _told(remarks: Sequence[str], ports: Sequence[InputPort]) -> list[str]:
-    """The conversion's remarks; of counts, which it knows as ids from 0 on, what it means in the file."""
-    counts = {f"input {port.internal}: ids from 0": port for port in ports if port.shift == "counted"}
-    told = []
+def _with_file_names(remarks: Sequence[str], adapters: Sequence[InputAdapter]) -> list[str]:
+    """The conversion's remarks; a count, which the bundle has as ids from 0 on, is described as in the file."""
+    counts = {f"input {adapter.bundle_name}: ids from 0": adapter for adapter in adapters if adapter.shift == "counted"}
+    sentences = []
     for remark in remarks:
-        port = next((port for start, port in counts.items() if remark.startswith(start)), None)
-        most = "" if port is None else str(int(remark.partition(" to ")[2].split()[0]) + 1)
-        told.append(
+        adapter = next((adapter for start, adapter in counts.items() if remark.startswith(start)), None)
+        most = "" if adapter is None else str(int(remark.partition(" to ")[2].split()[0]) + 1)
+        sentences.append(
             remark
-            if port is None
-            else f"input {port.name}: counts from 1 to {most} are proven, as the example has; give the largest there"
+            if adapter is None
+            else f"input {adapter.name}: counts from 1 to {most} are proven, as the example has; give the largest there"
         )
-    return told
+    return sentences
 
 
-def _same(bundle: Path, file: Path, interface: _Interface) -> None:
-    """That the file gives what the proven graph gives, on the example: names and types were changed since."""
+def _check_same(bundle: Path, file: Path, interface: _Interface) -> None:
+    """Assert that the file's outputs on the example are the proven graph's, as names and types were changed."""
     leaves = interface.call.leaves
-    own = {leaf.name: leaf.tensor.numpy() for leaf in leaves}
-    inner = {
-        port.internal: port.inward(leaf.tensor).numpy() for port, leaf in zip(interface.ports, leaves, strict=True)
+    feeds = {leaf.name: leaf.tensor.numpy() for leaf in leaves}
+    bundle_feeds = {
+        adapter.bundle_name: adapter.to_bundle(leaf.tensor).numpy()
+        for adapter, leaf in zip(interface.adapters, leaves, strict=True)
     }
-    proven, given = _run(bundle, inner), _run(file, own)
-    for (name, tensor), before, after in zip(interface.outputs.items(), proven.values(), given.values(), strict=True):
-        if name not in given or not np.array_equal(_shaped(before, tensor), after, equal_nan=True):
+    proven, written = _run(bundle, bundle_feeds), _run(file, feeds)
+    for (name, tensor), before, after in zip(interface.outputs.items(), proven.values(), written.values(), strict=True):
+        if name not in written or not np.array_equal(_shaped(before, tensor), after, equal_nan=True):
             raise AssertionError(f"output {name} of the file is not the proven graph's, shape {list(tensor.shape)}")
 
 
 def _shaped(output: Any, like: Tensor) -> Any:
-    """A bundle's output in the type of the user's, and without the axis that a single number has there."""
+    """A bundle's output with the type and rank of the module's."""
     array = output.astype(like.numpy().dtype)
     return array if like.dim() else array.reshape(())
 
 
 def _run(path: Path, feeds: Mapping[str, Any]) -> dict[str, Any]:
-    """What ONNX Runtime gives, by output; of ``feeds`` what the graph takes."""
+    """ONNX Runtime's outputs by name; ``feeds`` may hold more than the graph's inputs."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
     session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-    taken = {value.name: feeds[value.name] for value in session.get_inputs()}
+    inputs = {value.name: feeds[value.name] for value in session.get_inputs()}
     names = [value.name for value in session.get_outputs()]
-    return dict(zip(names, session.run(names, taken), strict=True))
+    return dict(zip(names, session.run(names, inputs), strict=True))

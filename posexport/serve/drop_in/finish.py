@@ -1,4 +1,4 @@
-"""A bundle's graph as the file that was asked for: its names, types and axes, and what ``posexport.*`` says of them."""
+"""Turns a bundle's graph into a drop-in file: names, types, axes, and the metadata ``posexport.*``."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -13,26 +13,26 @@ from posexport.errors import PosexportError
 from posexport.export.save import KEEP_INSIDE, weight_bytes
 from posexport.graph.edits import free_names
 from posexport.modules.axes.example_calls import TensorAxis
-from posexport.serve.drop_in import ports
-from posexport.serve.drop_in.ports import InputPort, OutputPort
+from posexport.serve.drop_in import type_adapters
+from posexport.serve.drop_in.type_adapters import InputAdapter, OutputAdapter
 
-#: above this, protobuf takes no file; some is left for the graph
+#: the most bytes of weights within a protobuf file, which leaves some for the graph
 LARGEST = (1 << 31) - (1 << 24)
 
 
 @dataclass(frozen=True, kw_only=True)
 class FileNames:
-    """What the file calls things.
+    """Names in the file.
 
     Attributes:
-        inputs: the bundle's inputs in their order.
-        outputs: the bundle's outputs in their order.
-        axes: names of axes of inputs and outputs, by tensor and number.
-        symbols: the file's names of the bundle's axes, for axes of outputs that have none of their own.
+        inputs: the inputs in the bundle's order.
+        outputs: the outputs in the bundle's order.
+        axes: names of axes of inputs and outputs, by tensor and index.
+        symbols: from the bundle's names of axes to the file's, for axes of outputs that are not in ``axes``.
     """
 
-    inputs: list[InputPort]
-    outputs: list[OutputPort]
+    inputs: list[InputAdapter]
+    outputs: list[OutputAdapter]
     axes: Mapping[TensorAxis, str]
     symbols: Mapping[str, str] = field(default_factory=dict)
 
@@ -41,19 +41,19 @@ def finished(bundle: Path, names: FileNames, entries: Mapping[str, str]) -> tupl
     """The model in ``bundle`` with ``names``, and remarks; ``entries`` are added to its metadata."""
     model = ir.load(bundle)
     graph = model.graph
-    free_names(graph, {port.name for port in names.inputs} | {port.name for port in names.outputs})
-    by_name = {port.internal: port for port in names.inputs}
+    free_names(graph, {adapter.name for adapter in names.inputs} | {adapter.name for adapter in names.outputs})
+    by_name = {adapter.bundle_name: adapter for adapter in names.inputs}
     for index, value in enumerate(list(graph.inputs)):
-        ports.add_to_input(graph, index, by_name[value.name or ""])
+        type_adapters.add_to_input(graph, index, by_name[value.name or ""])
     for index, output in enumerate(names.outputs):
-        ports.add_to_output(graph, index, output)
+        type_adapters.add_to_output(graph, index, output)
     remarks = _name_axes(graph, names)
     _metadata(model, names, entries)
     return model, remarks
 
 
 def save(model: ir.Model, path: Path, *, external: bool | None) -> list[Path]:
-    """Write ``model``; weights beside it where ``external``, by default where one file cannot hold them."""
+    """Write ``model``; ``external``: weights in a second file, by default if one file cannot hold them."""
     size = weight_bytes(model)
     if external is False and size > LARGEST:
         raise PosexportError(
@@ -73,27 +73,27 @@ def save(model: ir.Model, path: Path, *, external: bool | None) -> list[Path]:
 
 
 def into_memory(model: ir.Model) -> None:
-    """Read the weights that stand in another file."""
+    """Load external weights."""
     for value in model.graph.initializers.values():
         if isinstance(value.const_value, ir.ExternalTensor):
             value.const_value = ir.tensor(value.const_value.numpy().copy(), name=value.name)
 
 
 def _name_axes(graph: ir.Graph, names: FileNames) -> list[str]:
-    """Write names over the axes that vary; a remark for one that should have a name and does not vary."""
+    """Name the dynamic axes; returns a remark for each named axis of an output that is static."""
     remarks = []
     for value in [*graph.inputs, *graph.outputs]:
         dims: list[int | str | None] = []
         for axis, dim in enumerate(value.shape or ()):
-            own = names.axes.get((value.name or "", axis))
+            axis_name = names.axes.get((value.name or "", axis))
             if isinstance(dim, int):
-                if own is not None:
+                if axis_name is not None:
                     remarks.append(
-                        f"axis {axis} of output {value.name} is declared as {own!r} and has the size {dim} always"
+                        f"axis {axis} of output {value.name} is declared as {axis_name!r} and has the size {dim} always"
                     )
                 dims.append(dim)
             else:
-                dims.append(own or names.symbols.get(dim.value or "", dim.value))
+                dims.append(axis_name or names.symbols.get(dim.value or "", dim.value))
         value.shape = ir.Shape(dims)
     return remarks
 
@@ -106,10 +106,10 @@ def _metadata(model: ir.Model, names: FileNames, entries: Mapping[str, str]) -> 
         for spec, value in zip(specs[key], values, strict=True):
             spec["name"] = value.name
             spec["axes"] = [dim if isinstance(dim, int) else dim.value for dim in value.shape or ()]
-    for spec, port in zip(specs["inputs"], names.inputs, strict=True):
-        spec["dtype"] = str(port.dtype).removeprefix("torch.")
-        spec["role"] = {"inverted": "padding", "counted": "lengths"}.get(port.shift, spec["role"])
-        if port.shift == "counted":
+    for spec, adapter in zip(specs["inputs"], names.inputs, strict=True):
+        spec["dtype"] = str(adapter.dtype).removeprefix("torch.")
+        spec["role"] = {"inverted": "padding", "counted": "lengths"}.get(adapter.shift, spec["role"])
+        if adapter.shift == "counted":
             spec["size"] += 1
     for key in _ENDS:
         properties[f"posexport.{key}"] = json.dumps(specs[key])
@@ -121,7 +121,7 @@ _ENDS = ("inputs", "outputs")
 
 
 def _renamed(record: Any, symbols: Mapping[str, str]) -> Any:
-    """A JSON value with the file's names of axes, where they stand as keys or as elements of lists."""
+    """A JSON value with names of axes, as keys or elements of lists, replaced by the file's."""
     if isinstance(record, Mapping):
         return {symbols.get(key, key): _renamed(value, symbols) for key, value in record.items()}
     if isinstance(record, Sequence) and not isinstance(record, str):

@@ -1,4 +1,4 @@
-"""What `posexport.torch_onnx_export` returns, in the place of torch's ``ONNXProgram``."""
+"""The result of `posexport.torch_onnx_export`, like torch's ``ONNXProgram``."""
 
 import os
 import tempfile
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ExportedModel:
-    """A model that was exported.
+    """An exported model.
 
     Attributes:
-        model: of onnx_ir, as the ``.model`` of torch's ``ONNXProgram``.
-        report: the proof; None where ``parity=False``.
-        remarks: what a user should know beside the result.
+        model: the onnx_ir model, like ``.model`` of torch's ``ONNXProgram``.
+        report: the report of the proof; None if ``parity=False``.
+        remarks: sentences about the module and the file that a user should know.
     """
 
     model: "ir.Model"
@@ -31,26 +31,26 @@ class ExportedModel:
 
     @property
     def model_proto(self) -> "onnx.ModelProto":
-        """The model as onnx's message; weights that stand in a file of their own stay there."""
+        """The model as ``onnx.ModelProto``; external weights stay external."""
         import onnx_ir as ir
 
         return ir.to_proto(self.model)
 
     @property
     def verdict(self) -> str:
-        """The proof in words: ``proven``, or what is less than that and why."""
+        """The verdict of the proof: ``proven``, or what is missing for that."""
         from posexport.parity.report.verdict import verdict
 
         return verdict(self.report).words
 
     def save(self, destination: "str | os.PathLike[str]", *, external_data: bool | None = None) -> None:
-        """Write the ``.onnx``; ``external_data``: weights beside it, by default where one file cannot hold them."""
+        """Write the ``.onnx``; ``external_data``: weights in a second file, by default if one cannot hold them."""
         path = Path(destination)
         with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as folder:
             into_place(finish.save(self.model, Path(folder) / path.name, external=external_data), path)
 
 
 def into_place(files: list[Path], path: Path) -> None:
-    """Move finished files to where ``path`` is, weights first, in the place of those that are there."""
+    """Move finished files into the folder of ``path``, weights first; existing files are replaced."""
     for file in files:
         os.replace(file, path.parent / file.name)

@@ -14,14 +14,14 @@ from posexport.export.negotiate import LOWEST_OPSET
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """What decides the file.
+    """The arguments of `posexport.torch_onnx_export` that decide the file.
 
     Attributes:
-        path: where the file goes.
-        buffer: what its bytes are written to.
-        external_data: weights beside the file; None: where one file cannot hold them.
-        parity: prove it first.
-        options: of the conversion, by the names of `posexport.convert`.
+        path: the file's path; None: ``buffer``, or no file.
+        buffer: receives the file's bytes.
+        external_data: store weights in a second file; None: if one file cannot hold them.
+        parity: prove the graph first.
+        options: options of `posexport.convert`.
     """
 
     module: nn.Module
@@ -38,7 +38,7 @@ class Request:
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Refuse what is clear before anything runs."""
+        """Raise PosexportError for what can be refused before the module runs."""
         if not isinstance(self.module, nn.Module) or type(self.module).__module__.startswith("torch.jit"):
             raise PosexportError(
                 f"torch_onnx_export takes an nn.Module, got {type(self.module).__name__}; give the module that it was "
@@ -60,25 +60,25 @@ class Request:
             raise PosexportError("give dynamic_axes or dynamic_shapes, not both: both say which axes vary")
 
 
-def request(given: Mapping[str, Any]) -> Request:
-    """The request that the arguments ``given`` to `posexport.torch_onnx_export` make."""
-    path, buffer = _destination(given["f"])
-    version = given["opset_version"]
+def request(arguments: Mapping[str, Any]) -> Request:
+    """The request of a call of `posexport.torch_onnx_export`."""
+    path, buffer = _destination(arguments["f"])
+    version = arguments["opset_version"]
     return Request(
-        module=given["model"],
+        module=arguments["model"],
         path=path,
         buffer=buffer,
         options={
-            **{name: given[name] for name in _OPTIONS},
-            # a version of years ago asks for what everything can read, as the lowest does
+            **{name: arguments[name] for name in _OPTIONS},
+            # an old version is asked for so that every runtime reads the file; the lowest one does that
             "opset": None if version is None else max(version, LOWEST_OPSET),
         },
-        **{name: given[name] for name in _AS_THEY_ARE},
+        **{name: arguments[name] for name in _UNCHANGED},
     )
 
 
 def _destination(f: Any) -> tuple[Path | None, BinaryIO | None]:
-    """``f`` as a path, or as a buffer of bytes; both None where nothing is to be written."""
+    """``f`` as a path, or as a buffer of bytes; both None if nothing is written."""
     if f is None:
         return None, None
     if isinstance(f, str | os.PathLike):
@@ -88,7 +88,7 @@ def _destination(f: Any) -> tuple[Path | None, BinaryIO | None]:
     raise PosexportError(f"f must be a path, a binary buffer or None, got {type(f).__name__}")
 
 
-_AS_THEY_ARE = (
+_UNCHANGED = (
     *("args", "kwargs", "input_names", "output_names", "dynamic_axes", "dynamic_shapes", "external_data", "parity"),
 )
 #: of `posexport.convert`

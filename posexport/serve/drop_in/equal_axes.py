@@ -1,7 +1,7 @@
-"""Which of the axes that may vary have one size, found by calling the module with its example in other sizes.
+"""Which dynamic axes must be equal, found by calling the module with its example resized.
 
-``dynamic_axes`` gives axes names, or none; whether two of them have to be equal (ids and their mask) only the module
-knows. Axes of one name are equal. Others are tied where the module takes no different sizes.
+Axes of the same name in ``dynamic_axes`` are equal. Of the others only the module knows whether they must be equal (ids
+and their mask): they are if it raises for different sizes.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,7 +21,7 @@ Call = Callable[[dict[str, Tensor]], object]
 
 @dataclass(frozen=True)
 class Symbol:
-    """Axes that have one size: where they are, and how they are called in the file."""
+    """A symbolic size: the axes that have it, with their names in the file, and its value in the example."""
 
     members: list[TensorAxis]
     axes: list[DynamicAxis]
@@ -29,38 +29,40 @@ class Symbol:
 
     @property
     def most(self) -> int | None:
-        """The largest size that all of them allow."""
+        """The largest size that all axes allow."""
         return min((axis.most for axis in self.axes if axis.most is not None), default=None)
 
     def described(self) -> str:
-        """The first of them, in words."""
-        (name, axis), own = self.members[0], self.axes[0]
-        return f"axis {axis} of input {name!r} ({own.name})"
+        """The first axis, for messages."""
+        (name, axis), dynamic = self.members[0], self.axes[0]
+        return f"axis {axis} of input {name!r} ({dynamic.name})"
 
 
-def tied(label: str, call: Call, tensors: Mapping[str, Tensor], axes: Mapping[TensorAxis, DynamicAxis]) -> list[Symbol]:
-    """The symbols of ``axes``; those that are optional and cannot vary are left out.
+def equal_axes(
+    label: str, call: Call, tensors: Mapping[str, Tensor], axes: Mapping[TensorAxis, DynamicAxis]
+) -> list[Symbol]:
+    """The symbolic sizes of ``axes``, without optional ones that cannot vary.
 
-    ``call``: the module, called with tensors by name.
+    ``call`` runs the module with tensors by name.
 
     Raises:
         PosexportError: an axis that is declared to vary cannot, or axes of one name differ in the example.
     """
     by_name = _by_name(tensors, axes)
-    trials = _Trials(call, tensors)
-    # sizes that should not fit may do so by chance, so one choice of them is not believed
+    module = _ResizedCalls(call, tensors)
+    # from the fewest equal axes on; wrong sizes may fit by chance, so two choices must be accepted
     for symbols in (by_name, _by_axis(by_name)):
-        if not symbols or trials.taken(symbols, times=2):
+        if not symbols or module.accepts(symbols, times=2):
             return symbols
     symbols = _by_size(by_name)
-    return symbols if trials.taken(symbols) else _varying(label, trials, symbols)
+    return symbols if module.accepts(symbols) else _varying(label, module, symbols)
 
 
-def _varying(label: str, trials: "_Trials", symbols: Sequence[Symbol]) -> list[Symbol]:
-    """The symbols that vary one at a time, where they do not vary together; an error for one that must and does not."""
+def _varying(label: str, module: "_ResizedCalls", symbols: Sequence[Symbol]) -> list[Symbol]:
+    """The symbols that vary one at a time, if they do not vary together; raises for one that must vary and cannot."""
     kept = []
     for symbol in symbols:
-        alone = [trials.failure([symbol], sizes) for sizes in _sizes([symbol])]
+        alone = [module.failure([symbol], sizes) for sizes in _sizes([symbol])]
         if None in alone:
             kept.append(symbol)
         elif not all(axis.optional for axis in symbol.axes):
@@ -70,7 +72,7 @@ def _varying(label: str, trials: "_Trials", symbols: Sequence[Symbol]) -> list[S
                 f"{label}: {symbol.described()} is declared to vary and cannot: at another size than the example's "
                 f"{symbol.size} the module raised {raised(err)}{_at(err)}"
             ) from err
-    if kept and not trials.taken(kept):
+    if kept and not module.accepts(kept):
         raise PosexportError(
             f"{label}: {' and '.join(symbol.described() for symbol in kept)} vary alone and not together; give axes "
             "that must be equal one name"
@@ -85,11 +87,11 @@ def _at(err: BaseException) -> str:
 
 
 def _by_name(tensors: Mapping[str, Tensor], axes: Mapping[TensorAxis, DynamicAxis]) -> list[Symbol]:
-    """A symbol for every name of the user's, and for every axis without one."""
-    found: dict[object, Symbol] = {}
+    """A symbol for each name, and for each axis without a name."""
+    symbols: dict[object, Symbol] = {}
     for (name, axis), dynamic in axes.items():
         size = tensors[name].shape[axis]
-        symbol = found.setdefault(dynamic.name if dynamic.named else (name, axis), Symbol([], [], size))
+        symbol = symbols.setdefault(dynamic.name if dynamic.named else (name, axis), Symbol([], [], size))
         if symbol.size != size:
             raise PosexportError(
                 f"axis {dynamic.name!r} has the size {symbol.size} in the example's {symbol.members[0][0]!r} and "
@@ -97,32 +99,32 @@ def _by_name(tensors: Mapping[str, Tensor], axes: Mapping[TensorAxis, DynamicAxi
             )
         symbol.members.append((name, axis))
         symbol.axes.append(dynamic)
-    return list(found.values())
+    return list(symbols.values())
 
 
 def _by_axis(symbols: Sequence[Symbol]) -> list[Symbol]:
-    """Axes of one size and one number (the batch of two inputs, their sequence) as one."""
+    """Merges axes of the same size and index: the batch of two inputs, their sequence."""
     return _merged(symbols, lambda symbol: (symbol.size, symbol.members[0][1]))
 
 
 def _by_size(symbols: Sequence[Symbol]) -> list[Symbol]:
-    """Axes of one size as one."""
+    """Merges axes of the same size."""
     return _merged(symbols, lambda symbol: symbol.size)
 
 
 def _merged(symbols: Sequence[Symbol], key: Callable[[Symbol], object]) -> list[Symbol]:
-    found: dict[object, Symbol] = {}
+    by_key: dict[object, Symbol] = {}
     for symbol in symbols:
-        merged = found.setdefault(key(symbol), Symbol([], [], symbol.size))
+        merged = by_key.setdefault(key(symbol), Symbol([], [], symbol.size))
         merged.members.extend(symbol.members)
         merged.axes.extend(symbol.axes)
-    return list(found.values())
+    return list(by_key.values())
 
 
 def _sizes(symbols: Sequence[Symbol]) -> Iterator[dict[int, int]]:
-    """Sizes to try, by a symbol's place in the list: all different, and none of them 1, which would be broadcast.
+    """Sizes to try, by a symbol's index: pairwise different, and none is 1, which would broadcast.
 
-    Longer by a few; shorter, where a table is as long as the example; in multiples, which patches need.
+    Slightly longer; shorter, for a table that is as long as the example; multiples, for patches.
     """
     for step in (1, 2):
         yield {i: symbol.size + 2 + step * (i + 1) for i, symbol in enumerate(symbols)}
@@ -137,19 +139,19 @@ def _shorter(size: int, by: int) -> int:
     return size - by if size - by > 1 else size + 3 + by
 
 
-class _Trials:
-    """Calls of the module with its example in other sizes."""
+class _ResizedCalls:
+    """Calls of the module with its example resized."""
 
     def __init__(self, call: Call, tensors: Mapping[str, Tensor]) -> None:
         self._call, self._tensors = call, tensors
 
-    def taken(self, symbols: Sequence[Symbol], times: int = 1) -> bool:
-        """Whether the module takes so many choices of sizes."""
-        taken = (sizes for sizes in _sizes(symbols) if self.failure(symbols, sizes) is None)
-        return len(list(islice(taken, times))) == times
+    def accepts(self, symbols: Sequence[Symbol], times: int = 1) -> bool:
+        """Whether the module runs for ``times`` different choices of sizes."""
+        accepted = (sizes for sizes in _sizes(symbols) if self.failure(symbols, sizes) is None)
+        return len(list(islice(accepted, times))) == times
 
     def failure(self, symbols: Sequence[Symbol], sizes: Mapping[int, int]) -> BaseException | None:
-        """What the module raised where ``symbols`` have these ``sizes``, and the example's where none is given."""
+        """The exception of a call in which ``symbols`` have ``sizes``, by default the example's; None if it ran."""
         tensors = dict(self._tensors)
         for index, size in sizes.items():
             symbol = symbols[index]
@@ -166,5 +168,5 @@ class _Trials:
 
 
 def _resized(tensor: Tensor, axis: int, size: int) -> Tensor:
-    """A tensor with another size of an axis: its own values in turn, which the module is known to take."""
+    """``tensor`` with another size of an axis, its values repeated: the module accepts these."""
     return tensor.index_select(axis, torch.arange(size) % tensor.shape[axis])
