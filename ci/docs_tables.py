@@ -357,7 +357,7 @@ def followed() -> str:
 def load() -> str:
     """The load test: each engine with our graph and with optimum's."""
     runs = json.loads((RESULTS / "load.json").read_text())["runs"]
-    heads = ["engine, graph", "requests", "rows", "wrong answers", "errors not earned", "requests a second"]
+    heads = ["engine, graph", "requests", "rows", "wrong rows", "unexpected errors", "requests a second"]
     heads += ["p50, p99 (ms)", "resident MB, by quarter"]
     lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     for name, run in runs.items():
