@@ -8,14 +8,16 @@ import pytest
 from posexport import registry
 from posexport.errors import PosexportError
 from posexport.registry import Registry
+from posexport.targets.providers import PROVIDERS
+from posexport.targets.target import Target, target_names
 
 
-def package(folder: Path, name: str, entry_points: str, **modules: str) -> None:
+def package(folder: Path, name: str, entry_points: str, kind: str = "words", **modules: str) -> None:
     """An installed package as pip leaves it: its modules and its metadata."""
     info = folder / f"{name}-1.0.dist-info"
     info.mkdir(parents=True)
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text(f"[posexport.words]\n{entry_points}\n")
+    (info / "entry_points.txt").write_text(f"[posexport.{kind}]\n{entry_points}\n")
     for module, code in modules.items():
         (folder / f"{module}.py").write_text(code)
 
@@ -92,3 +94,19 @@ def test_two_packages_with_one_name_are_named_both(installed: Path) -> None:
     package(installed, "two", "f = two:F", two="F = '2'")
     with pytest.raises(PosexportError, match=r"^one 1\.0 and two 1\.0 both add 'f' to posexport\.words; uninstall one"):
         Registry("words", str).get("f")
+
+
+def test_a_provider_of_a_package_is_a_target(installed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PROVIDERS, "_loaded", dict(PROVIDERS._loaded))
+    code = (
+        "from posexport.targets.providers import Provider\n"
+        "NPU = Provider(name='npu', label='the NPU', ort_name='NpuExecutionProvider', package='onnxruntime-npu')\n"
+    )
+    package(installed, "for-npus", "npu = for_npus:NPU", kind="providers", for_npus=code)
+    assert target_names()[-1] == "npu"
+    assert "for_npus" not in sys.modules
+    provider = Target("npu", 23).provider
+    assert provider is not None
+    assert provider.ort_name == "NpuExecutionProvider"
+    with pytest.raises(PosexportError, match=r"unknown target 'gpu'; known: portable, cpu, cuda, npu$"):
+        Target("gpu")

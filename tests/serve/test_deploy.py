@@ -20,7 +20,7 @@ from google.protobuf import text_format
 
 import posexport
 from posexport import PosexportError
-from posexport.serve.deploy.engine import ENGINES
+from posexport.serve.deploy.engine import ENGINES, Engine
 from posexport.serve.deploy.write import deploy
 from posexport.spec import OutputSpec
 from tests import tiny_bundle
@@ -79,6 +79,23 @@ def test_examples_are_what_deploy_writes(engine: str, bundle: Path, tmp_path: Pa
             ast.parse(text)
         if name.endswith(".json"):
             json.loads(text)
+
+
+def test_an_engine_of_a_package_brings_its_templates(
+    bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    templates = tmp_path / "their_engine" / "templates" / "theirs"
+    templates.mkdir(parents=True)
+    (tmp_path / "their_engine" / "__init__.py").touch()
+    (templates / "run.sh.jinja").write_text("theirs {{ deployment.label }}\n")
+    (templates / "settings.json.jinja").write_text("{}\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    engine = Engine(name="theirs", what="an engine", command="./run.sh", shares=("mlserver",), package="their_engine")
+    monkeypatch.setitem(ENGINES, "theirs", engine)
+    done = deploy(bundle, "theirs", tmp_path / "out", link=True)
+    assert {"run.sh", "settings.json", "model-settings.json"} < set(done.files)
+    assert (tmp_path / "out" / "run.sh").read_text() == "theirs minilm\n"
+    assert (tmp_path / "out" / "settings.json").read_text() == "{}\n"
 
 
 def test_the_copy_is_a_bundle_that_opens(bundle: Path, tmp_path: Path) -> None:

@@ -45,5 +45,4 @@ DOCKER = Engine(
     command="docker build -t NAME:1 .",
     shares=("mlserver",),
     links=False,
-    values=_embeds,
 )

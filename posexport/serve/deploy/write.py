@@ -127,18 +127,19 @@ def copy_bundle(bundle: Path, manifest: Manifest, target: Path) -> None:
 
 
 def _render(engine: Engine, deployment: Deployment, folder: Path) -> list[str]:
-    values = {
+    values: dict[str, Any] = {
         "deployment": deployment,
         "engine": engine,
         "manifest": deployment.manifest,
         "version": VERSION,
         "install": deployment.install(engine),
         "command": deployment.command(engine),
-        **engine.values(deployment),
     }
-    # of a file that several engines have a template for, the engine's
-    owners = [*(ENGINES[name] for name in engine.shares), engine]
-    templates = {name: owner for owner in owners for name in template_names(owner)}
+    # the engine's templates replace those that it shares
+    templates: dict[str, Engine] = {}
+    for owner in (*(ENGINES[name] for name in engine.shares), engine):
+        values |= owner.values(deployment)
+        templates |= dict.fromkeys(template_names(owner), owner)
     for name, owner in templates.items():
         (folder / name).write_text(render(owner, name, **values))
     return sorted(templates)
