@@ -5,7 +5,7 @@ Importing this imports neither torch nor onnxruntime.
 
 from typing import TYPE_CHECKING
 
-from posexport.api import convert, list_encodings, list_families, load, pipeline, replace, torch_onnx_export, verify
+from posexport.api import convert, list_available, load, pipeline, replace, torch_onnx_export, verify
 from posexport.errors import PosexportError
 from posexport.version import VERSION
 
@@ -26,8 +26,7 @@ __all__ = [
     "Session",
     "__version__",
     "convert",
-    "list_encodings",
-    "list_families",
+    "list_available",
     "load",
     "pipeline",
     "replace",

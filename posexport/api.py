@@ -1,13 +1,18 @@
 """The functions of ``import posexport``. Importing this imports neither torch nor onnxruntime."""
 
-import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from os import PathLike
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO
 
-from posexport.conversion.options import GROUPS, ConvertOptions, Progress, Remark, pairs
-from posexport.options.option import StrPath, describe
+from posexport.conversion.options import GROUPS, ConvertOptions
+from posexport.errors import PosexportError
+from posexport.options import verify as options_of_verify
+from posexport.options.check import as_path, check_options
+from posexport.options.open import OpenOptions
+from posexport.options.option import PROOF, RUNTIME, StrPath, describe, taking
+from posexport.options.shared import Progress, Remark
+from posexport.options.suggest import check_choice
+from posexport.options.verify import VerifyOptions
 from posexport.pipelines.open import pipeline as pipeline
 from posexport.system.extras import require
 from posexport.system.one_at_a_time import ONE_AT_A_TIME
@@ -17,16 +22,9 @@ if TYPE_CHECKING:
 
     from posexport.conversion.result import Conversion
     from posexport.encodings.encoding import Encoding
-    from posexport.options.recipe import DefinitionName
     from posexport.parity.report.report import Report
-    from posexport.runtime.memory import Memory
     from posexport.runtime.session import Session
     from posexport.serve.drop_in.program import ExportedModel
-    from posexport.targets.precisions import PrecisionName
-
-_P = ParamSpec("_P")
-_T = TypeVar("_T")
-_R = TypeVar("_R")
 
 
 class _Conversion(ConvertOptions, frozen=True):
@@ -36,20 +34,7 @@ class _Conversion(ConvertOptions, frozen=True):
     output: StrPath
 
 
-def _taking(record: Callable[_P, _T]) -> Callable[[Callable[[_T], _R]], Callable[_P, _R]]:
-    """A function of the fields of ``record``, from one of the record; type checkers see every field as an argument."""
-
-    def decorator(function: Callable[[_T], _R]) -> Callable[_P, _R]:
-        @functools.wraps(function)
-        def call(*args: _P.args, **kwargs: _P.kwargs) -> _R:
-            return function(record(*args, **kwargs))
-
-        return call
-
-    return decorator
-
-
-@_taking(_Conversion)
+@taking(_Conversion)
 def convert(asked: _Conversion) -> "Conversion":
     """Convert a model to a bundle that ONNX Runtime runs at any batch size and length, and prove it.
 
@@ -75,52 +60,35 @@ def convert(asked: _Conversion) -> "Conversion":
 
     options = ConvertOptions(**{name: getattr(asked, name) for name in ConvertOptions.__struct_fields__})
     return run(
-        _named(asked.source), Path(asked.output), options, progress=asked.progress, remark=asked.remark or _ignore
+        _named("source", asked.source),
+        as_path("output", asked.output),
+        options,
+        progress=asked.progress,
+        remark=asked.remark or _ignore,
     )
 
 
 describe(convert, _Conversion, ConvertOptions, GROUPS)
 
 
-def verify(
-    bundle: StrPath,
-    against: "StrPath | nn.Module | None" = None,
-    *,
-    tolerance: float | None = None,
-    precision: "PrecisionName | None" = None,
-    emulate: "PrecisionName | None" = None,
-    example_inputs: Any = None,
-    axes: Mapping[str, Sequence[str | int]] | None = None,
-    task: str | None = None,
-    settings: Mapping[str, Any] | None = None,
-    provider: str = "cpu",
-    provider_options: Mapping[str, Any] | None = None,
-    lengths: Sequence[int] | None = None,
-    threads: int = 0,
-    allow_pickle: bool = False,
-    definition: "DefinitionName | None" = None,
-    progress: Progress | None = None,
-    remark: Remark | None = None,
-) -> "Report":
+class _Verification(VerifyOptions, frozen=True):
+    """The arguments of `verify`."""
+
+    bundle: StrPath
+    against: "StrPath | nn.Module | None" = None
+
+
+@taking(_Verification)
+def verify(asked: _Verification) -> "Report":
     """Check a bundle, or any ``.onnx``, against its source; without one, the sample that the bundle carries.
 
     Args:
         bundle: a bundle's directory, or an ``.onnx`` file (then ``against`` is needed).
         against: what it was converted from, as in `convert`. The whole grid is computed by PyTorch in float64.
-        tolerance: the largest error ``max |y - y64| / max |y64|`` that passes, in place of the criterion. The verdict
-            is then "within 0.001", never "proven".
-        precision: of a bundle with several, which one; default: its first.
-        emulate: ``fp16`` or ``bf16``: check a copy that computes in float32 and rounds every operator's output, as a
-            GPU would; of a float32 model everything is rounded, positions too: what half precision everywhere costs.
-        example_inputs, axes, task, settings, allow_pickle, definition: about ``against``, as in `convert`.
-        provider: ``cpu``, ``cuda``, ``webgpu`` or ``openvino``; one that does not load is an error.
-        provider_options: as in `load`, but ``graph``, which belongs to a loaded bundle.
-        lengths: check these lengths in tokens, not the grid's.
-        threads: to compute with; 0 lets the runtime choose.
-        progress, remark: as in `convert`.
+        options: OPTIONS
 
     Returns:
-        The report: ``passed``, ``verdict`` in words, ``to_text()`` with the table, every point.
+        The report: ``passed``, ``verdict``, ``to_text()`` with the table, every point.
 
     Raises:
         PosexportError: there is nothing to check with, the bundle is damaged, the provider does not load.
@@ -133,57 +101,30 @@ def verify(
         >>> posexport.verify("alibi", "encoder-alibi", tolerance=1e-3, lengths=[7]).verdict
         'within 0.001'
     """
-    require("posexport.verify", "onnxruntime", *(() if against is None else ("torch", "onnxscript", "onnx_ir")))
-    from posexport.sources.load import LoadOptions
+    require("posexport.verify", "onnxruntime", *(() if asked.against is None else ("torch", "onnxscript", "onnx_ir")))
     from posexport.verification import verify as run
 
-    loading = LoadOptions(
-        task=task,
-        settings=pairs(settings),
-        allow_pickle=allow_pickle,
-        definition=definition,
-        example_inputs=example_inputs,
-        axes=axes,
-    )
-    return run(
-        Path(bundle),
-        against=None if against is None else _named(against),
-        options=loading,
-        tolerance=tolerance,
-        precision=precision,
-        emulate=emulate,
-        provider=provider,
-        provider_options=provider_options,
-        lengths=lengths,
-        threads=threads,
-        progress=progress,
-        remark=remark or _ignore,
-    )
+    options = VerifyOptions(**{name: getattr(asked, name) for name in VerifyOptions.__struct_fields__})
+    against = None if asked.against is None else _named("against", asked.against)
+    return run(as_path("bundle", asked.bundle), against, options)
 
 
-def load(
-    bundle: StrPath,
-    *,
-    precision: "PrecisionName | None" = None,
-    provider: str = "cpu",
-    threads: int = 0,
-    memory: "Memory" = "flat",
-    check: bool = True,
-    provider_options: Mapping[str, Any] | None = None,
-) -> "Session":
+describe(verify, _Verification, VerifyOptions, options_of_verify.GROUPS)
+
+
+class _Loading(OpenOptions, frozen=True):
+    """The arguments of `load`."""
+
+    bundle: StrPath
+
+
+@taking(_Loading)
+def load(asked: _Loading) -> "Session":
     """Open a bundle, ready to run arrays or texts, and to generate. Needs no PyTorch.
 
     Args:
         bundle: its directory.
-        precision: of a bundle with several, which one; default: its first.
-        provider: ``cpu``, ``cuda``, ``webgpu`` or ``openvino``; one that does not load is an error.
-        threads: of one operator; 0 lets ONNX Runtime choose.
-        memory: ``flat``: a call of more than 4,096 tokens gives back the memory that it took, so that one large batch
-            does not hold it for ever; ``fast``: everything is kept for the next call.
-        check: compare every file with its sha256 first.
-        provider_options: of ``cuda``: ``memory_limit`` ("4GB"), ``arena_growth`` ("double" or "exact"), ``tf32``
-            (True or False), ``stream`` (a cudaStream_t as a number), ``graph`` (True: calls are CUDA graphs); ``cpu``
-            has none.
+        options: OPTIONS
 
     Raises:
         PosexportError: no bundle, a file is missing or altered, the provider does not load or has no such option.
@@ -198,15 +139,12 @@ def load(
     require("posexport.load", "onnxruntime")
     from posexport.runtime.load import load as open_bundle
 
-    return open_bundle(
-        bundle,
-        precision=precision,
-        provider=provider,
-        threads=threads,
-        memory=memory,
-        check=check,
-        provider_options=provider_options,
-    )
+    check_options(asked)
+    options = {name: getattr(asked, name) for name in OpenOptions.__struct_fields__}
+    return open_bundle(as_path("bundle", asked.bundle), **options)
+
+
+describe(load, _Loading, OpenOptions, (RUNTIME, PROOF))
 
 
 def torch_onnx_export(
@@ -334,35 +272,41 @@ def replace(
         return run(module, encodings, example_inputs, must_agree=must_agree)
 
 
-def list_encodings() -> list[dict[str, Any]]:
-    """Every position encoding: its name, what it does, its source, its parameters and limits, its built-in models.
+def list_available(kind: str = "encodings") -> list[dict[str, Any]]:
+    """What there is of a kind, as ``posexport list KIND --json`` prints it: a name, what it is, and more by kind.
+
+    Args:
+        kind: ``encodings``, ``models`` (built in), ``families`` (of Hugging Face checkpoints, by model_type),
+            ``tasks``, ``lowerings``, ``ops`` or ``providers``.
+
+    Raises:
+        PosexportError: there is no such kind.
 
     Examples:
         >>> import posexport
-        >>> [row["source"] for row in posexport.list_encodings() if row["name"] == "alibi"]
+        >>> [row["source"] for row in posexport.list_available("encodings") if row["name"] == "alibi"]
         ['Press et al. 2022, arXiv:2108.12409, section 3']
-    """
-    from posexport.catalogue.stored import catalogue
-
-    return catalogue("encodings")
-
-
-def list_families() -> list[dict[str, Any]]:
-    """Every family of Hugging Face checkpoints that can be converted, ``model_type`` as in config.json, with its tasks.
-
-    Examples:
-        >>> import posexport
-        >>> [row["tasks"] for row in posexport.list_families() if row["name"] == "llama"]
+        >>> [row["tasks"] for row in posexport.list_available("families") if row["name"] == "llama"]
         [['features', 'sequence-classification', 'text-generation']]
     """
-    from posexport.catalogue.stored import catalogue
+    from posexport.catalogue.stored import catalogue, kinds
 
-    return catalogue("families")
+    check_choice("kind", kind, kinds())
+    return catalogue(kind)
 
 
-def _named(source: "StrPath | nn.Module") -> "str | nn.Module":
-    """A path or name as text; a module as it is."""
-    return str(source) if isinstance(source, str | PathLike) else source
+def _named(name: str, source: object) -> "str | nn.Module":
+    """The argument ``name``, a source: a path or name as a string, or a module."""
+    if isinstance(source, str | PathLike):
+        return str(source)
+    from torch import nn
+
+    if isinstance(source, nn.Module):
+        return source
+    raise PosexportError(
+        f"{name} must be a checkpoint, a built-in model's name, file.py:factory or a torch.nn.Module, got "
+        f"{type(source).__name__}"
+    )
 
 
 def _ignore(_sentence: str) -> None:

@@ -1,9 +1,9 @@
 """Prove a bundle or an .onnx: the whole grid against its source, or the sample that a bundle carries."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
@@ -11,12 +11,13 @@ from posexport.bundle.manifest import MANIFEST, MODEL, SAMPLE, Manifest, SourceI
 from posexport.bundle.read import check_hashes, read
 from posexport.bundle.variants import variant_file
 from posexport.errors import PosexportError
+from posexport.options.check import check_options
 from posexport.options.recipe import Recipe
+from posexport.options.verify import VerifyOptions
 from posexport.parity.subjects.half import check_emulation, stored_precision
 from posexport.runtime.providers import check_uncaptured
 from posexport.spec import PartSpec, as_metadata
 from posexport.system.one_at_a_time import ONE_AT_A_TIME
-from posexport.targets.providers import DEFAULT_PROVIDER
 
 if TYPE_CHECKING:
     from torch import nn
@@ -30,57 +31,45 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 
 
-def verify(
-    target: Path,
-    *,
-    against: "str | nn.Module | None" = None,
-    options: "LoadOptions | None" = None,
-    tolerance: float | None = None,
-    precision: "PrecisionName | None" = None,
-    emulate: "PrecisionName | None" = None,
-    provider: str = DEFAULT_PROVIDER,
-    provider_options: Mapping[str, Any] | None = None,
-    lengths: Sequence[int] | None = None,
-    threads: int = 0,
-    progress: Callable[[int, int, str], None] | None = None,
-    remark: Callable[[str], None] = lambda _: None,
-) -> "Report":
+def verify(target: Path, against: "str | nn.Module | None" = None, options: VerifyOptions | None = None) -> "Report":
     """The report on ``target``, a bundle or an .onnx file: what `posexport.verify` does.
 
     Without ``against`` a bundle's stored sample is checked, which needs no PyTorch. Raises PosexportError where there
     is nothing to check with, the bundle is damaged, or the provider does not load.
-
-    ``emulate``: check a copy that computes in float32 and rounds to that precision; of a float32 graph everything is.
     """
+    options = options or VerifyOptions()
+    check_options(options)
+    remark, tolerance = options.remark or (lambda _: None), options.tolerance
     if tolerance is not None and not 0 < tolerance < float("inf"):
         raise PosexportError(f"tolerance must be a relative error above 0, such as 1e-3, got {tolerance}")
-    check_uncaptured(provider, provider_options)
-    manifest = _manifest(target, precision)
+    check_uncaptured(options.provider, options.provider_options)
+    manifest = _manifest(target, options.precision)
     if against is None:
-        return _by_sample(target, manifest, precision, tolerance, emulate, provider, provider_options, lengths, threads)
+        return _by_sample(target, manifest, options)
 
     from posexport.parity.choose import Wishes, prove_model
+    from posexport.sources.load import LoadOptions
     from posexport.sources.transformers_model import as_checkpoint
 
-    live = options is not None and options.example_inputs is not None
+    live = options.example_inputs is not None
     with (
         ONE_AT_A_TIME,
         as_checkpoint(against, live=live or (manifest is not None and manifest.source.kind == "python")) as named,
     ):
         recipe, origin = _recipe(target, manifest)
-        source = _source(target, manifest, named, options, recipe, origin, remark)
+        source = _source(target, manifest, named, LoadOptions.of(options), recipe, origin, remark)
         wishes = Wishes(
-            provider=provider,
-            provider_options=provider_options or {},
+            provider=options.provider,
+            provider_options=options.provider_options or {},
             precision=stored_precision(target) if recipe is None else recipe.precision,
-            emulate=emulate,
-            lengths=lengths,
-            threads=threads,
+            emulate=options.emulate,
+            lengths=options.lengths or None,
+            threads=options.threads,
             tolerance=tolerance,
-            progress=progress or (lambda *_: None),
+            progress=options.progress or (lambda *_: None),
         )
-        if emulate is not None:
-            check_emulation(target, wishes.precision, emulate)
+        if options.emulate is not None:
+            check_emulation(target, wishes.precision, options.emulate)
         if manifest is None and (foreign := _foreign(target, source, remark)) is not None:
             return prove_model(source, target, wishes, foreign)
         parts, source_parts = ([] if manifest is None else manifest.parts), [part.spec for part in source.parts]
@@ -105,38 +94,29 @@ def _manifest(target: Path, precision: "PrecisionName | None") -> Manifest | Non
     return None
 
 
-def _by_sample(
-    target: Path,
-    manifest: Manifest | None,
-    precision: "PrecisionName | None",
-    tolerance: float | None,
-    emulate: "PrecisionName | None",
-    provider: str,
-    provider_options: Mapping[str, Any] | None,
-    lengths: Sequence[int] | None,
-    threads: int,
-) -> "Report":
-    """By what the bundle carries."""
+def _by_sample(target: Path, manifest: Manifest | None, options: VerifyOptions) -> "Report":
+    """The report by the sample that the bundle carries."""
     from posexport.parity.sample.check import check_sample
 
+    emulate = options.emulate
     if manifest is None:
         raise PosexportError(_without_source(target))
-    if lengths:
+    if options.lengths:
         raise PosexportError("--length needs --against SOURCE: the stored sample has the lengths it has")
     if emulate is not None and check_emulation(target, manifest.precision, emulate) == "everything":
         raise PosexportError(
             f"--emulate {emulate} of a {manifest.precision} bundle needs --against SOURCE: its stored sample has "
             f"tolerances of {manifest.precision}"
         )
-    own = None if precision == read(target).precision else precision
+    variant = None if options.precision == read(target).precision else options.precision
     return check_sample(
         target,
         parts=manifest.parts,
-        file=variant_file(SAMPLE, own),
-        provider=provider,
-        provider_options=provider_options,
-        threads=threads,
-        tolerance=tolerance,
+        file=variant_file(SAMPLE, variant),
+        provider=options.provider,
+        provider_options=options.provider_options,
+        threads=options.threads,
+        tolerance=options.tolerance,
         emulate=emulate is not None,
     )
 

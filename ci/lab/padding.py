@@ -1,6 +1,6 @@
 """What leaving padding out is worth: `python ci/lab/padding.py KEPT DROPPED [--int8 DIR] [--rival FILE] [-o FILE]`.
 
-KEPT and DROPPED are bundles of one text encoder, KEPT made with `--keep-padding`; --int8 is one in int8 that drops
+KEPT and DROPPED are bundles of one text encoder, KEPT made with `--no-unpad`; --int8 is one in int8 that drops
 padding, --rival another tool's float32 graph. Sentences of Python's own documentation in batches as they come, and
 sorted by length; then batches without padding. Two threads; everything that is compared in turn, call by call. Prints
 JSON, or writes it to FILE. `--sentences 96 --rounds 3` is enough for a model of BERT's size.

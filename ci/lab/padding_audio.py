@@ -1,6 +1,6 @@
 """What leaving padding out of an audio encoder is worth: `python ci/lab/padding_audio.py KEPT DROPPED --per-second N`.
 
-KEPT and DROPPED are bundles of one audio encoder with a mask, KEPT made with `--keep-padding`; N frames or samples are
+KEPT and DROPPED are bundles of one audio encoder with a mask, KEPT made with `--no-unpad`; N frames or samples are
 a second. Batches of rows of random sound; one thread and its CPU time, compared as decoders are (`padding_decoder`).
 """
 

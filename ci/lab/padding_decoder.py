@@ -1,6 +1,6 @@
 """What leaving padding out of a decoder's prefill is worth: `python ci/lab/padding_decoder.py KEPT DROPPED [-o FILE]`.
 
-KEPT and DROPPED are bundles of one decoder with a dynamic cache, KEPT made with `--keep-padding`. Prompts of a batch
+KEPT and DROPPED are bundles of one decoder with a dynamic cache, KEPT made with `--no-unpad`. Prompts of a batch
 are padded on the left; then prefills without padding, and cached steps. One thread and its CPU time, as then others on
 the machine matter least; all sessions in turn, call by call, with a second one of KEPT: what that differs by is noise.
 """

@@ -122,7 +122,7 @@ class OutputAgreement(_Strict, frozen=True, kw_only=True):
 
 
 class TextAgreement(_Strict, frozen=True, kw_only=True):
-    """Agreement with the same graph in float32 on texts of the user (``--texts``).
+    """Agreement with the same graph in float32 on texts of the user (``--evaluate``).
 
     Attributes:
         texts: number of texts.
@@ -148,10 +148,10 @@ class PrecisionCost(_Strict, frozen=True, kw_only=True):
         weights: bytes of the weights relative to float32.
         on_grid: agreement of a quantized graph with PyTorch in float64 on the random inputs of the proof, by
             output; ``present.*`` stands for all cache tensors.
-        on_texts: agreement on the texts of ``--texts``; None without them.
+        on_texts: agreement on the texts of ``--evaluate``; None without them.
         range_on_grid: largest magnitude in a float16 graph at the points of the proof (float16 ends at 65504);
             None in other precisions.
-        range_on_texts: the same on the texts of ``--texts``; None without them or on a GPU.
+        range_on_texts: the same on the texts of ``--evaluate``; None without them or on a GPU.
     """
 
     weights: float

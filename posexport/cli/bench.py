@@ -11,7 +11,7 @@ from posexport.cli import complete, options
 from posexport.cli.command import Command
 from posexport.cli.progress import bar
 from posexport.errors import PosexportError
-from posexport.targets.precisions import PRECISIONS
+from posexport.targets.precisions import PRECISIONS, PrecisionName
 from posexport.targets.target import target_names
 
 if TYPE_CHECKING:
@@ -20,37 +20,19 @@ if TYPE_CHECKING:
 
 @click.command("bench", cls=Command)
 @click.argument("models", nargs=-1, required=True, metavar="MODEL...", shell_complete=complete.sources)
-@click.option(
-    "--length", "lengths", type=click.IntRange(min=1), metavar="N", multiple=True, help="Tokens of a call (repeatable)."
-)
-@click.option(
-    "--batch", "batches", type=click.IntRange(min=1), metavar="N", multiple=True, help="Batch size (repeatable)."
-)
-@click.option(
-    "--past",
-    "pasts",
-    type=click.IntRange(min=0),
-    metavar="N",
-    multiple=True,
-    help="Tokens in the KV cache (repeatable).",
-)
-@click.option(
-    "--rounds",
-    type=click.IntRange(min=1),
-    metavar="N",
-    default=3,
-    show_default=True,
-    help="Processes of each candidate.",
-)
+@options.number_option("--length", "Tokens of a call that is timed (repeatable).", multiple=True)
+@options.number_option("--batch", "Batch size (repeatable).", multiple=True)
+@options.number_option("--past", "Tokens in a decoder's KV cache (repeatable).", least=0, multiple=True)
+@options.number_option("--rounds", "Processes of each candidate.", default=3, show_default=True)
 @click.option("--mixed", is_flag=True, help="Also: the memory held after 200 batches of mixed sizes (no cache).")
 @click.option("--spinning", is_flag=True, help="Let idle threads of ONNX Runtime spin, as is its default.")
 @click.option("--target", type=click.Choice(target_names()), help="Target of converted models; default: portable.")
 @click.option(
     "--precision",
-    "precisions",
     type=click.Choice(tuple(PRECISIONS)),
     multiple=True,
-    help="Convert each MODEL to this precision, a candidate for each (repeatable); of a bundle, the one to use.",
+    help="Precision of the models that are timed, a candidate for each (repeatable): MODEL is converted to it, or a "
+    "bundle that has it.",
 )
 @options.set_option
 @options.provider_option
@@ -63,11 +45,11 @@ if TYPE_CHECKING:
 @click.option("--force", is_flag=True, help="Replace existing files.")
 def command(
     models: tuple[str, ...],
-    lengths: tuple[int, ...],
-    batches: tuple[int, ...],
-    pasts: tuple[int, ...],
+    length: tuple[int, ...],
+    batch: tuple[int, ...],
+    past: tuple[int, ...],
     target: str | None,
-    precisions: tuple[str, ...],
+    precision: tuple[PrecisionName, ...],
     mixed: bool,
     settings: tuple[str, ...],
     as_json: bool,
@@ -107,12 +89,12 @@ def command(
     with bar("Measuring") as progress, tempfile.TemporaryDirectory() as folder:
         tell = progress or (lambda *_: None)
         tell(0, 1, "converting")
-        found, cached = candidates(models, precisions, asked, Path(folder))
-        if pasts and not cached:
+        found, cached = candidates(models, precision, asked, Path(folder))
+        if past and not cached:
             raise PosexportError(f"--past is for decoders with a cache, {models[0]} has none; leave it out")
         if mixed and cached:
             raise PosexportError(f"--mixed is for models without a cache, {models[0]} has one; leave it out")
-        at = points(lengths, batches, pasts, cached=cached)
+        at = points(length, batch, past, cached=cached)
         run = Run("models", conditions, total=len(at), progress=tell)
         for number, point in enumerate(at):
             run.measure(", ".join(models), found, point)

@@ -10,7 +10,7 @@ from posexport.cli.command import Command
 
 @click.command("check-shift", cls=Command)
 @options.encoding_argument
-@options.encoding_set_option
+@options.set_option
 @options.json_option
 def command(encoding: str, settings: tuple[str, ...], as_json: bool) -> None:
     """Check the shift properties of an encoding.

@@ -8,7 +8,7 @@ import click
 from posexport.cli import complete, options
 from posexport.cli.command import Command
 from posexport.cli.progress import bar
-from posexport.targets.precisions import FP32, PRECISIONS
+from posexport.targets.precisions import FP32, PRECISIONS, PrecisionName
 
 
 @click.command("compare", cls=Command)
@@ -20,28 +20,16 @@ from posexport.targets.precisions import FP32, PRECISIONS
     shell_complete=complete.names("encodings"),
     help="Encodings to compare, separated by commas (repeatable); default: all. nope is always added.",
 )
-@click.option(
-    "--steps", type=click.IntRange(min=1), metavar="N", default=200, show_default=True, help="Training steps."
-)
-@click.option(
-    "--seed", type=click.IntRange(min=0), metavar="N", default=0, show_default=True, help="Seed of weights and data."
-)
+@options.number_option("--steps", "Training steps.", default=200, show_default=True)
+@options.number_option("--seed", "Seed of weights and data.", least=0, default=0, show_default=True)
 @click.option(
     "--precision",
-    "precisions",
-    type=click.Choice([name for name in PRECISIONS if name != FP32.name]),
+    type=click.Choice(tuple(PRECISIONS)),
     multiple=True,
-    help="Also export every model in this precision, and compare it with float32 (repeatable).",
+    help="Precision of the models that are compared, beside float32 (repeatable).",
 )
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="Directory for the tables.")
-@click.option(
-    "--jobs",
-    type=click.IntRange(min=1, max=1024),
-    metavar="N",
-    default=2,
-    show_default=True,
-    help="Training processes, one thread each.",
-)
+@options.number_option("--jobs", "Training processes, one thread each.", most=1024, default=2, show_default=True)
 @click.option("--force", is_flag=True, help="Replace a comparison in the directory.")
 @options.verbosity_options
 @options.json_option
@@ -49,7 +37,7 @@ def command(
     chosen: tuple[str, ...],
     steps: int,
     seed: int,
-    precisions: tuple[str, ...],
+    precision: tuple[PrecisionName, ...],
     output: Path,
     jobs: int,
     force: bool,
@@ -86,7 +74,7 @@ def command(
         document = compare(
             output,
             names,
-            Setup(steps=steps, seed=seed, precisions=list(precisions)),
+            Setup(steps=steps, seed=seed, precisions=[name for name in dict.fromkeys(precision) if name != FP32.name]),
             jobs=jobs,
             force=force,
             progress=progress,

@@ -14,7 +14,7 @@ from posexport.cli.progress import bar, remark
 from posexport.cli.source_argument import check_source
 from posexport.cli.terminal import fit
 from posexport.conversion.options import GROUPS, ConvertOptions
-from posexport.options.recipe import OUTPUT
+from posexport.options.option import OUTPUT
 
 
 @click.command("convert", cls=Command, groups=groups(ConvertOptions, GROUPS, {OUTPUT: ("output",)}))

@@ -42,9 +42,7 @@ Example:
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="Folder to write.")
 @click.option("--name", metavar="NAME", help="Name of the model in the engine; default: the bundle's.")
 @click.option("--link", is_flag=True, help="Refer to the bundle where it is, do not copy it.")
-@click.option(
-    "--workers", type=click.IntRange(min=1), metavar="N", default=1, show_default=True, help="Processes that compute."
-)
+@options.number_option("--workers", "Processes that compute.", default=1, show_default=True)
 @options.provider_option
 @options.provider_options_option
 @options.json_option

@@ -12,11 +12,9 @@ from posexport.cli.command import Command
 
 @click.command("explain", cls=Command)
 @options.bundle_argument
-@click.option(
-    "--length", type=click.IntRange(min=1), metavar="N", help="New tokens of a call; default: 128, or 1 with --past."
-)
-@click.option("--past", type=click.IntRange(min=0), metavar="N", help="Tokens in a decoder's KV cache.")
-@click.option("--batch", type=click.IntRange(min=1), metavar="N", default=1, show_default=True, help="Batch size.")
+@options.number_option("--length", "Tokens of a call that is timed; default: 128, or 1 with --past.")
+@options.number_option("--past", "Tokens in a decoder's KV cache.", least=0)
+@options.number_option("--batch", "Batch size.", default=1, show_default=True)
 @options.provider_option
 @options.threads_option
 @options.json_option

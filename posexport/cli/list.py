@@ -11,6 +11,7 @@ from posexport.catalogue.stored import catalogue, kinds
 from posexport.cli import options
 from posexport.cli.command import Command
 from posexport.cli.progress import remark
+from posexport.cli.terminal import fit
 from posexport.options.suggest import did_you_mean
 
 KINDS = tuple(kinds())
@@ -62,13 +63,21 @@ def command(kind: str | None, as_json: bool) -> None:
     elif kind in _GROUPED:
         click.echo("\n\n".join(_group(what, list(same)) for what, same in groupby(rows, lambda row: row["what"])))
     else:
-        width = max(len(row["name"]) for row in rows)
-        click.echo("\n".join(f"{row['name']:{width}}  {row['what']}".rstrip() for row in rows))
+        column = max(len(row["name"]) for row in rows) + 2
+        click.echo("\n".join(_row(row["name"].ljust(column), row["what"]) for row in rows))
+
+
+def _row(name: str, what: str) -> str:
+    """A name and what it is, wrapped at the terminal's width; one line where stdout is no terminal."""
+    width = fit().get("width")
+    if width is None:
+        return f"{name}{what}".rstrip()
+    return textwrap.fill(what, max(width, len(name) + 20), initial_indent=name, subsequent_indent=" " * len(name))
 
 
 def _group(what: str, rows: list[dict[str, Any]]) -> str:
     names = "  ".join(sorted(row["name"] for row in rows))
-    lines = textwrap.wrap(names, 96, break_on_hyphens=False)
+    lines = textwrap.wrap(names, fit().get("width", 100) - 4, break_on_hyphens=False, break_long_words=False)
     return "\n    ".join((f"{what}:", *lines))
 
 

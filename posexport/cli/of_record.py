@@ -1,4 +1,4 @@
-"""Options of the command line that are fields of a record (`posexport.options.option`)."""
+"""Command-line options generated from the fields of a record (`posexport.options.option`)."""
 
 from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
@@ -10,13 +10,14 @@ import msgspec
 
 from posexport.cli import complete
 from posexport.options.option import Listed, options_in
+from posexport.targets.provider_options import as_mapping
 
 #: a decorator of commands
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 def one_of(record: type[msgspec.Struct], name: str) -> Decorator:
-    """The option of the record's field ``name``."""
+    """The option for the field ``name`` of a record."""
     listed = options_in(record)[name]
     about, multiple = listed.about, _is_multiple(listed) and not listed.about.json
     settings: dict[str, Any] = {"help": about.help, "metavar": about.metavar, "multiple": multiple}
@@ -27,6 +28,8 @@ def one_of(record: type[msgspec.Struct], name: str) -> Decorator:
         settings |= {"is_flag": True, "callback": _negated if listed.default else None}
         if listed.default is None:
             settings["default"] = None  # not given
+    elif _origins(listed) == {Mapping}:
+        settings |= {"multiple": True, "callback": lambda _, __, given: as_mapping(given)}
     else:
         several = (listed.default,) if listed.default else ()
         settings |= {"type": _type(listed), "default": several if multiple else listed.default}
@@ -49,7 +52,7 @@ def all_of(record: type[msgspec.Struct]) -> Decorator:
 def groups(
     record: type[msgspec.Struct], order: Sequence[str], more: Mapping[str, Sequence[str]]
 ) -> dict[str, tuple[str, ...]]:
-    """The names of a record's options by the heading that they stand under; ``more``: others, before those."""
+    """Parameter names by heading; ``more`` are parameters that are no fields of the record and come first."""
     named = options_in(record)
     return {
         group: (*more.get(group, ()), *(name for name, listed in named.items() if listed.about.group == group))
@@ -58,7 +61,12 @@ def groups(
 
 
 def _is_multiple(listed: Listed) -> bool:
-    return any(isinstance(origin := get_origin(kind), type) and issubclass(origin, Sequence) for kind in listed.kinds)
+    return Sequence in _origins(listed)
+
+
+def _origins(listed: Listed) -> set[Any]:
+    """The generic containers among the types that a field accepts."""
+    return {get_origin(kind) for kind in listed.kinds} & {Sequence, Mapping}
 
 
 def _type(listed: Listed) -> Any:

@@ -44,7 +44,7 @@ OPTIONS = {
     "--fp32": "posexport convert writes float32 unless --precision says otherwise; leave it out",
     "--optimize": "posexport convert optimizes by --target: portable, cpu or cuda",
     "--optimization-level": "posexport convert optimizes by --target: portable, cpu or cuda",
-    **dict.fromkeys(("--out", "--output-dir", "--output-path", "--save-dir"), "type -o PATH"),
+    **dict.fromkeys(("--out", "--output-dir", "--output-path", "--save", "--save-dir"), "type -o PATH"),
     "--num-threads": "type --threads N",
     "--trust-remote-code": "nothing of a checkpoint directory is ever executed; leave it out",
     "--with-past": "decoders are always converted with their KV cache; leave it out",

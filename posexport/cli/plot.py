@@ -13,17 +13,14 @@ from posexport.cli.command import Command
 @click.option(
     "-o", "--output", required=True, type=click.Path(path_type=Path), help="The file to write: .png, .svg or .html."
 )
-@options.encoding_set_option
-@click.option(
-    "--length",
-    type=click.IntRange(min=2, max=2048),
-    metavar="N",
-    help="How many positions to show; default 64, or as many as there are.",
+@options.set_option
+@options.number_option(
+    "--positions", "How many positions to show; default 64, or as many as there are.", least=2, most=2048
 )
 @options.allow_pickle_option
 @click.option("--force", is_flag=True, help="Replace an existing file.")
 def command(
-    subject: str, output: Path, settings: tuple[str, ...], length: int | None, allow_pickle: bool, force: bool
+    subject: str, output: Path, settings: tuple[str, ...], positions: int | None, allow_pickle: bool, force: bool
 ) -> None:
     """Draw a position encoding, or those of a checkpoint.
 
@@ -36,10 +33,10 @@ def command(
 
     \b
     Example:
-        posexport plot sinusoidal --set hidden=128 --length 100 -o sinusoidal.png
+        posexport plot sinusoidal --set hidden=128 --positions 100 -o sinusoidal.png
         posexport plot path/to/checkpoint -o positions.png
     """
     from posexport.tools.plots.draw import plot
 
-    kinds = plot(subject, settings, output, length=length, force=force, allow_pickle=allow_pickle)
+    kinds = plot(subject, settings, output, length=positions, force=force, allow_pickle=allow_pickle)
     click.echo(f"{output}: {', '.join(kinds)}")

@@ -17,7 +17,11 @@ from posexport.errors import PosexportError
 @options.bundle_argument
 @click.option("--text", "texts", multiple=True, help="An input text (repeatable); needs a bundle with a tokenizer.")
 @click.option(
-    "--texts", "texts_file", type=click.Path(path_type=Path), metavar="FILE", help="Input texts, one a line of a file."
+    "--texts",
+    "texts_file",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Input texts, one a line of a file; - for stdin.",
 )
 @click.option("--image", "images", multiple=True, type=click.Path(path_type=Path), help="A picture (repeatable).")
 @click.option("--audio", multiple=True, type=click.Path(path_type=Path), help="A sound: WAV or FLAC (repeatable).")
@@ -42,12 +46,14 @@ from posexport.errors import PosexportError
     help='Input arrays by name: .npz, .safetensors or .json, e.g. {"input_ids": [[5, 2, 7]]}.',
 )
 @click.option("--query", metavar="TEXT", help="Rank the texts of --text for this query, the best first (rerankers).")
-@click.option("--output", "outputs", multiple=True, metavar="NAME", help="Only this output as a tensor (repeatable).")
+@click.option("--only", multiple=True, metavar="NAME", help="Only this output as a tensor (repeatable).")
 @click.option(
     "--truncate", is_flag=True, help="Cut texts at the model's length limit; otherwise longer ones are an error."
 )
 @click.option("--prompt-name", metavar="NAME", help="Put this prompt of the bundle's before texts, or the query.")
-@click.option("--prompt", metavar="TEXT", help='Put this before texts, or the query; "" for no prompt.')
+@click.option(
+    "--prefix", metavar="TEXT", help='Put this before texts, or the query, in place of a prompt; "" for none.'
+)
 @click.option("--truncate-dim", type=int, metavar="N", help="Keep the first N elements of a vector (embedders).")
 @click.option("--normalize-embeddings", is_flag=True, help="Divide vectors by their length (embedders).")
 @click.option(
@@ -58,7 +64,7 @@ from posexport.errors import PosexportError
 )
 @click.option("--top-k", type=int, metavar="N", help="Only the N best texts of --query, or labels, tokens, answers.")
 @click.option("--activation-fn", metavar="NAME", help="With --query: Sigmoid, Identity, ... in place of the model's.")
-@click.option("-o", "--save", type=click.Path(path_type=Path), help="Write the outputs to this .npz file.")
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="Write the outputs to this .npz file.")
 @click.option("--force", is_flag=True, help="Replace an existing file.")
 @options.variant_option
 @options.provider_option
@@ -79,7 +85,7 @@ def command(directory: Path, as_json: bool, **choices: Any) -> None:
         posexport run reranker --query "What do cats eat?" --text "Mice." --text "The moon is far."
         posexport run sentiment --text "A joy from start to end." --top-k 3
         posexport run ner --text "Wolfgang lives in Berlin." --option aggregation_strategy=simple
-        posexport run shaw --inputs ids.json --output last_hidden_state -o states.npz
+        posexport run shaw --inputs ids.json --only last_hidden_state -o states.npz
     """
     from posexport.pipelines.answer import answer
 

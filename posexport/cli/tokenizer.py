@@ -26,9 +26,7 @@ def command() -> None:
 @command.command("train", cls=Command)
 @click.argument("corpus", type=click.Path(path_type=Path))
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The tokenizer.json to write.")
-@click.option(
-    "--vocab-size", required=True, type=click.IntRange(min=1), metavar="N", help="Most tokens of the vocabulary."
-)
+@options.number_option("--vocab-size", "Most tokens of the vocabulary.", required=True)
 @click.option("--force", is_flag=True, help="Replace an existing file.")
 @options.verbosity_options
 @options.json_option

@@ -10,17 +10,16 @@ import click
 from posexport.cli import complete, options
 from posexport.cli import junit as junit_file
 from posexport.cli.command import Command
+from posexport.cli.of_record import all_of, groups
 from posexport.cli.progress import bar, remark
 from posexport.cli.terminal import fit
-from posexport.targets.precisions import PRECISIONS
+from posexport.options.option import SOURCE
+from posexport.options.verify import GROUPS, VerifyOptions
 
-_GROUPS = {
-    "Source to compare with": ("against", "task", "settings", "allow_pickle", "definition"),
-    "Proof": ("lengths", "tolerance", "precision", "emulate", *options.RUNTIME, "provider_options"),
-}
+_ABOUT_SOURCE = ("task", "settings", "definition", "allow_pickle")
 
 
-@click.command("verify", cls=Command, groups=_GROUPS)
+@click.command("verify", cls=Command, groups=groups(VerifyOptions, GROUPS, {SOURCE: ("against",)}))
 @click.argument("target", type=click.Path(path_type=Path), shell_complete=complete.bundles_or_models)
 @click.option(
     "--against",
@@ -28,38 +27,11 @@ _GROUPS = {
     shell_complete=complete.sources,
     help="Check the whole grid against this source (needs PyTorch).",
 )
-@options.task_option
-@options.set_option
-@options.allow_pickle_option
-@options.definition_option
-@click.option(
-    "--tolerance",
-    type=float,
-    metavar="ERROR",
-    help="Pass where max |y - y64| / max |y64| is at most this, such as 1e-3; the verdict is then not 'proven'.",
-)
-@options.variant_option
-@click.option(
-    "--emulate",
-    type=click.Choice([name for name, each in PRECISIONS.items() if each.half and not each.quantized]),
-    help="Round every operator's output to this precision, as a GPU would; of a float32 model positions too.",
-)
-@options.provider_option
-@options.provider_options_option
-@options.length_option
-@options.threads_option
+@all_of(VerifyOptions)
 @options.verbosity_options
 @junit_file.option
 @options.json_option
-def command(
-    target: Path,
-    against: str | None,
-    settings: tuple[str, ...],
-    lengths: tuple[int, ...],
-    junit: Path | None,
-    as_json: bool,
-    **choices: Any,
-) -> None:
+def command(target: Path, against: str | None, junit: Path | None, as_json: bool, **choices: Any) -> None:
     """Check a bundle or any .onnx file against its source.
 
     TARGET is a bundle or an .onnx file. With --against, PyTorch computes every point of a grid of lengths, batch sizes
@@ -77,28 +49,13 @@ def command(
     """
     import posexport
 
-    settings_of_source: dict[str, Any] = {}
-    if against is None:
-        about_source = {"--set": settings}
-        for name in ("task", "allow_pickle", "definition"):
-            about_source[f"--{name.replace('_', '-')}"] = choices[name]
-        for name in (name for name, value in about_source.items() if value):
-            raise posexport.PosexportError(f"{name} is about the source to compare with; name it with --against SOURCE")
-    else:
-        from posexport.sources.settings import parse  # imports torch, which a stored sample does not need
-
-        settings_of_source = parse(settings)
+    given = {name: value for name, value in choices.items() if value not in ((), None, {})}
+    if against is None and (option := next((name for name in _ABOUT_SOURCE if given.get(name)), None)):
+        flag = "set" if option == "settings" else option.replace("_", "-")
+        raise posexport.PosexportError(f"--{flag} is about the source to compare with; name it with --against SOURCE")
     # a Python file of the user's may print; stdout is for the result
     with junit_file.writer(junit, target) as write, bar("Verifying") as progress, redirect_stdout(sys.stderr):
-        report = posexport.verify(
-            target,
-            against,
-            settings=settings_of_source,
-            lengths=lengths or None,
-            progress=progress,
-            remark=remark,
-            **choices,
-        )
+        report = posexport.verify(target, against, progress=progress, remark=remark, **given)
         write(report)
     click.echo(report.to_json().decode() if as_json else report.to_text(**fit()), nl=as_json)
     sys.exit(0 if report.passed else 1)

@@ -35,7 +35,7 @@ def convert(
     """Convert ``argument`` to a bundle at ``output``: what `posexport.convert` does.
 
     ``remark`` is told, in sentences, what a user should know beside the result. A bundle that misses parity is not
-    written, unless ``options.keep``; what was at ``output`` before then stays.
+    written, unless ``options.keep_failed``; what was at ``output`` before then stays.
 
     Raises:
         PosexportError: what cannot be done and why, in one sentence.

@@ -79,8 +79,8 @@ def agreement_on_texts(
             progress=progress,
             make=None if log is None else log.session,
         )
-    if log is not None and log.overflows() and options.verify and not options.keep:
+    if log is not None and log.overflows() and options.verify and not options.keep_failed:
         raise PosexportError(f"on {texts}: {log.overflows()[0].describe()}")
-    if options.static and options.verify and not options.keep:
+    if options.static and options.verify and not options.keep_failed:
         check_static(agreement, texts)
     return OnTexts(agreement, None if log is None else log.largest)

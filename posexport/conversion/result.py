@@ -91,7 +91,7 @@ class Conversion:
 
         lines = [] if self.report is None else [plain(self.report, width=width, colour=colour)]
         if self.manifest is None:
-            lines.append(f"nothing was written to {self.output}; --keep writes it anyway, marked as not proven")
+            lines.append(f"nothing was written to {self.output}; --keep-failed writes it anyway, marked as not proven")
         else:
             size = sum(entry.size for entry in self.manifest.files.values())
             limits = _up_to(self.manifest)

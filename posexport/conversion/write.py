@@ -63,6 +63,7 @@ def write(
     from posexport.export.trace_errors import NotTracedError
     from posexport.lowering import plan
     from posexport.options.layouts import layout_named
+    from posexport.parity.grid.grid import grid
     from posexport.precision.half.ports import with_precision
 
     tell = progress or (lambda *_: None)
@@ -71,6 +72,8 @@ def write(
     plan.check_name(options.lowering)
     tell(0, 2, "loading")
     source, tokenizer = with_tokenizer_made(_prepared(argument, options, layout, name), directory)
+    if options.verify and options.lengths:
+        grid(source.limits, source.inputs, lengths=options.lengths)  # a bad length is told before the export
     for sentence in [*source.remarks, *preparation.remarks(source.files), *generation_remarks(source.files)]:
         remark(sentence)
     for note in source.notes:
@@ -176,7 +179,7 @@ def _exported(
 
 def _compared_texts(options: ConvertOptions, recipe: "Recipe") -> Path | None:
     """The texts on which a precision below float32 is compared with it; static scales must fit theirs at least."""
-    texts = options.texts or (options.calibrate if recipe.static else None)
+    texts = options.evaluate or (options.calibrate if recipe.static else None)
     return None if texts is None or recipe.precision == FP32.name else Path(texts)
 
 
@@ -215,7 +218,7 @@ def _proven(
     if compared is not None:
         on_texts = agreement_on_texts(source, directory, directory / FLOAT32, compared, options, progress)
         shutil.rmtree(directory / FLOAT32)
-    if report is not None and not report.passed and not options.keep:
+    if report is not None and not report.passed and not options.keep_failed:
         raise MissedError(report)
     return report, on_texts
 

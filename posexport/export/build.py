@@ -136,7 +136,7 @@ def _lowered(source: Source, recipe: Recipe, clients_have: frozenset[str]) -> _L
         keep_float=tuple(recipe.keep_float),
     )
     recognised = recognition.run(model, source) if source.by_trial else {}
-    without = {DropPadding.name: "--keep-padding was given"} if recipe.keep_padding else {}
+    without = {} if recipe.unpad else {DropPadding.name: "--no-unpad was given"}
     passes = {**recognised, **pipeline.run(model, made_for, recipe.lowering, without=without)}
     name_outputs(model, names)
     guard.insert(model, source.inputs, bounds_of(source.limits), made_for)

@@ -1,9 +1,9 @@
-"""What is said of an option where it is written: a record's field is an option where its annotation has an `Option`.
+"""Records of options: a field is an option if its annotation contains an `Option`.
 
-The command line, the check of arguments and the signature in Python are made from such records: nothing else lists
-options.
+The command line, the checks of arguments and the signatures in Python are generated from these records.
 """
 
+import functools
 import inspect
 import re
 import textwrap
@@ -11,30 +11,35 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from types import NoneType, UnionType
-from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, NamedTuple, ParamSpec, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 
-from posexport.options.suggest import check_choice
-
 StrPath = str | PathLike[str]
+#: headings in ``--help``
+SOURCE, LENGTHS, GRAPH, PRECISION = "Source", "Lengths and KV cache", "Graph", "Precision"
+OUTPUT, PROOF, RUNTIME, EXPERT = "Output", "Proof", "Runtime", "Expert options"
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+_R = TypeVar("_R")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Option:
-    """What the type and the default of a field do not say.
+    """The part of an option's description that the field's type and default do not contain.
 
     Attributes:
-        group: the heading in ``--help``; empty: Python alone has the option.
-        help: a sentence or two, for the command line.
-        python: the same for callers from Python, where it is not what ``help`` says.
-        flag: on the command line, where it is not the field's name.
-        metavar: what stands for the value in ``--help``.
-        complete: what the shell completes: what ``posexport list`` calls it, or ``settings``.
-        words: the words that the option is one of, where installed packages add some.
-        least, most: a number's bounds.
-        show_default: ``--help`` shows the default, where there is one.
-        json: on the command line the value is a JSON document.
+        group: the heading in ``--help``; empty for an option that only Python has.
+        help: a sentence or two for the command line.
+        python: the same for Python, if ``help`` does not fit.
+        flag: the name on the command line, if it differs from the field's.
+        metavar: the placeholder of the value in ``--help``.
+        complete: the kind of name that the shell completes (as in ``posexport list``), or ``settings``.
+        words: the accepted words, if installed packages add some.
+        least, most: bounds of a number.
+        show_default: whether ``--help`` shows the default.
+        json: whether the command line reads the value as a JSON document.
     """
 
     group: str = ""
@@ -60,20 +65,20 @@ class Listed(NamedTuple):
 
     @property
     def kinds(self) -> tuple[Any, ...]:
-        """Of a union its members but None, else the type."""
+        """The members of a union without None, or the type itself."""
         union = get_origin(self.type) in (Union, UnionType)
         return tuple(kind for kind in get_args(self.type) if kind is not NoneType) if union else (self.type,)
 
     @property
     def choices(self) -> tuple[str, ...]:
-        """The words that the option is one of; empty where it may be others."""
+        """The accepted words, of a ``Literal`` or of ``words``; empty for other types."""
         if self.about.words is not None:
             return tuple(self.about.words())
         return next((get_args(kind) for kind in self.kinds if get_origin(kind) is Literal), ())
 
 
 def options_in(record: type[msgspec.Struct]) -> dict[str, Listed]:
-    """The options among a record's fields, by name, in their order."""
+    """The options among a record's fields, by name, in the order of the fields."""
     hints = get_type_hints(record, include_extras=True)
     listed = {}
     for field in msgspec.structs.fields(record):
@@ -85,39 +90,54 @@ def options_in(record: type[msgspec.Struct]) -> dict[str, Listed]:
     return listed
 
 
-def check_choices(given: msgspec.Struct) -> None:
-    """PosexportError where an option that is one of few words is another."""
-    for option in options_in(type(given)).values():
-        value = getattr(given, option.name)
-        if option.choices and isinstance(value, str):
-            check_choice(option.name, value, option.choices)
+def taking(record: Callable[_P, _T]) -> Callable[[Callable[[_T], _R]], Callable[_P, _R]]:
+    """Decorator: calls a function of one record with the record's fields as arguments, as type checkers see them."""
+
+    def decorator(function: Callable[[_T], _R]) -> Callable[_P, _R]:
+        @functools.wraps(function)
+        def call(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+            __tracebackhide__ = True  # pytest shows the caller's line
+            return function(record(*args, **kwargs))
+
+        return call
+
+    return decorator
 
 
 def describe(
     function: Callable[..., object], call: type[msgspec.Struct], record: type[msgspec.Struct], groups: Sequence[str]
 ) -> None:
-    """Give a function the signature and the arguments' docstring that a record of its options has.
+    """Set a function's signature and complete its docstring from a record of options.
 
-    ``call``: the record of all its arguments: the options, behind some of its own. The docstring's line
-    "options: OPTIONS" becomes the options', in the order of ``groups``.
+    Args:
+        function: its docstring has the line "options: OPTIONS", which the descriptions of the options replace.
+        call: the record of all arguments: ``record`` with the positional arguments added.
+        record: the options, which become keyword arguments.
+        groups: headings; options are described in this order.
     """
     options = sorted(options_in(record).values(), key=lambda option: (*groups, "").index(option.about.group))
+    defaults = dict(zip(reversed(call.__struct_fields__), reversed(call.__struct_defaults__), strict=False))
     parameters = [
-        inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=kind)
+        inspect.Parameter(
+            name,
+            inspect.Parameter.POSITIONAL_OR_KEYWORD,
+            default=defaults.get(name, inspect.Parameter.empty),
+            annotation=kind,
+        )
         for name, kind in call.__annotations__.items()
     ]
     parameters += [
         inspect.Parameter(each.name, inspect.Parameter.KEYWORD_ONLY, default=each.default, annotation=each.type)
         for each in options
     ]
-    answer = inspect.signature(function).return_annotation
-    function.__signature__ = inspect.Signature(parameters, return_annotation=answer)  # type: ignore[attr-defined]
+    returned = inspect.signature(function).return_annotation
+    function.__signature__ = inspect.Signature(parameters, return_annotation=returned)  # type: ignore[attr-defined]
     lines = [textwrap.fill(f"{each.name}: {_in_python(each.about)}", 112, subsequent_indent="    ") for each in options]
     text = textwrap.indent("\n".join(lines), " " * 8).lstrip()
     function.__doc__ = (function.__doc__ or "").replace("options: OPTIONS", text)
 
 
 def _in_python(about: Option) -> str:
-    """What the help says, in the words of a caller from Python."""
+    """An option's description for Python: ``python``, or ``help`` without the spelling of the command line."""
     text = about.python or about.help.replace(" (repeatable)", "")
     return re.sub(r"--([a-z-]+)", lambda match: f"``{match[1].replace('-', '_')}``", text)

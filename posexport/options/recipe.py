@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from posexport.options.layouts import layout_names
-from posexport.options.option import Option
+from posexport.options.option import EXPERT, GRAPH, LENGTHS, OUTPUT, SOURCE, Option
 from posexport.spec import Beyond
 from posexport.targets.precision_options import PrecisionOptions
 from posexport.targets.providers import targets
@@ -18,9 +18,6 @@ CacheName = Literal["dynamic", "static"]
 RotationName = Literal["at-write", "at-read"]
 #: which computation of a checkpoint is converted
 DefinitionName = Literal["paper", "released", "transformers"]
-
-#: headings of the options in ``--help``
-SOURCE, LENGTHS, GRAPH, OUTPUT = "Source", "Lengths and KV cache", "Graph", "Output"
 
 
 class Recipe(PrecisionOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -41,9 +38,9 @@ class Recipe(PrecisionOptions, frozen=True, kw_only=True, forbid_unknown_fields=
         DefinitionName,
         Option(
             group=SOURCE,
-            help="How a checkpoint computes: as the encoding's paper says, as transformers' code does where the two "
-            "differ (released), or by transformers' model itself. Types that posexport does not define always take "
-            "the last.",
+            help="How a checkpoint computes. paper: as the encoding's paper says; released: as transformers' code does "
+            "where the two differ; transformers: by transformers' model, as types always do that posexport does not "
+            "define.",
         ),
     ] = "paper"
     max_length: Annotated[
@@ -67,7 +64,7 @@ class Recipe(PrecisionOptions, frozen=True, kw_only=True, forbid_unknown_fields=
     rotation: Annotated[
         RotationName,
         Option(
-            group=LENGTHS,
+            group=EXPERT,
             help="When RoPE is applied to keys: as they are written to the KV cache, or each time they are read.",
         ),
     ] = "at-write"
@@ -83,21 +80,23 @@ class Recipe(PrecisionOptions, frozen=True, kw_only=True, forbid_unknown_fields=
     lowering: Annotated[
         str,
         Option(
-            group=GRAPH,
+            group=EXPERT,
             complete="lowerings",
             help="How attention is implemented in the graph, see posexport list lowerings.",
         ),
     ] = "auto"
     opset: int
-    keep_padding: Annotated[
+    unpad: Annotated[
         bool,
         Option(
-            group=GRAPH,
+            group=EXPERT,
+            flag="no-unpad",
             help="Compute padding in linear layers and attention too, where the target would leave it out (cpu).",
+            python="Leave padding out of linear layers and attention, where the target does so (cpu).",
         ),
-    ] = False
+    ] = True
     inline: Annotated[
-        bool, Option(group=GRAPH, help="Write no ONNX functions, for runtimes without them (OpenVINO).")
+        bool, Option(group=EXPERT, help="Write no ONNX functions, for runtimes without them (OpenVINO).")
     ] = False
     layout: Annotated[
         str,

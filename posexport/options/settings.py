@@ -1,7 +1,8 @@
-"""The text of ``--set KEY=VALUE`` as a value of the parameter's type."""
+"""``--set KEY=VALUE``: settings as pairs of texts, and the text of a value as the parameter's type."""
 
 import types
 import typing
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -25,3 +26,14 @@ def convert(name: str, text: str, annotation: Any) -> Any:
     except msgspec.ValidationError as err:
         values = _IN_WORDS.get(annotation) or f"one of {', '.join(typing.get_args(annotation))}"
         raise PosexportError(f"{name} must be {values}, got {text!r}") from err
+
+
+def pairs(settings: Mapping[str, Any] | Sequence[str] | None) -> tuple[str, ...]:
+    """Settings as the ``KEY=VALUE`` pairs of the command line."""
+
+    def text(value: Any) -> str:
+        return ",".join(map(text, value)) if isinstance(value, list | tuple) else str(value)
+
+    if isinstance(settings, Mapping):
+        return tuple(f"{key}={text(value)}" for key, value in settings.items())
+    return tuple(settings or ())

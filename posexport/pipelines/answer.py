@@ -104,7 +104,7 @@ def answer(
     if about_task and tensors_only:
         raise PosexportError(
             "--task, --context and --option are about the answer of a task; leave them out, or leave out the options "
-            "for tensors (--tensors, --output, --save, --inputs, --query and those for vectors)"
+            "for tensors (--tensors, --only, -o, --inputs, --query and those for vectors)"
         )
     there = tasks_of(manifest)
     if tensors_only or (not about_task and (not there or there[0].name in _TENSORS)):
@@ -144,10 +144,10 @@ _WITH_CONTEXT = ("question-answering", "text-classification", "sentiment-analysi
 _OF_TENSORS = (
     "inputs",
     "query",
-    "outputs",
-    "save",
+    "only",
+    "output",
     "prompt_name",
-    "prompt",
+    "prefix",
     "truncate_dim",
     "normalize_embeddings",
     "activation_fn",

@@ -5,7 +5,11 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from posexport.errors import PosexportError
+from posexport.options.check import check_options
+from posexport.options.open import OpenOptions
 from posexport.system.extras import require
 
 if TYPE_CHECKING:
@@ -55,16 +59,7 @@ def pipeline(
     from posexport.runtime.load import load
     from posexport.runtime.session import Session
 
-    bundle, task = _in_order(bundle, task)
-    if task is not None:
-        check_task(task)
-    if isinstance(bundle, Session):
-        loading = (precision, provider, threads, memory, check, provider_options)
-        if loading != (None, "cpu", 0, "flat", True, None):
-            raise PosexportError("the session is open already; give provider, threads and the like to posexport.load")
-        return open_pipeline(bundle, task, batch_size=batch_size, **options)
-    session = load(
-        bundle,
+    options_of_load = OpenOptions(
         precision=precision,
         provider=provider,
         threads=threads,
@@ -72,6 +67,19 @@ def pipeline(
         check=check,
         provider_options=provider_options,
     )
+    check_options(options_of_load)
+    if not isinstance(bundle, str | PathLike | Session):
+        raise PosexportError(f"bundle must be a path or an open session, got {type(bundle).__name__}")
+    if batch_size is not None and (not isinstance(batch_size, int) or batch_size < 1):
+        raise PosexportError(f"batch_size must be a whole number of at least 1, got {batch_size!r}")
+    bundle, task = _in_order(bundle, task)
+    if task is not None:
+        check_task(task)
+    if isinstance(bundle, Session):
+        if options_of_load != OpenOptions():
+            raise PosexportError("the session is open already; give provider, threads and the like to posexport.load")
+        return open_pipeline(bundle, task, batch_size=batch_size, **options)
+    session = load(bundle, **msgspec.structs.asdict(options_of_load))
     return open_pipeline(session, task, batch_size=batch_size, **options)
 
 

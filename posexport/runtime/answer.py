@@ -87,36 +87,36 @@ def answer(
     images: Sequence[Path] = (),
     audio: Sequence[Path] = (),
     query: str | None = None,
-    outputs: Sequence[str] = (),
+    only: Sequence[str] = (),
     precision: PrecisionName | None = None,
     provider: str = DEFAULT_PROVIDER,
     threads: int = 0,
     truncate: bool = False,
     prompt_name: str | None = None,
-    prompt: str | None = None,
+    prefix: str | None = None,
     truncate_dim: int | None = None,
     normalize_embeddings: bool = False,
     embedding_precision: EmbeddingPrecision = "float32",
     top_k: int | None = None,
     activation_fn: str | None = None,
-    save: Path | None = None,
+    output: Path | None = None,
     force: bool = False,
     provider_options: Mapping[str, Any] | None = None,
     progress: Progress | None = None,
 ) -> Answer:
-    """Run a bundle on texts or a file of arrays (``.npz``, ``.safetensors``, ``.json``); ``save`` writes an ``.npz``.
+    """Run a bundle on texts or a file of arrays (``.npz``, ``.safetensors``, ``.json``); ``output``: write an ``.npz``.
 
     ``texts_file`` has one text a line; `Session.prepare` converts the files ``images`` and ``audio`` to arrays.
 
     A model of sentence-transformers computes the vectors of texts by `Session.encode`, with ``prompt_name``,
-    ``prompt``, ``truncate_dim``, ``normalize_embeddings`` and ``embedding_precision`` (its ``precision``). With a
-    ``query`` the texts are the documents of `Session.rank`, with ``prompt_name``, ``prompt``, ``top_k`` and
-    ``activation_fn``, and the only output is their scores.
+    ``prefix`` (its ``prompt``), ``truncate_dim``, ``normalize_embeddings`` and ``embedding_precision`` (its
+    ``precision``). With a ``query`` the texts are the documents of `Session.rank`, with ``prompt_name``, ``prefix``,
+    ``top_k`` and ``activation_fn``, and the only output is their scores.
 
     Raises PosexportError for errors of `load` and the session, and unless exactly one of ``texts`` and ``inputs`` is
     set.
     """
-    prompts: dict[str, Any] = {"prompt_name": prompt_name, "prompt": prompt}
+    prompts: dict[str, Any] = {"prompt_name": prompt_name, "prompt": prefix}
     only_vectors: dict[str, Any] = {"truncate_dim": truncate_dim, "normalize_embeddings": normalize_embeddings}
     only_vectors["precision"] = embedding_precision
     embed, ranks = prompts | only_vectors, {"top_k": top_k, "activation_fn": activation_fn}
@@ -129,9 +129,7 @@ def answer(
     if files and (texts or inputs is not None or len(files) > 1):
         raise PosexportError("pictures and sounds are run alone; leave out --text, --texts and --inputs, or --tensors")
     if not files or query is not None or vector_options or truncate:
-        _check(
-            texts=texts, inputs=inputs, query=query, outputs=outputs, truncate=truncate, embed=embeds, rank=_any(ranks)
-        )
+        _check(texts=texts, inputs=inputs, query=query, only=only, truncate=truncate, embed=embeds, rank=_any(ranks))
     arrays = None if inputs is None else read_arrays(inputs)
     session = load(
         directory, precision=precision, provider=provider, threads=threads, provider_options=provider_options
@@ -139,7 +137,7 @@ def answer(
     ranking = (
         None if query is None else session.rank(query, texts, progress=progress, activation_fn=activation_fn, **prompts)
     )
-    chosen = list(outputs) or None
+    chosen = list(only) or None
     if files:
         arrays = session.prepare(**files)
     if ranking is not None:
@@ -152,8 +150,8 @@ def answer(
         result = _named(session.encode(texts, truncate=truncate, progress=progress, **embed))
     else:
         result = session.run_texts(texts, truncate=truncate, outputs=chosen)
-    if save is not None:
-        save_arrays(save, result, force=force)
+    if output is not None:
+        save_arrays(output, result, force=force)
     name = session.similarity_fn_name
     similarity = None
     if EMBEDDING in result and len(texts) > 1 and "binary" not in embedding_precision:
@@ -173,7 +171,7 @@ def _check(
     texts: Sequence[str],
     inputs: Path | None,
     query: str | None,
-    outputs: Sequence[str],
+    only: Sequence[str],
     truncate: bool,
     embed: bool,
     rank: bool,
@@ -181,19 +179,19 @@ def _check(
     """Raises PosexportError for options that exclude each other; ``embed``, ``rank``: an option of these is set."""
     if bool(texts) == (inputs is not None):
         raise PosexportError(f"give --text, --texts or --inputs, {'not both' if texts else 'one of them'}")
-    if query is not None and (inputs is not None or outputs or embed or truncate):
+    if query is not None and (inputs is not None or only or embed or truncate):
         raise PosexportError(
-            "--query ranks the texts of --text and gives their scores; leave out --inputs, --output, --truncate and "
+            "--query ranks the texts of --text and gives their scores; leave out --inputs, --only, --truncate and "
             "the options for vectors"
         )
     if rank and query is None:
         raise PosexportError("--top-k and --activation-fn are for scores; leave them out or give --query")
     if truncate and not texts:
         raise PosexportError("--truncate shortens texts, not arrays; leave it out or give --text")
-    if embed and (inputs is not None or list(outputs) not in ([], [EMBEDDING], [TOKEN_EMBEDDINGS])):
+    if embed and (inputs is not None or list(only) not in ([], [EMBEDDING], [TOKEN_EMBEDDINGS])):
         raise PosexportError(
-            "--prompt-name, --prompt, --truncate-dim, --normalize-embeddings and --embedding-precision are for the "
-            f"vectors of texts; leave them out, or give --text and no --output but {EMBEDDING}"
+            "--prompt-name, --prefix, --truncate-dim, --normalize-embeddings and --embedding-precision are for the "
+            f"vectors of texts; leave them out, or give --text and no --only but {EMBEDDING}"
         )
 
 

@@ -1,18 +1,24 @@
 """A file of texts, one a line."""
 
+import sys
 from pathlib import Path
 
 from posexport.errors import PosexportError
 
+#: the name that stands for standard input
+STDIN = Path("-")
+
 
 def read_texts(path: Path) -> list[str]:
-    """The lines of a file that are not empty; PosexportError where there are none."""
+    """The lines of a file, or of standard input for ``-``, that are not empty; PosexportError if there are none."""
+    name = "standard input" if path == STDIN else str(path)
     try:
-        lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
+        data = sys.stdin.buffer.read() if path == STDIN else path.read_bytes()
+        lines = [line.strip() for line in data.decode().splitlines()]
     except OSError as err:
-        raise PosexportError(f"cannot read {path}: {err.strerror}; give a file of texts, one a line") from err
+        raise PosexportError(f"cannot read {name}: {err.strerror}; give a file of texts, one a line") from err
     except UnicodeDecodeError as err:
-        raise PosexportError(f"{path} is no UTF-8 text (byte {err.start}: {err.reason}); give a text file") from err
+        raise PosexportError(f"{name} is no UTF-8 text (byte {err.start}: {err.reason}); give a text file") from err
     if not any(lines):
-        raise PosexportError(f"{path} has no texts; give at least one, one a line")
+        raise PosexportError(f"{name} has no texts; give at least one, one a line")
     return [line for line in lines if line]

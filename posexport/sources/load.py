@@ -1,10 +1,11 @@
 """Loads a source of any kind from its name, or from a module in memory."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from posexport.errors import PosexportError
+from posexport.options.settings import pairs
 from posexport.sources.registry import opener_of
 
 if TYPE_CHECKING:
@@ -31,6 +32,12 @@ class LoadOptions:
     example_inputs: Any = None
     axes: Any = None
     bundle_inputs: Sequence["InputSpec"] = ()
+
+    @classmethod
+    def of(cls, options: object) -> "LoadOptions":
+        """The options of a source out of a record that has more, such as those of a conversion."""
+        known = {each.name: getattr(options, each.name) for each in fields(cls) if hasattr(options, each.name)}
+        return cls(**{**known, "settings": pairs(known["settings"])})
 
 
 def load_source(argument: "str | nn.Module", options: LoadOptions) -> "Source":

@@ -6,7 +6,8 @@ from typing import Annotated, Literal, TypeVar
 import msgspec
 
 from posexport.errors import PosexportError
-from posexport.options.option import Option, check_choices
+from posexport.options.check import check_options
+from posexport.options.option import EXPERT, Option
 from posexport.targets.dtypes import DType
 from posexport.targets.precisions import FP32, PRECISIONS, Precision, PrecisionName, precision_named
 
@@ -14,8 +15,6 @@ IOName = Literal["float32", "half"]
 QuantizerName = Literal["rtn", "hqq", "gptq"]
 BLOCK_SIZES = (32, 128)
 _BITS_OF_INT8, _BITS_OF_INT4 = 8, 4
-#: heading of the options in ``--help``
-PRECISION = "Precision"
 _BLOCKED = "--precision int4, or --precision int8 --weight-only"
 #: option -> what it needs
 _NEEDS = {
@@ -40,7 +39,7 @@ class PrecisionOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     io: Annotated[
         IOName,
         Option(
-            group=PRECISION,
+            group=EXPERT,
             help="Real-valued inputs and outputs of an fp16 or bf16 model: float32, or half for the model's own "
             "precision.",
         ),
@@ -48,20 +47,20 @@ class PrecisionOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     keep_float: Annotated[
         Sequence[str],
         Option(
-            group=PRECISION,
+            group=EXPERT,
             metavar="PATTERN",
             help="Do not quantize weights whose names match, e.g. '*v_proj*' (repeatable).",
         ),
     ] = []
-    weight_only: Annotated[bool, Option(group=PRECISION, help="With int8: quantize weights only, in blocks.")] = False
+    weight_only: Annotated[bool, Option(group=EXPERT, help="With int8: quantize weights only, in blocks.")] = False
     block_size: Annotated[
         int,
-        Option(group=PRECISION, help="Weights that share a scale, where only weights are quantized: 32 or 128."),
+        Option(group=EXPERT, help="Weights that share a scale, where only weights are quantized: 32 or 128."),
     ] = BLOCK_SIZES[0]
     quantizer: Annotated[
         QuantizerName,
         Option(
-            group=PRECISION,
+            group=EXPERT,
             help="How weights of 4 bits are rounded: to nearest, by HQQ, or by GPTQ on the texts of --calibrate.",
         ),
     ] = "rtn"
@@ -119,7 +118,7 @@ class PrecisionOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     def check(self) -> None:
         """PosexportError where options contradict each other."""
         precision_named(self.precision)
-        check_choices(self)
+        check_options(self)
         if self.block_size not in BLOCK_SIZES:
             sizes = " or ".join(map(str, BLOCK_SIZES))
             raise PosexportError(f"--block-size must be {sizes}, got {self.block_size}")

@@ -1,46 +1,37 @@
 """`assert_parity`: the proof as an assertion."""
 
-from collections.abc import Mapping, Sequence
-from os import PathLike
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from posexport.api import verify
+from posexport.errors import PosexportError
+from posexport.options.option import StrPath, describe, taking
+from posexport.options.verify import GROUPS, ParityOptions
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from posexport.options.recipe import DefinitionName
     from posexport.parity.report.report import Report
-    from posexport.targets.precisions import PrecisionName
 
 
-def assert_parity(
-    bundle: str | PathLike[str],
-    against: "str | PathLike[str] | nn.Module | None" = None,
-    *,
-    lengths: Sequence[int] | None = None,
-    providers: Sequence[str] = ("cpu",),
-    tolerance: float | None = None,
-    precision: "PrecisionName | None" = None,
-    emulate: "PrecisionName | None" = None,
-    example_inputs: Any = None,
-    axes: Mapping[str, Sequence[str | int]] | None = None,
-    task: str | None = None,
-    settings: Mapping[str, Any] | None = None,
-    threads: int = 0,
-    allow_pickle: bool = False,
-    definition: "DefinitionName | None" = None,
-) -> "dict[str, Report]":
+class _Assertion(ParityOptions, frozen=True):
+    """The arguments of `assert_parity`."""
+
+    bundle: StrPath
+    against: "StrPath | nn.Module | None" = None
+    providers: Sequence[str] = ("cpu",)
+
+
+@taking(_Assertion)
+def assert_parity(asked: _Assertion) -> "dict[str, Report]":
     """Assert that a bundle computes what its source computes, on every one of ``providers``.
 
     Args:
         bundle: a bundle's directory, or an ``.onnx`` file of any tool (then ``against`` is needed).
         against: the source, as in `posexport.verify`: a checkpoint, a built-in model, ``file.py:factory``, a model of
             transformers or a module. With None the sample that the bundle carries is checked, which needs no PyTorch.
-        lengths: sequence lengths in tokens, in place of the whole grid; with ``against`` only.
         providers: of ONNX Runtime: ``cpu``, ``cuda``.
-        tolerance: the largest relative error that passes, in place of the criterion.
-        precision: of a bundle with several, which one; default: its first.
-        emulate: ``fp16`` or ``bf16``: check a copy that computes in float32 and rounds every operator's output.
-        example_inputs, axes, task, settings, threads, allow_pickle, definition: as in `posexport.verify`.
+        options: OPTIONS
 
     Returns:
         The report of every provider.
@@ -57,29 +48,18 @@ def assert_parity(
         True
     """
     __tracebackhide__ = True  # pytest shows the caller's line
-    import posexport
-
-    if isinstance(providers, str) or not providers:
-        raise posexport.PosexportError(f"providers must be a list such as ['cpu', 'cuda'], got {providers!r}")
+    if isinstance(asked.providers, str) or not asked.providers:
+        raise PosexportError(f"providers must be a list such as ['cpu', 'cuda'], got {asked.providers!r}")
+    options = {name: getattr(asked, name) for name in ParityOptions.__struct_fields__}
     reports: dict[str, Report] = {}
-    for provider in providers:
-        report = posexport.verify(
-            bundle,
-            against,
-            tolerance=tolerance,
-            precision=precision,
-            emulate=emulate,
-            example_inputs=example_inputs,
-            axes=axes,
-            task=task,
-            settings=settings,
-            provider=provider,
-            lengths=lengths,
-            threads=threads,
-            allow_pickle=allow_pickle,
-            definition=definition,
-        )
+    for provider in asked.providers:
+        report = verify(asked.bundle, asked.against, provider=provider, **options)
         if not report.passed:
-            raise AssertionError(f"{bundle} misses parity on {provider}: {report.describe()}\n\n{report.to_text()}")
+            raise AssertionError(
+                f"{asked.bundle} misses parity on {provider}: {report.describe()}\n\n{report.to_text()}"
+            )
         reports[provider] = report
     return reports
+
+
+describe(assert_parity, _Assertion, ParityOptions, GROUPS)

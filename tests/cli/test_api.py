@@ -29,7 +29,7 @@ from posexport.testing import assert_parity
 from tests.tolerances import agree
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "bert-absolute"
-FUNCTIONS = ("convert", "verify", "load", "list_encodings", "list_families")
+FUNCTIONS = ("convert", "verify", "load", "list_available")
 WORKERS = "posexport.tools.bench.workers."
 SIZES = {"layers": 1, "hidden": 60, "max_positions": 24}
 
@@ -81,8 +81,8 @@ def test_functions_are_functions_after_all_submodules_are_imported(tmp_path: Pat
     assert isinstance(done, posexport.Conversion)
     assert isinstance(posexport.verify(tmp_path / "b"), posexport.Report)
     assert isinstance(posexport.load(tmp_path / "b"), posexport.Session)
-    assert {row["name"] for row in posexport.list_encodings()} >= {"rope", "t5", "alibi", "nope"}
-    assert {row["name"] for row in posexport.list_families()} >= {"bert", "llama", "t5"}
+    assert {row["name"] for row in posexport.list_available()} >= {"rope", "t5", "alibi", "nope"}
+    assert {row["name"] for row in posexport.list_available("families")} >= {"bert", "llama", "t5"}
     assert set(typing.get_type_hints(posexport.GenerationConfig)) >= {"max_new_tokens", "temperature"}
     assert sorted(set(dir(posexport)) & set(posexport.__all__)) != []
     with pytest.raises(AttributeError, match="no attribute 'nonesuch'"):
@@ -318,3 +318,29 @@ print(done.good, posexport.verify({str(tmp_path / "b")!r}, model, lengths=[5]).p
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path.cwd()), str(packages.resolve())])}
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, env=environment)
     assert ran.stdout.strip().endswith("True True"), ran.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "options", "sentence"),
+    [
+        ("convert", (5, "x"), {}, "source must be a checkpoint, a built-in model's name, file.py:factory or a torch"),
+        ("convert", ("encoder-rope", 7), {}, r"output must be a path, got 7 \(int\)"),
+        ("convert", ("encoder-rope", "x"), {"lengths": "5"}, "lengths must be a list of which each is an integer"),
+        ("convert", ("encoder-rope", "x"), {"lengths": [0]}, "lengths must be at least 1, got 0"),
+        ("convert", ("encoder-rope", "x"), {"precision": 8}, "precision must be one of fp32"),
+        ("convert", ("encoder-rope", "x"), {"threads": "2"}, r"threads must be an integer, got '2' \(str\)"),
+        ("convert", ("encoder-rope", "x"), {"threads": 2000}, "threads must be at most 1024, got 2000"),
+        ("verify", ("x", 3), {}, "against must be a checkpoint"),
+        ("verify", ("x",), {"tolerance": "3"}, "tolerance must be a number or None"),
+        ("load", (5,), {}, "bundle must be a path"),
+        ("load", ("x",), {"memory": "quick"}, "memory must be one of flat, fast, got 'quick'"),
+        ("load", ("x",), {"check": 1}, "check must be True or False"),
+        ("pipeline", (3,), {}, "bundle must be a path or an open session, got int"),
+        ("pipeline", ("x",), {"provider": 4}, "provider must be a string"),
+        ("pipeline", ("x",), {"batch_size": 0}, "batch_size must be a whole number of at least 1"),
+        ("list_available", ("encoding",), {}, "did you mean encodings"),
+    ],
+)
+def test_an_argument_of_the_wrong_type_is_a_sentence(name: str, arguments: Any, options: Any, sentence: str) -> None:
+    with pytest.raises(posexport.PosexportError, match=sentence):
+        getattr(posexport, name)(*arguments, **options)

@@ -105,7 +105,7 @@ def test_a_miss_exits_1_and_leaves_nothing_unless_kept(
 
     monkeypatch.setattr(build, "trace", mirrored)
     args = ["convert", "encoder-relative-key", "-o", str(tmp_path / "b"), *TINY, "--length", "17"]
-    done = CliRunner().invoke(group, args + ["--keep"] * keep)
+    done = CliRunner().invoke(group, args + ["--keep-failed"] * keep)
     assert done.exit_code == 1
     assert "FAIL" in done.output
     assert (tmp_path / "b").exists() == keep

@@ -167,9 +167,9 @@ def test_lists_and_wrong_paths_import_nothing_heavy() -> None:
 
 
 def test_an_encoding_that_the_process_registered_is_listed(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "mine" not in {row["name"] for row in posexport.list_encodings()}
+    assert "mine" not in {row["name"] for row in posexport.list_available()}
     monkeypatch.setitem(ENCODINGS, "mine", Entry("mine", NoPE, {}, [{}], "Mine.", "none"))
-    assert {"name": "mine", "what": "Mine."}.items() <= posexport.list_encodings()[-1].items()
+    assert {"name": "mine", "what": "Mine."}.items() <= posexport.list_available()[-1].items()
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "providers"])

@@ -18,7 +18,7 @@ import posexport
 from posexport.cli import group, progress
 from posexport.conversion import write
 from posexport.errors import PosexportError
-from posexport.runtime import arrays
+from posexport.runtime import arrays, text_file
 from posexport.runtime.arrays import read_arrays
 
 TINY: dict[str, Any] = {"settings": {"layers": 1, "hidden": 12, "heads": 2, "feedforward": 7, "vocab": 11}}
@@ -41,6 +41,22 @@ def test_nothing_on_standard_input_is_said(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(arrays, "sys", SimpleNamespace(stdin=SimpleNamespace(buffer=BytesIO(b"\n"))))
     with pytest.raises(PosexportError, match="the inputs that are piped in are empty"):
         read_arrays(Path("-"))
+
+
+def test_texts_come_from_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
+    piped = SimpleNamespace(stdin=SimpleNamespace(buffer=BytesIO(b"a cat\n\n a dog\n")))
+    monkeypatch.setattr(text_file, "sys", piped)
+    assert text_file.read_texts(Path("-")) == ["a cat", "a dog"]
+    with pytest.raises(PosexportError, match="standard input has no texts; give at least one"):
+        text_file.read_texts(Path("-"))
+
+
+def test_a_length_that_cannot_be_checked_is_told_before_the_export(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(write, "_exported", lambda *_, **__: pytest.fail("it was exported"))
+    with pytest.raises(PosexportError, match="none of the lengths 900 can be compared: the model takes at most 128"):
+        posexport.convert("encoder-absolute", tmp_path / "b", lengths=[900], **TINY)
 
 
 def test_a_decoder_continues_ids_of_a_file(tmp_path: Path) -> None:

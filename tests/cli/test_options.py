@@ -10,7 +10,6 @@ import pytest
 from click.testing import CliRunner
 
 import posexport
-from posexport import api
 from posexport.cli import convert as convert_command
 from posexport.cli import of_record
 from posexport.cli.command import Command
@@ -19,8 +18,8 @@ from posexport.conversion import manifest
 from posexport.conversion.options import GROUPS, ConvertOptions
 from posexport.errors import PosexportError
 from posexport.options import option
-from posexport.options.option import Option, describe, options_in
-from posexport.options.recipe import GRAPH, Recipe
+from posexport.options.option import GRAPH, Option, describe, options_in, taking
+from posexport.options.recipe import Recipe
 from posexport.sources import builtin
 
 SHADE = Annotated[Literal["light", "dark"], Option(group=GRAPH, help="How dark the graph is, as --target wants it.")]
@@ -62,7 +61,7 @@ def test_a_field_is_an_argument_in_python_and_is_checked() -> None:
         source: str
         output: str
 
-    @api._taking(Call)
+    @taking(Call)
     def convert(asked: Call) -> str:
         """options: OPTIONS"""
         return asked.each()[0].shade

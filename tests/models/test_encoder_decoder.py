@@ -32,7 +32,7 @@ from posexport.sources import builtin
 from posexport.sources.of_definition import source_of
 from posexport.sources.source import Source
 from posexport.spec import BATCH, SEQUENCE, Axis, InputSpec, LengthContract
-from posexport.verification import verify
+from posexport.api import verify
 from tests.small import recipe
 from tests.tolerances import agree
 

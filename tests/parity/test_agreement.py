@@ -174,9 +174,9 @@ def test_verify_proves_by_the_weights_in_the_file(bundle: Path) -> None:
 
 def test_texts_cost_nothing_in_float32(tmp_path: Path) -> None:
     with pytest.raises(
-        PosexportError, match="--texts measures what a precision costs against float32, got --precision"
+        PosexportError, match="--evaluate measures what a precision costs against float32, got --precision"
     ):
-        posexport.convert("encoder-rope", tmp_path / "b", texts=tmp_path / "t")
+        posexport.convert("encoder-rope", tmp_path / "b", evaluate=tmp_path / "t")
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ import torch
 from click.testing import CliRunner
 from onnx import TensorProto, helper, numpy_helper
 
+from posexport.api import verify
 from posexport.bounds import Bound
 from posexport.cli import group
 from posexport.errors import PosexportError
@@ -32,7 +33,6 @@ from posexport.parity.report.report import Report
 from posexport.parity.subjects.runner import RunError
 from posexport.sources import builtin
 from posexport.spec import InputSpec, OutputSpec
-from posexport.verification import verify
 
 FILES = Path(__file__).parents[1] / "foreign"
 OPTIMUM = Path(__file__).parents[2] / ".cache/rivals/optimum/bin/python"

@@ -317,7 +317,7 @@ def test_run_prints_the_answer(opened):
     assert [lines[0], lines[2], lines[3]] == ["--- I live in Paris.", "", "--- x"]
     assert lines[1].split()[1] == document["answers"][0][0]["label"]
     assert list(json.loads(command(*words, "--tensors", "--json").stdout)["outputs"]) == ["logits"]
-    refused = command(*words, "--task", "text-classification", "--output", "logits")
+    refused = command(*words, "--task", "text-classification", "--only", "logits")
     assert (refused.returncode, "about the answer of a task" in refused.stderr) == (2, True)
     for more, said in (
         (["--image", "x.png"], "takes texts; leave out --image"),

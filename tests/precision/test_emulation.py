@@ -259,7 +259,7 @@ def test_verify_emulates_a_float32_bundle(tmp_path: Path) -> None:
     assert "parity (bf16 in emulation, cpu)" in report.to_text()
     worst = max(point.error or 0 for point in report.points)
     assert EPS["bf16"] / 4 < worst < 16 * EPS["bf16"]
-    with pytest.raises(posexport.PosexportError, match="--emulate must be fp16 or bf16"):
+    with pytest.raises(posexport.PosexportError, match="emulate must be one of fp16, bf16"):
         posexport.verify(tmp_path / "alibi", "encoder-alibi", emulate="int8")
 
 

@@ -451,7 +451,7 @@ def test_the_command_shows_texts_and_their_similarity(bundle, session):
 
 def test_one_text_has_no_similarity(bundle):
     assert "cosine" not in run(bundle, "--text", "a cat sits")
-    assert "cosine" not in run(bundle, "--text", "a", "--text", "dog", "--output", "last_hidden_state")
+    assert "cosine" not in run(bundle, "--text", "a", "--text", "dog", "--only", "last_hidden_state")
 
 
 def test_json_is_one_document_with_everything(bundle, session):
@@ -466,7 +466,7 @@ def test_json_is_one_document_with_everything(bundle, session):
 
 def test_arrays_go_in_and_come_out(tmp_path, bundle, session):
     (tmp_path / "x.json").write_text(json.dumps({"input_ids": IDS.tolist()}))
-    out = run(bundle, "--inputs", tmp_path / "x.json", "--output", "last_hidden_state", "-o", tmp_path / "y.npz")
+    out = run(bundle, "--inputs", tmp_path / "x.json", "--only", "last_hidden_state", "-o", tmp_path / "y.npz")
     assert out.count("\n") == 1
     saved = read_arrays(tmp_path / "y.npz")
     assert list(saved) == ["last_hidden_state"]
@@ -495,7 +495,7 @@ def test_texts_stand_in_a_file_too(bundle, tmp_path):
         (["--inputs", "x.npz", "--truncate"], "--truncate shortens texts"),
         (["--inputs", "none.npz"], "none.npz does not exist"),
         (["--text", "a", "--provider", "npu"], "unknown provider 'npu'"),
-        (["--text", "a", "--output", "pooled"], "unknown output pooled"),
+        (["--text", "a", "--only", "pooled"], "unknown output pooled"),
         (["--text", "a", "-o", "y.txt"], r"must end in \.npz"),
     ],
 )

@@ -19,6 +19,7 @@ import pytest
 import torch
 
 import posexport
+from posexport.api import verify
 from posexport.bundle.manifest import decode, encode
 from posexport.bundle.read import read
 from posexport.checkpoints.checkpoint import checkpoint_source
@@ -34,7 +35,6 @@ from posexport.options.layouts import LAYOUTS
 from posexport.runtime.chain import taken
 from posexport.runtime.providers import LEVELS
 from posexport.sources.source import Source
-from posexport.verification import verify
 from tests.small import recipe
 from tests.tolerances import agree
 

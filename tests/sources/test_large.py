@@ -15,6 +15,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 import posexport
+from posexport.api import verify
 from posexport.conversion.convert import convert
 from posexport.conversion.options import ConvertOptions
 from posexport.export.build import build
@@ -27,7 +28,6 @@ from posexport.sources import mapped
 from posexport.sources.builtin import builtin_source
 from posexport.sources.load import LoadOptions, load_source
 from posexport.sources.source import Source
-from posexport.verification import verify
 from tests.parity_models import source
 from tests.small import in_short, recipe
 from tests.tolerances import agree

@@ -8,6 +8,7 @@ import onnx
 import pytest
 from click.testing import CliRunner
 
+from posexport.api import verify
 from posexport.bundle.read import read
 from posexport.cli import group
 from posexport.conversion.convert import convert
@@ -15,7 +16,6 @@ from posexport.conversion.options import ConvertOptions
 from posexport.errors import PosexportError
 from posexport.sources.load import LoadOptions
 from posexport.sources.prepare import again
-from posexport.verification import verify
 from tests.small import in_short
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -149,7 +149,7 @@ def test_the_recipe_stands_in_manifest_and_graph(tmp_path: Path) -> None:
         "lowering": "auto",
         "opset": 24,
         "inline": False,
-        "keep_padding": False,
+        "unpad": True,
         "layout": "bundle",
     }
     model = onnx.load(str(tmp_path / "b" / "model.onnx"))

@@ -200,7 +200,9 @@ def test_decay_is_the_mean_of_the_cosines():
 
 def test_three_kinds_of_file(tmp_path: Path):
     for suffix in ("png", "svg", "html"):
-        done = CliRunner().invoke(group, ["plot", "sinusoidal", "-o", str(tmp_path / f"p.{suffix}"), "--length", "9"])
+        done = CliRunner().invoke(
+            group, ["plot", "sinusoidal", "-o", str(tmp_path / f"p.{suffix}"), "--positions", "9"]
+        )
         assert done.exit_code == 0, done.output
         assert done.stdout == f"{tmp_path / f'p.{suffix}'}: {', '.join(VECTORS + SHIFT)}\n"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["p.html", "p.png", "p.svg"], "and nothing half-written"
@@ -236,7 +238,7 @@ def test_titles_are_escaped_in_the_page():
         ("sinusoidal", "p", None, "must end in .png, .svg, .html"),
         ("sinusodial", "p.png", None, "did you mean sinusoidal"),
         ("nope", "p.png", None, "nope has nothing to show"),
-        ("absolute", "p.png", 129, "--length must be at most 128, the positions that absolute takes, got 129"),
+        ("absolute", "p.png", 129, "--positions must be at most 128, the positions that absolute takes, got 129"),
         ("sinusoidal", "nowhere/p.png", None, "nowhere is not a directory"),
     ],
 )

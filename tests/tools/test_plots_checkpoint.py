@@ -134,7 +134,7 @@ def test_the_command_takes_a_directory(tmp_path: Path):
 
 @pytest.mark.parametrize(
     ("pairs", "length", "says"),
-    [(["heads=3"], None, "--set is for encodings by name"), ([], 34, "--length must be at most 33, .*got 34")],
+    [(["heads=3"], None, "--set is for encodings by name"), ([], 34, "--positions must be at most 33, .*got 34")],
 )
 def test_what_does_not_fit_a_checkpoint(tmp_path: Path, pairs, length, says):
     with pytest.raises(PosexportError, match=says):

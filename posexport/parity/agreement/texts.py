@@ -136,7 +136,7 @@ def _ratio(loss: Sequence[tuple[float, float, int]]) -> float | None:
     return float(np.exp(sum(ours - theirs for ours, theirs, _ in loss) / tokens)) if tokens else None
 
 
-def _rows(source: Model, lines: Sequence[str], option: str = "--texts") -> list[Row]:
+def _rows(source: Model, lines: Sequence[str], option: str = "--evaluate") -> list[Row]:
     """The tokens of each text, cut to the limit."""
     if TOKENIZER not in source.files:
         raise PosexportError(

@@ -126,7 +126,7 @@ def _length(alone: EncodingAlone, length: int | None, skipped: int) -> int:
     if length is not None:
         if limit is not None and length > limit:
             raise PosexportError(
-                f"--length must be at most {limit}, the positions that {layer.name} takes, got {length}"
+                f"--positions must be at most {limit}, the positions that {layer.name} takes, got {length}"
             )
         return length
     shown = SHOWN

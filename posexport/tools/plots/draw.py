@@ -61,7 +61,7 @@ def _of_encoding(name: str, pairs: Sequence[str], length: int | None) -> Drawing
     of_name = alone(name, pairs)
     limit = of_name.layer.limit
     if length is not None and limit is not None and length > limit:
-        raise PosexportError(f"--length must be at most {limit}, the positions that {name} takes, got {length}")
+        raise PosexportError(f"--positions must be at most {limit}, the positions that {name} takes, got {length}")
     subject = Subject(of_name, length or (LENGTH if limit is None else min(LENGTH, limit)))
     words = settings_in_words(of_name.layer, {pair.partition("=")[0] for pair in pairs})
     random = f"untrained, random weights (seed {of_name.seed})" if subject.random else ""
