@@ -246,12 +246,12 @@ def documents() -> Document:
         loss=1.0,
         accuracy=accuracy,
         seconds=1.0,
-        cost=Cost(ms=2.0, nope_ms=2.0, growth=400),
+        cost=Cost(ms=2.0, to_nope=1.0, growth=400),
     )
     costly = msgspec.structs.replace(
-        plain, encoding="absolute", accuracy=ended, cost=Cost(ms=3.0, nope_ms=2.0, growth=600)
+        plain, encoding="absolute", accuracy=ended, cost=Cost(ms=3.0, to_nope=1.5, growth=600)
     )
-    unknown = msgspec.structs.replace(plain, encoding="rope", cost=Cost(ms=2.0, nope_ms=2.0, growth=None))
+    unknown = msgspec.structs.replace(plain, encoding="rope", cost=Cost(ms=2.0, to_nope=1.0, growth=None))
     rows = [measured(result, plain, ["embed"]) for result in (plain, costly, unknown)]
     rows.append(Row(encoding="swin", status="not applicable", reason="for <images>"))
     rows.append(Row(encoding="t5", status="failed", reason="it diverged"))
@@ -337,7 +337,7 @@ def test_nope_is_one_and_its_noise_is_told() -> None:
         loss=1.0,
         accuracy={task.name: {"24": 1.0} for task in tasks.TASKS},
         seconds=1.0,
-        cost=Cost(ms=2.1, nope_ms=2.0, growth=400),
+        cost=Cost(ms=2.1, to_nope=1.05, growth=400),
     )
     assert measured(nope, nope, []).latency_to_nope == 1.0
     agree(noise(nope), 0.05, "operator", np.float64)

@@ -23,7 +23,7 @@ from posexport.errors import PosexportError
 from posexport.spec import CAPACITY, ENCODER_SEQUENCE, PAST, SEQUENCE, TOTAL, InputSpec, Limits
 from posexport.tools.explain import feeds
 from posexport.tools.explain.dataflow import positional
-from posexport.tools.explain.explanation import RUNS, _decisions, explain
+from posexport.tools.explain.explanation import BUDGET, _decisions, explain
 from posexport.tools.explain.origins import FUNCTION, MODULES, REST, TABLES, Origin, Origins
 from posexport.tools.explain.profile import Event, alone, calls, costs
 from posexport.tools.explain.records import Decision, Explanation, Part, Row
@@ -215,7 +215,7 @@ def test_an_encoder_by_blocks(bundles: Any) -> None:
     agree(sum(part.taken(share) for share in ("positions", "attention", "rest")), 1, "operator", np.float64)
     agree(part.kernels_ms, sum(row.ms for row in part.rows), "operator", np.float64)
     assert part.kernels_ms < part.profiled_ms
-    assert part.runs == RUNS
+    assert part.runs == BUDGET.runs
     projections = sum(
         n for op_type, n in counts(rows(part)[REST.of]).items() if "MatMul" in op_type or "Gemm" in op_type
     )

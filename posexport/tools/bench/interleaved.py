@@ -5,10 +5,12 @@ calls that lie next to each other does not. (pyperf times one command after
 the other, and in one interpreter.) Imports no torch.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from posexport.tools.bench.processes import FailedError
+from posexport.tools.bench.workers.job import clocked
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +29,22 @@ class Asked(Protocol):
     def ask(self, line: str) -> dict[str, Any]:
         """What it answers to ``begin``, ``call`` or ``end``; raises FailedError."""
         ...
+
+
+@dataclass(frozen=True)
+class InProcess:
+    """A function of this process, asked as a worker is: for calls that are not compared with another model's."""
+
+    call: Callable[[], object]
+    warmup: int
+
+    def ask(self, line: str) -> dict[str, Any]:
+        """Warms up at ``begin``, and times a call at ``call``."""
+        if line == "begin":
+            for _ in range(self.warmup):
+                self.call()
+            return {}
+        return clocked(self.call)[1]
 
 
 class LostError(Exception):

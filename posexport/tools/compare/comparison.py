@@ -70,7 +70,7 @@ def _work(
     models: Path, names: Sequence[str], setup: Setup, jobs: int, progress: Progress
 ) -> tuple[dict[str, Result], dict[str, str]]:
     """Train, then measure: what was found, and what failed with the reason."""
-    trained, finished, failed = dict[str, Result](), dict[str, Result](), dict[str, str]()
+    trained, failed = dict[str, Result](), dict[str, str]()
     paths = {name: models / f"{name}.onnx" for name in names}
     total = 2 * len(names)
     progress(0, total, "training")
@@ -84,13 +84,12 @@ def _work(
             trained[name] = result
         progress(done, total, f"training, {name} is done")
     # one at a time and with no training beside it, or the figures would be those of the neighbour
-    waiting = {name: (paths[name], paths[BASELINE], setup) for name in trained}
-    for done, (name, cost) in enumerate(each(measure, waiting, processes=1, fresh=True), len(names) + 1):
-        if isinstance(cost, PosexportError):
-            raise cost
-        finished[name] = msgspec.structs.replace(trained[name], cost=cost)
-        progress(done, total, f"time and memory, {name} is done")
-    return finished, failed
+    costs = measure(
+        {name: paths[name] for name in names if name in trained},
+        setup,
+        lambda done, of, what: progress(len(names) + done, len(names) + of, f"time and memory, {what}"),
+    )
+    return {name: msgspec.structs.replace(trained[name], cost=costs[name]) for name in trained}, failed
 
 
 def _rows(

@@ -25,11 +25,7 @@ def measured(result: Result, baseline: Result, acts_on: Sequence[str]) -> Row:
         file_bytes=result.file_bytes,
         latency_ms=None if cost is None else cost.ms,
         # nope is 1 by definition; what a second session of it took beside the first is `noise`
-        latency_to_nope=None
-        if cost is None
-        else 1.0
-        if result.encoding == baseline.encoding
-        else cost.ms / cost.nope_ms,
+        latency_to_nope=None if cost is None else 1.0 if result.encoding == baseline.encoding else cost.to_nope,
         memory_bytes=growth,
         memory_to_nope=growth / least if growth is not None and least else None,
         loss=result.loss,
@@ -57,7 +53,7 @@ def measured_at(result: Result) -> list[Row]:
 
 def noise(baseline: Result) -> float | None:
     """By what share two sessions of the same model, ``nope``, differed in time: smaller differences say nothing."""
-    return None if baseline.cost is None else abs(baseline.cost.ms / baseline.cost.nope_ms - 1)
+    return None if baseline.cost is None else abs(baseline.cost.to_nope - 1)
 
 
 def columns(document: Document) -> list[str]:

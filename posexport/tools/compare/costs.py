@@ -1,72 +1,51 @@
-"""Time and memory of one exported model beside that of ``nope``. To be called in a fresh process. Imports no torch."""
+"""Time and memory of exported models beside that of ``nope``, by the harness of ``bench``. Imports no torch."""
 
-import statistics
-import sys
-import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-import numpy as np
-
-from posexport.runtime.providers import make_session
+from posexport.errors import PosexportError
+from posexport.tools.bench.candidate import Candidate
+from posexport.tools.bench.interleaved import SamplingBudget
+from posexport.tools.bench.measurement import Conditions
+from posexport.tools.bench.records import Figure, Point
+from posexport.tools.bench.run import Run
 from posexport.tools.compare import tasks
-from posexport.tools.compare.accuracy import feeds
 from posexport.tools.compare.records import Cost, Setup, at_precision
 
-if TYPE_CHECKING:
-    from onnxruntime import InferenceSession
 
-
-def peak() -> int | None:
-    """This process's peak memory in bytes; None where the system does not say.
-
-    Linux is not asked by getrusage, whose figure a child inherits from the process that started it.
-    """
-    status = Path("/proc/self/status")
-    if status.exists():
-        lines = [line.split() for line in status.read_text().splitlines()]
-        return next((int(fields[1]) * 1024 for fields in lines if fields and fields[0] == "VmHWM:"), None)
-    if sys.platform == "win32":
-        return None
-    import resource
-
-    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return most if sys.platform == "darwin" else most * 1024
-
-
-def measure(model: Path, nope: Path, setup: Setup) -> Cost:
-    """Peak memory of the model's first call, then the median time of its calls and of ``nope``'s, in turn."""
-    tokens, _ = tasks.draw(np.random.default_rng([setup.seed, 2]), setup.timed_rows, setup.length)
-    inputs = feeds(tokens)
+def measure(models: Mapping[str, Path], setup: Setup, progress: Callable[[int, int, str], None]) -> dict[str, Cost]:
+    """The cost of each model, also in the further precisions; the first model is the baseline of all ratios."""
+    paths = {(name, ""): path for name, path in models.items()}
+    paths |= {(name, p): at_precision(path, p) for name, path in models.items() for p in setup.precisions}
+    # no two models share weights, as far as the benchmark knows: it would compare their answers
+    candidates = {
+        key: Candidate(name=" ".join(key).strip(), model=str(path), vocab=tasks.VOCAB, weights=path.name)
+        for key, path in paths.items()
+    }
     # one thread, so that no idle one waits busily beside the other model's
-    session = make_session(model, threads=1)
-    before = peak()
-    session.run(None, inputs)
-    after = peak()
-    baseline = make_session(nope, threads=1)
-    baseline.run(None, inputs)
-    times: list[list[float]] = [[], []]
-    for _ in range(setup.timed_runs):
-        for seconds, each in zip(times, (session, baseline), strict=True):
-            seconds.append(_seconds(each, inputs))
-    ms, nope_ms = (1e3 * statistics.median(seconds) for seconds in times)
-    return Cost(
-        ms=ms,
-        nope_ms=nope_ms,
-        growth=None if before is None or after is None else after - before,
-        precisions={name: _ratio(at_precision(model, name), session, inputs, setup) for name in setup.precisions},
-    )
+    run = Run("compare", Conditions(rounds=1, threads=1), total=1, progress=progress)
+    budget = SamplingBudget(runs=setup.timed_runs, seconds=float("inf"))
+    point = Point(batch=setup.timed_rows, new=setup.length)
+    result = run.measure("compare", list(candidates.values()), point, budget)
+    figures = dict(zip(candidates, result.figures, strict=True))
+    return {
+        name: Cost(
+            ms=_time(figures[name, ""]),
+            to_nope=_ratio(figures[name, ""]),
+            growth=figures[name, ""].growth or None,
+            precisions={p: _ratio(figures[name, p]) / _ratio(figures[name, ""]) for p in setup.precisions},
+        )
+        for name in models
+    }
 
 
-def _ratio(path: Path, float32: "InferenceSession", inputs: dict[str, tasks.Ints], setup: Setup) -> float:
-    """The median time of a model's calls relative to float32's, in turn."""
-    session = make_session(path, threads=1)
-    session.run(None, inputs)
-    pairs = [(_seconds(session, inputs), _seconds(float32, inputs)) for _ in range(setup.timed_runs)]
-    return statistics.median(mine for mine, _ in pairs) / statistics.median(other for _, other in pairs)
+def _time(figure: Figure) -> float:
+    if figure.ms is None:
+        raise PosexportError(f"the time of {figure.candidate} could not be measured: {figure.failed}")
+    return figure.ms
 
 
-def _seconds(session: "InferenceSession", inputs: dict[str, tasks.Ints]) -> float:
-    start = time.perf_counter()
-    session.run(None, inputs)
-    return time.perf_counter() - start
+def _ratio(figure: Figure) -> float:
+    if figure.to_baseline is None:
+        raise PosexportError(f"the time of {figure.candidate} could not be measured: {figure.failed}")
+    return figure.to_baseline

@@ -31,7 +31,7 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     asked_rows: int = 200
     #: rows of the call whose time and memory are measured, at the trained length
     timed_rows: int = 64
-    #: calls of each of the two models, in turn
+    #: timed calls of each model, interleaved with those of nope
     timed_runs: int = 15
     #: that every model is exported in too, beside float32
     precisions: list[PrecisionName] = []
@@ -46,12 +46,13 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 class Cost(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Time and memory of an encoding.
 
-    ``ms`` and ``nope_ms``: medians of calls that alternated in one process. ``growth``: bytes by which a first call
-    raised a fresh process's peak memory; None where the system does not say.
+    ``ms``: the median of a call; ``to_nope``: the median of its ratios to calls of ``nope`` just before and after, of
+    ``nope`` itself to those of another process. ``growth``: bytes by which calls raised a fresh process's memory; None
+    where the system does not say.
     """
 
     ms: float
-    nope_ms: float
+    to_nope: float
     growth: int | None
     #: by precision, the time of a call relative to the same model's in float32
     precisions: dict[str, float] = {}

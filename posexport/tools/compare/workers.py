@@ -13,11 +13,11 @@ from posexport.errors import PosexportError
 
 
 def each(
-    work: Callable[..., Any], calls: Mapping[str, tuple[Any, ...]], *, processes: int, fresh: bool = False
+    work: Callable[..., Any], calls: Mapping[str, tuple[Any, ...]], *, processes: int
 ) -> Iterator[tuple[str, Any]]:
     """Results of ``work(*arguments)``, or PosexportErrors, by the calls' names and in the order in which they end.
 
-    ``fresh``: a process of its own for every call. Whatever ends the loop early ends the processes too.
+    Whatever ends the loop early ends the processes too.
 
     Raises:
         PosexportError: a process was killed.
@@ -26,7 +26,6 @@ def each(
         processes,
         mp_context=multiprocessing.get_context("spawn"),
         initializer=_prepare,
-        max_tasks_per_child=1 if fresh else None,
     )
     others = set(multiprocessing.active_children())
     try:

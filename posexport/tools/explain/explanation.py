@@ -1,7 +1,6 @@
 """Profile every graph of a bundle, and say where the time goes. Imports no torch."""
 
 import tempfile
-import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -32,6 +31,7 @@ from posexport.spec import (
     PartSpec,
 )
 from posexport.targets.providers import DEFAULT_PROVIDER, HOST, provider_named
+from posexport.tools.bench.interleaved import InProcess, SamplingBudget, interleave
 from posexport.tools.explain import feeds
 from posexport.tools.explain.origins import Origin, Origins
 from posexport.tools.explain.profile import Cost, calls, costs
@@ -40,10 +40,8 @@ from posexport.tools.explain.records import SHARES, Decision, Explanation, Kerne
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession
 
-#: calls before those that count: the first ones allocate
-WARMUP = 2
-#: calls that count, or as many as begin in so many seconds
-RUNS, SECONDS = 5, 10.0
+#: the first calls allocate and do not count
+BUDGET = SamplingBudget(warmup=2, runs=5, least=1, seconds=10.0)
 
 
 def explain(
@@ -141,31 +139,18 @@ def _part(opened: _Opened, arrays: Feeds, manifest: Manifest, provider: str) -> 
     """Call a graph some times and read the profile of the last ones."""
     session = opened.link.session
     call = _bound(session, arrays, opened, provider)
-    for _ in range(WARMUP):
-        call()
-    runs = len(_timed(call))
-    profiled = calls(Path(session.end_profiling()), opened.origins)[WARMUP:]
+    runs = len(interleave(InProcess(call, BUDGET.warmup), None, BUDGET).ms)
+    profiled = calls(Path(session.end_profiling()), opened.origins)[BUDGET.warmup :]
     rows = _rows(costs(profiled), opened.origins)
     return Part(
         file=opened.file,
         runs=runs,
-        ms=median(_timed(call)),
+        ms=median(interleave(InProcess(call, 0), None, BUDGET).ms),
         profiled_ms=median(each.us for each in profiled) / 1e3,
         kernels_ms=sum(row.ms for row in rows),
         decisions=_decisions(manifest, opened.origins),
         rows=rows,
     )
-
-
-def _timed(call: Callable[[], object]) -> list[float]:
-    """Milliseconds of each of some calls."""
-    times: list[float] = []
-    start = time.perf_counter()
-    while len(times) < RUNS and (not times or time.perf_counter() - start < SECONDS):
-        begun = time.perf_counter()
-        call()
-        times.append((time.perf_counter() - begun) * 1e3)
-    return times
 
 
 def _given(link: Link, feeds: Feeds) -> Feeds:

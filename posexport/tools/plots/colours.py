@@ -1,4 +1,4 @@
-"""Colours: of lines that have no order, of layers, which have one, and of numbers."""
+"""Colours of lines without an order, of layers (which have one) and of values; colour bars and legends."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -80,18 +80,18 @@ def plain_map(axes: "Axes", values: Array, **options: Any) -> "AxesImage":
 
 
 def colour_bar(axes: "Axes", image: "AxesImage", label: str) -> None:
-    """The bar close to the right of the axes, as high as they are, its label close to it."""
-    figure = axes.get_figure(root=True)
-    assert figure is not None
-    width, _ = figure.get_size_inches()
-    box = axes.get_position()
-    beside = figure.add_axes((box.x1 + 0.10 / width, box.y0, 0.16 / width, box.height))
+    """Adds a colour bar close to the right of the axes, pointed at an end beyond which there are values."""
     low, high = image.get_clim()
     shown = np.asarray(image.get_array())
     beyond = (bool(shown.min() < low), bool(shown.max() > high))
-    # pointed where there are numbers beyond the end
     ends = {(True, True): "both", (True, False): "min", (False, True): "max"}.get(beyond, "neither")
-    bar = figure.colorbar(image, cax=beside, extend=ends, extendfrac=0.03)
+    place, figure = axes.get_subplotspec(), axes.get_figure(root=True)
+    assert place is not None
+    assert figure is not None
+    # an inset stays beside its axes where a legend above or below needs more room; all bars are equally wide
+    share = len(place.colspan) / place.get_gridspec().ncols
+    inset = axes.inset_axes((1 + 0.01 / share, 0, 0.015 / share, 1))
+    bar = figure.colorbar(image, cax=inset, extend=ends, extendfrac=0.03)
     thousands(bar.ax.yaxis)
     bar.set_label(label, labelpad=3)
 
@@ -103,15 +103,5 @@ def thousands(axis: "Axis") -> None:
 
 
 def legend_beside(axes: "Axes") -> None:
-    """The names of the lines in the free column right of the axes, where they touch nothing."""
-    figure = axes.get_figure(root=True)
-    assert figure is not None
-    gap = 0.10 / (axes.get_position().width * figure.get_size_inches()[0])
-    axes.legend(
-        loc="upper left",
-        bbox_to_anchor=(1 + gap, 1),
-        borderaxespad=0,
-        frameon=False,
-        handlelength=1.3,
-        handletextpad=0.5,
-    )
+    """The names of the lines right of the axes, where they cover nothing."""
+    axes.legend(loc="upper left", bbox_to_anchor=(1, 1), frameon=False, handlelength=1.3, handletextpad=0.5)

@@ -9,13 +9,14 @@ import numpy as np
 import torch
 
 from posexport.tools.plots.colours import heat_map, legend_beside, of_lines
-from posexport.tools.plots.plot import Array, Group, Panel, Row, Subject, number, whole_ticks
+from posexport.tools.plots.plot import Array, Group, Panel, Row, Subject, whole_ticks
 from posexport.tools.shift_check.rotation import rotated
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 VECTORS = 256
+CAPTION = "A mean that falls makes near tokens count more; waves come from pairs of dimensions that turn fast."
 
 
 def groups(subject: Subject) -> list[Group]:
@@ -54,18 +55,4 @@ def groups(subject: Subject) -> list[Group]:
         whole_ticks(axes)
 
     row = Row([Panel("decay", draw_decay), Panel("rotated vector", draw_rotated)])
-    return [Group([row], caption(score_NT.mean(0)))]
-
-
-def caption(mean_T: Array) -> str:
-    """How the mean score goes with the distance."""
-    far = float(mean_T[len(mean_T) - max(1, len(mean_T) // 4) :].mean())
-    ends = f"from {number(float(mean_T[0]))} at distance 0 to about {number(far)} at the far end"
-    if mean_T[0] - far < 0.05 * abs(mean_T[0]):
-        return f"Scores hardly change with the distance here: {ends}."
-    again = len(mean_T) // 4 + int(mean_T[len(mean_T) // 4 :].argmax())
-    if mean_T[again] > 0.85 * mean_T[0]:
-        back = f"a vector's score with itself is back at {number(float(mean_T[again]))} at distance {again}"
-        return f"Scores come and go in waves: {back}."
-    steadily = "" if (np.diff(mean_T) <= 0).all() else ", in waves"
-    return f"Near tokens count more: a vector's score with itself falls{steadily}, {ends}."
+    return [Group([row], CAPTION)]

@@ -11,8 +11,8 @@ import torch
 
 from posexport.sources.encoding_alone import EncodingAlone
 from posexport.tools.plots.colours import heat_map, legend_beside, of_layers, of_lines
-from posexport.tools.plots.likeness import by_distance, cosines, likeness_panels
-from posexport.tools.plots.plot import Array, Group, Panel, Row, Subject, evenly, number, whole_ticks
+from posexport.tools.plots.likeness import likeness_panels
+from posexport.tools.plots.plot import Array, Group, Panel, Row, Subject, evenly, whole_ticks
 from posexport.tools.shift_check.records import positions_from
 from posexport.tools.shift_check.relative import dense
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 #: lines of layers, or of heads where there is one layer
 LINES = 12
+CAPTION = "Neighbouring distances with alike vectors are hard to tell apart; a short vector changes scores little."
 
 
 def groups(subject: Subject) -> list[Group]:
@@ -50,15 +51,8 @@ def groups(subject: Subject) -> list[Group]:
         whole_ticks(axes)
 
     similarity, decay = likeness_panels(vectors_WD, "distance", lowest)
-    cosine_WW = cosines(vectors_WD)
-    caption = ""
-    if len(cosine_WW) > 1:
-        near, far = by_distance(cosine_WW)
-        alike = "more" if near - far > 0.05 else "no more"
-        compared = f"cosine {number(near)} one step apart, {number(far)} on average far apart"
-        caption = f"Neighbouring distances have {alike} alike vectors than others ({compared})."
     rows = [Row([Panel("distance vectors", whole)], 3.0), Row([similarity, decay]), Row([norms], 2.6)]
-    return [Group(rows, caption)]
+    return [Group(rows, CAPTION)]
 
 
 def met_vectors(alone: EncodingAlone, length: int) -> tuple[Array, int] | None:

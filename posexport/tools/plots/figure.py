@@ -1,33 +1,28 @@
-"""Groups of panels as one figure, and the figure as the bytes of a file.
+"""Groups of panels as one figure, which matplotlib lays out, and the figure as the bytes of a file.
 
-Every place is computed here in inches, so that axes of one picture line up: the left edges of all rows are the left
-edge of the figure's first column, the right edge of a wide panel is that of the last column. Right of each column stays
-free for a colour bar or a legend.
+One grid of two columns holds everything: rows of panels, and lines of text between them. Constrained layout makes room
+for ticks, legends and colour bars and keeps the axes of a column aligned.
 """
 
 import io
 import textwrap
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from posexport.system.extras import require
 from posexport.tools import pages
-from posexport.tools.plots.plot import SIDE, Group, Row
+from posexport.tools.plots.colours import colour_bar
+from posexport.tools.plots.plot import Group, Row
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.gridspec import GridSpec
 
 SUFFIXES = (".png", ".svg", ".html")
-#: inches: free at a column's left for its ticks and label, at its right for a colour bar or a legend
-LEFT, RIGHT = 0.85, 1.50
-WIDTH = 2 * (LEFT + SIDE + RIGHT)
-WIDE = WIDTH - LEFT - RIGHT
-#: inches: above and below a row's axes, for its titles, ticks and labels; for a caption and a heading
-ABOVE, BELOW, CAPTION, HEADING = 0.42, 0.62, 0.42, 0.42
-TITLE_LINE, SUMMARY_LINE, EDGE = 0.30, 0.23, 0.20
-#: of tight rows: inches between the panels, and the largest width of one
-GAP, LARGEST = 0.28, 2.4
+#: inches: the figure's width, a line of text, and what a row's title, ticks and labels need
+WIDTH, LINE, LABELS = 13.2, 0.25, 0.85
 DOTS_PER_INCH = 110
 FONTS: dict[str, Any] = {
     "font.size": 10,
@@ -37,6 +32,19 @@ FONTS: dict[str, Any] = {
     "ytick.labelsize": 9.5,
     "legend.fontsize": 9.5,
 }
+_CAPTION = "caption"
+
+
+@dataclass(frozen=True)
+class _Text:
+    """Lines of text across the figure; ``style``: arguments of matplotlib's ``text``."""
+
+    lines: Sequence[str]
+    style: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def height(self) -> float:
+        return LINE * len(self.lines)
 
 
 def compose(groups: Sequence[Group], title: str, summary: str) -> "Figure":
@@ -49,65 +57,54 @@ def compose(groups: Sequence[Group], title: str, summary: str) -> "Figure":
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
-    title_lines, summary_lines = textwrap.wrap(title, 95), textwrap.wrap(summary, 140)
-    head = EDGE + TITLE_LINE * len(title_lines) + SUMMARY_LINE * len(summary_lines)
-    height = head + sum(_height(group) for group in groups) + EDGE / 2
+    entries: list[Row | _Text] = [
+        _Text(textwrap.wrap(title, 95), {"size": 15, "weight": "bold"}),
+        _Text(textwrap.wrap(summary, 140), {"size": 11, "color": "#444444"}),
+    ]
+    for group in groups:
+        if group.heading:
+            entries.append(_Text([group.heading], {"size": 13, "weight": "bold"}))
+        entries += group.rows
+        if group.caption:
+            entries.append(_Text([group.caption], {"size": 11, "style": "italic", "gid": _CAPTION}))
+    heights = [entry.height for entry in entries]
+    labels = LABELS * sum(isinstance(entry, Row) for entry in entries)
     with rc_context(FONTS):  # type: ignore[arg-type]  # its keys are a Literal of all names
-        figure = Figure(figsize=(WIDTH, height), facecolor="white")
-        left = LEFT / WIDTH
-        figure.text(left, 1 - EDGE / height, "\n".join(title_lines), size=15, weight="bold", va="top", linespacing=1.25)
-        below = EDGE + TITLE_LINE * len(title_lines)
-        figure.text(left, 1 - below / height, "\n".join(summary_lines), size=11, color="#444444", va="top")
-        top = height - head
-        for group in groups:
-            if group.heading:
-                figure.text(left, (top - 0.12) / height, group.heading, size=13, weight="bold", va="top")
-                top -= HEADING
-            for row in group.rows:
-                top -= ABOVE
-                size = axes_height(row)
-                for panel, (x, width) in zip(row.panels, columns(row), strict=True):
-                    axes = figure.add_axes((x / WIDTH, (top - size) / height, width / WIDTH, size / height))
-                    panel.draw(axes)
-                    if row.tight and x > LEFT:
-                        axes.set_ylabel("")
-                        axes.tick_params(labelleft=False)
-                top -= size + BELOW
-            if group.caption:
-                figure.text(
-                    left, (top - 0.02) / height, group.caption, size=11, style="italic", va="top", gid="caption"
-                )
-                top -= CAPTION
+        figure = Figure(figsize=(WIDTH, sum(heights) + labels), layout="constrained", facecolor="white")
+        grid = figure.add_gridspec(len(entries), 2, height_ratios=heights)
+        for number, entry in enumerate(entries):
+            if isinstance(entry, Row):
+                _draw(figure, grid, number, entry)
+            else:
+                axes = figure.add_subplot(grid[number, :])
+                axes.set_axis_off()
+                # a long line must not move the axes of other rows
+                axes.text(0, 0.5, "\n".join(entry.lines), va="center", **entry.style).set_in_layout(False)
     return figure
 
 
-def columns(row: Row) -> list[tuple[float, float]]:
-    """Left edge and width of a row's axes, in inches."""
-    count = len(row.panels)
-    if row.tight:
-        width = min(LARGEST, (WIDE - GAP * (count - 1)) / count)
-        return [(LEFT + n * (width + GAP), width) for n in range(count)]
-    if count == 1:
-        return [(LEFT, WIDE)]
-    return [(LEFT + n * WIDTH / count, WIDTH / count - LEFT - RIGHT) for n in range(count)]
-
-
-def axes_height(row: Row) -> float:
-    """Inches; tight panels are square."""
-    return columns(row)[0][1] if row.tight else row.height
-
-
-def _height(group: Group) -> float:
-    rows = sum(ABOVE + axes_height(row) + BELOW for row in group.rows)
-    return rows + (HEADING if group.heading else 0) + (CAPTION if group.caption else 0)
+def _draw(figure: "Figure", grid: "GridSpec", number: int, row: Row) -> None:
+    """Draws the panels of a row: in the two columns, or closer together where they share a colour bar."""
+    if row.bar:
+        axes_of = [*grid[number, :].subgridspec(1, len(row.panels)).subplots(sharey=True, squeeze=False)[0]]
+    elif len(row.panels) == 1:
+        axes_of = [figure.add_subplot(grid[number, :])]
+    else:
+        axes_of = [figure.add_subplot(grid[number, column]) for column in range(len(row.panels))]
+    for panel, axes in zip(row.panels, axes_of, strict=True):
+        panel.draw(axes)
+    if row.bar:
+        for axes in axes_of[1:]:
+            axes.set_ylabel("")
+        colour_bar(axes_of[-1], axes_of[-1].images[0], row.bar)
 
 
 def captions(figure: "Figure") -> list[str]:
-    return [text.get_text() for text in figure.texts if text.get_gid() == "caption"]
+    return [text.get_text() for axes in figure.axes for text in axes.texts if text.get_gid() == _CAPTION]
 
 
 def panel_axes(figure: "Figure") -> "list[Axes]":
-    """The figure's axes but for colour bars."""
+    """The figure's axes but for lines of text."""
     return [axes for axes in figure.axes if axes.get_title()]
 
 

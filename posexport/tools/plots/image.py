@@ -9,9 +9,9 @@ import torch
 from posexport.encodings.positions import Positions
 from posexport.sources.encoding_alone import EncodingAlone
 from posexport.tools.plots import wavelengths
-from posexport.tools.plots.colours import colour_bar, heat_map, plain_map, scale
+from posexport.tools.plots.colours import heat_map, plain_map, scale
 from posexport.tools.plots.likeness import cosines
-from posexport.tools.plots.plot import Array, Group, Panel, Row, Subject, evenly, number, whole_ticks
+from posexport.tools.plots.plot import Array, Group, Panel, Row, Subject, evenly, whole_ticks
 from posexport.tools.shift_check.relative import dense, drawn
 from posexport.tools.shift_check.sinusoid import position_vectors
 
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 VECTORS = 256
+CAPTION = "Likeness that is highest around the patch itself lets attention find neighbours in rows and columns."
+BIAS = "One colour scale for all: a head that is highest at offset 0 makes near patches count more."
+DECAY = "A mean that falls away from the query's patch makes near patches count more."
 #: heads of a bias that get a map each, how many stand in a row, and layers of a checkpoint that are shown
 HEADS, IN_A_ROW, LAYERS = 12, 6, 4
 #: what is added to the scores by offset, [H, 2 rows - 1, 2 columns - 1], or by patch, [H, rows, columns]
@@ -79,16 +82,7 @@ def _vectors(subject: Subject) -> list[Group]:
         _map("dimension", vectors_PC[:, channel].reshape(rows, columns), "value", f"Dimension {channel} over the image")
         for channel in shown
     ]
-    near_P = _near(rows, columns)
-    near, far = (
-        float(cosine_PP[middle, chosen].mean()) if chosen.any() else 1.0 for chosen in (near_P, _rest(near_P, middle))
-    )
-    compared = f"cosine {number(near)} with the patches around the middle one, {number(far)} with the rest"
-    verdict = "Neighbours are no more alike than any two patches"
-    if abs(near - far) >= 0.05:
-        verdict = f"Neighbouring patches are {'more' if near > far else 'less'} alike than distant ones"
-    start = "Random weights. " if subject.random else ""
-    return [Group([Row([Panel("heat map", whole)], 3.6), Row(alike), Row(over)], f"{start}{verdict} ({compared}).")]
+    return [Group([Row([Panel("heat map", whole)], 3.6), Row(alike), Row(over)], CAPTION)]
 
 
 def offsets(alone: EncodingAlone, rows: int, columns: int) -> Maps:
@@ -124,45 +118,28 @@ def _biases(subject: Subject) -> list[Group]:
         heads = min(HEADS, len(map_HRC))
         cut = [list(range(heads))[n : n + IN_A_ROW] for n in range(0, heads, IN_A_ROW)]
         rows = [
-            Row([_of_head(map_HRC, head, shared, by_offset, last=head == part[-1]) for head in part], tight=True)
+            Row([_of_head(map_HRC, head, shared, by_offset) for head in part], 2.0, bar="added to the score")
             for part in cut
         ]
         count = f"heads 0 to {heads - 1} of {len(map_HRC)}" if heads < len(map_HRC) else "all heads"
-        caption = some + _said(subject, list(maps.values())) if name == names[-1] else ""
+        caption = some + BIAS if name == names[-1] else ""
         found.append(Group(rows, caption, f"{name}: {count}" if name else "" if heads == len(map_HRC) else count))
     return found
 
 
-def _of_head(map_HRC: Array, head: int, shared: dict[str, object], by_offset: bool, *, last: bool) -> Panel:
+def _of_head(map_HRC: Array, head: int, shared: dict[str, object], by_offset: bool) -> Panel:
     rows, columns = map_HRC.shape[1:]
     down, across = ((rows - 1) // 2, (columns - 1) // 2) if by_offset else (0, 0)
     ends = (-across - 0.5, columns - across - 0.5, rows - down - 0.5, -down - 0.5)
 
     def draw(axes: "Axes") -> None:
-        image = plain_map(axes, map_HRC[head], extent=ends, **shared)
+        plain_map(axes, map_HRC[head], extent=ends, **shared)
         # the same for rows and columns, said where there is room
         which = ("offset", "offset, query minus key") if by_offset else ("of the key", "of the key")
         axes.set(xlabel=f"column {which[0]}", ylabel=f"row {which[1]}", title=f"head {head}")
         whole_ticks(axes)
-        if last:
-            colour_bar(axes, image, "added to the score")
 
     return Panel("bias by offset", draw)
-
-
-def _said(subject: Subject, maps: list[Maps]) -> str:
-    more = heads = 0
-    for map_HRC, by_offset in maps:
-        rows, columns = map_HRC.shape[1:]
-        middle = ((rows - 1) // 2, (columns - 1) // 2) if by_offset else (rows // 2, columns // 2)
-        far_R, far_C = abs(np.arange(rows) - middle[0]), abs(np.arange(columns) - middle[1])
-        near = np.maximum(far_R[:, None], far_C) <= 1
-        if not near.all():
-            more += int((map_HRC[:, near].mean(1) > map_HRC[:, ~near].mean(1)).sum())
-        heads += len(map_HRC)
-    start = "Random weights. " if subject.random else ""
-    counted = f"{more} of {heads} heads"
-    return f"{start}One colour scale for all: patches at most one step away get more than the others in {counted}."
 
 
 def _decay(subject: Subject) -> list[Group]:
@@ -193,33 +170,11 @@ def _decay(subject: Subject) -> list[Group]:
         "score, 1 = not rotated",
         f"Score of a vector with itself, query at {_named(middle, columns)}",
     )
-    near_P = _near(rows, columns)
-    near, far = (float(mean_P[chosen].mean()) if chosen.any() else 1.0 for chosen in (near_P, _rest(near_P, middle)))
-    verdict = "Near patches count more" if near > far + 0.02 else "Near patches count no more than distant ones"
-    caption = (
-        f"{verdict}: a vector's score with itself is {number(near)} around the middle patch and {number(far)} beyond."
-    )
-    return [Group([Row([mean, Panel("rotated vector", draw_rotated)])], caption)]
+    return [Group([Row([mean, Panel("rotated vector", draw_rotated)])], DECAY)]
 
 
 def _middle(rows: int, columns: int) -> int:
     return rows // 2 * columns + columns // 2
-
-
-def _near(rows: int, columns: int) -> "np.ndarray[tuple[int], np.dtype[np.bool_]]":
-    """Patches one step from the middle one, also diagonally."""
-    row_P, column_P = np.divmod(np.arange(rows * columns), columns)
-    middle = _middle(rows, columns)
-    step_P = np.maximum(abs(row_P - row_P[middle]), abs(column_P - column_P[middle]))
-    return np.asarray(step_P == 1)
-
-
-def _rest(
-    near_P: "np.ndarray[tuple[int], np.dtype[np.bool_]]", middle: int
-) -> "np.ndarray[tuple[int], np.dtype[np.bool_]]":
-    rest = ~near_P
-    rest[middle] = False
-    return rest
 
 
 def _named(patch: int, columns: int) -> str:

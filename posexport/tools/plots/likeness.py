@@ -18,15 +18,6 @@ def cosines(vectors_TC: Array) -> Array:
     return np.asarray(np.clip(unit_TC @ unit_TC.T, -1, 1))
 
 
-def by_distance(cosine_TT: Array) -> tuple[float, float]:
-    """The mean cosine of neighbours, and of all pairs that are more than half the length apart."""
-    length = len(cosine_TT)
-    means = [float(np.diagonal(cosine_TT, k).mean()) for k in range(length)]
-    pairs = [length - k for k in range(length)]
-    far = range(min(length // 2 + 1, length - 1), length)
-    return means[1], float(np.average([means[k] for k in far], weights=[pairs[k] for k in far]))
-
-
 def likeness_panels(vectors_TC: Array, what: str, first: int = 0) -> tuple[Panel, Panel]:
     """The matrix of cosines, and its diagonals' means. ``first``: what the first vector's position is called."""
     cosine_TT = cosines(vectors_TC)

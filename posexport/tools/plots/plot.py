@@ -1,4 +1,4 @@
-"""What a picture is made of: groups of rows of panels, each panel drawn on axes of its own, one caption a group.
+"""The parts of a picture: groups of rows of panels. A panel is one pair of axes, a group has one caption.
 
 Shape letters: T queries or positions, S keys, C channels, H heads, D dimensions of a head, W distances.
 """
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 Array = NDArray[np.float64]
 
-#: inches: the side of a square panel, which is the width of one of two panels in a row
+#: inches: the height of a row of two panels, which makes them square
 SIDE = 4.25
 
 
@@ -31,19 +31,19 @@ class Panel:
 
 @dataclass(frozen=True)
 class Row:
-    """Panels side by side; one alone is as wide as two. ``height``: of the axes, in inches.
+    """Panels side by side; one alone is as wide as two. ``height``: about that of the axes, in inches.
 
-    ``tight``: small square panels that share their vertical axis and one colour bar; ``height`` does not count.
+    ``bar``: the label of one colour bar for maps that share it and their vertical axis; empty: each has what it draws.
     """
 
     panels: Sequence[Panel]
     height: float = SIDE
-    tight: bool = False
+    bar: str = ""
 
 
 @dataclass(frozen=True)
 class Group:
-    """Rows that show one thing, and one line that says what to see in them.
+    """Rows that show one thing, and one line on how to read them.
 
     ``heading``: what is shown, where a picture shows several things (the encoder's bias, the decoder's).
     """

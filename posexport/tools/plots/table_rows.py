@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 TOKENS = 10
+CAPTION = "Pairs with the same number take the same row of the table, and so the same parameters."
 
 
 def groups(subject: Subject) -> list[Group]:
@@ -33,18 +34,7 @@ def groups(subject: Subject) -> list[Group]:
         panels.append(_numbers("table rows", title, rows_TS))
     # two in a row, as other panels are
     rows = [Row(panels[n : n + 2]) for n in range(0, len(panels), 2)]
-    return [Group(rows, caption(next(iter(tables.values()))[0], distance_TS))]
-
-
-def caption(rows_TS: Array, distance_TS: Array) -> str:
-    """Which pairs take the same row."""
-    distances = np.unique(distance_TS)
-    row_of = [np.unique(rows_TS[distance_TS == distance]) for distance in distances]
-    if any(len(rows) > 1 for rows in row_of):
-        return "Pairs at the same distance take different rows."
-    if len(np.unique(rows_TS)) == len(distances):
-        return "One row of the table a diagonal: pairs at the same distance share it, those at another have another."
-    return "Pairs at the same distance share a row of the table, and some distances share one too."
+    return [Group(rows, CAPTION)]
 
 
 def formula(rows_TS: Array, distance_TS: Array) -> str:

@@ -7,8 +7,8 @@ from numpy.typing import NDArray
 
 from posexport.encodings.positions import Positions
 from posexport.tools.plots.colours import heat_map, legend_beside, of_lines
-from posexport.tools.plots.likeness import by_distance, cosines, likeness_panels
-from posexport.tools.plots.plot import Array, Group, Panel, Row, Subject, number, whole_ticks
+from posexport.tools.plots.likeness import likeness_panels
+from posexport.tools.plots.plot import Array, Group, Panel, Row, Subject, whole_ticks
 from posexport.tools.shift_check.records import positions_from
 from posexport.tools.shift_check.sinusoid import claims_sinusoid, position_vectors, shift_of
 
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 HEAT_MAP, SLICE = 3.6, 2.3
 #: dimensions of learned vectors that are drawn over the positions: those that change most, but for a few positions
 MOST_CHANGED = 4
+CAPTION = "Likeness that falls away from the diagonal shows neighbours; diagonals of one colour: distance alone counts."
+ALONE = "One position, or one without a vector, has no other to be compared with."
 
 
 def groups(subject: Subject) -> list[Group]:
@@ -59,33 +61,12 @@ def groups(subject: Subject) -> list[Group]:
     rows = [Row([Panel("heat map", whole)], HEAT_MAP), Row([Panel("slice of positions", of_positions)], SLICE)]
     dimension = Panel("slice of dimensions", of_dimensions)
     if len(vectors_TC) < 2 or not _comparable(vectors_TC):
-        return [Group([*rows, Row([dimension])], _nothing_to_compare(subject))]
+        return [Group([*rows, Row([dimension])], ALONE)]
     similarity, decay = likeness_panels(vectors_TC, "position")
     rows.append(Row([similarity, dimension]))
     if subject.learned:
         rows.append(Row([decay, _sizes(vectors_TC)]))
-    return [Group(rows, caption(subject, vectors_TC))]
-
-
-def caption(subject: Subject, vectors_TC: Array) -> str:
-    """How likeness goes with the distance, as these vectors have it."""
-    cosine_TT = cosines(vectors_TC)
-    near, far = by_distance(cosine_TT)
-    compared = f"mean cosine {number(near)} at distance 1, {number(far)} beyond {len(vectors_TC) // 2}"
-    if abs(near - far) < 0.05:
-        beginning = "Neighbours are no more alike than any two positions"
-    else:
-        beginning = f"Neighbours are {'more' if near > far else 'less'} alike than distant positions"
-    if subject.random:
-        return f"Random weights. {beginning} ({compared})."
-    steps = np.abs(cosine_TT[1:, 1:] - cosine_TT[:-1, :-1]).max()
-    if claims_sinusoid(subject.alone) and steps < 1e-6:
-        return f"{beginning}, and likeness depends on their distance alone ({compared})."
-    return f"{beginning} ({compared})."
-
-
-def _nothing_to_compare(subject: Subject) -> str:
-    return "Random weights, of one position." if subject.random else "One position has no other to be compared with."
+    return [Group(rows, CAPTION)]
 
 
 def _comparable(vectors_TC: Array) -> bool:

@@ -12,13 +12,15 @@ import torch
 from posexport.encodings.rope import Rope
 from posexport.encodings.rope.schedule import Schedule
 from posexport.tools.plots.colours import heat_map, legend_beside, of_lines
-from posexport.tools.plots.plot import Array, Group, Panel, Row, Subject, number, whole_ticks
+from posexport.tools.plots.plot import Array, Group, Panel, Row, Subject, whole_ticks
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 #: a row this many times longer than the original length shows what frequencies that depend on it become
 LONG = 4
+CAPTION = "Fast pairs tell neighbours apart, slow pairs tell near from far; a pair repeats itself after its wavelength."
+SCALED = "Pairs that are stretched turn more slowly, so that longer inputs stay within the angles of training."
 
 
 def groups(subject: Subject) -> list[Group]:
@@ -75,25 +77,7 @@ def groups(subject: Subject) -> list[Group]:
         whole_ticks(axes)
 
     second = Panel("stretch", stretch) if scaled else Panel("angles", cosines)
-    longest = list(frequencies.values())[-1]
-    return [Group([Row([Panel("wavelengths", waves), second])], caption(unscaled_F, longest))]
-
-
-def caption(unscaled_F: Array, frequency_F: Array) -> str:
-    """Which pairs are stretched, or how fast and how slow they turn."""
-    turning = frequency_F > 0
-    stretch_F = unscaled_F[turning] / frequency_F[turning]
-    still = f"; {int((~turning).sum())} pairs do not turn" if not turning.all() else ""
-    if np.abs(stretch_F - 1).max() > 1e-9:
-        kept = int((np.abs(stretch_F - 1) < 1e-9).sum())
-        least, most = number(float(stretch_F.min())), number(float(stretch_F.max()))
-        if least == most:
-            return f"Every pair turns {most} times slower than unscaled{still}."
-        some = f"{kept} of {len(stretch_F)} pairs keep their wavelength, the others are" if kept else "Pairs are"
-        below = "" if kept else f"{least} to "
-        return f"{some} stretched {below}{'up to ' if kept else ''}{most} times{still}."
-    fast, slow = (2 * math.pi / f for f in (frequency_F[turning].max(), frequency_F[turning].min()))
-    return f"The first pair turns once in {fast:.1f} positions, the slowest once in {slow:,.0f}{still}."
+    return [Group([Row([Panel("wavelengths", waves), second])], SCALED if scaled else CAPTION)]
 
 
 def _frequencies(schedule: Schedule) -> dict[str, Array]:

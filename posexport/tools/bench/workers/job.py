@@ -92,19 +92,25 @@ class _Calls:
             self._reader.clear()
         self._answer = None  # else its memory would count as the call's
         ids = self._ids[:, self._at : self._at + job.new]
-        started, busy = time.perf_counter(), time.process_time()
-        self._answer = self._reader.read(ids)
-        took, computed = time.perf_counter() - started, time.process_time() - busy
+        self._answer, times = clocked(lambda: self._reader.read(ids))
         self._at += job.new if job.past else 0
         if not self._saved:
             np.save(job.answer, np.asarray(self._answer))
             self._saved = True
-        return {"ms": 1e3 * took, "cpu_ms": 1e3 * computed}
+        return times
 
     def end(self) -> dict[str, Any]:
         """What all calls took of memory."""
         growth, held = self._memory.growth(), getattr(self._reader, "held", None)
         return {"peak": self._memory.whole(), "growth": growth, "held": held}
+
+
+def clocked(call: Callable[[], Any]) -> tuple[Any, dict[str, float]]:
+    """What a call returns, its milliseconds, and those of all threads together."""
+    started, busy = time.perf_counter(), time.process_time()
+    returned = call()
+    took, computed = time.perf_counter() - started, time.process_time() - busy
+    return returned, {"ms": 1e3 * took, "cpu_ms": 1e3 * computed}
 
 
 def main(reader: Callable[[Job], Reader], libraries: tuple[str, ...]) -> None:
