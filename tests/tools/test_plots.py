@@ -297,8 +297,10 @@ def test_axes_line_up_and_nothing_is_cut_or_covered(name):
     for box in boxes:
         assert -1 <= box.x0 < box.x1 <= width + 1
         assert -1 <= box.y0 < box.y1 <= height + 1
+    lines = [text for axes in figure.axes if not axes.axison for text in axes.texts]
+    assert all(line.get_window_extent(renderer).x1 <= width for line in lines)
     for number, box in enumerate(boxes):
-        assert not [other for other in boxes[:number] if box.shrunk(0.999).overlaps(other)], "axes with their labels"
+        assert not [other for other in boxes[:number] if box.padded(-1).overlaps(other)], "axes with their labels"
     for axes in panel_axes(figure):
         if (legend := axes.get_legend()) is not None:
             box = legend.get_window_extent(renderer)
