@@ -18,8 +18,8 @@ import numpy as np
 import onnxruntime
 
 import posexport
-from posexport.tools.bench.mixed import CALLS
 from posexport.tools.bench.processes import run
+from posexport.tools.bench.run import CALLS
 from posexport.tools.bench.workers.mixed import Mixed
 
 ROOT = Path(__file__).parents[2]

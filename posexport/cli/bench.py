@@ -75,10 +75,9 @@ def command(
     """
     from posexport.runtime.providers import check_loads, check_uncaptured
     from posexport.system.files import write_whole
+    from posexport.tools.bench.candidate import candidates, points
     from posexport.tools.bench.measurement import Conditions
-    from posexport.tools.bench.mixed import held
-    from posexport.tools.bench.models import candidates, points
-    from posexport.tools.bench.run import Run
+    from posexport.tools.bench.run import Run, held
 
     _check(output, plot, force=force)
     conditions = Conditions(**choices)
@@ -126,11 +125,11 @@ def _show(document: "Document", plot: Path | None, *, as_json: bool, force: bool
     else:
         from rich.console import Console
 
-        from posexport.tools.bench.ratio_table import shown
+        from posexport.tools.bench.tables import shown
 
         Console(highlight=False, width=None if sys.stdout.isatty() else 140).print(shown(document))
     if plot is not None:
         from posexport.system.files import write_whole
-        from posexport.tools.bench.chart import draw
+        from posexport.tools.bench.tables import draw
 
         write_whole(plot, draw(document, plot.suffix), force=force)

@@ -62,8 +62,7 @@ def command(
     """
     from posexport.errors import PosexportError
     from posexport.tools.compare.comparison import compare
-    from posexport.tools.compare.comparison_table import to_text
-    from posexport.tools.compare.records import Setup
+    from posexport.tools.compare.records import Setup, to_text
 
     names = [name.strip() for part in chosen for name in part.split(",") if name.strip()]
     if chosen and not names:

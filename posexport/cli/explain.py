@@ -46,7 +46,7 @@ def command(directory: Path, as_json: bool, **choices: Any) -> None:
         return
     from rich.console import Console
 
-    from posexport.tools.explain.time_table import shown
+    from posexport.tools.explain.records import shown
 
     Console(highlight=False, width=None if sys.stdout.isatty() else 140).print(shown(explanation))
 

@@ -21,14 +21,12 @@ from posexport.runtime.text_file import read_texts
 from posexport.runtime.texts import TOKENIZER
 from posexport.spec import BATCH, PAST, SEQUENCE, InputSpec, Limits, OutputSpec, Role
 from posexport.tokenizer.byte_pair import train
-from posexport.tools.bench.answers import References, right
-from posexport.tools.bench.candidate import Export
-from posexport.tools.bench.models import candidates
+from posexport.tools.bench.candidate import Export, candidates
 from posexport.tools.bench.records import Point as BenchPoint
-from posexport.tools.compare.comparison_table import measured_at, to_csv, to_text
+from posexport.tools.bench.run import References, right
+from posexport.tools.compare.accuracy import one
 from posexport.tools.compare.costs import measure
-from posexport.tools.compare.one import one
-from posexport.tools.compare.records import Document, Setup, TaskInfo
+from posexport.tools.compare.records import Document, Setup, TaskInfo, measured_at, to_csv, to_text
 from tests.tolerances import agree, agree_each
 
 SETTINGS = {"layers": 2, "hidden": 60, "heads": 5, "vocab": 61}
@@ -207,7 +205,7 @@ def test_precisions_are_candidates_of_one_model(bundle: Path, tmp_path: Path, mo
         shutil.copytree(made[options[options.index("--precision") + 1]] / "bundle", out)
         return Export(seconds=1, peak=None)
 
-    monkeypatch.setattr("posexport.tools.bench.models.convert", convert)
+    monkeypatch.setattr("posexport.tools.bench.candidate.convert", convert)
     (first, second), _ = found = candidates(["decoder-rope"], ["fp32", "int8"], [], tmp_path / "found")
     assert [(each.name, each.precision) for each in found[0]] == [
         ("decoder-rope fp32", "fp32"),

@@ -89,7 +89,7 @@ WITHOUT_TORCH += [
     ".serve.engines.service",
     ".serve.deploy.write",
     ".tools.explain.explanation",
-    ".tools.explain.time_table",
+    ".tools.explain.records",
     ".passes.activations",
     ".passes.flat_tokens",
     ".passes.packed_projections",

@@ -18,17 +18,13 @@ from rich.console import Console
 
 from posexport.cli import group
 from posexport.system.machine import available
-from posexport.tools.bench import measurement, models
-from posexport.tools.bench.candidate import Candidate, nodes
-from posexport.tools.bench.chart import draw
-from posexport.tools.bench.interleaved import LostError, SamplingBudget, interleave
-from posexport.tools.bench.machine import machine
-from posexport.tools.bench.measurement import Conditions
-from posexport.tools.bench.models import points
+from posexport.tools.bench import candidate, measurement
+from posexport.tools.bench.candidate import Candidate, nodes, points
+from posexport.tools.bench.measurement import Conditions, LostError, SamplingBudget, interleave
 from posexport.tools.bench.processes import FailedError, Worker, run
-from posexport.tools.bench.ratio_table import shown
 from posexport.tools.bench.records import Document, Point, figure, judge
-from posexport.tools.bench.run import Run
+from posexport.tools.bench.run import Run, machine
+from posexport.tools.bench.tables import draw, shown
 from posexport.tools.bench.workers.job import Job
 from posexport.tools.bench.workers.onnx import Graph
 from tests.tolerances import agree
@@ -384,13 +380,13 @@ def test_bad_input_is_one_sentence(arguments, said):
 
 
 def test_a_past_is_for_decoders(monkeypatch):
-    monkeypatch.setattr(models, "candidates", lambda *_: ([_candidate("x")], False))
+    monkeypatch.setattr(candidate, "candidates", lambda *_: ([_candidate("x")], False))
     done = CliRunner().invoke(group, ["bench", "x", "--past", "4"])
     assert "--past is for decoders with a cache, x has none" in str(done.exception)
 
 
 def test_mixed_batches_are_for_models_without_a_cache(monkeypatch):
-    monkeypatch.setattr(models, "candidates", lambda *_: ([_candidate("x")], True))
+    monkeypatch.setattr(candidate, "candidates", lambda *_: ([_candidate("x")], True))
     done = CliRunner().invoke(group, ["bench", "x", "--mixed"])
     assert "--mixed is for models without a cache, x has one" in str(done.exception)
 

@@ -20,11 +20,10 @@ from ci.lab.bench_suites.markdown import tables
 from ci.lab.bench_suites.reasons import reason
 from ci.lab.bench_suites.recipes import OUT, Recipe, make, pinned
 from ci.lab.bench_suites.suites import SUITES, Case, chosen
-from posexport.tools.bench.interleaved import SamplingBudget
-from posexport.tools.bench.machine import machine
-from posexport.tools.bench.measurement import Conditions
+from posexport.tools.bench.measurement import Conditions, SamplingBudget
 from posexport.tools.bench.processes import Ended, FailedError
 from posexport.tools.bench.records import Document, Figure, Point, Result, figure
+from posexport.tools.bench.run import machine
 from tests.tolerances import agree, allowed
 
 ROOT = Path(__file__).parents[2]

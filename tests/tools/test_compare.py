@@ -17,15 +17,24 @@ from click.testing import CliRunner
 from posexport.cli import group
 from posexport.errors import PosexportError
 from posexport.tools.compare import tasks
-from posexport.tools.compare.charts import against_latency, against_length
+from posexport.tools.compare.accuracy import one
 from posexport.tools.compare.comparison import compare
-from posexport.tools.compare.comparison_table import measured, noise, to_csv, to_text
-from posexport.tools.compare.folder import opened
-from posexport.tools.compare.one import one
-from posexport.tools.compare.page import page
-from posexport.tools.compare.records import LIMIT, Cost, Document, Result, Row, Setup, TaskInfo
+from posexport.tools.compare.page import against_latency, against_length, page
+from posexport.tools.compare.records import (
+    LIMIT,
+    Cost,
+    Document,
+    Result,
+    Row,
+    Setup,
+    TaskInfo,
+    measured,
+    noise,
+    to_csv,
+    to_text,
+)
 from posexport.tools.compare.train import make, own_parameters, train
-from posexport.tools.compare.workers import each
+from posexport.tools.compare.workers import each, opened
 from tests.tolerances import agree
 
 TINY = Setup(

@@ -22,12 +22,10 @@ from posexport.conversion.options import ConvertOptions
 from posexport.errors import PosexportError
 from posexport.spec import CAPACITY, ENCODER_SEQUENCE, PAST, SEQUENCE, TOTAL, InputSpec, Limits
 from posexport.tools.explain import feeds
-from posexport.tools.explain.dataflow import positional
 from posexport.tools.explain.explanation import BUDGET, _decisions, explain
-from posexport.tools.explain.origins import FUNCTION, MODULES, REST, TABLES, Origin, Origins
+from posexport.tools.explain.origins import FUNCTION, MODULES, REST, TABLES, Origin, Origins, positional
 from posexport.tools.explain.profile import Event, alone, calls, costs
-from posexport.tools.explain.records import Decision, Explanation, Part, Row
-from posexport.tools.explain.time_table import notes, shown, summary
+from posexport.tools.explain.records import Decision, Explanation, Part, Row, notes, shown, summary
 from tests.tolerances import agree
 
 TINY = ("hidden=60", "heads=5")

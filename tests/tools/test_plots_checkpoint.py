@@ -12,7 +12,7 @@ from posexport.cli import group
 from posexport.errors import PosexportError
 from posexport.tools.plots.draw import drawing, plot
 from posexport.tools.plots.figure import compose, panel_axes
-from posexport.tools.plots.plot import Drawing
+from posexport.tools.plots.panels import Drawing
 from tests.tolerances import agree, agree_each
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -168,6 +168,6 @@ def test_a_bundle_is_drawn_from_its_own_files(tmp_path: Path, checkpoint):
 def test_a_bundle_without_its_table_says_to_name_the_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     args = ["convert", str(GOLDEN / "bert-relative_key"), "-o", str(tmp_path / "bundle"), "--no-verify"]
     assert CliRunner().invoke(group, args).exit_code == 0
-    monkeypatch.setattr("posexport.tools.plots.bundle._initializers", lambda _: {})
+    monkeypatch.setattr("posexport.tools.plots.checkpoint._initializers", lambda _: {})
     with pytest.raises(PosexportError, match=r"does not hold the parameters of relative-key.*name the checkpoint"):
         drawing(str(tmp_path / "bundle"))

@@ -28,14 +28,12 @@ from ci.lab.bench_suites.suites import SUITES, Case, chosen, of_checkpoint
 from posexport.system.files import check_free, write_whole
 from posexport.system.machine import available
 from posexport.targets.target import target_names
-from posexport.tools.bench import chart
-from posexport.tools.bench.candidate import Candidate
-from posexport.tools.bench.machine import commit
+from posexport.tools.bench.candidate import Candidate, points
 from posexport.tools.bench.measurement import Conditions
-from posexport.tools.bench.models import points
-from posexport.tools.bench.ratio_table import shown
 from posexport.tools.bench.records import Document, Point, Result
-from posexport.tools.bench.run import Run
+from posexport.tools.bench.run import Run, commit
+from posexport.tools.bench.tables import draw as draw_bars
+from posexport.tools.bench.tables import shown
 
 
 @click.command(help=__doc__)
@@ -83,7 +81,7 @@ def main(
     document = measure(suite if suite in SUITES else "models", cases, conditions, output, before)
     Console(highlight=False, width=140).print(shown(document))
     if plot is not None:
-        draw = curves.draw if curves.is_curve(document.results) else chart.draw
+        draw = curves.draw if curves.is_curve(document.results) else draw_bars
         write_whole(plot, draw(document, plot.suffix), force=force or resume)
     # a third-party candidate that does not work is a result; one of posexport is a failure
     sys.exit(1 if document.failed else 0)

@@ -2,8 +2,8 @@
 
 import re
 
-from posexport.tools.bench.ratio_table import differs
 from posexport.tools.bench.records import Figure
+from posexport.tools.bench.tables import differs
 
 _LONGEST = 200
 

@@ -9,7 +9,7 @@ from ci.lab.bench_suites import candidates
 from ci.lab.bench_suites.candidates import Checkpoint, Planned
 from ci.lab.bench_suites.recipes import OUT, Recipe
 from posexport.targets.precisions import PrecisionName
-from posexport.tools.bench.interleaved import SamplingBudget
+from posexport.tools.bench.measurement import SamplingBudget
 from posexport.tools.bench.records import Point
 
 

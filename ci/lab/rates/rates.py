@@ -34,7 +34,7 @@ from posexport.parity.report.median import LEAST_POINTS, LIMIT
 from posexport.parity.report.report import Report
 from posexport.sources.load import LoadOptions, load_source
 from posexport.sources.source import Source
-from posexport.tools.bench.machine import commit, machine
+from posexport.tools.bench.run import commit, machine
 
 ROOT = Path(__file__).parents[3]
 GOLDEN = ROOT / "tests" / "golden"

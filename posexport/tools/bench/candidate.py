@@ -1,11 +1,21 @@
-"""What is measured: a model and the worker that runs it."""
+"""Candidates of a benchmark: models and the workers that run them, made out of what a user names."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
+from posexport.bundle.manifest import MANIFEST, MODEL, Manifest
+from posexport.bundle.read import read
+from posexport.errors import PosexportError
+from posexport.options.recipe import Recipe
+from posexport.spec import CAPACITY
+from posexport.targets.precision_options import PrecisionOptions
 from posexport.targets.precisions import FP32, PrecisionName
 from posexport.tools.bench.processes import FailedError, run
+from posexport.tools.bench.records import Point
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,3 +60,92 @@ def nodes(graph: Path) -> int | None:
         return int(run("posexport.tools.bench.nodes", [str(graph)]).output)
     except FailedError:
         return None
+
+
+def points(lengths: Sequence[int], batches: Sequence[int], pasts: Sequence[int], *, cached: bool) -> list[Point]:
+    """All combinations; of what is not given, what suits a decoder with a cache or a model without."""
+    pasts = pasts or ([512] if cached else [0])
+    new = lengths or ([1] if cached else [128, 512])
+    return [Point(batch=b, past=p, new=n) for b in batches or [1] for p in pasts for n in new]
+
+
+def candidates(
+    models: Sequence[str], precisions: Sequence[PrecisionName], options: Sequence[str], folder: Path
+) -> tuple[list[Candidate], bool]:
+    """Bundles, or what ``posexport convert`` takes with ``options``, and whether they have a cache.
+
+    ``precisions``: what each model is converted to, a candidate for each; none: float32. Bundles that are made go to
+    ``folder``.
+
+    Raises:
+        PosexportError: one that cannot be converted or measured, or models with and without a cache.
+    """
+    named = [(model, precision) for model in models for precision in precisions or (None,)]
+    found = [
+        _candidate(model, precision, options, folder / str(number)) for number, (model, precision) in enumerate(named)
+    ]
+    cached = {manifest.limits.kv_cache for _, manifest in found}
+    if len(cached) > 1:
+        raise PosexportError("decoders with a cache cannot be compared with models that have none; give one kind")
+    return [candidate for candidate, _ in found], cached == {True}
+
+
+def convert(source: str, options: Sequence[str], bundle: Path) -> Export:
+    """Write ``bundle`` in a process of its own, whose memory is the export's; PosexportError says what it said."""
+    try:
+        ended = run("posexport", ["convert", source, "-o", str(bundle), "--no-verify", *options])
+    except FailedError as err:
+        raise PosexportError(str(err).removeprefix("posexport: ")) from err
+    return Export(seconds=ended.seconds, peak=ended.peak)
+
+
+def _candidate(
+    model: str, precision: PrecisionName | None, options: Sequence[str], bundle: Path
+) -> tuple[Candidate, Manifest]:
+    name, export = model, None
+    if (Path(model) / MANIFEST).is_file():
+        bundle = Path(model)
+        manifest = read(bundle, precision)
+    else:
+        asked = () if precision is None else ("--precision", precision)
+        name = model if precision is None else f"{model} {precision}"
+        export = convert(model, (*options, *asked), bundle)
+        manifest = read(bundle)
+    if manifest.parts:
+        raise PosexportError(f"{model} has several graphs; bench measures models that are one")
+    others = [
+        spec.name for spec in manifest.inputs if spec.role not in ("tokens", "mask", "types", "cache", "positions")
+    ]
+    if others:
+        raise PosexportError(f"{model} takes {', '.join(others)}; bench measures models that take tokens")
+    graph = (bundle / MODEL).absolute()
+    candidate = Candidate(
+        name=name,
+        model=str(graph),
+        vocab=next(spec.size for spec in manifest.inputs if spec.role == "tokens") or 2,
+        weights=_weights(manifest),
+        precision=manifest.precision,
+        options={"shared": any(CAPACITY in spec.axes for spec in manifest.inputs)},
+        export=export,
+        nodes=nodes(graph),
+    )
+    return candidate, manifest
+
+
+def _weights(manifest: Manifest) -> str:
+    """Equal for bundles of one source that differ in what may not change the answer but by its precision."""
+    graph = Recipe(task=manifest.task, opset=manifest.opset)
+    same = msgspec.structs.replace(
+        manifest.recipe,
+        target=graph.target,
+        lowering=graph.lowering,
+        opset=graph.opset,
+        inline=graph.inline,
+        layout=graph.layout,
+        cache=graph.cache,
+        rotation=graph.rotation,
+        **msgspec.structs.asdict(PrecisionOptions()),
+    )
+    # built-in models that differ in their encoding alone may have the same parameters
+    name = manifest.source.name if manifest.source.kind == "builtin" else ""
+    return f"{name} {manifest.source.sha256} {msgspec.json.encode(same).decode()}"

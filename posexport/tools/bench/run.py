@@ -1,21 +1,125 @@
-"""A run of the benchmark: points that are measured, one after the other, and the document of what was found."""
+"""A run of the benchmark: points that are measured one after the other, whether answers agree, and the document."""
 
 import datetime
+import json
+import os
+import platform
 import statistics
+import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
+import psutil
 
 import posexport
-from posexport.tools.bench.answers import References
+from posexport.parity.agreement.cosine import cosine as cosine_of
+from posexport.parity.criterion import EPS
+from posexport.targets.precisions import FP32, PrecisionName
 from posexport.tools.bench.candidate import Candidate
-from posexport.tools.bench.interleaved import SamplingBudget
-from posexport.tools.bench.machine import commit, machine
-from posexport.tools.bench.measurement import Conditions, Measurement, Samples
-from posexport.tools.bench.records import Document, Figure, Held, Point, Result, figure, judge
+from posexport.tools.bench.measurement import Conditions, Measurement, Samples, SamplingBudget
+from posexport.tools.bench.processes import FailedError, run
+from posexport.tools.bench.records import (
+    LARGEST_DIFFERENCE,
+    Document,
+    Figure,
+    Held,
+    Machine,
+    Point,
+    Result,
+    figure,
+    judge,
+)
+from posexport.tools.bench.workers.mixed import Mixed
+
+
+def machine() -> Machine:
+    return Machine(
+        cpu=_cpu(),
+        cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+        memory=psutil.virtual_memory().total,
+        system=platform.platform(terse=True),
+        load=psutil.getloadavg()[0],
+    )
+
+
+def _cpu() -> str:
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    return next(
+        (line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.processor()
+    )
+
+
+def commit() -> str | None:
+    """The commit of the package's checkout, with a + where files differ from it; None outside of one."""
+
+    def git(*arguments: str) -> str:
+        done = subprocess.run(
+            ("git", *arguments), cwd=Path(__file__).parent, capture_output=True, text=True, check=True
+        )
+        return done.stdout.strip()
+
+    try:
+        return git("rev-parse", "--short=12", "HEAD") + (
+            "+" if git("status", "--porcelain", "--", ":/posexport", ":/models") else ""
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return None
+
+
+#: answers of quantized graphs are one model's where their cosines are at least these
+LEAST_COSINE: Mapping[PrecisionName, float] = {"int8": 0.95, "int4": 0.5, "int4-fp16": 0.5}
+#: answers in 16 bits may differ by so many eps: no measure of exactness, which `posexport verify` is for
+HALF_STEPS = 64
+
+
+class Compared(NamedTuple):
+    """An answer with another one: the largest difference, the cosine, whose it is, whether the model is the same."""
+
+    difference: float
+    cosine: float | None
+    reference: str
+    right: bool
+
+
+class References:
+    """The first answers of every set of weights at every point, to which later ones are held."""
+
+    def __init__(self) -> None:
+        self._first: dict[tuple[str, Point], tuple[Candidate, Any]] = {}
+
+    def compared(self, candidate: Candidate, point: Point, path: Path) -> Compared | None:
+        """The answer in ``path`` with the first one of these weights; None: it is the first."""
+        answer = np.load(path)
+        first, kept = self._first.setdefault((candidate.weights, point), (candidate, answer))
+        if kept is answer:
+            return None
+        gap = difference(answer, kept)
+        below = [name for name in (first.precision, candidate.precision) if name != FP32.name]
+        cosine = None
+        if below and answer.shape == kept.shape:
+            cosine = float(cosine_of(answer.reshape(-1, answer.shape[-1]), kept.reshape(-1, kept.shape[-1])).mean())
+        return Compared(gap, cosine, first.name, right(gap, cosine, below))
+
+
+def right(gap: float, cosine: float | None, precisions: list[PrecisionName]) -> bool:
+    """Whether answers are one model's: to rounding, or as far apart as ``precisions`` below float32 may bring them."""
+    quantized = [LEAST_COSINE[name] for name in precisions if name in LEAST_COSINE]
+    if quantized:
+        return cosine is not None and cosine >= min(quantized)
+    return gap <= max([LARGEST_DIFFERENCE, *(HALF_STEPS * EPS[name] for name in precisions)])
+
+
+def difference(answer: Any, reference: Any) -> float:
+    """The largest difference, relative to the reference's largest entry; infinite where the shapes differ."""
+    if answer.shape != reference.shape:
+        return float("inf")
+    return float(np.abs(answer - reference).max() / np.abs(reference).max())
 
 
 class Run:
@@ -133,3 +237,34 @@ def _judged(baseline: str, samples: dict[str, Samples]) -> str | None:
         return f"the baseline failed: {samples[baseline].failed}"
     to_itself = next((each.ratios for name, each in samples.items() if each.relative_to == name), None)
     return "nothing ran twice" if to_itself is None else judge(to_itself)
+
+
+#: batches of one candidate
+CALLS = 200
+
+
+def held(
+    candidates: Sequence[Candidate],
+    conditions: Conditions,
+    calls: int = CALLS,
+    progress: Callable[[int, int, str], None] = lambda *_: None,
+) -> list[Held]:
+    """A fresh process for each."""
+    found = []
+    for number, candidate in enumerate(candidates):
+        progress(number, len(candidates), f"mixed batches, {candidate.name}")
+        bundle = str(Path(candidate.model).parent)
+        job = Mixed(
+            bundle=bundle,
+            calls=calls,
+            threads=conditions.threads,
+            provider=conditions.provider,
+            provider_options=dict(conditions.provider_options),
+        )
+        try:
+            ended = run("posexport.tools.bench.workers.mixed", [json.dumps(asdict(job))])
+        except FailedError as err:
+            found.append(Held(candidate=candidate.name, calls=calls, failed=str(err)))
+            continue
+        found.append(Held(candidate=candidate.name, calls=calls, **json.loads(ended.output.splitlines()[-1])))
+    return found

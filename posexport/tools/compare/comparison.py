@@ -11,13 +11,11 @@ from posexport.system.extras import require
 from posexport.system.files import write_whole
 from posexport.targets.precisions import FP32, precision_named
 from posexport.tools.compare import tasks
-from posexport.tools.compare.comparison_table import measured, measured_at, noise, to_csv
+from posexport.tools.compare.accuracy import one
 from posexport.tools.compare.costs import measure
-from posexport.tools.compare.folder import MODELS, opened
-from posexport.tools.compare.one import one
 from posexport.tools.compare.page import page
-from posexport.tools.compare.records import Document, Result, Row, Setup, TaskInfo
-from posexport.tools.compare.workers import each
+from posexport.tools.compare.records import Document, Result, Row, Setup, TaskInfo, measured, measured_at, noise, to_csv
+from posexport.tools.compare.workers import MODELS, each, opened
 from posexport.version import VERSION
 
 BASELINE = "nope"

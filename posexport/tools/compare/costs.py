@@ -5,8 +5,7 @@ from pathlib import Path
 
 from posexport.errors import PosexportError
 from posexport.tools.bench.candidate import Candidate
-from posexport.tools.bench.interleaved import SamplingBudget
-from posexport.tools.bench.measurement import Conditions
+from posexport.tools.bench.measurement import Conditions, SamplingBudget
 from posexport.tools.bench.records import Figure, Point
 from posexport.tools.bench.run import Run
 from posexport.tools.compare import tasks

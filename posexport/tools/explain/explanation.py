@@ -31,7 +31,7 @@ from posexport.spec import (
     PartSpec,
 )
 from posexport.targets.providers import DEFAULT_PROVIDER, HOST, provider_named
-from posexport.tools.bench.interleaved import InProcess, SamplingBudget, interleave
+from posexport.tools.bench.measurement import InProcess, SamplingBudget, interleave
 from posexport.tools.explain import feeds
 from posexport.tools.explain.origins import Origin, Origins
 from posexport.tools.explain.profile import Cost, calls, costs

@@ -1,23 +1,68 @@
-"""Names for all nodes of a model, so that ONNX Runtime's profile says where each kernel comes from. Imports no torch.
+"""Where each kernel of ONNX Runtime's profile comes from: names for all nodes, and which nodes compute positions.
 
 ONNX Runtime puts functions in place of their calls, and fuses nodes; of the names of nodes, their function's and their
 own, it makes names that still hold these (``_inlfunc_RelativeKeyScores_`` + name, name + ``/MatMulScaleFusion/``). The
 nodes of our functions' bodies have no names in the file, so the profiled model has others than the file: nothing else
-is changed.
+is changed. Imports no torch.
 """
 
 import ast
 import re
 from collections import Counter
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Collection, Container, Iterable, Mapping
 from dataclasses import dataclass
 
 import onnx_ir as ir
 
 from posexport.graph.bodies import bodies
+from posexport.graph.dataflow import dependents
+from posexport.graph.operators import SHAPES
 from posexport.spec import DOMAIN, FUNCTION
-from posexport.tools.explain.dataflow import positional
 from posexport.tools.explain.records import Share
+
+#: counts tokens: what they return are positions
+_COUNTING = frozenset(["Range", "CumSum"])
+#: sums of what was rotated are rotated
+_SUMS = frozenset(["Add", "Sub", "Concat"])
+_MASKS = ("mask", "lengths")
+
+
+def positional(graph: ir.Graph, roles: Mapping[str, str]) -> set[ir.Node]:
+    """The nodes that work for positions, of the graph and not of its bodies.
+
+    ``roles``: of every input of the graph, as in `posexport.spec.InputSpec`. Products of tokens with positions, and
+    their sums, are among them: rotations that have no node of their own.
+    """
+
+    def of_roles(several: Collection[str]) -> list[ir.Value]:
+        return [value for value in graph.inputs if roles.get(value.name or "") in several]
+
+    content = dependents(graph, of_roles({*roles.values()} - {*_MASKS, "positions"}), breaks=SHAPES)
+    masked = dependents(graph, of_roles(_MASKS), breaks=SHAPES | _COUNTING)
+    # counted from the mask or from sizes, not from what tokens say
+    counting = [node for node in graph if node.op_type in _COUNTING and content.isdisjoint(_read(node))]
+    positions = [*of_roles(["positions"]), *(value for node in counting for value in node.outputs)]
+    counted = dependents(graph, positions, breaks=SHAPES) - content - masked
+    rotated: set[ir.Value] = set()
+    nodes = set()
+    for node in graph:
+        read = _read(node)
+        if node.op_type in SHAPES:
+            continue
+        if tokens := read & content:
+            if (node.op_type == "Mul" and read & counted) or (node.op_type in _SUMS and tokens <= rotated):
+                rotated.update(node.outputs)
+                nodes.add(node)
+        elif node.op_type in _COUNTING or (read & counted and not read & masked):
+            nodes.add(node)
+    return nodes
+
+
+def _read(node: ir.Node) -> set[ir.Value]:
+    """All that a node and its bodies read."""
+    inner = [each for body in bodies(node).values() for each in body.all_nodes()]
+    return {value for each in (node, *inner) for value in each.inputs if value is not None}
+
 
 _CLASSES = "pkg.torch.onnx.class_hierarchy"
 _NAME = re.compile(r"posexport@(?:(?P<index>\d+)|(?P<function>[A-Za-z_]\w*))@")

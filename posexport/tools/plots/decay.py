@@ -8,8 +8,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from posexport.tools.plots.colours import heat_map, legend_beside, of_lines
-from posexport.tools.plots.plot import Array, Group, Panel, Row, Subject, whole_ticks
+from posexport.tools.plots.panels import (
+    Array,
+    Group,
+    Panel,
+    Row,
+    Subject,
+    heat_map,
+    legend_beside,
+    of_lines,
+    whole_ticks,
+)
 from posexport.tools.shift_check.rotation import rotated
 
 if TYPE_CHECKING:

@@ -10,9 +10,20 @@ import numpy as np
 import torch
 
 from posexport.sources.encoding_alone import EncodingAlone
-from posexport.tools.plots.colours import heat_map, legend_beside, of_layers, of_lines
-from posexport.tools.plots.likeness import likeness_panels
-from posexport.tools.plots.plot import Array, Group, Panel, Row, Subject, evenly, whole_ticks
+from posexport.tools.plots.panels import (
+    Array,
+    Group,
+    Panel,
+    Row,
+    Subject,
+    evenly,
+    heat_map,
+    legend_beside,
+    of_layers,
+    of_lines,
+    whole_ticks,
+)
+from posexport.tools.plots.vectors import likeness_panels
 from posexport.tools.shift_check.records import positions_from
 from posexport.tools.shift_check.relative import dense
 

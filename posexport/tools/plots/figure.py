@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from posexport.system.extras import require
 from posexport.tools import pages
-from posexport.tools.plots.colours import colour_bar
-from posexport.tools.plots.plot import Group, Row
+from posexport.tools.plots.panels import Group, Row, colour_bar
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -9,9 +9,19 @@ import torch
 from posexport.encodings.positions import Positions
 from posexport.sources.encoding_alone import EncodingAlone
 from posexport.tools.plots import wavelengths
-from posexport.tools.plots.colours import heat_map, plain_map, scale
-from posexport.tools.plots.likeness import cosines
-from posexport.tools.plots.plot import Array, Group, Panel, Row, Subject, evenly, whole_ticks
+from posexport.tools.plots.panels import (
+    Array,
+    Group,
+    Panel,
+    Row,
+    Subject,
+    evenly,
+    heat_map,
+    plain_map,
+    scale,
+    whole_ticks,
+)
+from posexport.tools.plots.vectors import cosines
 from posexport.tools.shift_check.relative import dense, drawn
 from posexport.tools.shift_check.sinusoid import position_vectors
 

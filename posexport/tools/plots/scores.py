@@ -7,18 +7,24 @@ import numpy as np
 import torch
 
 from posexport.sources.encoding_alone import EncodingAlone
-from posexport.tools.plots.colours import (
+from posexport.tools.plots.distance_vectors import met_vectors
+from posexport.tools.plots.panels import (
     UNORDERED,
+    Array,
+    Group,
+    Panel,
+    Row,
+    Subject,
     colour_bar,
+    evenly,
     heat_map,
     legend_beside,
     of_lines,
     plain_map,
     scale,
     thousands,
+    whole_ticks,
 )
-from posexport.tools.plots.distance_vectors import met_vectors
-from posexport.tools.plots.plot import Array, Group, Panel, Row, Subject, evenly, whole_ticks
 from posexport.tools.shift_check.records import positions_from
 from posexport.tools.shift_check.relative import dense, drawn
 

@@ -4,8 +4,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from posexport.tools.plots.colours import heat_map, legend_beside, of_lines
-from posexport.tools.plots.plot import Group, Panel, Row, Subject, whole_ticks
+from posexport.tools.plots.panels import Group, Panel, Row, Subject, heat_map, legend_beside, of_lines, whole_ticks
 from posexport.tools.shift_check.records import TOLERANCE
 from posexport.tools.shift_check.sinusoid import claims_sinusoid, position_vectors, shift_of
 

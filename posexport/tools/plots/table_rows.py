@@ -7,8 +7,7 @@ import numpy as np
 import torch
 
 from posexport.encodings.encoding import Term
-from posexport.tools.plots.colours import colour_bar
-from posexport.tools.plots.plot import Array, Group, Panel, Row, Subject
+from posexport.tools.plots.panels import Array, Group, Panel, Row, Subject, colour_bar
 from posexport.tools.shift_check.records import positions_from
 from posexport.tools.shift_check.relative import dense
 

@@ -11,8 +11,17 @@ import torch
 
 from posexport.encodings.rope import Rope
 from posexport.encodings.rope.schedule import Schedule
-from posexport.tools.plots.colours import heat_map, legend_beside, of_lines
-from posexport.tools.plots.plot import Array, Group, Panel, Row, Subject, whole_ticks
+from posexport.tools.plots.panels import (
+    Array,
+    Group,
+    Panel,
+    Row,
+    Subject,
+    heat_map,
+    legend_beside,
+    of_lines,
+    whole_ticks,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -1,6 +1,6 @@
 """What every measurement has in common: its tokens, its clock, its answer. Imports numpy alone.
 
-A worker computes when it is asked to, so that calls of two can be interleaved (`posexport.tools.bench.interleaved`).
+A worker computes when it is asked to, so that calls of two can be interleaved (`posexport.tools.bench.measurement`).
 """
 
 import importlib.metadata
