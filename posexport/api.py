@@ -187,7 +187,7 @@ def torch_onnx_export(
     progress: Progress | None = None,
     remark: Remark | None = None,
 ) -> "ExportedModel":
-    """Write one ``.onnx`` as ``torch.onnx.export`` is asked to, proven before it appears.
+    """Write one ``.onnx`` with the arguments of ``torch.onnx.export``, and prove it before it appears.
 
     Args:
         model: the module; it is not changed. It is exported in eval mode.
@@ -198,7 +198,7 @@ def torch_onnx_export(
         kwargs, input_names, output_names, dynamic_axes, dynamic_shapes: as torch takes them. Without the last two every
             axis has the example's size.
         opset_version: default 18, which is the lowest.
-        external_data: weights in a file beside it; default: above 2 GB.
+        external_data: weights in a separate file; default: above 2 GB.
         parity: prove the file at the lengths and batch sizes that its axes declare.
         target, lowering, inline, provider, lengths, threads, progress, remark: as in `convert`.
 
@@ -239,19 +239,19 @@ def replace(
     *,
     must_agree: bool = True,
 ) -> "nn.Module":
-    """A copy of a module with encodings of posexport in the place of submodules, compared with these in float64.
+    """A copy of a module in which encodings of posexport replace submodules; both are compared in float64.
 
     Args:
         module: yours; it is not changed.
         encodings: from names of submodules, as in ``named_modules()``, or patterns (``layers.*.bias``), to encodings: a
             name of ``posexport list encodings``, a name and settings, ``("t5", {"max_distance": 64})``, or an
-            ``Encoding``. Sizes are those of the submodule's calls. For a name, a table of the same shape is taken over.
+            ``Encoding``. Sizes are those of the submodule's calls. For a name, a table of the same shape is copied.
         example_inputs: of the module, as in `convert`.
         must_agree: submodules and the whole module must give the same values in float64 at two lengths, beside what
             the rounding of their float32 constants explains. False: the model is changed on purpose.
 
     Raises:
-        PosexportError: no such submodule, a submodule that is called otherwise, values that differ.
+        PosexportError: a submodule does not exist or has another signature, or values differ.
 
     Examples:
         >>> import posexport, torch
@@ -280,7 +280,7 @@ def list_available(kind: str = "encodings") -> list[dict[str, Any]]:
             ``tasks``, ``lowerings``, ``ops`` or ``providers``.
 
     Raises:
-        PosexportError: there is no such kind.
+        PosexportError: the kind is unknown.
 
     Examples:
         >>> import posexport
@@ -310,4 +310,4 @@ def _named(name: str, source: object) -> "str | nn.Module":
 
 
 def _ignore(_sentence: str) -> None:
-    """Nobody asked for remarks; they are part of the result."""
+    """The default of ``remark``: the remarks are also in the result."""

@@ -1,4 +1,4 @@
-"""The command line. Every command is in a file of its own name and is imported when it is called."""
+"""The command line. Each command is a module of the same name, imported when the command is called."""
 
 import errno
 import importlib
@@ -21,7 +21,7 @@ COMMANDS = (
 
 
 class LazyGroup(Group):
-    """Imports a command when it is asked for, so that ``posexport --help`` answers at once."""
+    """Imports a command on first use, so that ``posexport --help`` is fast."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [*COMMANDS]  # `list` is a command here, once it is imported
@@ -68,7 +68,7 @@ def main() -> None:
     except (KeyboardInterrupt, click.Abort):
         _end("interrupted; what was there before is unchanged", 130)
     except Exception as err:  # noqa: BLE001 (a defect becomes a report, not a traceback)
-        if (sentence := _in_words(err)) is not None:
+        if (sentence := _sentence(err)) is not None:
             _end(sentence)
         from posexport.cli.defect import report
 
@@ -76,16 +76,16 @@ def main() -> None:
 
 
 def _own_process() -> None:
-    """What posexport decides for the whole process, which as a library it leaves alone."""
+    """Process-wide settings of the command line; the library never changes them."""
     from posexport.runtime.providers import quiet
 
     quiet()
-    if "explain" in sys.argv[1:2]:  # CUDA reads it when the first session starts: each kernel's time is its own
+    if "explain" in sys.argv[1:2]:  # CUDA reads it when the first session starts; kernels then run one at a time
         os.environ.setdefault("CUDA_LAUNCH_BLOCKING", "1")
 
 
-def _in_words(err: Exception) -> str | None:
-    """What the user can do about an error; None where it is a defect."""
+def _sentence(err: Exception) -> str | None:
+    """A sentence on what the user can do about an error, or None for a defect."""
     if isinstance(err, PosexportError):
         return str(err)
     if isinstance(err, ModuleNotFoundError):
@@ -105,7 +105,7 @@ def _command() -> str:
 
 
 def _end(sentence: str, code: int = 2) -> NoReturn:
-    # what a library said, and is quoted, may have several lines
+    # a quoted message of a library may have several lines
     line = " ".join(part.strip() for part in sentence.splitlines())
     if os.environ.get("POSEXPORT_TRACEBACK", "0") not in ("", "0") and sys.exc_info()[0] is not None:
         import traceback

@@ -58,7 +58,7 @@ def command(
     force: bool,
     **choices: Any,
 ) -> None:
-    """Measure time and memory beside the model without positions.
+    """Measure time and memory relative to a baseline model.
 
     Each figure is measured in a fresh process.
 

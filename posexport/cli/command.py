@@ -1,4 +1,4 @@
-"""Commands with their options in groups, that answer the words of other tools."""
+"""Commands with grouped options, and suggestions for unknown commands and options."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -22,7 +22,7 @@ class _Help(click.Command):
 class Command(_Help):
     """A command of posexport.
 
-    ``groups``: parameter names by the heading that they stand under in ``--help``; the rest stands last.
+    ``groups``: parameter names by heading in ``--help``; the others are listed last.
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class Command(_Help):
         self.groups = groups or {}
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """An unknown option is answered in words where another tool has it."""
+        """Parses arguments; an unknown option that another tool has gets a sentence on what to type."""
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as err:
@@ -68,7 +68,7 @@ class Command(_Help):
 
 
 class Group(_Help, click.Group):
-    """A group of commands that answers an unknown one in words."""
+    """A group of commands that suggests one for an unknown name."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -83,7 +83,7 @@ class Group(_Help, click.Group):
 
 
 def unknown_command(name: str, known: Sequence[str], group: str = _PROGRAM) -> str:
-    """What to say of a command that there is not: the one that is meant, or what to type in its place."""
+    """The error message for an unknown command: the closest name, or what to type instead."""
     if group == _PROGRAM and (sentence := OTHER_COMMANDS.get(name)):
         return f"posexport has no command {name!r}: {sentence}"
     return f"No such command {name!r}; {did_you_mean(name, known, f'see {group} --help')}"

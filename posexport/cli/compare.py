@@ -45,11 +45,11 @@ def command(
 ) -> None:
     """Train and export the same small model with every encoding.
 
-    Three questions about order are asked of every token, at the trained length (64), twice and four times it, on ONNX
-    Runtime: copy (which letter stands two places before me?), order (do I stand before my partner?) and marker (how
-    far before or behind the marker am I, roughly?). Without positions none can be answered better than by guessing. A
-    table of positions that ends at the trained length shows limit beyond it. Beside that: parameters, size of the file,
-    latency and peak memory relative to nope.
+    Each model learns three tasks per token and is evaluated in ONNX Runtime at the trained length (64), twice and four
+    times it: copy (which letter is two places earlier?), order (is this token before its partner?) and marker (how far
+    is the marker, roughly, and on which side?). Without positions no model does better than guessing. A table of
+    positions that ends at the trained length shows limit beyond it. The tables also have parameters, file size, latency
+    and peak memory relative to nope.
 
     Writes compare.csv, compare.json and compare.html (with plots), and every encoding's model. Exits 1 if an encoding
     could not be trained or exported.

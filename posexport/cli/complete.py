@@ -1,4 +1,4 @@
-"""What the shell completes: models, bundles, encodings, tasks, settings. Imports no torch."""
+"""Shell completion of models, bundles, encodings, tasks and settings. Imports no torch."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -11,7 +11,7 @@ MANIFEST = "posexport.json"
 
 
 def names(kind: str, first: Sequence[str] = ()) -> Complete:
-    """Completes the names that ``posexport list KIND`` shows, behind some others."""
+    """Completes ``first`` and the names that ``posexport list KIND`` shows."""
 
     def complete(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
         from posexport.catalogue.stored import names as all_names
@@ -29,13 +29,13 @@ def sources(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -
 
 
 def bundles(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Bundles; where none begins so, the directories that may hold one."""
+    """Bundles; without a match, directories that may contain one."""
     directories = _paths(incomplete, lambda path: (path / MANIFEST).is_file())
     return directories or _paths(incomplete, Path.is_dir)
 
 
 def bundles_or_models(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Bundles and .onnx files; where none begins so, the directories that may hold one."""
+    """Bundles and .onnx files; without a match, directories that may contain one."""
     onnx = _paths(incomplete, lambda path: path.suffix == ".onnx")
     return onnx + bundles(ctx, parameter, incomplete)
 
@@ -45,7 +45,7 @@ def encodings_or_bundles(ctx: click.Context, parameter: click.Parameter, incompl
 
 
 def settings(ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Keys of ``--set`` for the model or encoding that stands before it, or of all."""
+    """Keys of ``--set`` for the model or encoding named earlier on the line, or for all."""
     from posexport.catalogue.stored import catalogue
 
     named = {value for value in ctx.params.values() if isinstance(value, str)}
@@ -56,7 +56,7 @@ def settings(ctx: click.Context, _parameter: click.Parameter, incomplete: str) -
 
 
 def words(kind: str, first: Sequence[str] = ()) -> Complete:
-    """Completes ``settings``, or what `names` does, behind some words of the option's own."""
+    """Completes keys of settings, or names of a kind after the words ``first``."""
     return settings if kind == "settings" else names(kind, first)
 
 

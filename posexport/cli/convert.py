@@ -38,7 +38,7 @@ def command(source: str, output: Path, as_json: bool, **choices: Any) -> None:
     """
     import posexport
 
-    # what was not given has the record's default
+    # options that are not on the command line have the record's defaults
     given = {name: value for name, value in choices.items() if value != ()}
     # a Python file of the user's may print; stdout is for the result
     with bar("Converting") as progress, redirect_stdout(sys.stderr):

@@ -1,4 +1,4 @@
-"""What the user is told of a defect of posexport: one sentence, and a file with the traceback for a report."""
+"""The report of a defect of posexport: one sentence, and a file with the traceback."""
 
 import platform
 import sys

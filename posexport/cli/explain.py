@@ -19,10 +19,10 @@ from posexport.cli.command import Command
 @options.threads_option
 @options.json_option
 def command(directory: Path, as_json: bool, **choices: Any) -> None:
-    """Show how attention is implemented, and where the time goes.
+    """Show how attention is implemented, and which part of the time it takes.
 
     DIR is a bundle. For each type of attention and rotation node: its implementation (lowering), and why others were
-    not chosen. Then ONNX Runtime's own profile of a few calls, for each graph of the bundle: kernels, providers, and
+    not chosen. Then ONNX Runtime's profile of a few calls, for each graph of the bundle: kernels, providers, and
     the share of time of positions, attention and everything else. Where the provider does not load here, which nodes it
     has kernels for, by the kernel table, and why not the others.
 
@@ -52,7 +52,7 @@ def command(directory: Path, as_json: bool, **choices: Any) -> None:
 
 
 def _why_not(provider: str) -> str | None:
-    """Why a provider does not load here; None where it does."""
+    """The reason why a provider does not load on this machine; None if it loads."""
     from posexport.errors import PosexportError
     from posexport.runtime.providers import check_loads, quiet
 

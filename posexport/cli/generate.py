@@ -67,7 +67,7 @@ def command(
 ) -> None:
     """Generate text with a decoder or encoder-decoder.
 
-    DIR is a bundle. Options have transformers' names. Their defaults are those of the bundle's generation_config.json,
+    DIR is a bundle. Options have transformers' names. Defaults come from the bundle's generation_config.json,
     else transformers': greedy decoding. Any option of sampling turns sampling on. Stops at the end tokens of the
     bundle's configuration, at --stop-strings, after --max-new-tokens or at the model's length limit. Prompts of
     different lengths run as one batch, and each gets the tokens it gets alone. What the configuration decided, and

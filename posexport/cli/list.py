@@ -15,12 +15,12 @@ from posexport.cli.terminal import fit
 from posexport.options.suggest import did_you_mean
 
 KINDS = tuple(kinds())
-#: many rows of these say the same: they are shown under it
+#: kinds with many rows of the same description, which is printed once
 _GROUPED = ("models", "families")
 
 
 class _Kind(click.Choice[str]):
-    """A kind, or the one that is meant."""
+    """A kind of name; an unknown one gets a suggestion."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         if value not in self.choices:
@@ -82,5 +82,5 @@ def _group(what: str, rows: list[dict[str, Any]]) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Text without the marks of docstrings."""
+    """A string without the backquotes of docstrings."""
     return value.replace("``", "").replace("`", "") if isinstance(value, str) else value

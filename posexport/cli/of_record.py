@@ -27,7 +27,7 @@ def one_of(record: type[msgspec.Struct], name: str) -> Decorator:
     if bool in listed.kinds and not about.json:
         settings |= {"is_flag": True, "callback": _negated if listed.default else None}
         if listed.default is None:
-            settings["default"] = None  # not given
+            settings["default"] = None  # an absent flag is no False
     elif _origins(listed) == {Mapping}:
         settings |= {"multiple": True, "callback": lambda _, __, given: as_mapping(given)}
     else:
@@ -38,7 +38,7 @@ def one_of(record: type[msgspec.Struct], name: str) -> Decorator:
 
 
 def all_of(record: type[msgspec.Struct]) -> Decorator:
-    """Every option of the record that the command line has."""
+    """Adds all options of a record that belong on the command line."""
 
     def decorator(command: Callable[..., Any]) -> Callable[..., Any]:
         for name, listed in reversed(options_in(record).items()):
@@ -70,7 +70,7 @@ def _origins(listed: Listed) -> set[Any]:
 
 
 def _type(listed: Listed) -> Any:
-    """What click reads a value as."""
+    """click's type for the value of an option."""
     about = listed.about
     if about.json:
         return _Json()
@@ -97,5 +97,5 @@ class _Json(click.ParamType):  # type: ignore[type-arg]
 
 
 def _negated(_ctx: click.Context, _parameter: click.Parameter, given: bool) -> bool:
-    """The value of a field that is True unless its flag, which says no, is given."""
+    """The value of a field with the default True, from its negating flag."""
     return not given

@@ -50,5 +50,5 @@ def verbosity_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def number_option(flag: str, text: str, *, least: int = 1, most: int | None = None, **more: Any) -> Callable[..., Any]:
-    """An option whose value is a whole number within bounds."""
+    """An option for an integer within bounds."""
     return click.option(flag, type=click.IntRange(least, most), metavar="N", help=text, **more)

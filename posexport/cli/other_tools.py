@@ -1,4 +1,4 @@
-"""Words of other exporters, and what to type here in their place. Imports nothing."""
+"""Commands and options of other exporters, and what to type in posexport. Imports nothing."""
 
 _PRECISION = "type posexport convert SOURCE -o DIR --precision fp16, bf16, int8 or int4"
 
@@ -50,14 +50,14 @@ OPTIONS = {
     "--with-past": "decoders are always converted with their KV cache; leave it out",
 }
 
-#: the option by which other tools name what is an argument here
+#: other tools' options for the model, which is an argument in posexport
 _MODEL = ("-m", "--model", "--model-name", "--model-name-or-path", "--checkpoint")
 
 
 def about_option(name: str, command: str, argument: str | None) -> str | None:
-    """What to type in place of option ``name`` of ``posexport command``; None for a word that no tool has.
+    """What to type in place of option ``name`` of ``posexport command``; None for an unknown option.
 
-    ``argument``: what the command calls its first argument, such as SOURCE.
+    ``argument``: the name of the command's first argument, such as SOURCE.
     """
     dashed = name.replace("_", "-") if name.startswith("--") else name
     if dashed in _MODEL and argument is not None:

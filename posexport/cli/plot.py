@@ -22,14 +22,14 @@ from posexport.cli.command import Command
 def command(
     subject: str, output: Path, settings: tuple[str, ...], positions: int | None, allow_pickle: bool, force: bool
 ) -> None:
-    """Draw a position encoding, or those of a checkpoint.
+    """Draw a position encoding, or all of a checkpoint.
 
-    ENCODING by name: what is added to embeddings as a heat map with its slices, for sinusoids also the shift matrix
-    T(k); what is added to scores against the distance and as a matrix; wavelengths of rotations and how scores fade.
-    Learned tables are untrained there.
+    ENCODING is a name. Position vectors are drawn as a heat map with slices, sinusoids also with their shift matrix
+    T(k); attention biases against the distance and as a matrix; rotations by their wavelengths and the decay of scores.
+    Learned tables have random weights.
 
-    DIR, a checkpoint or a bundle: its learned tables, biases or rotations, of all layers. Under each group of panels
-    one line says what to see in it. A .html file holds everything it needs.
+    DIR, a checkpoint or a bundle: its learned tables, biases or rotations, of all layers. One line under each
+    group of panels says how to read it. A .html file holds everything it needs.
 
     \b
     Example:

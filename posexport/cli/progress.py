@@ -1,6 +1,6 @@
-"""What is told on stderr while a command works: a bar on a terminal, a line every few seconds elsewhere, remarks.
+"""Progress and remarks on stderr: a bar on a terminal, a line every few seconds elsewhere.
 
-``-q`` leaves all of it out, ``-v`` prints a line for every step. Results are on stdout and always printed.
+``-q`` disables both, ``-v`` prints a line for every step. Results go to stdout.
 """
 
 import sys
@@ -19,7 +19,7 @@ Progress = Callable[[int, int, str], None]
 #: seconds before the first line and between lines; later a tenth of the time that has passed
 INTERVAL = 5.0
 _KEY = "posexport.verbosity"
-#: the consoles whose bars are shown, the last one on the screen
+#: consoles with a visible bar; the last one is in front
 _shown: list["Console"] = []
 
 
@@ -39,7 +39,7 @@ def verbosity() -> int:
 
 
 def remark(sentence: str) -> None:
-    """Print a sentence that a user should know beside the result, but with ``-q``; above a bar that is shown."""
+    """Print a sentence for the user, above a visible bar; nothing with ``-q``."""
     if verbosity() < 0:
         return
     if _shown:
@@ -50,7 +50,7 @@ def remark(sentence: str) -> None:
 
 @contextmanager
 def bar(title: str) -> Iterator[Progress | None]:
-    """A callable ``(done, total, what)`` that tells how far the work is; None with ``-q``."""
+    """A callable ``(done, total, what)`` that shows progress; None with ``-q``."""
     if verbosity() < 0:
         yield None
     elif verbosity() > 0:
@@ -82,7 +82,7 @@ def _bar(title: str) -> Iterator[Progress]:
 
 @contextmanager
 def _above(console: "Console") -> Iterator[None]:
-    """Remarks go through ``console``, which moves its bar out of their way."""
+    """Prints remarks through ``console``, above its bar."""
     _shown.append(console)
     try:
         yield
@@ -91,7 +91,7 @@ def _above(console: "Console") -> Iterator[None]:
 
 
 class _Lines:
-    """Lines such as ``proving 12/116, length 17, batch 1, no padding (34 s)``."""
+    """Progress as lines: ``proving 12/116, length 17, batch 1, no padding (34 s)``."""
 
     def __init__(self) -> None:
         self._started = time.monotonic()
@@ -104,7 +104,7 @@ class _Lines:
 
     @contextmanager
     def ticking(self) -> Iterator[Progress]:
-        """Lines at intervals, also while nothing is told: a thread prints them."""
+        """Prints lines at intervals from a thread, also between two steps."""
         thread = threading.Thread(target=self._tick, daemon=True)
         thread.start()
         try:

@@ -74,10 +74,10 @@ from posexport.errors import PosexportError
 def command(directory: Path, as_json: bool, **choices: Any) -> None:
     """Run a bundle on texts, pictures, sounds or arrays.
 
-    DIR is a bundle. Prints the answer of its task, as posexport.pipeline gives it: labels, entities, text. With
-    --tensors, and where it has no such task, the shape and first values of every output; for two or more texts and a
-    sentence embedding also their similarities. Of a model of sentence-transformers it is that of Session.encode: cut at
-    its max_seq_length, behind its default prompt. With --query: the texts in the order of Session.rank.
+    DIR is a bundle. Prints the answer of its task, as posexport.pipeline returns it: labels, entities, text. With
+    --tensors, or for a bundle without a task, the shape and first values of every output, and the similarities of two
+    or more sentence embeddings. Embeddings are those of Session.encode: texts are cut at max_seq_length, and the
+    default prompt is added. With --query: the texts in the order of Session.rank.
 
     \b
     Example:

@@ -1,4 +1,4 @@
-"""A source that cannot be one is answered at once, before PyTorch is imported."""
+"""Rejects an impossible source before PyTorch is imported."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from posexport.options.suggest import did_you_mean
 
 
 def check_source(ctx: click.Context, _parameter: click.Parameter, source: str) -> str:
-    """``source``, unless it is a path that is not there or a name that no built-in model has.
+    """Returns ``source``; raises PosexportError for a missing path or an unknown built-in model.
 
     ``owner/name`` may be a repository of the Hugging Face Hub, and passes.
     """

@@ -33,7 +33,7 @@ def command() -> None:
 def train_command(corpus: Path, output: Path, vocab_size: int, force: bool, as_json: bool) -> None:
     """Train a byte-pair encoding (BPE) on a UTF-8 text file.
 
-    Pairs of tokens within a word are merged, the most frequent first, until there are as many tokens as asked for. The
+    Pairs of tokens within a word are merged, the most frequent first, until the vocabulary has --vocab-size tokens. The
     end of a word is marked by </w>. The same corpus gives the same file.
 
     \b

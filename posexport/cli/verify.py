@@ -39,7 +39,7 @@ def command(target: Path, against: str | None, junit: Path | None, as_json: bool
     checked, which needs no PyTorch. Exits 1 if a point exceeds its tolerance.
 
     An .onnx of another tool (optimum, torch.onnx.export) gets the inputs that transformers would give it, and may
-    reject inputs beyond its limit with its own message.
+    reject inputs beyond its limit with any message.
 
     \b
     Example:

@@ -1,1 +1,1 @@
-"""Options: what is said of one where it is written, the recipe that records them, values and suggestions of words."""
+"""Options of commands and functions: records, checks, the recipe in a manifest, settings, suggestions."""

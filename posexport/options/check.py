@@ -68,7 +68,7 @@ def _fits(value: Any, kind: Any) -> bool:
     return _CHECKS[origin](value) and (origin is not Sequence or all(_fits(item, arguments[0]) for item in value))
 
 
-#: type or container -> what a sentence calls it
+#: type or container -> its name in messages
 _WORDS: dict[Any, str] = {
     NoneType: "None",
     bool: "True or False",

@@ -1,4 +1,4 @@
-"""The recipe in a manifest: every option that decides what a conversion writes, so that it can be done again.
+"""The recipe in a manifest: every option that decides what a conversion writes, to reproduce it.
 
 It holds names, numbers and hashes, never paths: a recipe is the same wherever and by whomever a model was converted.
 Its keys are the names of options of ``posexport convert``.
@@ -23,8 +23,9 @@ DefinitionName = Literal["paper", "released", "transformers"]
 class Recipe(PrecisionOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The options of ``posexport convert`` as they were resolved.
 
-    An option belongs here if it decides what is written, else to `posexport.conversion.options.ConvertOptions`, which
-    has these too. The fields without an `Option` are asked for in another form than they are recorded in.
+    An option belongs here if it decides what is written, else to its subclass
+    `posexport.conversion.options.ConvertOptions`. Fields without an `Option` are recorded in
+    another form than users give them.
 
     Attributes:
         task: the source's, also where nobody named it.

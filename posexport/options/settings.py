@@ -9,11 +9,11 @@ import msgspec
 
 from posexport.errors import PosexportError
 
-_IN_WORDS = {int: "a whole number", float: "a number", bool: "true or false"}
+_TYPE_NAMES = {int: "a whole number", float: "a number", bool: "true or false"}
 
 
 def convert(name: str, text: str, annotation: Any) -> Any:
-    """``text`` as a value of ``annotation``; PosexportError says what ``name`` must be."""
+    """Converts ``text`` to ``annotation``; raises PosexportError that says what ``name`` must be."""
     if typing.get_origin(annotation) is tuple:
         item, parts = typing.get_args(annotation)[0], text.split(",")
         return tuple(convert(f"each of {name}, separated by commas,", part.strip(), item) for part in parts)
@@ -24,7 +24,7 @@ def convert(name: str, text: str, annotation: Any) -> Any:
     try:
         return msgspec.convert(text, annotation, strict=False)
     except msgspec.ValidationError as err:
-        values = _IN_WORDS.get(annotation) or f"one of {', '.join(typing.get_args(annotation))}"
+        values = _TYPE_NAMES.get(annotation) or f"one of {', '.join(typing.get_args(annotation))}"
         raise PosexportError(f"{name} must be {values}, got {text!r}") from err
 
 

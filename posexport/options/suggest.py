@@ -1,4 +1,4 @@
-"""Did you mean: the known word that is close to a mistyped one, or nothing where none is."""
+"""Suggestions for mistyped words: the closest known word, if one is close enough."""
 
 import difflib
 from collections.abc import Iterable
@@ -10,7 +10,7 @@ _CLOSE = 0.72
 
 
 def closest(word: str, known: Iterable[str]) -> str | None:
-    """The known word that ``word`` is most like, with no regard to case, ``-`` and ``_``; None where none is close.
+    """The known word closest to ``word``, ignoring case, ``-`` and ``_``; None if none is close.
 
     Example:
         >>> closest("relative_keys", ["relative-key", "rope"])
@@ -23,13 +23,13 @@ def closest(word: str, known: Iterable[str]) -> str | None:
 
 
 def did_you_mean(word: str, known: Iterable[str], otherwise: str = "") -> str:
-    """``did you mean X?``, or ``otherwise`` where nothing is close."""
+    """``did you mean X?``, or ``otherwise`` if no word is close."""
     match = closest(word, known)
     return otherwise if match is None else f"did you mean {match}?"
 
 
 def check_choice(what: str, value: object, known: Iterable[str]) -> None:
-    """PosexportError where ``value`` is none of the known words."""
+    """Raises PosexportError if ``value`` is not one of the known words."""
     words = list(known)
     if value not in words:
         hint = did_you_mean(str(value), words)

@@ -1,1 +1,1 @@
-"""What is made of bundles and encodings beside converting: pictures, comparisons, benchmarks, explanations."""
+"""Pictures, comparisons, benchmarks and explanations of bundles and encodings."""

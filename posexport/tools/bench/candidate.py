@@ -1,4 +1,4 @@
-"""Candidates of a benchmark: models and the workers that run them, made out of what a user names."""
+"""Candidates of a benchmark: models, converted first if necessary, and the workers that run them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -20,7 +20,7 @@ from posexport.tools.bench.records import Point
 
 @dataclass(frozen=True, kw_only=True)
 class Export:
-    """What making a model cost: seconds, and peak memory in bytes. ``remark``: what the exporter said of its source."""
+    """The cost of an export: seconds, and peak memory in bytes. ``remark``: the exporter's remark on the source."""
 
     seconds: float
     peak: int | None
@@ -31,10 +31,10 @@ class Export:
 class Candidate:
     """A model and the worker that runs it.
 
-    ``model``: what the worker reads. Candidates of the same ``weights`` must agree, those of a ``precision`` below
+    ``model``: its path or name. Candidates of the same ``weights`` must agree, those of a ``precision`` below
     float32 within what it may cost. ``environment`` and ``python``: the name and the interpreter of another
-    environment that runs the worker. ``by_posexport``: ``posexport convert`` wrote the graph. ``failed``: why there is
-    no model; ``nodes``: of its graph.
+    environment that runs the worker. ``by_posexport``: ``posexport convert`` wrote the graph. ``failed``: the reason if
+    there is no model; ``nodes``: their number in the graph.
     """
 
     name: str
@@ -53,7 +53,7 @@ class Candidate:
 
 
 def nodes(graph: Path) -> int | None:
-    """Of a graph, counted in another process: this one must stay small. None of what is no graph."""
+    """The number of nodes of a graph, counted in another process to keep this one small; None for other files."""
     if graph.suffix != ".onnx" or not graph.is_file():
         return None
     try:
@@ -63,7 +63,7 @@ def nodes(graph: Path) -> int | None:
 
 
 def points(lengths: Sequence[int], batches: Sequence[int], pasts: Sequence[int], *, cached: bool) -> list[Point]:
-    """All combinations; of what is not given, what suits a decoder with a cache or a model without."""
+    """All combinations; defaults for absent sizes depend on whether the models have a KV cache."""
     pasts = pasts or ([512] if cached else [0])
     new = lengths or ([1] if cached else [128, 512])
     return [Point(batch=b, past=p, new=n) for b in batches or [1] for p in pasts for n in new]
@@ -74,7 +74,7 @@ def candidates(
 ) -> tuple[list[Candidate], bool]:
     """Bundles, or what ``posexport convert`` takes with ``options``, and whether they have a cache.
 
-    ``precisions``: what each model is converted to, a candidate for each; none: float32. Bundles that are made go to
+    ``precisions``: each model is a candidate in each of them; empty: float32. Converted bundles are written to
     ``folder``.
 
     Raises:
@@ -91,7 +91,7 @@ def candidates(
 
 
 def convert(source: str, options: Sequence[str], bundle: Path) -> Export:
-    """Write ``bundle`` in a process of its own, whose memory is the export's; PosexportError says what it said."""
+    """Write ``bundle`` in a separate process, whose memory is measured; raises PosexportError with its message."""
     try:
         ended = run("posexport", ["convert", source, "-o", str(bundle), "--no-verify", *options])
     except FailedError as err:
@@ -133,7 +133,7 @@ def _candidate(
 
 
 def _weights(manifest: Manifest) -> str:
-    """Equal for bundles of one source that differ in what may not change the answer but by its precision."""
+    """A key, equal for bundles of one source whose outputs may differ by their precision only."""
     graph = Recipe(task=manifest.task, opset=manifest.opset)
     same = msgspec.structs.replace(
         manifest.recipe,

@@ -1,7 +1,7 @@
-"""One point: a fresh process of every candidate, its calls interleaved with those of one process that all share.
+"""One point: a fresh process of every candidate, its calls interleaved with those of one shared partner process.
 
 A ratio of two medians taken minutes apart says as much about the machine as about the models; the median of ratios of
-calls that lie next to each other does not. (pyperf times one command after the other, and in one interpreter.)
+neighbouring calls does not. (pyperf times one command after the other, and in one interpreter.)
 """
 
 import contextlib
@@ -30,16 +30,16 @@ class SamplingBudget:
 
 
 class Asked(Protocol):
-    """A process that computes when it is told to (`posexport.tools.bench.workers.job`)."""
+    """A process that computes on request (`posexport.tools.bench.workers.job`)."""
 
     def ask(self, line: str) -> dict[str, Any]:
-        """What it answers to ``begin``, ``call`` or ``end``; raises FailedError."""
+        """The reply to ``begin``, ``call`` or ``end``; raises FailedError."""
         ...
 
 
 @dataclass(frozen=True)
 class InProcess:
-    """A function of this process, asked as a worker is: for calls that are not compared with another model's."""
+    """A function of this process with the interface of a worker, to time calls without a partner."""
 
     call: Callable[[], object]
     warmup: int
@@ -54,12 +54,12 @@ class InProcess:
 
 
 class LostError(Exception):
-    """The process that a candidate is interleaved with has failed; the message says why."""
+    """The partner process has failed; the message says why."""
 
 
 @dataclass
 class Times:
-    """Milliseconds of calls, and of all their threads; what they take relative to the other's calls around them."""
+    """Milliseconds of calls, of all their threads, and ratios to the partner's neighbouring calls."""
 
     ms: list[float] = field(default_factory=list)
     cpu_ms: list[float] = field(default_factory=list)
@@ -90,7 +90,7 @@ def interleave(worker: Asked, partner: Asked | None, budget: SamplingBudget) -> 
 
 
 def _milliseconds(partner: Asked | None) -> float | None:
-    """Of its first call after a new beginning."""
+    """Milliseconds of the partner's first call after ``begin``."""
     if partner is None:
         return None
     _lost(partner, "begin")
@@ -106,7 +106,7 @@ def _lost(partner: Asked, line: str) -> dict[str, Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class Conditions:
-    """What all measurements of a run share."""
+    """The conditions of all measurements of a run."""
 
     rounds: int = 3
     threads: int = 0
@@ -117,7 +117,7 @@ class Conditions:
 
 @dataclass
 class Samples:
-    """What a candidate's processes reported at one point."""
+    """The reports of a candidate's processes at one point."""
 
     rounds: list[list[float]] = field(default_factory=list)
     #: to calls of the partner, round by round
@@ -140,7 +140,7 @@ class Samples:
 
 @dataclass
 class Partner:
-    """The process whose calls are interleaved with those of all candidates of a round: the first that works."""
+    """The partner process of a round: that of the first candidate that works."""
 
     name: str = ""
     worker: Worker | None = None
@@ -148,7 +148,7 @@ class Partner:
 
 @dataclass(frozen=True)
 class Measurement:
-    """Processes of candidates at one point, and what they reported, by the candidates' names."""
+    """Processes of candidates at one point, and their reports by the candidates' names."""
 
     point: Point
     budget: SamplingBudget
@@ -187,7 +187,7 @@ class Measurement:
                 started.worker.kill()
 
     def measure(self, candidate: Candidate, partner: Partner) -> None:
-        """Run a fresh process of a candidate and add what it reports to its samples."""
+        """Run a fresh process of a candidate and add its report to the samples."""
         samples = self.samples[candidate.name]
         if samples.is_missing:
             return
@@ -211,7 +211,7 @@ class Measurement:
         samples.growths.append(report["growth"])
         samples.aboves += [] if report["held"] is None else [max(0, report["growth"] - report["held"])]
         samples.peaks += [bytes_ for bytes_ in (report["peak"] or peak,) if bytes_]
-        # other environments have versions of their own
+        # another environment has other versions
         where = f"{candidate.environment}: " if candidate.environment else ""
         self.versions.update({f"{where}{name}": version for name, version in report["versions"].items()})
 

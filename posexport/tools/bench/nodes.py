@@ -1,4 +1,4 @@
-"""How many nodes a graph has, those of functions counted once: ``python -m posexport.tools.bench.nodes MODEL.onnx``."""
+"""The nodes of a graph, those of functions counted once: ``python -m posexport.tools.bench.nodes MODEL.onnx``."""
 
 import sys
 from pathlib import Path

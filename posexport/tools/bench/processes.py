@@ -1,7 +1,7 @@
-"""Modules run in processes of their own, by this interpreter or another one. Imports no torch.
+"""Modules in separate processes, run by this interpreter or another one. Imports no torch.
 
-The caller must stay small: of a process the system says at least what its parent held when it began. Workers ask it
-about themselves (`posexport.tools.bench.workers.memory`).
+The caller must stay small: the peak that the system reports for a process includes its parent's memory at the start.
+Workers measure themselves (`posexport.tools.bench.workers.memory`).
 """
 
 import contextlib
@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import IO, Any
 
 _ROOT = Path(__file__).resolve().parents[3]
-#: the package's folder comes last on the path: another interpreter's own libraries come first
+#: the package's folder comes last on the path: libraries of another interpreter come first
 _RUN = "import runpy, sys; sys.path.append({root!r}); runpy.run_module({module!r}, None, '__main__', alter_sys=True)"
 
 
@@ -30,7 +30,7 @@ class FailedError(Exception):
 
 @dataclass(frozen=True)
 class Ended:
-    """What a process printed, its peak memory in bytes (None where the system does not say) and its time."""
+    """The output of a process, its peak memory in bytes (None if the system does not report it) and its time."""
 
     output: str
     peak: int | None
@@ -109,7 +109,7 @@ class _Child:
 
 
 class Worker(_Child):
-    """``python -m module arguments``, that answers each line it is sent by a line of JSON.
+    """``python -m module arguments``, which replies to each line with a line of JSON.
 
     `ask` and `close` raise FailedError when it has failed, or when it has lived for more than ``seconds``.
     """
@@ -120,7 +120,7 @@ class Worker(_Child):
         super().__init__(module, arguments, python, seconds, subprocess.PIPE, subprocess.PIPE)
 
     def ask(self, line: str) -> dict[str, Any]:
-        """What it answers; what its libraries print is passed over."""
+        """The reply to a line; other output, such as that of libraries, is skipped."""
         assert self._child.stdin is not None
         assert self._child.stdout is not None
         with contextlib.suppress(BrokenPipeError):  # it has ended, and so does its output
@@ -134,7 +134,7 @@ class Worker(_Child):
         raise FailedError("it ended without an answer")
 
     def close(self) -> int | None:
-        """Wait for its end, which it finds in its input; its peak memory in bytes."""
+        """Close its input and wait for its end; returns its peak memory in bytes."""
         assert self._child.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self._child.stdin.close()

@@ -1,4 +1,4 @@
-"""What a benchmark finds, as it is written to disk. Imports no torch."""
+"""The results of a benchmark, as they are written to disk. Imports no torch."""
 
 import statistics
 from collections.abc import Sequence
@@ -6,9 +6,9 @@ from typing import Any
 
 import msgspec
 
-#: answers that differ by more, relative to the largest entry, are another model's
+#: outputs that differ by more, relative to the largest entry, are wrong
 LARGEST_DIFFERENCE = 1e-3
-#: two interleaved runs of the baseline that differ by more say that the machine was not quiet
+#: if two interleaved runs of the baseline differ by more, the machine was not quiet
 LARGEST_SPREAD = 0.05
 
 
@@ -17,7 +17,7 @@ class _Record(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Point(_Record, frozen=True, kw_only=True):
-    """What a timed call does: ``new`` tokens of every row are read behind ``past`` ones."""
+    """The sizes of a timed call: ``new`` tokens of every row after ``past`` tokens in the KV cache."""
 
     batch: int = 1
     past: int = 0
@@ -36,17 +36,24 @@ class Point(_Record, frozen=True, kw_only=True):
 class Figure(_Record, frozen=True, kw_only=True):
     """One candidate at one point; ``failed`` or ``left_out`` says why there are no figures.
 
-    ``ms``: the median of all timed calls; ``least``: the quickest; ``low`` and ``high``: quartiles; ``rounds``: each
-    process's median. ``to_baseline``: the median of each call's time relative to the baseline's calls just before and
-    after it; ``ratios``: the same of each process (of the baseline: how two of its runs differ). ``cpu_ms``: the median
-    of a call's processor time in all threads, which other work on the machine moves less. ``peak``: bytes that its
-    process held at most, ``growth``: by which its calls raised what it held when loaded, inputs and outputs among them;
-    ``above``: without these. ``difference``: of its answer from the first candidate's with the same weights, relative
-    to the largest entry (None: it is the first, or there is no such number); ``cosine``: with that answer, where one of
-    the two is of a precision below float32; ``wrong``: it is another model's answer,
-    whose time says nothing. ``by_posexport``: a graph that ``posexport convert`` wrote. ``nodes``: of its graph, those
-    of functions counted once. ``export_seconds`` and ``export_peak``: what the export took. ``remark``: what the
-    exporter said of the checkpoint; ``reference``: whose answer ``difference`` is relative to.
+    Attributes:
+        ms: the median of all timed calls.
+        least, low, high: the fastest call, and the quartiles.
+        rounds: the median of each process.
+        to_baseline: the median ratio of a call's time to the baseline's calls just before and after it.
+        ratios: the same of each process (of the baseline: between two of its processes).
+        cpu_ms: the median of a call's processor time in all threads, which other load changes less.
+        peak: the peak memory of the process in bytes.
+        growth: bytes by which calls raised the memory after loading, inputs and outputs included.
+        above: the same without inputs and outputs.
+        difference: of the output from ``reference``'s, the first candidate with the same weights, relative to the
+            largest entry (None: it is the first, or the difference is not finite).
+        cosine: with that output, if one of the two has a precision below float32.
+        wrong: the output is not that of these weights, and the time says nothing.
+        by_posexport: ``posexport convert`` wrote the graph.
+        nodes: of the graph, those of functions counted once.
+        export_seconds, export_peak: the time and memory of the export.
+        remark: the exporter's remark on the checkpoint.
     """
 
     candidate: str
@@ -97,7 +104,7 @@ class Result(_Record, frozen=True, kw_only=True):
 
 
 class Held(_Record, frozen=True, kw_only=True):
-    """A candidate's process behind ``calls`` batches of mixed sizes; ``failed``: why there are no figures.
+    """A candidate's process after ``calls`` batches of mixed sizes; ``failed``: why there are no figures.
 
     In bytes of resident memory: ``loaded`` before the first call, ``held`` after the last, ``most`` between two calls.
     """
@@ -121,7 +128,7 @@ class Machine(_Record, frozen=True, kw_only=True):
 
 
 class Document(_Record, frozen=True, kw_only=True):
-    """One run. ``seconds``: all of it; ``mixed``: memory behind batches of mixed sizes, where that was asked for."""
+    """One run. ``seconds``: all of it; ``mixed``: memory after batches of mixed sizes, with ``--mixed``."""
 
     suite: str
     threads: int
@@ -141,7 +148,7 @@ class Document(_Record, frozen=True, kw_only=True):
 
     @property
     def failed(self) -> list[str]:
-        """Candidates of posexport that have no figures, or wrong answers."""
+        """Candidates of posexport without figures or with wrong outputs."""
         figures = [figure for result in self.results for figure in result.figures]
         return [
             figure.candidate

@@ -1,4 +1,4 @@
-"""A run of the benchmark: points that are measured one after the other, whether answers agree, and the document."""
+"""A run of the benchmark: measures points one after the other, compares outputs, and collects the results."""
 
 import datetime
 import json
@@ -72,14 +72,14 @@ def commit() -> str | None:
         return None
 
 
-#: answers of quantized graphs are one model's where their cosines are at least these
+#: outputs of quantized graphs count as right if their cosines are at least these
 LEAST_COSINE: Mapping[PrecisionName, float] = {"int8": 0.95, "int4": 0.5, "int4-fp16": 0.5}
-#: answers in 16 bits may differ by so many eps: no measure of exactness, which `posexport verify` is for
+#: eps by which outputs in 16 bits may differ: a check against mistakes; `posexport verify` measures exactness
 HALF_STEPS = 64
 
 
 class Compared(NamedTuple):
-    """An answer with another one: the largest difference, the cosine, whose it is, whether the model is the same."""
+    """A comparison of two outputs: the largest difference, the cosine, the reference candidate, the verdict."""
 
     difference: float
     cosine: float | None
@@ -88,7 +88,7 @@ class Compared(NamedTuple):
 
 
 class References:
-    """The first answers of every set of weights at every point, to which later ones are held."""
+    """The first outputs of every set of weights at every point, with which later ones are compared."""
 
     def __init__(self) -> None:
         self._first: dict[tuple[str, Point], tuple[Candidate, Any]] = {}
@@ -108,7 +108,7 @@ class References:
 
 
 def right(gap: float, cosine: float | None, precisions: list[PrecisionName]) -> bool:
-    """Whether answers are one model's: to rounding, or as far apart as ``precisions`` below float32 may bring them."""
+    """Whether outputs agree up to rounding, or up to the error of ``precisions`` below float32."""
     quantized = [LEAST_COSINE[name] for name in precisions if name in LEAST_COSINE]
     if quantized:
         return cosine is not None and cosine >= min(quantized)
@@ -123,10 +123,10 @@ def difference(answer: Any, reference: Any) -> float:
 
 
 class Run:
-    """Results so far. ``progress`` is told of every process; ``total``: how many points there are.
+    """Collects results. ``progress`` is called for every process; ``total``: the number of points.
 
-    ``versions``: what is known of libraries before any is run. Candidates of the same weights are compared across
-    points of one run.
+    ``versions``: of libraries, as far as they are known before a worker runs. Candidates of the same weights are
+    compared across points of one run.
     """
 
     def __init__(
@@ -181,7 +181,7 @@ class Run:
         return result
 
     def document(self) -> Document:
-        """What was found until now."""
+        """The document of the results so far."""
         return Document(
             suite=self._suite,
             threads=self._conditions.threads,
@@ -232,7 +232,7 @@ def _figure(candidate: Candidate, baseline: str, measurement: Measurement, refer
 
 
 def _judged(baseline: str, samples: dict[str, Samples]) -> str | None:
-    """Why the result is not valid. Where the baseline needs too much memory, the first that runs shows the noise."""
+    """Why the result is not valid, or None. If the baseline fails, the first candidate that runs shows the noise."""
     if samples[baseline].failed is not None:
         return f"the baseline failed: {samples[baseline].failed}"
     to_itself = next((each.ratios for name, each in samples.items() if each.relative_to == name), None)

@@ -104,7 +104,7 @@ def _number(value: float | None, form: str, unit: float = 1) -> str:
 
 
 def differs(figure: Figure) -> str:
-    """Why a wrong answer is wrong."""
+    """Why an output is wrong."""
     whose = f"that of {figure.reference}" if figure.reference else "the first one with the same weights"
     if figure.difference is None:
         return f"its answer is not finite or has other axes than {whose}"

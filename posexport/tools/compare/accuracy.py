@@ -1,4 +1,4 @@
-"""How often an exported model answers rightly on ONNX Runtime, and all of one encoding's work. Imports no torch."""
+"""The accuracies of an exported model in ONNX Runtime, and the whole job of one encoding. Imports no torch."""
 
 import time
 from pathlib import Path
@@ -25,7 +25,7 @@ ROWS = 20
 
 
 def accuracies(model: Path, setup: Setup, limit: int | None) -> dict[str, dict[str, Cell]]:
-    """By task and length, the share of right answers; `LIMIT` at a length over ``limit``, which the graph must refuse.
+    """The accuracy by task and length; `LIMIT` for a length over ``limit``, which the graph must reject.
 
     Raises:
         PosexportError: there are too few rows to ask every question.
@@ -43,7 +43,7 @@ def accuracies(model: Path, setup: Setup, limit: int | None) -> dict[str, dict[s
 
 
 def agreement(model: Path, float32: Path, setup: Setup) -> float:
-    """The mean cosine of a token's logits with those of the model in float32, at the trained length."""
+    """The mean cosine between a token's logits and the float32 model's, at the trained length."""
     tokens, _ = tasks.draw(np.random.default_rng([setup.seed, 2]), ROWS, setup.length)
     outputs = [make_session(path, threads=1).run(["logits"], feeds(tokens))[0] for path in (model, float32)]
     rows, expected = (logits.reshape(-1, logits.shape[-1]) for logits in outputs)
@@ -74,7 +74,7 @@ def _refuses(session: "InferenceSession", length: int) -> bool:
     tokens, _ = tasks.draw(np.random.default_rng(0), 1, length)
     try:
         session.run(None, feeds(tokens))
-    except Exception as err:  # noqa: BLE001 (onnxruntime raises classes of its own; the words decide)
+    except Exception as err:  # noqa: BLE001 (onnxruntime's exception classes say nothing; the message decides)
         return refusal(err) is not None
     return False
 
@@ -112,7 +112,7 @@ def one(encoding: str, setup: Setup, path: Path) -> Result:
 
 
 def _at(precision: "PrecisionName", source: "Source", float32: Path, setup: Setup) -> AtPrecision:
-    """The trained model in another precision, beside the one in float32."""
+    """Exports the trained model in another precision and compares it with the one in float32."""
     from posexport.export import negotiate
     from posexport.export.build import build
     from posexport.tools.compare.accuracy import accuracies, agreement

@@ -1,4 +1,4 @@
-"""The comparison: what has to be done, by processes, and the tables of what was found."""
+"""The comparison: training and measurement in processes, and the tables of results."""
 
 import importlib.metadata
 from collections.abc import Callable, Mapping, Sequence
@@ -67,7 +67,7 @@ def compare(
 def _work(
     models: Path, names: Sequence[str], setup: Setup, jobs: int, progress: Progress
 ) -> tuple[dict[str, Result], dict[str, str]]:
-    """Train, then measure: what was found, and what failed with the reason."""
+    """Trains, then measures. Returns results, and reasons of failures, by encoding."""
     trained, failed = dict[str, Result](), dict[str, str]()
     paths = {name: models / f"{name}.onnx" for name in names}
     total = 2 * len(names)
@@ -81,7 +81,7 @@ def _work(
         else:
             trained[name] = result
         progress(done, total, f"training, {name} is done")
-    # one at a time and with no training beside it, or the figures would be those of the neighbour
+    # after all training, which would disturb the figures
     costs = measure(
         {name: paths[name] for name in names if name in trained},
         setup,

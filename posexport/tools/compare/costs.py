@@ -1,4 +1,4 @@
-"""Time and memory of exported models beside that of ``nope``, by the harness of ``bench``. Imports no torch."""
+"""Time and memory of exported models relative to ``nope``, measured by ``bench``. Imports no torch."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -16,12 +16,12 @@ def measure(models: Mapping[str, Path], setup: Setup, progress: Callable[[int, i
     """The cost of each model, also in the further precisions; the first model is the baseline of all ratios."""
     paths = {(name, ""): path for name, path in models.items()}
     paths |= {(name, p): at_precision(path, p) for name, path in models.items() for p in setup.precisions}
-    # no two models share weights, as far as the benchmark knows: it would compare their answers
+    # distinct weights: the benchmark compares the outputs of candidates with the same ones
     candidates = {
         key: Candidate(name=" ".join(key).strip(), model=str(path), vocab=tasks.VOCAB, weights=path.name)
         for key, path in paths.items()
     }
-    # one thread, so that no idle one waits busily beside the other model's
+    # one thread: idle threads of one model would slow the other
     run = Run("compare", Conditions(rounds=1, threads=1), total=1, progress=progress)
     budget = SamplingBudget(runs=setup.timed_runs, seconds=float("inf"))
     point = Point(batch=setup.timed_rows, new=setup.length)

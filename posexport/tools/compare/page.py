@@ -1,4 +1,4 @@
-"""One HTML file with all of a comparison: the table, the pictures, what was asked. It needs no other file.
+"""One HTML file with all of a comparison: the table, the pictures, the tasks. It needs no other file.
 
 Every picture is small enough to be read on a phone without being made smaller. Sizes are pixels of the page.
 """
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-#: told apart by readers who do not tell red from green (after Okabe and Ito 2008), dark enough to be read on white
+#: safe for red-green colour blindness (after Okabe and Ito 2008), dark enough for a white page
 COLOURS = ("#0072b2", "#d55e00", "#00825f", "#b0408f", "#7a5c00", "#2a8fbd", "#000000")
 GREY, LIGHT = "#767676", "#e5e5e5"
 #: where the encoding acts, in the order of the key; the first that fits gives the colour
@@ -167,7 +167,7 @@ Line = dict[str, object]
 
 
 def _line(document: Document, row: Row) -> list[Line]:
-    """The cells of a row: what is written, what it is sorted by."""
+    """The cells of a row: their texts and sort keys."""
     cells: list[Line] = [{"words": row.encoding, "key": row.encoding, "name": "", "colour": ""}]
     for task in document.tasks:
         cells += [_accuracy(row.accuracy[task.name][str(length)], task.chance) for length in document.lengths]

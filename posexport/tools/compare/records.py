@@ -1,4 +1,4 @@
-"""What a comparison is asked for and finds, as it is written to disk, as CSV and as text. Imports no torch."""
+"""The set-up and the results of a comparison: on disk, as CSV and as text. Imports no torch."""
 
 import csv
 import io
@@ -11,14 +11,14 @@ import msgspec
 from posexport.targets.precisions import FP32, PrecisionName
 
 LIMIT = "limit"
-#: an accuracy this far above guessing is no accident
+#: an accuracy this far above guessing is significant
 LEARNED = 0.1
-#: a share of right answers, or `LIMIT` where the graph refuses that length
+#: an accuracy, or `LIMIT` if the graph rejects the length
 Cell = float | Literal["limit"]
 
 
 class Setup(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """All that decides the figures: the model's sizes, its training, and how it is measured."""
+    """The sizes of the models, their training, and the measurement."""
 
     steps: int = 200
     seed: int = 0
@@ -26,19 +26,19 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     layers: int = 2
     heads: int = 4
     feedforward: int = 256
-    #: tokens of a row in training; it is asked at once, twice and four times this length
+    #: tokens of a row in training; accuracies are measured at this length, twice and four times it
     length: int = 64
     #: rows of one training step
     rows: int = 96
     #: rows that an accuracy is measured on
     asked_rows: int = 200
-    #: rows of the call whose time and memory are measured, at the trained length
+    #: rows of a timed call, at the trained length
     timed_rows: int = 64
-    #: timed calls of each model, interleaved with those of nope
+    #: timed calls of each model, interleaved with calls of nope
     timed_runs: int = 15
-    #: that every model is exported in too, beside float32
+    #: further precisions of every model
     precisions: list[PrecisionName] = []
-    #: versions of what trains, exports and runs
+    #: versions of the libraries
     tools: dict[str, str] = {}
 
     @property
@@ -50,7 +50,7 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """Time and memory of an encoding.
 
     ``ms``: the median of a call; ``to_nope``: the median of its ratios to calls of ``nope`` just before and after, of
-    ``nope`` itself to those of another process. ``growth``: bytes by which calls raised a fresh process's memory; None
+    ``nope`` itself to calls of another process. ``growth``: bytes by which calls raised a fresh process's memory; None
     where the system does not say.
     """
 
@@ -115,7 +115,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def at_precision(model: Path, precision: PrecisionName) -> Path:
-    """Where a model in another precision stands: ``rope.onnx`` -> ``rope.int8.onnx``."""
+    """The path of a model in another precision: ``rope.onnx`` -> ``rope.int8.onnx``."""
     return model.with_name(f"{model.stem}.{precision}{model.suffix}")
 
 
@@ -172,7 +172,7 @@ _NO_NUMBER = "-"
 
 
 def measured(result: Result, baseline: Result, acts_on: Sequence[str]) -> Row:
-    """The row of a finished encoding; ``baseline`` is the result of ``nope``, of which ratios are taken."""
+    """The row of a finished encoding; ratios are relative to ``baseline``, the result of ``nope``."""
     cost, of_baseline = result.cost, baseline.cost
     growth = None if cost is None else cost.growth
     least = None if of_baseline is None else of_baseline.growth
@@ -186,7 +186,7 @@ def measured(result: Result, baseline: Result, acts_on: Sequence[str]) -> Row:
         own_parameters=result.own_parameters,
         file_bytes=result.file_bytes,
         latency_ms=None if cost is None else cost.ms,
-        # nope is 1 by definition; what a second session of it took beside the first is `noise`
+        # nope is 1 by definition; the ratio of two of its sessions is `noise`
         latency_to_nope=None if cost is None else 1.0 if result.encoding == baseline.encoding else cost.to_nope,
         memory_bytes=growth,
         memory_to_nope=growth / least if growth is not None and least else None,
@@ -214,7 +214,7 @@ def measured_at(result: Result) -> list[Row]:
 
 
 def noise(baseline: Result) -> float | None:
-    """By what share two sessions of the same model, ``nope``, differed in time: smaller differences say nothing."""
+    """The relative difference in time between two sessions of ``nope``: smaller differences are noise."""
     return None if baseline.cost is None else abs(baseline.cost.to_nope - 1)
 
 

@@ -1,13 +1,12 @@
-"""Three questions about order, asked of every token of a row of drawn tokens.
+"""Three classification tasks about the order of tokens in a random row.
 
-A row begins with a start token, as BERT's does. Behind it stand, in an order drawn at random, one marker, three pairs
-of tokens (A and its B) and letters of an alphabet of eight, every letter equally often. Every token is asked what it
-can be asked:
+A row begins with a start token, as BERT's does. A random permutation follows of one marker, three pairs of tokens (A
+and its B) and letters of an alphabet of eight, every letter equally often. Labels of a token:
 
-``copy`` (8 answers)    which letter stands two places before me?
-``order`` (2 answers)   I am one of a pair: do I stand before my partner?
-``marker`` (4 answers)  I am at most 16 places from the marker: am I 9 to 16 places before it, 1 to 8 before, 1 to 8
-                        behind, 9 to 16 behind? (Asked where the row goes on far enough on both sides for all four.)
+``copy`` (8 classes)    of every token: the letter two positions earlier, if it is one
+``order`` (2 classes)   of the tokens of a pair: whether it is before its partner
+``marker`` (4 classes)  up to 16 positions from the marker: 9 to 16 before it, 1 to 8 before, 1 to 8 after, 9 to 16
+                        after (only if the row is long enough on both sides for all four)
 
 An encoder without positions cannot do better than chance: it gives tokens of one kind the same answer wherever they
 stand, all rows of a length hold the same tokens, and every answer is the right one equally often. An encoder that knows
@@ -28,11 +27,11 @@ Ints = NDArray[np.int64]
 LETTERS, PAIRS, BACK, NEAR = 8, 3, 2, 8
 PADDING, START, MARKER, FIRST_LETTER = range(4)
 FIRST_PAIR = FIRST_LETTER + LETTERS
-#: how many tokens there are
+#: size of the vocabulary
 VOCAB = FIRST_PAIR + 2 * PAIRS
 #: a row holds every letter once at least
 SHORTEST = 2 + 2 * PAIRS + LETTERS
-#: stands where a token is not asked
+#: the label of a token without one
 NOT_ASKED = -1
 
 
@@ -48,7 +47,7 @@ class Task:
 
     @property
     def channels(self) -> slice:
-        """Its answers among a model's outputs."""
+        """The channels of its classes in the model's output."""
         return slice(self.first, self.first + self.answers)
 
     @property
@@ -62,12 +61,12 @@ TASKS = (
     Task("order", "does this token stand before its partner", 2, LETTERS, 1.0),
     Task("marker", f"is it 1 to {NEAR} or up to {2 * NEAR} places before or behind the marker", 4, LETTERS + 2, 1.0),
 )
-#: how many channels a model's output has
+#: channels of a model's output
 ANSWERS = sum(task.answers for task in TASKS)
 
 
 def draw(rng: np.random.Generator, rows: int, length: int) -> tuple[Ints, Ints]:
-    """Tokens [rows, length] and the right answers [tasks, rows, length], `NOT_ASKED` where there is no question."""
+    """Tokens [rows, length] and labels [tasks, rows, length], `NOT_ASKED` for tokens without a label."""
     if length < SHORTEST:
         raise ValueError(f"rows of {length} tokens: there must be at least {SHORTEST}")
     letters = FIRST_LETTER + np.arange(length - 2 - 2 * PAIRS) % LETTERS
@@ -107,6 +106,6 @@ def _marker(tokens: Ints) -> Ints:
 
 
 def right(answers: Ints, predictions: Ints) -> tuple[int, int]:
-    """How many of the questions in ``answers`` are answered rightly by ``predictions``, and how many there are."""
+    """The number of correct ``predictions``, and the number of labels in ``answers``."""
     asked = answers != NOT_ASKED
     return int((predictions == answers)[asked].sum()), int(asked.sum())

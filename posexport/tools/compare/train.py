@@ -1,7 +1,7 @@
 """The small encoder of one encoding, and its training.
 
 Two layers with the normalisation first (Xiong et al. 2020, arXiv:2002.04745: it needs no long warm-up). Encodings begin
-with the numbers their own constructors give them; everything else begins with the same numbers in all models. AdamW
+with the initialisation of their constructors; all other weights are initialised alike in all models. AdamW
 at 3e-3 (Loshchilov and Hutter 2019, arXiv:1711.05101), warmed up over a tenth of the steps and lowered linearly to a
 tenth. Parameters of encodings learn ten times faster: a table of biases begins near 0 and has to reach scores of some
 units, which AdamW's small steps would not in a few hundred.
@@ -24,7 +24,7 @@ from posexport.tools.compare.records import Setup
 
 RATE, OWN_FACTOR, LOWEST_RATE, WARM_UP = 3e-3, 10.0, 0.1, 0.1
 WEIGHT_DECAY, BETAS, LARGEST_GRADIENT = 0.01, (0.9, 0.98), 1.0
-#: entries of token embeddings; those of sinusoids are three times larger, of learned tables fifteen times smaller
+#: standard deviation of token embeddings; sinusoids are three times larger, learned tables fifteen times smaller
 TOKEN_STD = 0.3
 TASK = "token-classification"
 

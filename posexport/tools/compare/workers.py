@@ -61,7 +61,7 @@ def each(
 
 
 def _prepare() -> None:
-    """One thread; Ctrl-C is the parent's affair; nothing goes on without the parent."""
+    """Initialises a worker: one thread, Ctrl-C is ignored, it ends with the parent."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.environ["OMP_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = "1"  # read when PyTorch is loaded
     threading.Thread(target=_end_with_parent, daemon=True).start()
@@ -96,7 +96,7 @@ def opened(path: Path, *, force: bool) -> Iterator[None]:
 
 
 def _check(path: Path, *, force: bool) -> None:
-    """Refuse what is not a comparison's directory, or a new one."""
+    """Raises PosexportError for a directory that is neither new nor a comparison's."""
     if path.exists() and not path.is_dir():
         raise PosexportError(f"{path} is a file; the output is a directory: choose another name")
     above = next((p for p in (path, *path.parents) if p.exists()), None)

@@ -1,1 +1,1 @@
-"""What a bundle's attention and positions are computed by, and what they cost."""
+"""The kernels that compute a bundle's attention and positions, and their cost."""

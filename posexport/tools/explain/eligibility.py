@@ -1,7 +1,7 @@
 """Which nodes of a bundle's graphs a provider has kernels for, by the kernel table alone. Imports no torch.
 
-For a provider that does not load here: nothing runs. What ONNX Runtime fuses before it looks for kernels is not known;
-its fused operators have kernels in the types of what they replace. Sizes and positions of a few integers are computed
+For a provider that does not load on this machine. Fusions of ONNX Runtime are not known; fused operators have kernels
+in the types of the nodes that they replace. Sizes and positions of a few integers are computed
 on the host whatever there are kernels for.
 """
 
@@ -23,7 +23,7 @@ from posexport.targets.providers import Provider, provider_named
 #: element types of conditions, indices and shapes, as ONNX Runtime calls them: a kernel is chosen by another one
 _INDICES = ("bool", "int32", "int64")
 _ORT_NAMES = {dtype.onnx: dtype.ort for dtype in DTYPES}
-#: where operators of attention take what is added to the scores
+#: input of the attention bias, by operator
 _ATTENTION = {"MultiHeadAttention": 5, "GroupQueryAttention": 10, "Attention": 3}
 
 
@@ -63,9 +63,9 @@ class Eligibility(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def eligibility(directory: Path, provider: str, why: str) -> Eligibility:
-    """What the kernel table says of every node, functions and branches included.
+    """The kernel table's entry for every node, functions and branches included.
 
-    Raises PosexportError for what is not a bundle or was altered, and for an unknown provider.
+    Raises PosexportError for an altered bundle or none, and for an unknown provider.
     """
     manifest, record = read(directory), provider_named(provider)
     if record.types:
@@ -142,7 +142,7 @@ def _is_function(node: ir.Node, opset: int) -> bool:
 
 
 def _of_attention(node: ir.Node) -> str | None:
-    """What attention can be computed by; None for other nodes."""
+    """The kernels that can compute an attention node; None for other nodes."""
     place = _ATTENTION.get(node.op_type)
     if place is None:
         return None

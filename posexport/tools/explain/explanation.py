@@ -1,4 +1,4 @@
-"""Profile every graph of a bundle, and say where the time goes. Imports no torch."""
+"""Profiles every graph of a bundle and attributes the time to positions, attention and the rest. Imports no torch."""
 
 import tempfile
 from collections import defaultdict
@@ -53,13 +53,13 @@ def explain(
     provider: str = DEFAULT_PROVIDER,
     threads: int = 0,
 ) -> Explanation:
-    """What the bundle's attention and positions were lowered to, which kernels run, and the time of each.
+    """The lowerings of the bundle's attention and positions, the kernels that run, and the time of each.
 
     Sizes as in `posexport.tools.explain.feeds.sizes`. A cache of fixed size is written in place, as `generate`
     does. On CUDA every kernel is waited for, else the profile has the time that it takes to start it.
 
-    Raises PosexportError for what is not a bundle or was altered, a provider that does not load, sizes that the bundle
-    does not take.
+    Raises PosexportError for an altered bundle or none, a provider that does not load, sizes that the bundle does not
+    accept.
     """
     import onnxruntime
 
@@ -79,7 +79,7 @@ def explain(
             when = graph.when if isinstance(graph, PartSpec) else "always"
             if when == "later" and not later:
                 continue
-            # one session at a time: threads of another would wait busily beside it
+            # one session at a time: idle threads of another would slow it
             opened = _open(directory, file, graph, provider, threads, Path(folder) / f"part{number}")
             try:
                 if when == "first" and later:  # what it gives is in the cache
@@ -154,13 +154,13 @@ def _part(opened: _Opened, arrays: Feeds, manifest: Manifest, provider: str) -> 
 
 
 def _given(link: Link, feeds: Feeds) -> Feeds:
-    """What a graph gives for ``feeds``, by the whole's names."""
+    """Runs a graph and returns its outputs by the bundle's names."""
     values = link.session.run(list(link.output_names), feeds)
     return dict(zip(link.output_names.values(), values, strict=True))
 
 
 def _bound(session: "InferenceSession", arrays: Feeds, opened: _Opened, provider: str) -> Callable[[], object]:
-    """A call on these arrays whose caches stay where they are computed."""
+    """A call on these arrays that leaves caches on the device."""
     from onnxruntime import OrtValue
 
     own_device = provider_named(provider).device

@@ -30,10 +30,10 @@ _LENGTH = 128
 def sizes(
     inputs: Sequence[InputSpec], limits: Limits, *, batch: int, length: int | None, past: int | None
 ) -> dict[str, int]:
-    """What the named axes of the inputs are.
+    """The sizes of the named axes of the inputs.
 
-    ``length``: new tokens (audio: samples), by default 128, or 1 behind a ``past``; less where the bundle takes less.
-    An encoder-decoder's encoder reads as many as past and new tokens together, as far as it takes so many.
+    ``length``: new tokens (audio: samples), by default 128, or 1 with a ``past``; fewer if the bundle accepts fewer. An
+    encoder-decoder's encoder reads past and new tokens together, up to its limit.
 
     Raises PosexportError for a past without a cache, lengths of a model of images, and more than the bundle takes.
     """

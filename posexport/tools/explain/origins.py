@@ -1,9 +1,8 @@
 """Where each kernel of ONNX Runtime's profile comes from: names for all nodes, and which nodes compute positions.
 
-ONNX Runtime puts functions in place of their calls, and fuses nodes; of the names of nodes, their function's and their
-own, it makes names that still hold these (``_inlfunc_RelativeKeyScores_`` + name, name + ``/MatMulScaleFusion/``). The
-nodes of our functions' bodies have no names in the file, so the profiled model has others than the file: nothing else
-is changed. Imports no torch.
+ONNX Runtime inlines functions and fuses nodes, but keeps the names of functions and nodes as parts of new names
+(``_inlfunc_RelativeKeyScores_`` + name, name + ``/MatMulScaleFusion/``). The nodes in posexport's function bodies have
+no names in the file, so the profiled model is a copy in which all nodes are named. Imports no torch.
 """
 
 import ast
@@ -22,7 +21,7 @@ from posexport.tools.explain.records import Share
 
 #: counts tokens: what they return are positions
 _COUNTING = frozenset(["Range", "CumSum"])
-#: sums of what was rotated are rotated
+#: sums of rotated values are rotated
 _SUMS = frozenset(["Add", "Sub", "Concat"])
 _MASKS = ("mask", "lengths")
 
@@ -31,7 +30,7 @@ def positional(graph: ir.Graph, roles: Mapping[str, str]) -> set[ir.Node]:
     """The nodes that work for positions, of the graph and not of its bodies.
 
     ``roles``: of every input of the graph, as in `posexport.spec.InputSpec`. Products of tokens with positions, and
-    their sums, are among them: rotations that have no node of their own.
+    their sums, are among them: rotations without a RotaryEmbedding node.
     """
 
     def of_roles(several: Collection[str]) -> list[ir.Value]:
@@ -66,10 +65,10 @@ def _read(node: ir.Node) -> set[ir.Value]:
 
 _CLASSES = "pkg.torch.onnx.class_hierarchy"
 _NAME = re.compile(r"posexport@(?:(?P<index>\d+)|(?P<function>[A-Za-z_]\w*))@")
-#: of kernels whose nodes' names are lost in fusions
+#: operators of kernels that lose their nodes' names in fusions
 _ATTENTION = re.compile(r"Attention\d*$")
 _ROTATION = "RotaryEmbedding"
-#: what is added to scores for many layers, where it is but a mask
+#: functions of a bias for many layers that is a mask only
 _MASK = re.compile(r"(Causal|Masked|PairMasked)*Bias\d*")
 
 TABLES = "positions in the graph"
@@ -79,7 +78,7 @@ OTHERS = "all else"
 
 @dataclass(frozen=True)
 class Origin:
-    """What a kernel works for: which share, and what of it, such as a function's name."""
+    """The purpose of a kernel: its share, and a part of it, such as a function's name."""
 
     share: Share
     of: str
@@ -89,7 +88,7 @@ REST = Origin("rest", OTHERS)
 
 
 class Origins:
-    """Where kernels come from, by their names, for a model whose nodes this renames."""
+    """The origins of kernels by their names, for a model whose nodes are renamed here."""
 
     def __init__(self, model: ir.Model, roles: Mapping[str, str]) -> None:
         counted = positional(model.graph, roles)
@@ -120,7 +119,7 @@ class Origins:
         return self._graph[int(match["index"])] if match["index"] else of_function(match["function"])
 
     def count(self, name: str) -> int:
-        """Nodes of a type; of one that only other functions call, those of its callers."""
+        """The number of nodes of a type; for a function that only functions call, of its callers' nodes."""
         if name not in self.nodes:
             return 0
         return self.nodes[name] or sum(self.count(caller) for caller in self.callers[name])

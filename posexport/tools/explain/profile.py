@@ -1,4 +1,4 @@
-"""ONNX Runtime's own profile of some calls, read kernel by kernel. Imports no torch."""
+"""Reads ONNX Runtime's profile of some calls kernel by kernel. Imports no torch."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -67,10 +67,10 @@ def calls(profile: Path, origins: Origins) -> list[Call]:
 
 
 def alone(events: Sequence[Event], origins: Origins) -> list[Run]:
-    """The kernels of a call, sorted by start. Those that run others take no time of their own.
+    """The kernels of a call, sorted by start. Kernels that run others have the time 0.
 
-    What the kernels in its bodies leave of it is not the operator's but the time that the profile takes to note each of
-    them: without a profile, the call takes about as long as its kernels alone.
+    The rest of their time is the overhead of profiling the kernels in their bodies: without a profile, the call takes
+    about as long as its kernels.
     """
     kernel_runs: list[Run] = []
     #: kernels around the present one, outermost first

@@ -1,4 +1,4 @@
-"""What `posexport.tools.explain` finds, as JSON and as text. Imports no torch. Times are milliseconds."""
+"""The results of `posexport.tools.explain`, as JSON and as text. Imports no torch. Times are milliseconds."""
 
 from typing import Literal
 
@@ -11,7 +11,7 @@ from rich.text import Text
 from posexport.bundle.manifest import PassSpec
 from posexport.targets.providers import PROVIDERS
 
-#: what a kernel works for
+#: the purpose of a kernel
 Share = Literal["positions", "attention", "rest"]
 SHARES: tuple[Share, ...] = ("positions", "attention", "rest")
 
@@ -19,7 +19,7 @@ SHARES: tuple[Share, ...] = ("positions", "attention", "rest")
 class Kernel(msgspec.Struct, frozen=True, kw_only=True):
     """All runs of one of ONNX Runtime's operators in one call: how many, where, how long.
 
-    An operator that runs others (Scan, If) has no time of its own: what theirs leaves of it is the profile's.
+    An operator that runs others (Scan, If) has the time 0: the rest of its time is the profile's overhead.
     """
 
     op_type: str
@@ -53,7 +53,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True):
-    """One graph, medians of so many calls.
+    """One graph; times are medians of ``runs`` calls.
 
     ``ms``: a call as it is; ``profiled_ms``: one that ONNX Runtime writes a profile of, which takes time for every
     kernel; ``kernels_ms``: what it says of that for kernels. ``rows`` add up to the last, and shares are shares of it.
@@ -68,7 +68,7 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
     rows: list[Row]
 
     def taken(self, share: Share) -> float:
-        """Which part of the kernels' time goes there, 0 to 1."""
+        """The fraction of the kernels' time in a share, 0 to 1."""
         return sum(row.ms for row in self.rows if row.share == share) / self.kernels_ms if self.kernels_ms else 0.0
 
 
@@ -96,7 +96,7 @@ _NAMED = 6
 
 
 def shown(explanation: Explanation) -> RenderableType:
-    """What was run, what graph passes did, then for each graph its decisions, where its time goes, and the shares."""
+    """The call and the graph passes, then for each graph its lowerings, its times and the shares."""
     threads = f"{explanation.threads or 'all'} thread{'' if explanation.threads == 1 else 's'}"
     head = (
         f"{explanation.bundle}, made for {explanation.target}: {explanation.call}; {explanation.provider}, {threads}, "

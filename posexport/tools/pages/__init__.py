@@ -1,4 +1,4 @@
-"""HTML pages that need nothing beside themselves: jinja2 templates in this folder."""
+"""Self-contained HTML pages: jinja2 templates in this folder."""
 
 from functools import cache
 from typing import TYPE_CHECKING

@@ -139,7 +139,7 @@ def _length(alone: EncodingAlone, length: int | None, skipped: int) -> int:
     if alone.has("embed"):
         shown = MOST if list(layer.parameters()) else SHOWN
     elif alone.has("scores") and layer.boundaries:
-        # a little beyond the farthest distance that has a row or a bucket of its own; the query of a bias stands in the
+        # a little beyond the farthest distance with a separate row or bucket; the query of a bias is in the
         # middle, vectors of distances are seen from both ends
         sides = 2 if met_vectors(alone, 2) is None else 1
         shown = min(MOST, max(16, math.ceil(1.25 * sides * max(layer.boundaries))))
@@ -221,7 +221,7 @@ def _empty(spec: EncodingSpec) -> Encoding:
 
 
 def _filled(spec: EncodingSpec, empty: Encoding, arrays: Arrays) -> dict[Prefix, Encoding]:
-    """An encoding for every place where all of its parameters are found, in the order of the layers."""
+    """An encoding for every prefix with all of its parameters, in the order of the layers."""
     shapes = {name: tuple(parameter.shape) for name, parameter in empty.named_parameters()}
     first = next(iter(shapes))
     layers = {}

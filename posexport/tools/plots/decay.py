@@ -1,4 +1,4 @@
-"""What a rotation does to scores: the mean score of a vector with itself, at every distance, and one vector rotated.
+"""The decay of scores under a rotation: the mean score of a vector with itself by distance, and one rotated vector.
 
 Su et al., "RoFormer" (arXiv:2104.09864), section 3.4.3: products fade with the distance.
 """
@@ -29,7 +29,7 @@ CAPTION = "A mean that falls makes near tokens count more; waves come from pairs
 
 
 def groups(subject: Subject) -> list[Group]:
-    """The decay beside a vector of ones, rotated to every position."""
+    """The decay, and a vector of ones rotated to every position."""
     alone, length = subject.alone, subject.length
     generator = torch.Generator().manual_seed(1)
     x_NHD = torch.randn(VECTORS, 1, alone.head_size, generator=generator, dtype=torch.float64)

@@ -1,7 +1,7 @@
-"""The vectors that queries meet at every distance: a relative position table of a checkpoint, projected if it is.
+"""A relative position table of a checkpoint: the vectors that queries are multiplied with at every distance.
 
-Found by asking, not by the encoding's name: where the term is linear in the query, its answer to every unit vector
-spells the vector out. Shape letters: H heads, D dimensions of a head, W distances from the lowest up.
+Determined from values, not from the encoding's name: if the term is linear in the query, its values for all unit
+vectors are the vector. Shape letters: H heads, D dimensions of a head, W distances from the lowest up.
 """
 
 from typing import TYPE_CHECKING
@@ -97,7 +97,7 @@ def _from(alone: EncodingAlone, query: int, keys: "object", length: int) -> Arra
             return None
         answer_DHS = dense(term, probe_DHTD, nothing)[:, :, 0].numpy()
     base_HS, answers_DHS, all_HS = answer_DHS[-2], answer_DHS[:-2] - answer_DHS[-2], answer_DHS[-1]
-    # linear: the answer to the sum of all unit vectors is the sum of the answers
+    # linear: the value for the sum of all unit vectors is the sum of the values
     if np.abs(answers_DHS.sum(0) + base_HS - all_HS).max() > 1e-6 * max(1.0, np.abs(all_HS).max()):
         return None
     return np.asarray(answers_DHS.transpose(1, 2, 0))

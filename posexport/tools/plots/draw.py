@@ -32,7 +32,7 @@ _WORDS = {
     "beyond": "beyond the table: {}",
     "factor": "factor {}",
 }
-#: what a checkpoint's title says although it is the default
+#: settings in a checkpoint's title even at their defaults
 SIZES = frozenset(_WORDS) - {"joined", "beyond"}
 
 
@@ -63,7 +63,7 @@ def _words(name: str, value: Value) -> str:
     return f"{plain} {written}"
 
 
-#: hook to the kinds of picture that show it; each answers with no groups where it does not fit
+#: hook -> kinds of picture; each returns no groups for an encoding that it does not fit
 KINDS: dict[str, list[Callable[[Subject], list[Group]]]] = {
     "embed": [vectors.groups, shift_matrix.groups],
     "scores": [table_rows.groups, scores.groups, distance_vectors.groups],
@@ -97,7 +97,7 @@ def plot(
     force: bool = False,
     allow_pickle: bool = False,
 ) -> list[str]:
-    """Draw the encoding called ``name``, or those of the checkpoint or bundle in the directory ``name``, to ``target``.
+    """Draw the encoding called ``name``, or all of the checkpoint or bundle in the directory ``name``, to ``target``.
 
     ``pairs``: settings as texts KEY=VALUE. ``length``: how many positions to show; `LENGTH`, or as many as there are.
 
@@ -119,7 +119,7 @@ def plot(
 
 
 def drawing(name: str, pairs: Sequence[str] = (), *, length: int | None = None, allow_pickle: bool = False) -> Drawing:
-    """What `plot` draws, not drawn yet. Raises as `plot` does."""
+    """The drawing that `plot` renders. Raises as `plot` does."""
     if not Path(name).is_dir():
         return _of_encoding(name, pairs, length)
     if pairs:

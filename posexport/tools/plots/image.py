@@ -32,9 +32,9 @@ VECTORS = 256
 CAPTION = "Likeness that is highest around the patch itself lets attention find neighbours in rows and columns."
 BIAS = "One colour scale for all: a head that is highest at offset 0 makes near patches count more."
 DECAY = "A mean that falls away from the query's patch makes near patches count more."
-#: heads of a bias that get a map each, how many stand in a row, and layers of a checkpoint that are shown
+#: most heads of a bias with a map, maps in a row, layers of a checkpoint
 HEADS, IN_A_ROW, LAYERS = 12, 6, 4
-#: what is added to the scores by offset, [H, 2 rows - 1, 2 columns - 1], or by patch, [H, rows, columns]
+#: an attention bias by offset, [H, 2 rows - 1, 2 columns - 1], or by patch, [H, rows, columns]
 Maps = tuple[Array, bool]
 
 
@@ -62,7 +62,7 @@ def grid(alone: EncodingAlone, length: int) -> tuple[int, int]:
 
 
 def _vectors(subject: Subject) -> list[Group]:
-    """Every patch's vector; how alike those of two patches are to all others; two dimensions over the image."""
+    """The vectors of all patches; the cosines of two patches with all others; two dimensions over the image."""
     rows, columns = grid(subject.alone, subject.length)
     prefix = subject.alone.layer.parameters_given.get("prefix")
     prefix = prefix if isinstance(prefix, int) else 0

@@ -33,7 +33,7 @@ class Panel:
 
 @dataclass(frozen=True)
 class Row:
-    """Panels side by side; one alone is as wide as two. ``height``: about that of the axes, in inches.
+    """Panels side by side; one alone is as wide as two. ``height``: of the axes, approximately, in inches.
 
     ``bar``: the label of one colour bar for maps that share it and their vertical axis; empty: each has what it draws.
     """
@@ -47,7 +47,7 @@ class Row:
 class Group:
     """Rows that show one thing, and one line on how to read them.
 
-    ``heading``: what is shown, where a picture shows several things (the encoder's bias, the decoder's).
+    ``heading``: for a picture with several subjects (the encoder's bias, the decoder's).
     """
 
     rows: Sequence[Row]
@@ -67,13 +67,13 @@ class Drawing:
 
 @dataclass(frozen=True)
 class Subject:
-    """What is drawn: an encoding, with the number of positions to show.
+    """The subject of a picture: an encoding, and the number of positions to show.
 
     Attributes:
-        alone: the encoding; of a checkpoint that of the first layer.
+        alone: the encoding; for a checkpoint, the first layer's.
         length: how many positions.
         trained: the weights are a checkpoint's. Untrained ones are random.
-        layers: of a checkpoint whose layers have parameters of their own: all of them, by what to call them.
+        layers: by name, for a checkpoint with different parameters in each layer.
         first: position of the first token (RoBERTa's tables begin with rows that no token uses).
     """
 
@@ -89,7 +89,7 @@ class Subject:
 
     @property
     def random(self) -> bool:
-        """Whether what is drawn is random numbers, not what a formula or training made."""
+        """Whether the values are random: learned parameters that were not trained."""
         return self.learned and not self.trained
 
     @property
@@ -119,8 +119,8 @@ def whole_ticks(axes: "Axes", which: str = "both") -> None:
 
 Options = dict[str, Any]
 
-#: no order, each at least three times as dark as white (WCAG 2.2, 1.4.11), the first eight told apart by readers who do
-#: not tell red from green
+#: no order, each at least three times as dark as white (WCAG 2.2, 1.4.11), the first eight safe for red-green colour
+#: blindness
 UNORDERED = (
     "#0072b2",
     "#d55e00",
@@ -195,7 +195,7 @@ def colour_bar(axes: "Axes", image: "AxesImage", label: str) -> None:
     place, figure = axes.get_subplotspec(), axes.get_figure(root=True)
     assert place is not None
     assert figure is not None
-    # an inset stays beside its axes where a legend above or below needs more room; all bars are equally wide
+    # an inset stays close to its axes if a legend in the column needs more room; all bars are equally wide
     share = len(place.colspan) / place.get_gridspec().ncols
     inset = axes.inset_axes((1 + 0.01 / share, 0, 0.015 / share, 1))
     bar = figure.colorbar(image, cax=inset, extend=ends, extendfrac=0.03)

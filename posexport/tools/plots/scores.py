@@ -1,4 +1,4 @@
-"""What is added to the scores: against the distance for every head, and as a matrix; of many layers, a map a layer."""
+"""Attention biases: against the distance for every head, and as a matrix; for several layers, a map of each."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING

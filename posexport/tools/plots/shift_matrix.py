@@ -19,7 +19,7 @@ LARGEST = 40
 
 
 def groups(subject: Subject) -> list[Group]:
-    """The matrix beside its residual; none where the encoding is no sinusoid, or has no pair to rotate."""
+    """The matrix and its residual; empty for an encoding without sinusoids."""
     if not claims_sinusoid(subject.alone):
         return []
     shift = shift_of(position_vectors(subject.alone, subject.length)[0])

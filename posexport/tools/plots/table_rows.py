@@ -19,7 +19,7 @@ CAPTION = "Pairs with the same number take the same row of the table, and so the
 
 
 def groups(subject: Subject) -> list[Group]:
-    """The distances beside the rows of every table; none where no tensor is a table with a row for each pair."""
+    """The distances, and the rows of every table; empty for an encoding without a table by pairs."""
     if subject.trained:
         return []
     tables = table_rows(subject, min(TOKENS, subject.alone.layer.limit or TOKENS))
@@ -49,9 +49,9 @@ def formula(rows_TS: Array, distance_TS: Array) -> str:
 def table_rows(subject: Subject, length: int) -> dict[str, tuple[Array, int]]:
     """Name to [T, S], which row of a table a query and a key take, and how many rows there are.
 
-    Found by asking, not by the encoding's name: a tensor [R, ...] is filled with the numbers of its rows while all
-    others are zero; where scores then are whole numbers for every pair of tokens, it is a table and they are the rows.
-    Parameters are asked first, then what the encoding hands to an operator that meets queries (a table that is fixed).
+    Determined from values, not from the encoding's name: a tensor [R, ...] is filled with its row indices while all
+    others are zero; if all scores then are integers, it is a table and they are the row indices. Parameters are tried
+    first, then the tensors of an operator that takes queries (a table that is fixed).
     """
     alone = subject.alone
     layer, at = alone.layer.double(), positions_from(0, length)

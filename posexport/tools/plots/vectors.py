@@ -1,4 +1,4 @@
-"""The vectors of positions: as a heat map with slices of it right below, and how alike two positions are."""
+"""The vectors of positions: a heat map with slices, and the cosine similarity of two positions."""
 
 from typing import TYPE_CHECKING
 
@@ -120,7 +120,7 @@ def _positions(subject: Subject) -> Positions | None:
 
 
 def _curves(subject: Subject, vectors_TC: Array) -> list[tuple[str, NDArray[np.int64], str]]:
-    """Name, channels and style of what belongs on one curve: sines and cosines are two; learned numbers are dots."""
+    """Name, channels and style of each curve: sines and cosines are two curves, learned values are dots."""
     channels = np.arange(vectors_TC.shape[1], dtype=np.int64)
     if subject.learned:
         return [("", channels, ".")]

@@ -33,7 +33,7 @@ SCALED = "Pairs that are stretched turn more slowly, so that longer inputs stay 
 
 
 def groups(subject: Subject) -> list[Group]:
-    """Wavelengths, and beside them how far each pair is stretched, or where nothing is scaled, its cosines."""
+    """Wavelengths, and the stretch of each pair, or for an unscaled rotation its cosines."""
     if not isinstance(subject.alone.layer, Rope):
         return []
     schedule = subject.alone.layer.schedule
@@ -90,7 +90,7 @@ def groups(subject: Subject) -> list[Group]:
 
 
 def _frequencies(schedule: Schedule) -> dict[str, Array]:
-    """Radians per position by what to call them: one, or those of short and of long rows."""
+    """Radians per position by label: one schedule, or one each for short and for long inputs."""
     if not schedule.by_length or not schedule.boundaries:
         return {"scaled": np.array(schedule.inv_freq, dtype=np.float64)}
     by_length = {}

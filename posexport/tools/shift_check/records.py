@@ -1,4 +1,4 @@
-"""One claim, its figure and its verdict; where positions stand. Imports no torch until asked for positions.
+"""One claim, its figure and its verdict; positions to check. Imports no torch until positions are made.
 
 Shape letters: B batch, H heads, T queries, S keys, D head size, C model size.
 """
@@ -39,9 +39,9 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def positions_from(first: int, length: int, layer: "Encoding | None" = None) -> "Positions":
-    """``first``, ``first + 1`` ... for every row; of an image its `block`, so many patches to the lower right.
+    """``first``, ``first + 1`` ... for every row; of an image its `block`, ``first`` patches to the lower right.
 
-    ``layer``: whose positions they are to be; None: of a sequence.
+    ``layer``: the encoding, which may be of images; None: of a sequence.
     """
     import torch
 
@@ -65,7 +65,7 @@ def block(layer: "Encoding") -> tuple[tuple[int, int], int]:
 
 
 def steps(x_BHTS: "Tensor", layer: "Encoding") -> "list[Tensor]":
-    """What changes from each pair of tokens to the pair that both stand one further: of images down, and to the right.
+    """The change from each pair of tokens to the pair one position further; of images one down, and one to the right.
 
     Keys are the last axis.
     """

@@ -56,7 +56,7 @@ def check_scores(subject: EncodingAlone) -> Check:
 
 
 def check_values(subject: EncodingAlone) -> Check:
-    """The largest change of what is added to the context, for the same probabilities, relative to the largest."""
+    """The largest relative change of the values term for the same probabilities."""
     if reason := _unclaimed(subject, "values"):
         return Check(claim=VALUES, figure=None, detail=reason)
     length, far = places(subject)
@@ -93,7 +93,7 @@ def check_toeplitz(subject: EncodingAlone) -> Check:
 
 
 def _unclaimed(subject: EncodingAlone, hook: str) -> str:
-    """Why the encoding does not claim what is asked of ``hook``; empty where it does."""
+    """Why the encoding does not claim invariance of ``hook``; empty if it does."""
     if not subject.has(hook):
         return "it adds nothing to the scores" if hook == "scores" else "it adds nothing to the values"
     if not subject.layer.shift_invariant:

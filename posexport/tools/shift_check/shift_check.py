@@ -24,7 +24,7 @@ CHECKS = (
 
 @dataclass(frozen=True)
 class ShiftReport:
-    """What an encoding claims about positions that move, and what was found."""
+    """The claims of an encoding about shifted positions, and their checks."""
 
     subject: EncodingAlone
     checks: list[Check]
@@ -65,7 +65,7 @@ class ShiftReport:
 def check_shift(name: str, pairs: Sequence[str] = ()) -> ShiftReport:
     """Check the encoding called ``name``, with settings as texts KEY=VALUE.
 
-    Whatever it learns is drawn anew, large enough that nothing is right only because it is almost zero.
+    Learned parameters are drawn at random, large enough that no property holds because values are almost zero.
 
     Raises:
         PosexportError: an unknown encoding or setting, or a value that does not fit.

@@ -22,11 +22,11 @@ LENGTH = 1024
 
 
 def position_vectors(subject: EncodingAlone, length: int, at: Positions | None = None) -> tuple[Array, str]:
-    """What `embed` makes of tokens that are all alike, [T, C'] for the first positions, in float64; and of what tokens.
+    """The output of `embed` for equal tokens, [T, C'] for the first positions, in float64, and a description of it.
 
     ``at``: other positions than the first ``length``.
-    Tokens of zeros show what is added or joined (the joined channels only). An encoding that multiplies
-    shows nothing on these; for one, tokens of ones.
+    Tokens of zeros show an added or joined vector (the joined channels only); an encoding that multiplies gets tokens
+    of ones.
     """
     layer = subject.layer.double()
     at = positions_from(0, length) if at is None else at
@@ -126,7 +126,7 @@ def check(subject: EncodingAlone) -> Check:
     return Check(
         claim=PROPERTY,
         figure=float(np.max([np.abs(shift.residual(k)).max(initial=0) for shift in walks for k in shifts])),
-        # those of an image are seen on both walks
+        # an image has them on both walks
         detail=f"{paired // 2 // subject.layer.axes} rotations read off t = 0, k = {', '.join(map(str, shifts))}, "
         f"t + k up to {length - 1}{odd}",
     )

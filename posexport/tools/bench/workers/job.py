@@ -1,6 +1,6 @@
-"""What every measurement has in common: its tokens, its clock, its answer. Imports numpy alone.
+"""The common part of all workers: tokens, clock, stored output. Imports nothing but numpy.
 
-A worker computes when it is asked to, so that calls of two can be interleaved (`posexport.tools.bench.measurement`).
+A worker computes on request, so that calls of two workers can be interleaved (`posexport.tools.bench.measurement`).
 """
 
 import importlib.metadata
@@ -21,7 +21,7 @@ from posexport.tools.bench.workers.memory import Memory
 class Job:
     """One measurement: ``past`` tokens are read first, then calls of ``new`` tokens are timed.
 
-    Without a past every call begins anew; with one each call goes on from the one before. ``runs``: timed calls at
+    Without a past every call is independent; with one each call continues the one before. ``runs``: timed calls at
     most, after ``warmup`` ones. ``answer``: where the first call's answer is saved.
     """
 
@@ -67,7 +67,7 @@ class Reader(Protocol):
 
 
 class _Calls:
-    """The calls of one process, as they are asked for."""
+    """The calls of one process, on request."""
 
     def __init__(self, job: Job, reader: Reader) -> None:
         self._job, self._reader, self._ids = job, reader, job.tokens()
@@ -76,7 +76,7 @@ class _Calls:
         self._memory.mark()
 
     def begin(self) -> dict[str, Any]:
-        """Read the past anew, then warm up."""
+        """Read the past again, then warm up."""
         self._reader.clear()
         self._at = self._job.past
         if self._job.past:
@@ -86,7 +86,7 @@ class _Calls:
         return {}
 
     def call(self) -> dict[str, Any]:
-        """The next call's milliseconds, and those of all its threads together."""
+        """Makes the next call and returns its milliseconds, and the sum over its threads."""
         job = self._job
         if not job.past:
             self._reader.clear()
@@ -100,13 +100,13 @@ class _Calls:
         return times
 
     def end(self) -> dict[str, Any]:
-        """What all calls took of memory."""
+        """The memory of all calls."""
         growth, held = self._memory.growth(), getattr(self._reader, "held", None)
         return {"peak": self._memory.whole(), "growth": growth, "held": held}
 
 
 def clocked(call: Callable[[], Any]) -> tuple[Any, dict[str, float]]:
-    """What a call returns, its milliseconds, and those of all threads together."""
+    """The value of a call, its milliseconds, and the sum over its threads."""
     started, busy = time.perf_counter(), time.process_time()
     returned = call()
     took, computed = time.perf_counter() - started, time.process_time() - busy
@@ -114,7 +114,7 @@ def clocked(call: Callable[[], Any]) -> tuple[Any, dict[str, float]]:
 
 
 def main(reader: Callable[[Job], Reader], libraries: tuple[str, ...]) -> None:
-    """Answer each line of stdin, ``begin``, ``call`` or ``end``, by a line of JSON: the calls of the job given."""
+    """Reply to each line of stdin, ``begin``, ``call`` or ``end``, with a line of JSON."""
     job = Job(**json.loads(sys.argv[1]))
     started = time.perf_counter()
     calls = _Calls(job, reader(job))

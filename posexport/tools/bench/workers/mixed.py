@@ -1,4 +1,4 @@
-"""What a session holds after batches of mixed sizes, as a service sees them: the process that runs them.
+"""Measures the memory of a session after batches of mixed sizes, as in a service.
 
 The argument is a `Mixed` as JSON; it prints a line of JSON, bytes of resident memory.
 """

@@ -54,7 +54,7 @@ class Graph:
         self._read = 0
         self._held: dict[str, OrtValue] = {}
         for arg in self._cache:
-            # batch, heads, tokens, head size; or with fixed sizes behind the batch, whatever they are
+            # batch, heads, tokens, head size; or fixed sizes after the batch
             free = (self._job.batch, 0, self._job.room if self._shared else 0, self._job.options.get("head_size", 0))
             # transformers.exporters writes fixed sizes as text
             shape = [int(size) if str(size).isdigit() else free[axis] for axis, size in enumerate(arg.shape)]
