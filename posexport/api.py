@@ -35,7 +35,7 @@ class _Conversion(ConvertOptions, frozen=True):
 
 
 @taking(_Conversion)
-def convert(asked: _Conversion) -> "Conversion":
+def convert(arguments: _Conversion) -> "Conversion":
     """Convert a model to a bundle that ONNX Runtime runs at any batch size and length, and prove it.
 
     Args:
@@ -58,13 +58,13 @@ def convert(asked: _Conversion) -> "Conversion":
     require("posexport.convert", "torch", "onnxscript", "onnx_ir", "onnxruntime")
     from posexport.conversion.convert import convert as run
 
-    options = ConvertOptions(**{name: getattr(asked, name) for name in ConvertOptions.__struct_fields__})
+    options = ConvertOptions(**{name: getattr(arguments, name) for name in ConvertOptions.__struct_fields__})
     return run(
-        _named("source", asked.source),
-        as_path("output", asked.output),
+        _named("source", arguments.source),
+        as_path("output", arguments.output),
         options,
-        progress=asked.progress,
-        remark=asked.remark or _ignore,
+        progress=arguments.progress,
+        remark=arguments.remark or _ignore,
     )
 
 
@@ -79,7 +79,7 @@ class _Verification(VerifyOptions, frozen=True):
 
 
 @taking(_Verification)
-def verify(asked: _Verification) -> "Report":
+def verify(arguments: _Verification) -> "Report":
     """Check a bundle, or any ``.onnx``, against its source; without one, the sample that the bundle carries.
 
     Args:
@@ -101,12 +101,14 @@ def verify(asked: _Verification) -> "Report":
         >>> posexport.verify("alibi", "encoder-alibi", tolerance=1e-3, lengths=[7]).verdict
         'within 0.001'
     """
-    require("posexport.verify", "onnxruntime", *(() if asked.against is None else ("torch", "onnxscript", "onnx_ir")))
+    require(
+        "posexport.verify", "onnxruntime", *(() if arguments.against is None else ("torch", "onnxscript", "onnx_ir"))
+    )
     from posexport.verification import verify as run
 
-    options = VerifyOptions(**{name: getattr(asked, name) for name in VerifyOptions.__struct_fields__})
-    against = None if asked.against is None else _named("against", asked.against)
-    return run(as_path("bundle", asked.bundle), against, options)
+    options = VerifyOptions(**{name: getattr(arguments, name) for name in VerifyOptions.__struct_fields__})
+    against = None if arguments.against is None else _named("against", arguments.against)
+    return run(as_path("bundle", arguments.bundle), against, options)
 
 
 describe(verify, _Verification, VerifyOptions, options_of_verify.GROUPS)
@@ -119,7 +121,7 @@ class _Loading(OpenOptions, frozen=True):
 
 
 @taking(_Loading)
-def load(asked: _Loading) -> "Session":
+def load(arguments: _Loading) -> "Session":
     """Open a bundle, ready to run arrays or texts, and to generate. Needs no PyTorch.
 
     Args:
@@ -139,9 +141,9 @@ def load(asked: _Loading) -> "Session":
     require("posexport.load", "onnxruntime")
     from posexport.runtime.load import load as open_bundle
 
-    check_options(asked)
-    options = {name: getattr(asked, name) for name in OpenOptions.__struct_fields__}
-    return open_bundle(as_path("bundle", asked.bundle), **options)
+    check_options(arguments)
+    options = {name: getattr(arguments, name) for name in OpenOptions.__struct_fields__}
+    return open_bundle(as_path("bundle", arguments.bundle), **options)
 
 
 describe(load, _Loading, OpenOptions, (RUNTIME, PROOF))
@@ -220,16 +222,16 @@ def torch_onnx_export(
         ... ).verdict
         'proven'
     """
-    given = dict(locals())
+    arguments = dict(locals())
     require("posexport.torch_onnx_export", "torch", "onnxscript", "onnx_ir", "onnxruntime")
     from posexport.serve.drop_in.arguments import by_name, check
     from posexport.serve.drop_in.export import export
     from posexport.serve.drop_in.request import request
 
-    given = by_name(given, given.pop("positional"))
-    check(given)
+    arguments = by_name(arguments, arguments.pop("positional"))
+    check(arguments)
     with ONE_AT_A_TIME:
-        return export(request(given))
+        return export(request(arguments))
 
 
 def replace(

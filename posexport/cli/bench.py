@@ -83,12 +83,12 @@ def command(
     conditions = Conditions(**choices)
     check_uncaptured(conditions.provider, conditions.provider_options)
     check_loads(conditions.provider)
-    asked = [part for setting in settings for part in ("--set", setting)]
-    asked += ["--target", target] if target else []
+    options_of_convert = [part for setting in settings for part in ("--set", setting)]
+    options_of_convert += ["--target", target] if target else []
     with bar("Measuring") as progress, tempfile.TemporaryDirectory() as folder:
         tell = progress or (lambda *_: None)
         tell(0, 1, "converting")
-        found, cached = candidates(models, precision, asked, Path(folder))
+        measured, cached = candidates(models, precision, options_of_convert, Path(folder))
         if past and not cached:
             raise PosexportError(f"--past is for decoders with a cache, {models[0]} has none; leave it out")
         if mixed and cached:
@@ -96,11 +96,11 @@ def command(
         at = points(length, batch, past, cached=cached)
         run = Run("models", conditions, total=len(at), progress=tell)
         for number, point in enumerate(at):
-            run.measure(", ".join(models), found, point)
+            run.measure(", ".join(models), measured, point)
             if output is not None:  # an interrupted run leaves its results; the file is this run's by then
                 write_whole(output, run.document().to_json(), force=force or number > 0)
         if mixed:
-            run.mixed = held(found, conditions, progress=tell)
+            run.mixed = held(measured, conditions, progress=tell)
             if output is not None:
                 write_whole(output, run.document().to_json(), force=True)
     document = run.document()

@@ -39,9 +39,9 @@ def command(source: str, output: Path, as_json: bool, **choices: Any) -> None:
     import posexport
 
     # options that are not on the command line have the record's defaults
-    given = {name: value for name, value in choices.items() if value != ()}
+    options_given = {name: value for name, value in choices.items() if value != ()}
     # a Python file of the user's may print; stdout is for the result
     with bar("Converting") as progress, redirect_stdout(sys.stderr):
-        done = posexport.convert(source, output, progress=progress, remark=remark, **given)
+        done = posexport.convert(source, output, progress=progress, remark=remark, **options_given)
     click.echo(done.to_json() if as_json else done.to_text(**fit()))
     sys.exit(0 if done.good else 1)

@@ -37,8 +37,8 @@ def command(directory: Path, as_json: bool, **choices: Any) -> None:
 
     provider = provider_named(choices["provider"])
     if not provider.built_in and (why := _why_not(provider.name)):
-        found = eligibility(directory, provider.name, why)
-        click.echo(found.to_json() if as_json else "\n".join(found.lines()))
+        table = eligibility(directory, provider.name, why)
+        click.echo(table.to_json() if as_json else "\n".join(table.lines()))
         return
     explanation = explain(directory, **choices)
     if as_json:

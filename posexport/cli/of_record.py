@@ -29,7 +29,7 @@ def one_of(record: type[msgspec.Struct], name: str) -> Decorator:
         if listed.default is None:
             settings["default"] = None  # an absent flag is no False
     elif _origins(listed) == {Mapping}:
-        settings |= {"multiple": True, "callback": lambda _, __, given: as_mapping(given)}
+        settings |= {"multiple": True, "callback": lambda _, __, value: as_mapping(value)}
     else:
         several = (listed.default,) if listed.default else ()
         settings |= {"type": _type(listed), "default": several if multiple else listed.default}
@@ -96,6 +96,6 @@ class _Json(click.ParamType):  # type: ignore[type-arg]
             self.fail(f"{value!r} is no JSON: {err}", param, ctx)
 
 
-def _negated(_ctx: click.Context, _parameter: click.Parameter, given: bool) -> bool:
+def _negated(_ctx: click.Context, _parameter: click.Parameter, value: bool) -> bool:
     """The value of a field with the default True, from its negating flag."""
-    return not given
+    return not value

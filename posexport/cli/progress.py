@@ -23,8 +23,8 @@ _KEY = "posexport.verbosity"
 _shown: list["Console"] = []
 
 
-def set_verbosity(ctx: click.Context, parameter: click.Parameter, given: bool) -> None:
-    if not given:
+def set_verbosity(ctx: click.Context, parameter: click.Parameter, value: bool) -> None:
+    if not value:
         return
     chosen = -1 if parameter.name == "quiet" else 1
     if ctx.meta.setdefault(_KEY, chosen) != chosen:

@@ -49,13 +49,13 @@ def command(target: Path, against: str | None, junit: Path | None, as_json: bool
     """
     import posexport
 
-    given = {name: value for name, value in choices.items() if value not in ((), None, {})}
-    if against is None and (option := next((name for name in _ABOUT_SOURCE if given.get(name)), None)):
+    options_given = {name: value for name, value in choices.items() if value not in ((), None, {})}
+    if against is None and (option := next((name for name in _ABOUT_SOURCE if options_given.get(name)), None)):
         flag = "set" if option == "settings" else option.replace("_", "-")
         raise posexport.PosexportError(f"--{flag} is about the source to compare with; name it with --against SOURCE")
     # a Python file of the user's may print; stdout is for the result
     with junit_file.writer(junit, target) as write, bar("Verifying") as progress, redirect_stdout(sys.stderr):
-        report = posexport.verify(target, against, progress=progress, remark=remark, **given)
+        report = posexport.verify(target, against, progress=progress, remark=remark, **options_given)
         write(report)
     click.echo(report.to_json().decode() if as_json else report.to_text(**fit()), nl=as_json)
     sys.exit(0 if report.passed else 1)

@@ -20,7 +20,7 @@ from posexport.cli import group
 from posexport.system.machine import available
 from posexport.tools.bench import candidate, measurement
 from posexport.tools.bench.candidate import Candidate, nodes, points
-from posexport.tools.bench.measurement import Conditions, LostError, SamplingBudget, interleave
+from posexport.tools.bench.measurement import Conditions, PartnerError, SamplingBudget, interleave
 from posexport.tools.bench.processes import FailedError, Worker, run
 from posexport.tools.bench.records import Document, Point, figure, judge
 from posexport.tools.bench.run import Run, machine
@@ -155,7 +155,7 @@ def test_calls_end_when_the_time_is_over_but_not_before_enough_are_made():
 def test_the_one_that_fails_is_named():
     with pytest.raises(FailedError):
         interleave(Scripted([], "one", None), Scripted([], "other", 1.0), SamplingBudget())
-    with pytest.raises(LostError):
+    with pytest.raises(PartnerError):
         interleave(Scripted([], "one", 1.0), Scripted([], "other", 1.0, None), SamplingBudget())
 
 

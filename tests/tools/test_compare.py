@@ -25,8 +25,8 @@ from posexport.tools.compare.records import (
     Cost,
     Document,
     Result,
-    Row,
     Setup,
+    TableRow,
     TaskInfo,
     measured,
     noise,
@@ -262,8 +262,8 @@ def documents() -> Document:
     )
     unknown = msgspec.structs.replace(plain, encoding="rope", cost=Cost(ms=2.0, to_nope=1.0, growth=None))
     rows = [measured(result, plain, ["embed"]) for result in (plain, costly, unknown)]
-    rows.append(Row(encoding="swin", status="not applicable", reason="for <images>"))
-    rows.append(Row(encoding="t5", status="failed", reason="it diverged"))
+    rows.append(TableRow(encoding="swin", status="not applicable", reason="for <images>"))
+    rows.append(TableRow(encoding="t5", status="failed", reason="it diverged"))
     told = [TaskInfo(name=t.name, question=t.question, answers=t.answers, chance=t.chance) for t in tasks.TASKS]
     return Document(setup=TINY, lengths=list(TINY.lengths), tasks=told, rows=rows)
 
@@ -469,6 +469,6 @@ def test_the_command_prints_one_document(run, tmp_path: Path, monkeypatch: pytes
     assert asked["names"] == ["rope", "t5", "nope"]
     assert asked["setup"].steps == 7
     assert asked["jobs"] == 2
-    failed = msgspec.structs.replace(run[1], rows=[Row(encoding="t5", status="failed", reason="it diverged")])
+    failed = msgspec.structs.replace(run[1], rows=[TableRow(encoding="t5", status="failed", reason="it diverged")])
     monkeypatch.setattr(posexport.tools.compare.comparison, "compare", lambda *_, **__: failed)
     assert CliRunner().invoke(group, args).exit_code == 1

@@ -25,7 +25,7 @@ from posexport.tools.explain import feeds
 from posexport.tools.explain.explanation import BUDGET, _decisions, explain
 from posexport.tools.explain.origins import FUNCTION, MODULES, REST, TABLES, Origin, Origins, positional
 from posexport.tools.explain.profile import Event, alone, calls, costs
-from posexport.tools.explain.records import Decision, Explanation, Part, Row, notes, shown, summary
+from posexport.tools.explain.records import CostRow, Decision, Explanation, GraphCost, notes, shown, summary
 from tests.tolerances import agree
 
 TINY = ("hidden=60", "heads=5")
@@ -188,11 +188,11 @@ def test_a_profile_without_kernels_is_an_error(tmp_path: Path) -> None:
         calls(profile, Origins(model(), ROLES))
 
 
-def rows(part: Part) -> dict[str, Row]:
+def rows(part: GraphCost) -> dict[str, CostRow]:
     return {row.name: row for row in part.rows}
 
 
-def counts(row: Row) -> dict[str, int]:
+def counts(row: CostRow) -> dict[str, int]:
     return {kernel.op_type: kernel.count for kernel in row.kernels}
 
 
@@ -276,7 +276,7 @@ def test_refusals_come_from_the_manifest() -> None:
     assert decision == Decision(
         node_type="SomeAttention", nodes=1, lowering="skew", rejected={"blockwise": "slower here"}
     )
-    part = Part(file="m", runs=1, ms=1, profiled_ms=2, kernels_ms=1, decisions=[decision], rows=[])
+    part = GraphCost(file="m", runs=1, ms=1, profiled_ms=2, kernels_ms=1, decisions=[decision], rows=[])
     told = Explanation(bundle="b", target="cpu", provider="cpu", threads=0, onnxruntime="1", call="", parts=[part])
     assert notes(told) == []
     console = Console(width=200, record=True, file=io.StringIO())
@@ -309,8 +309,8 @@ def test_other_providers_are_named() -> None:
         Kernel(op_type="MatMul", provider="CUDAExecutionProvider", count=2, ms=3),
         Kernel(op_type="Gather", provider="CPUExecutionProvider", count=1, ms=1),
     ]
-    row = Row(share="rest", name="all else", nodes=0, within=[], ms=4, kernels=kernels)
-    part = Part(file="m.onnx", runs=3, ms=3.5, profiled_ms=5, kernels_ms=4, decisions=[], rows=[row])
+    row = CostRow(share="rest", name="all else", nodes=0, within=[], ms=4, kernels=kernels)
+    part = GraphCost(file="m.onnx", runs=3, ms=3.5, profiled_ms=5, kernels_ms=4, decisions=[], rows=[row])
     told = Explanation(bundle="b", target="cuda", provider="cuda", threads=0, onnxruntime="1", call="", parts=[part])
     console = Console(width=160, no_color=True)
     with console.capture() as capture:

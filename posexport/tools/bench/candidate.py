@@ -81,13 +81,13 @@ def candidates(
         PosexportError: one that cannot be converted or measured, or models with and without a cache.
     """
     named = [(model, precision) for model in models for precision in precisions or (None,)]
-    found = [
+    made = [
         _candidate(model, precision, options, folder / str(number)) for number, (model, precision) in enumerate(named)
     ]
-    cached = {manifest.limits.kv_cache for _, manifest in found}
+    cached = {manifest.limits.kv_cache for _, manifest in made}
     if len(cached) > 1:
         raise PosexportError("decoders with a cache cannot be compared with models that have none; give one kind")
-    return [candidate for candidate, _ in found], cached == {True}
+    return [candidate for candidate, _ in made], cached == {True}
 
 
 def convert(source: str, options: Sequence[str], bundle: Path) -> Export:
@@ -107,9 +107,9 @@ def _candidate(
         bundle = Path(model)
         manifest = read(bundle, precision)
     else:
-        asked = () if precision is None else ("--precision", precision)
+        precision_options = () if precision is None else ("--precision", precision)
         name = model if precision is None else f"{model} {precision}"
-        export = convert(model, (*options, *asked), bundle)
+        export = convert(model, (*options, *precision_options), bundle)
         manifest = read(bundle)
     if manifest.parts:
         raise PosexportError(f"{model} has several graphs; bench measures models that are one")

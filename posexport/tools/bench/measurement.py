@@ -29,7 +29,7 @@ class SamplingBudget:
     seconds: float = 4.0
 
 
-class Asked(Protocol):
+class WorkerLike(Protocol):
     """A process that computes on request (`posexport.tools.bench.workers.job`)."""
 
     def ask(self, line: str) -> dict[str, Any]:
@@ -53,7 +53,7 @@ class InProcess:
         return clocked(self.call)[1]
 
 
-class LostError(Exception):
+class PartnerError(Exception):
     """The partner process has failed; the message says why."""
 
 
@@ -66,12 +66,12 @@ class Times:
     ratios: list[float] = field(default_factory=list)
 
 
-def interleave(worker: Asked, partner: Asked | None, budget: SamplingBudget) -> Times:
+def interleave(worker: WorkerLike, partner: WorkerLike | None, budget: SamplingBudget) -> Times:
     """Time the calls of ``worker``, each between two of ``partner``.
 
     Raises:
         FailedError: ``worker`` failed.
-        LostError: ``partner`` did.
+        PartnerError: ``partner`` did.
     """
     times, spent = Times(), 0.0
     worker.ask("begin")
@@ -89,7 +89,7 @@ def interleave(worker: Asked, partner: Asked | None, budget: SamplingBudget) -> 
     return times
 
 
-def _milliseconds(partner: Asked | None) -> float | None:
+def _milliseconds(partner: WorkerLike | None) -> float | None:
     """Milliseconds of the partner's first call after ``begin``."""
     if partner is None:
         return None
@@ -97,11 +97,11 @@ def _milliseconds(partner: Asked | None) -> float | None:
     return float(_lost(partner, "call")["ms"])
 
 
-def _lost(partner: Asked, line: str) -> dict[str, Any]:
+def _lost(partner: WorkerLike, line: str) -> dict[str, Any]:
     try:
         return partner.ask(line)
     except FailedError as err:
-        raise LostError(str(err)) from err
+        raise PartnerError(str(err)) from err
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -194,7 +194,7 @@ class Measurement:
         try:
             try:
                 times, report, peak = self._times(candidate, partner.worker)
-            except LostError:
+            except PartnerError:
                 if partner.worker is not None:
                     partner.worker.kill()
                 partner.worker = None

@@ -96,14 +96,16 @@ class References:
     def compared(self, candidate: Candidate, point: Point, path: Path) -> Compared | None:
         """The answer in ``path`` with the first one of these weights; None: it is the first."""
         answer = np.load(path)
-        first, kept = self._first.setdefault((candidate.weights, point), (candidate, answer))
-        if kept is answer:
+        first, reference = self._first.setdefault((candidate.weights, point), (candidate, answer))
+        if reference is answer:
             return None
-        gap = difference(answer, kept)
+        gap = difference(answer, reference)
         below = [name for name in (first.precision, candidate.precision) if name != FP32.name]
         cosine = None
-        if below and answer.shape == kept.shape:
-            cosine = float(cosine_of(answer.reshape(-1, answer.shape[-1]), kept.reshape(-1, kept.shape[-1])).mean())
+        if below and answer.shape == reference.shape:
+            cosine = float(
+                cosine_of(answer.reshape(-1, answer.shape[-1]), reference.reshape(-1, reference.shape[-1])).mean()
+            )
         return Compared(gap, cosine, first.name, right(gap, cosine, below))
 
 
@@ -250,7 +252,7 @@ def held(
     progress: Callable[[int, int, str], None] = lambda *_: None,
 ) -> list[Held]:
     """A fresh process for each."""
-    found = []
+    measured = []
     for number, candidate in enumerate(candidates):
         progress(number, len(candidates), f"mixed batches, {candidate.name}")
         bundle = str(Path(candidate.model).parent)
@@ -264,7 +266,7 @@ def held(
         try:
             ended = run("posexport.tools.bench.workers.mixed", [json.dumps(asdict(job))])
         except FailedError as err:
-            found.append(Held(candidate=candidate.name, calls=calls, failed=str(err)))
+            measured.append(Held(candidate=candidate.name, calls=calls, failed=str(err)))
             continue
-        found.append(Held(candidate=candidate.name, calls=calls, **json.loads(ended.output.splitlines()[-1])))
-    return found
+        measured.append(Held(candidate=candidate.name, calls=calls, **json.loads(ended.output.splitlines()[-1])))
+    return measured

@@ -41,8 +41,8 @@ def _mixed(mixed: Sequence[Held]) -> Table:
     for head in ("loaded", "held", "at most"):
         table.add_column(head, justify="right")
     for each in mixed:
-        told = [f"{number / 1e6:.0f}" for number in (each.loaded, each.held, each.most)]
-        table.add_row(each.candidate, *(told if each.failed is None else [f"does not work: {each.failed}"]))
+        cells = [f"{number / 1e6:.0f}" for number in (each.loaded, each.held, each.most)]
+        table.add_row(each.candidate, *(cells if each.failed is None else [f"does not work: {each.failed}"]))
     return table
 
 

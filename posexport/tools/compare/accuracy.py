@@ -64,10 +64,10 @@ def _right(session: "InferenceSession", setup: Setup, length: int) -> list[float
         (logits,) = session.run(["logits"], feeds(tokens[part]))
         for number, task in enumerate(tasks.TASKS):
             counts[number] += tasks.right(answers[number, part], logits[..., task.channels].argmax(-1))
-    for task, (_, asked) in zip(tasks.TASKS, counts, strict=True):
-        if not asked:
+    for task, (_, total) in zip(tasks.TASKS, counts, strict=True):
+        if not total:
             raise PosexportError(f"{len(tokens)} rows of {length} tokens do not ask {task.name} once; ask more rows")
-    return [int(good) / int(asked) for good, asked in counts]
+    return [int(good) / int(total) for good, total in counts]
 
 
 def _refuses(session: "InferenceSession", length: int) -> bool:

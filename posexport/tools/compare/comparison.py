@@ -14,7 +14,17 @@ from posexport.tools.compare import tasks
 from posexport.tools.compare.accuracy import one
 from posexport.tools.compare.costs import measure
 from posexport.tools.compare.page import page
-from posexport.tools.compare.records import Document, Result, Row, Setup, TaskInfo, measured, measured_at, noise, to_csv
+from posexport.tools.compare.records import (
+    Document,
+    Result,
+    Setup,
+    TableRow,
+    TaskInfo,
+    measured,
+    measured_at,
+    noise,
+    to_csv,
+)
 from posexport.tools.compare.workers import MODELS, each, opened
 from posexport.version import VERSION
 
@@ -92,7 +102,7 @@ def _work(
 
 def _rows(
     names: Sequence[str], unfit: Mapping[str, str], finished: Mapping[str, Result], failed: Mapping[str, str]
-) -> list[Row]:
+) -> list[TableRow]:
     """`BASELINE` first, then by name."""
     from posexport.encodings.encoding import ENCODINGS
 
@@ -102,9 +112,9 @@ def _rows(
         if name in finished:
             rows.append(measured(finished[name], finished[BASELINE], acts_on))
         elif name in failed:
-            rows.append(Row(encoding=name, status="failed", reason=failed[name], acts_on=acts_on))
+            rows.append(TableRow(encoding=name, status="failed", reason=failed[name], acts_on=acts_on))
         else:
-            rows.append(Row(encoding=name, status="not applicable", reason=unfit[name], acts_on=acts_on))
+            rows.append(TableRow(encoding=name, status="not applicable", reason=unfit[name], acts_on=acts_on))
     return rows
 
 
@@ -138,8 +148,8 @@ def _checked(setup: Setup) -> Setup:
     for name in setup.precisions:
         precision_named(name)
     if FP32.name in setup.precisions or len(set(setup.precisions)) < len(setup.precisions):
-        given = ", ".join(setup.precisions)
-        raise PosexportError(f"precisions are those beside fp32, each once; got {given}: leave the others out")
+        names = ", ".join(setup.precisions)
+        raise PosexportError(f"precisions are those beside fp32, each once; got {names}: leave the others out")
     if setup.seed < 0:
         raise PosexportError(f"seed must be 0 or more, got {setup.seed}")
     if setup.length < tasks.SHORTEST:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from posexport.tools import pages
 from posexport.tools.compare import tasks
-from posexport.tools.compare.records import LIMIT, Cell, Document, Row, ratio, shown, to_csv
+from posexport.tools.compare.records import LIMIT, Cell, Document, TableRow, ratio, shown, to_csv
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -56,7 +56,7 @@ def against_length(document: Document) -> list[Picture]:
     return [_panel(document, row) for row in document.rows if row.status == "measured"]
 
 
-def _panel(document: Document, row: Row) -> Picture:
+def _panel(document: Document, row: TableRow) -> Picture:
     figure, axes = _frame(190, 144, size=11)
     axes.set_title(row.encoding, fontsize=13)
     axes.set_xticks(range(len(document.lengths)), [str(length) for length in document.lengths])
@@ -130,11 +130,11 @@ def _svg(figure: "Figure", label: str) -> Picture:
     return {"src": f"data:image/svg+xml;base64,{data}", "alt": label, "width": f"{figure.bbox.width:.0f}"}
 
 
-def _ends(row: Row, length: int) -> bool:
+def _ends(row: TableRow, length: int) -> bool:
     return any(by_length.get(str(length)) == LIMIT for by_length in row.accuracy.values())
 
 
-def _hook(row: Row) -> int:
+def _hook(row: TableRow) -> int:
     """The index in `WHERE` of the first hook that the encoding acts through; one more: it acts nowhere."""
     return next((index for index, (hook, _) in enumerate(WHERE) if hook in row.acts_on), len(WHERE))
 
@@ -166,7 +166,7 @@ def page(document: Document) -> bytes:
 Line = dict[str, object]
 
 
-def _line(document: Document, row: Row) -> list[Line]:
+def _line(document: Document, row: TableRow) -> list[Line]:
     """The cells of a row: their texts and sort keys."""
     cells: list[Line] = [{"words": row.encoding, "key": row.encoding, "name": "", "colour": ""}]
     for task in document.tasks:

@@ -84,7 +84,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     precisions: dict[str, AtPrecision] = {}
 
 
-class Row(msgspec.Struct, frozen=True, kw_only=True):
+class TableRow(msgspec.Struct, frozen=True, kw_only=True):
     """One line of the table. ``status``: ``measured``, ``not applicable`` or ``failed``, the last two with a reason."""
 
     encoding: str
@@ -134,9 +134,9 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
     setup: Setup
     lengths: list[int]
     tasks: list[TaskInfo]
-    rows: list[Row]
+    rows: list[TableRow]
     #: the same models in further precisions
-    precisions: list[Row] = []
+    precisions: list[TableRow] = []
     #: by what share two sessions of ``nope`` differed in latency
     noise: float | None = None
 
@@ -171,12 +171,12 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
 _NO_NUMBER = "-"
 
 
-def measured(result: Result, baseline: Result, acts_on: Sequence[str]) -> Row:
+def measured(result: Result, baseline: Result, acts_on: Sequence[str]) -> TableRow:
     """The row of a finished encoding; ratios are relative to ``baseline``, the result of ``nope``."""
     cost, of_baseline = result.cost, baseline.cost
     growth = None if cost is None else cost.growth
     least = None if of_baseline is None else of_baseline.growth
-    return Row(
+    return TableRow(
         encoding=result.encoding,
         status="measured",
         acts_on=list(acts_on),
@@ -195,21 +195,21 @@ def measured(result: Result, baseline: Result, acts_on: Sequence[str]) -> Row:
     )
 
 
-def measured_at(result: Result) -> list[Row]:
+def measured_at(result: Result) -> list[TableRow]:
     """The rows of a finished encoding in further precisions."""
     timed = {} if result.cost is None else result.cost.precisions
     return [
-        Row(
+        TableRow(
             encoding=result.encoding,
             status="measured",
             limit=result.limit,
-            accuracy=found.accuracy,
-            file_bytes=found.file_bytes,
+            accuracy=measured.accuracy,
+            file_bytes=measured.file_bytes,
             precision=precision,
-            cosine=found.cosine,
+            cosine=measured.cosine,
             latency_to_float32=timed.get(precision),
         )
-        for precision, found in result.precisions.items()
+        for precision, measured in result.precisions.items()
     ]
 
 

@@ -101,11 +101,11 @@ def _marker(tokens: Ints) -> Ints:
     distance = abs(behind)
     farthest = np.where(distance <= NEAR, distance + NEAR, distance)
     room = np.minimum(marker - 1, tokens.shape[1] - 1 - marker)
-    asked = (distance > 0) & (distance <= 2 * NEAR) & (farthest <= room)
-    return np.where(asked, answer, NOT_ASKED)
+    labelled = (distance > 0) & (distance <= 2 * NEAR) & (farthest <= room)
+    return np.where(labelled, answer, NOT_ASKED)
 
 
 def right(answers: Ints, predictions: Ints) -> tuple[int, int]:
     """The number of correct ``predictions``, and the number of labels in ``answers``."""
-    asked = answers != NOT_ASKED
-    return int((predictions == answers)[asked].sum()), int(asked.sum())
+    labelled = answers != NOT_ASKED
+    return int((predictions == answers)[labelled].sum()), int(labelled.sum())

@@ -54,8 +54,8 @@ class Eligibility(msgspec.Struct, frozen=True, kw_only=True):
     def lines(self) -> Iterator[str]:
         """For a terminal: nodes with the same operator, type and reason in one line, those without kernels first."""
         yield f"{self.bundle}, by the kernel table of onnxruntime {self.onnxruntime}: nothing was run, as {self.why}"
-        alike = Counter((node.kernel, node.op_type, node.dtype, node.reason) for node in self.nodes)
-        for (kernel, op_type, dtype, reason), count in sorted(alike.items(), key=lambda each: each[0]):
+        counts = Counter((node.kernel, node.op_type, node.dtype, node.reason) for node in self.nodes)
+        for (kernel, op_type, dtype, reason), count in sorted(counts.items(), key=lambda each: each[0]):
             where = self.provider if kernel else "NO KERNEL"
             yield f"{where:10} {count:4} {op_type} ({dtype}): {reason}"
         without = sum(not node.kernel for node in self.nodes)
@@ -97,14 +97,14 @@ def _nodes(file: str, path: Path, provider: Provider) -> Iterator[NodeKernel]:
             continue
         chosen_by = _types(value.dtype for value in (*node.inputs, *node.outputs) if value is not None)
         opset = model.opset_imports.get(node.domain, 1)
-        found, reason = _kernel(node, provider, opset, chosen_by)
+        available, reason = _kernel(node, provider, opset, chosen_by)
         yield NodeKernel(
             file=file,
             node=node.name or next((value.name for value in node.outputs if value.name), ""),
             op_type=node.op_type,
             domain=node.domain,
             dtype=chosen_by[0] if chosen_by else "unknown",
-            kernel=found,
+            kernel=available,
             reason=reason,
         )
 

@@ -35,7 +35,7 @@ from posexport.tools.bench.measurement import InProcess, SamplingBudget, interle
 from posexport.tools.explain import feeds
 from posexport.tools.explain.origins import Origin, Origins
 from posexport.tools.explain.profile import Cost, calls, costs
-from posexport.tools.explain.records import SHARES, Decision, Explanation, Kernel, Part, Row
+from posexport.tools.explain.records import SHARES, CostRow, Decision, Explanation, GraphCost, Kernel
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession
@@ -83,11 +83,11 @@ def explain(
             opened = _open(directory, file, graph, provider, threads, Path(folder) / f"part{number}")
             try:
                 if when == "first" and later:  # what it gives is in the cache
-                    arrays |= _given(opened.link, opened.link.one_token(arrays))
+                    arrays |= _outputs(opened.link, opened.link.one_token(arrays))
                     continue
                 parts.append(_part(opened, opened.link.taken(arrays), manifest, provider))
                 if number < len(graphs) - 1:
-                    arrays |= _given(opened.link, opened.link.taken(arrays))
+                    arrays |= _outputs(opened.link, opened.link.taken(arrays))
             except Exception as err:
                 if reason := refusal(err):
                     raise PosexportError(f"the bundle refuses {_words(named, manifest)}: {reason}") from err
@@ -135,14 +135,14 @@ def _open(
     return _Opened(file, list(graph.inputs), shared, link, origins)
 
 
-def _part(opened: _Opened, arrays: Feeds, manifest: Manifest, provider: str) -> Part:
+def _part(opened: _Opened, arrays: Feeds, manifest: Manifest, provider: str) -> GraphCost:
     """Call a graph some times and read the profile of the last ones."""
     session = opened.link.session
     call = _bound(session, arrays, opened, provider)
     runs = len(interleave(InProcess(call, BUDGET.warmup), None, BUDGET).ms)
     profiled = calls(Path(session.end_profiling()), opened.origins)[BUDGET.warmup :]
     rows = _rows(costs(profiled), opened.origins)
-    return Part(
+    return GraphCost(
         file=opened.file,
         runs=runs,
         ms=median(interleave(InProcess(call, 0), None, BUDGET).ms),
@@ -153,7 +153,7 @@ def _part(opened: _Opened, arrays: Feeds, manifest: Manifest, provider: str) -> 
     )
 
 
-def _given(link: Link, feeds: Feeds) -> Feeds:
+def _outputs(link: Link, feeds: Feeds) -> Feeds:
     """Runs a graph and returns its outputs by the bundle's names."""
     values = link.session.run(list(link.output_names), feeds)
     return dict(zip(link.output_names.values(), values, strict=True))
@@ -175,13 +175,13 @@ def _bound(session: "InferenceSession", arrays: Feeds, opened: _Opened, provider
     return lambda: run_bound(session, {}, values, outputs)
 
 
-def _rows(costs: Sequence[Cost], origins: Origins) -> list[Row]:
+def _rows(costs: Sequence[Cost], origins: Origins) -> list[CostRow]:
     """A row for each origin, in the order of `SHARES`, longest first."""
     by_origin: dict[Origin, list[Cost]] = defaultdict(list)
     for cost in costs:
         by_origin[cost.origin].append(cost)
     rows = [
-        Row(
+        CostRow(
             share=origin.share,
             name=origin.of,
             nodes=origins.count(origin.of),

@@ -47,13 +47,14 @@ def sizes(
         height, width = limits.proof_image_sizes[0]
         return {BATCH: batch, HEIGHT: height, WIDTH: width}
     most = [] if limits.max_length is None else [limits.max_length]
-    own = most if SEQUENCE in limits.limited_axes else []
+    limits_of_length = most if SEQUENCE in limits.limited_axes else []
     if length is None:
         length = max(
-            limits.min_length, min([samples(1 if past else _LENGTH, limits.convolutions), *_room(own, behind)])
+            limits.min_length,
+            min([samples(1 if past else _LENGTH, limits.convolutions), *_room(limits_of_length, behind)]),
         )
     length = multiple(length, limits.size_steps.get(SEQUENCE, 1))
-    if any(length + behind > limit for limit in own):
+    if any(length + behind > limit for limit in limits_of_length):
         with_past = f" with --past {behind}" if behind else ""
         raise PosexportError(f"--length {length}{with_past} is too long: {limit_sentence(limits)}; give less")
     far = min([length + behind, *(most if ENCODER_SEQUENCE in limits.limited_axes else [])])

@@ -28,7 +28,7 @@ class Kernel(msgspec.Struct, frozen=True, kw_only=True):
     ms: float
 
 
-class Row(msgspec.Struct, frozen=True, kw_only=True):
+class CostRow(msgspec.Struct, frozen=True, kw_only=True):
     """What one thing costs, and the kernels that do it, longest first.
 
     ``nodes``: how many nodes of this type the graph has; of an operator that others call, which are named ``within``,
@@ -52,7 +52,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     rejected: dict[str, str]
 
 
-class Part(msgspec.Struct, frozen=True, kw_only=True):
+class GraphCost(msgspec.Struct, frozen=True, kw_only=True):
     """One graph; times are medians of ``runs`` calls.
 
     ``ms``: a call as it is; ``profiled_ms``: one that ONNX Runtime writes a profile of, which takes time for every
@@ -65,7 +65,7 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
     profiled_ms: float
     kernels_ms: float
     decisions: list[Decision]
-    rows: list[Row]
+    rows: list[CostRow]
 
     def taken(self, share: Share) -> float:
         """The fraction of the kernels' time in a share, 0 to 1."""
@@ -81,7 +81,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     threads: int
     onnxruntime: str
     call: str
-    parts: list[Part]
+    parts: list[GraphCost]
     passes: dict[str, PassSpec] = {}
 
     def to_json(self) -> str:
@@ -112,14 +112,14 @@ def notes(explanation: Explanation) -> list[str]:
     return [] if decisions else ["no lowerings are recorded: the bundle has no attention of posexport's"]
 
 
-def _part(part: Part, provider: str) -> list[RenderableType]:
+def _part(part: GraphCost, provider: str) -> list[RenderableType]:
     pieces: list[RenderableType] = []
     if part.decisions:
         pieces.append(_decisions(part))
     return [*pieces, _rows(part, provider), Text(summary(part))]
 
 
-def summary(part: Part) -> str:
+def summary(part: GraphCost) -> str:
     shares = ", ".join(f"{share} {part.taken(share):.1%}" for share in SHARES)
     return (
         f"{part.file}: {shares} of {_ms(part.kernels_ms)} ms in kernels; a call takes {_ms(part.ms)} ms, "
@@ -127,7 +127,7 @@ def summary(part: Part) -> str:
     )
 
 
-def _decisions(part: Part) -> Table:
+def _decisions(part: GraphCost) -> Table:
     table = Table(title=part.file, title_justify="left", box=box.SIMPLE)
     for name in ("node type", "nodes", "lowering", "not taken"):
         table.add_column(name, justify="right" if name == "nodes" else "left")
@@ -136,11 +136,11 @@ def _decisions(part: Part) -> Table:
     return table
 
 
-def _passes(found: Explanation) -> Table:
+def _passes(explanation: Explanation) -> Table:
     table = Table(title="graph passes", title_justify="left", box=box.SIMPLE)
     for name in ("pass", "nodes", "recognised", "not applied"):
         table.add_column(name, justify="right" if name == "nodes" else "left")
-    for name, spec in found.passes.items():
+    for name, spec in explanation.passes.items():
         recognised, rejected = ("\n".join(each) for each in (spec.recognised, spec.rejected))
         table.add_row(name, str(spec.nodes), recognised, rejected or "none")
     return table
@@ -150,7 +150,7 @@ def _refused(decision: Decision) -> str:
     return "\n".join(f"{name}: {reason}" for name, reason in decision.rejected.items()) or "none"
 
 
-def _rows(part: Part, provider: str) -> Table:
+def _rows(part: GraphCost, provider: str) -> Table:
     table = Table(title=f"{part.file}: where a call's time goes", title_justify="left", box=box.SIMPLE)
     for name in ("", "of", "nodes", "ms", "share", "kernels"):
         table.add_column(
@@ -170,7 +170,7 @@ def _rows(part: Part, provider: str) -> Table:
     return table
 
 
-def _kernels(row: Row, provider: str) -> str:
+def _kernels(row: CostRow, provider: str) -> str:
     named = [_kernel(kernel, provider) for kernel in row.kernels[:_NAMED]]
     if others := row.kernels[_NAMED:]:
         count = sum(kernel.count for kernel in others)

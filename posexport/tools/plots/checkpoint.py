@@ -55,22 +55,22 @@ def pictures(directory: Path, *, length: int | None = None, allow_pickle: bool =
         places = list(found_in(source.module))
         label, overhead = source.public_name, source.promises.position_offset
     name = directory.resolve().name
-    alike: dict[tuple[str, str, str], list[Place]] = {}
+    by_settings: dict[tuple[str, str, str], list[Place]] = {}
     for place in places:
         key = (place.part, place.encoding.name, str(place.encoding.parameters_given))
-        alike.setdefault(key, []).append(place)
-    together = _by_layers(list(alike.values()))
+        by_settings.setdefault(key, []).append(place)
+    grouped = _by_layers(list(by_settings.values()))
     groups: list[Group] = []
-    for of_kind in together:
+    for of_kind in grouped:
         subject = _subject(of_kind, length, overhead)
         drawn = choose(subject)
-        heading = _heading(of_kind, subject) if len(together) > 1 else ""
+        heading = _heading(of_kind, subject) if len(grouped) > 1 else ""
         groups += [replace(drawn[0], heading=_joined(heading, drawn[0].heading)), *drawn[1:]]
     if not groups:
         raise PosexportError(f"{directory} has no position encoding to show: nothing in it depends on positions")
     kinds = list(dict.fromkeys(place.encoding.name for place in places))
     first = places[0].encoding
-    words = f" ({settings_in_words(first, SIZES)})" if len(alike) == 1 and first.parameters_given else ""
+    words = f" ({settings_in_words(first, SIZES)})" if len(by_settings) == 1 and first.parameters_given else ""
     title = f"{name}: {' and '.join(kinds)}{words}"
     summary = " ".join(dict.fromkeys(ENCODINGS[kind].summary.replace("``", "") for kind in kinds[:2]))
     sources = "; ".join(dict.fromkeys(ENCODINGS[kind].source for kind in kinds))
@@ -100,10 +100,10 @@ def _layer(name: str) -> str:
     return ", ".join(f"{words.get(what, 'layer')} {number}" for what, number in parts)
 
 
-def _by_layers(alike: list[list[Place]]) -> list[list[Place]]:
+def _by_layers(by_settings: list[list[Place]]) -> list[list[Place]]:
     """Layers of swin differ in their heads and are shown together all the same."""
     by_part: dict[tuple[str, str], list[Place]] = {}
-    for places in alike:
+    for places in by_settings:
         first = places[0]
         key = (first.part, first.encoding.name if first.encoding.windowed else str(id(first)))
         by_part.setdefault(key, []).extend(places)

@@ -12,7 +12,7 @@ from posexport.tools.plots.panels import (
     Array,
     Group,
     Panel,
-    Row,
+    PanelRow,
     Subject,
     heat_map,
     legend_beside,
@@ -63,5 +63,5 @@ def groups(subject: Subject) -> list[Group]:
         axes.set(xlabel="dimension of the head", ylabel="position", title="A query of ones, rotated to its position")
         whole_ticks(axes)
 
-    row = Row([Panel("decay", draw_decay), Panel("rotated vector", draw_rotated)])
+    row = PanelRow([Panel("decay", draw_decay), Panel("rotated vector", draw_rotated)])
     return [Group([row], CAPTION)]

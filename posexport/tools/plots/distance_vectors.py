@@ -14,7 +14,7 @@ from posexport.tools.plots.panels import (
     Array,
     Group,
     Panel,
-    Row,
+    PanelRow,
     Subject,
     evenly,
     heat_map,
@@ -62,7 +62,7 @@ def groups(subject: Subject) -> list[Group]:
         whole_ticks(axes)
 
     similarity, decay = likeness_panels(vectors_WD, "distance", lowest)
-    rows = [Row([Panel("distance vectors", whole)], 3.0), Row([similarity, decay]), Row([norms], 2.6)]
+    rows = [PanelRow([Panel("distance vectors", whole)], 3.0), PanelRow([similarity, decay]), PanelRow([norms], 2.6)]
     return [Group(rows, CAPTION)]
 
 

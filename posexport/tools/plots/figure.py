@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from posexport.system.extras import require
 from posexport.tools import pages
-from posexport.tools.plots.panels import Group, Row, colour_bar
+from posexport.tools.plots.panels import Group, PanelRow, colour_bar
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -56,7 +56,7 @@ def compose(groups: Sequence[Group], title: str, summary: str) -> "Figure":
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
-    entries: list[Row | _Text] = [
+    entries: list[PanelRow | _Text] = [
         _Text(textwrap.wrap(title, 95), {"size": 15, "weight": "bold"}),
         _Text(textwrap.wrap(summary, 140), {"size": 11, "color": "#444444"}),
     ]
@@ -67,12 +67,12 @@ def compose(groups: Sequence[Group], title: str, summary: str) -> "Figure":
         if group.caption:
             entries.append(_Text([group.caption], {"size": 11, "style": "italic", "gid": _CAPTION}))
     heights = [entry.height for entry in entries]
-    labels = LABELS * sum(isinstance(entry, Row) for entry in entries)
+    labels = LABELS * sum(isinstance(entry, PanelRow) for entry in entries)
     with rc_context(FONTS):  # type: ignore[arg-type]  # its keys are a Literal of all names
         figure = Figure(figsize=(WIDTH, sum(heights) + labels), layout="constrained", facecolor="white")
         grid = figure.add_gridspec(len(entries), 2, height_ratios=heights)
         for number, entry in enumerate(entries):
-            if isinstance(entry, Row):
+            if isinstance(entry, PanelRow):
                 _draw(figure, grid, number, entry)
             else:
                 axes = figure.add_subplot(grid[number, :])
@@ -82,7 +82,7 @@ def compose(groups: Sequence[Group], title: str, summary: str) -> "Figure":
     return figure
 
 
-def _draw(figure: "Figure", grid: "GridSpec", number: int, row: Row) -> None:
+def _draw(figure: "Figure", grid: "GridSpec", number: int, row: PanelRow) -> None:
     """Draws the panels of a row: in the two columns, or closer together where they share a colour bar."""
     if row.bar:
         axes_of = [*grid[number, :].subgridspec(1, len(row.panels)).subplots(sharey=True, squeeze=False)[0]]

@@ -13,7 +13,7 @@ from posexport.tools.plots.panels import (
     Array,
     Group,
     Panel,
-    Row,
+    PanelRow,
     Subject,
     evenly,
     heat_map,
@@ -78,7 +78,7 @@ def _vectors(subject: Subject) -> list[Group]:
         axes.set(xlabel="dimension", ylabel="patch, row by row", title=f"Every patch's vector, {made_of}")
         whole_ticks(axes)
 
-    alike = [
+    similarity = [
         _map(
             "similarity",
             cosine_PP[patch].reshape(rows, columns),
@@ -92,7 +92,7 @@ def _vectors(subject: Subject) -> list[Group]:
         _map("dimension", vectors_PC[:, channel].reshape(rows, columns), "value", f"Dimension {channel} over the image")
         for channel in shown
     ]
-    return [Group([Row([Panel("heat map", whole)], 3.6), Row(alike), Row(over)], CAPTION)]
+    return [Group([PanelRow([Panel("heat map", whole)], 3.6), PanelRow(similarity), PanelRow(over)], CAPTION)]
 
 
 def offsets(alone: EncodingAlone, rows: int, columns: int) -> Maps:
@@ -123,18 +123,20 @@ def _biases(subject: Subject) -> list[Group]:
     maps = {name: offsets(subject.by_layer[name], *grid(subject.by_layer[name], subject.length)) for name in names}
     shared = scale([map_HRC for map_HRC, _ in maps.values()])
     some = "" if len(names) == len(subject.by_layer) else f"{len(names)} of {len(subject.by_layer)} layers are shown. "
-    found = []
+    groups_of_layers = []
     for name, (map_HRC, by_offset) in maps.items():
         heads = min(HEADS, len(map_HRC))
         cut = [list(range(heads))[n : n + IN_A_ROW] for n in range(0, heads, IN_A_ROW)]
         rows = [
-            Row([_of_head(map_HRC, head, shared, by_offset) for head in part], 2.0, bar="added to the score")
+            PanelRow([_of_head(map_HRC, head, shared, by_offset) for head in part], 2.0, bar="added to the score")
             for part in cut
         ]
         count = f"heads 0 to {heads - 1} of {len(map_HRC)}" if heads < len(map_HRC) else "all heads"
         caption = some + BIAS if name == names[-1] else ""
-        found.append(Group(rows, caption, f"{name}: {count}" if name else "" if heads == len(map_HRC) else count))
-    return found
+        groups_of_layers.append(
+            Group(rows, caption, f"{name}: {count}" if name else "" if heads == len(map_HRC) else count)
+        )
+    return groups_of_layers
 
 
 def _of_head(map_HRC: Array, head: int, shared: dict[str, object], by_offset: bool) -> Panel:
@@ -180,7 +182,7 @@ def _decay(subject: Subject) -> list[Group]:
         "score, 1 = not rotated",
         f"Score of a vector with itself, query at {_named(middle, columns)}",
     )
-    return [Group([Row([mean, Panel("rotated vector", draw_rotated)])], DECAY)]
+    return [Group([PanelRow([mean, Panel("rotated vector", draw_rotated)])], DECAY)]
 
 
 def _middle(rows: int, columns: int) -> int:

@@ -32,7 +32,7 @@ class Panel:
 
 
 @dataclass(frozen=True)
-class Row:
+class PanelRow:
     """Panels side by side; one alone is as wide as two. ``height``: of the axes, approximately, in inches.
 
     ``bar``: the label of one colour bar for maps that share it and their vertical axis; empty: each has what it draws.
@@ -50,7 +50,7 @@ class Group:
     ``heading``: for a picture with several subjects (the encoder's bias, the decoder's).
     """
 
-    rows: Sequence[Row]
+    rows: Sequence[PanelRow]
     caption: str
     heading: str = ""
 

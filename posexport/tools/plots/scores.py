@@ -13,7 +13,7 @@ from posexport.tools.plots.panels import (
     Array,
     Group,
     Panel,
-    Row,
+    PanelRow,
     Subject,
     colour_bar,
     evenly,
@@ -88,7 +88,7 @@ def groups(subject: Subject) -> list[Group]:
     kind = "term" if first.meets else "bias"
     by_distance = _lines(first) if len(first.scores_HTS) <= NAMED_HEADS else _heads_map(first)
     panels = [Panel(f"{kind} by distance", by_distance), Panel(f"{kind} matrix", _matrix(first))]
-    return [Group([Row(panels)], TERM if first.meets else BIAS)]
+    return [Group([PanelRow(panels)], TERM if first.meets else BIAS)]
 
 
 def _lines(scores: Scores) -> "Draw":
@@ -153,7 +153,7 @@ def _of_layers(subject: Subject) -> Group:
         return Panel("bias of a layer", draw)
 
     cut = [names[n : n + IN_A_ROW] for n in range(0, len(names), IN_A_ROW)]
-    rows = [Row([panel(name) for name in part], 2.0, bar=ADDED) for part in cut]
+    rows = [PanelRow([panel(name) for name in part], 2.0, bar=ADDED) for part in cut]
     some = "" if len(names) == len(subject.by_layer) else f"{len(names)} of {len(subject.by_layer)} layers are shown. "
     return Group(rows, some + BIAS)
 

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from posexport.tools.plots.panels import Group, Panel, Row, Subject, heat_map, legend_beside, of_lines, whole_ticks
+from posexport.tools.plots.panels import Group, Panel, PanelRow, Subject, heat_map, legend_beside, of_lines, whole_ticks
 from posexport.tools.shift_check.records import TOLERANCE
 from posexport.tools.shift_check.sinusoid import claims_sinusoid, position_vectors, shift_of
 
@@ -59,4 +59,4 @@ def groups(subject: Subject) -> list[Group]:
         caption = f"One matrix of rotations moves every position by {k}: it is off by at most {largest:.0e}."
     else:
         caption = f"No one matrix of rotations moves every position by {k}: it is off by up to {largest:.1g}."
-    return [Group([Row([Panel("shift matrix", draw_matrix), Panel("shift residual", draw_residual)])], caption)]
+    return [Group([PanelRow([Panel("shift matrix", draw_matrix), Panel("shift residual", draw_residual)])], caption)]

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from posexport.encodings.encoding import Term
-from posexport.tools.plots.panels import Array, Group, Panel, Row, Subject, colour_bar
+from posexport.tools.plots.panels import Array, Group, Panel, PanelRow, Subject, colour_bar
 from posexport.tools.shift_check.records import positions_from
 from posexport.tools.shift_check.relative import dense
 
@@ -29,10 +29,10 @@ def groups(subject: Subject) -> list[Group]:
     distance_TS = at[:, None] - at[None, :]
     panels = [_numbers("distance matrix", "Distance, query minus key", distance_TS)]
     for name, (rows_TS, count) in tables.items():
-        title = f"Row of {name}{formula(rows_TS, distance_TS)}, of {count} rows"
+        title = f"PanelRow of {name}{formula(rows_TS, distance_TS)}, of {count} rows"
         panels.append(_numbers("table rows", title, rows_TS))
     # two in a row, as other panels are
-    rows = [Row(panels[n : n + 2]) for n in range(0, len(panels), 2)]
+    rows = [PanelRow(panels[n : n + 2]) for n in range(0, len(panels), 2)]
     return [Group(rows, CAPTION)]
 
 
@@ -57,15 +57,15 @@ def table_rows(subject: Subject, length: int) -> dict[str, tuple[Array, int]]:
     layer, at = alone.layer.double(), positions_from(0, length)
     q = torch.full((1, alone.heads, length, alone.head_size), 1 / alone.head_size, dtype=torch.float64)
     k = torch.zeros_like(q)
-    found: dict[str, tuple[Array, int]] = {}
+    tables: dict[str, tuple[Array, int]] = {}
 
     def note(name: str, term: Term | None, count: int) -> None:
         scores_TS = np.zeros((1, 1)) if term is None else dense(term, q, k)[0, 0].numpy()
         rows_TS = scores_TS.round()
         if np.abs(scores_TS - rows_TS).max() < 1e-6 and np.ptp(rows_TS) > 0 and rows_TS.min() >= 0:
-            found[name] = rows_TS, count
+            tables[name] = rows_TS, count
 
-    kept = {name: parameter.clone() for name, parameter in layer.named_parameters()}
+    stored = {name: parameter.clone() for name, parameter in layer.named_parameters()}
     for name, parameter in layer.named_parameters():
         if parameter.dim() == 2:
             for other in layer.parameters():
@@ -73,16 +73,16 @@ def table_rows(subject: Subject, length: int) -> dict[str, tuple[Array, int]]:
             parameter.add_(torch.arange(len(parameter))[:, None])
             note(name, layer.scores(q, k, at, at), len(parameter))
     for name, parameter in layer.named_parameters():
-        parameter.copy_(kept[name])
+        parameter.copy_(stored[name])
     term = layer.scores(q, k, at, at)
-    if not found and term is not None and "q" in term.operator.takes:
+    if not tables and term is not None and "q" in term.operator.takes:
         for name, tensor in zip(term.operator.own, term.tensors, strict=True):
             if tensor.dim() == 2 and tensor.is_floating_point():
                 numbers = torch.arange(len(tensor), dtype=tensor.dtype)[:, None].expand_as(tensor)
                 others = (t if not t.is_floating_point() else torch.zeros_like(t) for t in term.tensors)
-                asked = (numbers if t is tensor else o for t, o in zip(term.tensors, others, strict=True))
-                note(name, replace(term, tensors=tuple(asked)), len(tensor))
-    return found
+                tensors = (numbers if t is tensor else o for t, o in zip(term.tensors, others, strict=True))
+                note(name, replace(term, tensors=tuple(tensors)), len(tensor))
+    return tables
 
 
 def _numbers(kind: str, title: str, values_TS: Array) -> Panel:

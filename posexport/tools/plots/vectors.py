@@ -10,7 +10,7 @@ from posexport.tools.plots.panels import (
     Array,
     Group,
     Panel,
-    Row,
+    PanelRow,
     Subject,
     heat_map,
     legend_beside,
@@ -100,14 +100,17 @@ def groups(subject: Subject) -> list[Group]:
         axes.set(xlabel="position", ylabel="value", title="One dimension over the positions")
         _finish(axes)
 
-    rows = [Row([Panel("heat map", whole)], HEAT_MAP), Row([Panel("slice of positions", of_positions)], SLICE)]
+    rows = [
+        PanelRow([Panel("heat map", whole)], HEAT_MAP),
+        PanelRow([Panel("slice of positions", of_positions)], SLICE),
+    ]
     dimension = Panel("slice of dimensions", of_dimensions)
     if len(vectors_TC) < 2 or not _comparable(vectors_TC):
-        return [Group([*rows, Row([dimension])], ALONE)]
+        return [Group([*rows, PanelRow([dimension])], ALONE)]
     similarity, decay = likeness_panels(vectors_TC, "position")
-    rows.append(Row([similarity, dimension]))
+    rows.append(PanelRow([similarity, dimension]))
     if subject.learned:
-        rows.append(Row([decay, _sizes(vectors_TC)]))
+        rows.append(PanelRow([decay, _sizes(vectors_TC)]))
     return [Group(rows, CAPTION)]
 
 

@@ -15,7 +15,7 @@ from posexport.tools.plots.panels import (
     Array,
     Group,
     Panel,
-    Row,
+    PanelRow,
     Subject,
     heat_map,
     legend_beside,
@@ -86,7 +86,7 @@ def groups(subject: Subject) -> list[Group]:
         whole_ticks(axes)
 
     second = Panel("stretch", stretch) if scaled else Panel("angles", cosines)
-    return [Group([Row([Panel("wavelengths", waves), second])], SCALED if scaled else CAPTION)]
+    return [Group([PanelRow([Panel("wavelengths", waves), second])], SCALED if scaled else CAPTION)]
 
 
 def _frequencies(schedule: Schedule) -> dict[str, Array]:
