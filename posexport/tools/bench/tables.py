@@ -14,8 +14,8 @@ from posexport.tools.bench.records import Document, Figure, Held, Result
 from posexport.tools.bench.workers.mixed import LONGEST, ROWS
 
 if TYPE_CHECKING:
+    from matplotlib import figure as drawn
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 
 def shown(document: Document) -> RenderableType:
@@ -118,11 +118,11 @@ def draw(document: Document, suffix: str) -> bytes:
     Points that are not valid are named and not drawn.
     """
     require("a chart", "matplotlib")
-    from matplotlib.figure import Figure
+    from matplotlib import figure
 
     results = [result.quiet for result in document.results]
     tall = sum(len(result.figures) for result in results) * 0.3 + len(results)
-    picture = Figure(figsize=(9, tall), layout="constrained")
+    picture = figure.Figure(figsize=(9, tall), layout="constrained")
     ratios = [len(result.figures) + 2 for result in results]
     panels = picture.subplots(len(results), height_ratios=ratios, squeeze=False)[:, 0]
     for axes, result in zip(panels, results, strict=True):
@@ -130,7 +130,7 @@ def draw(document: Document, suffix: str) -> bytes:
     return saved(picture, document, suffix)
 
 
-def saved(picture: "Figure", document: Document, suffix: str) -> bytes:
+def saved(picture: "drawn.Figure", document: Document, suffix: str) -> bytes:
     """The picture as a file's content, with a line on where it was measured."""
     where = document.machine
     picture.supxlabel(f"{where.cpu}, {document.threads or where.cores} threads, commit {document.commit}", fontsize=7)
