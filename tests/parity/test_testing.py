@@ -113,7 +113,7 @@ def test_a_source_is_named_as_in_verify(good: Path, monkeypatch: pytest.MonkeyPa
         calls.append({"bundle": bundle, "against": against, **options})
         return answer
 
-    monkeypatch.setattr(posexport, "verify", verify)
+    monkeypatch.setattr("posexport.testing.parity.verify", verify)
     # what a caller of verify sees, a test need not; options are of one provider, and a test may ask several
     own = {"bundle", "against", "provider", "provider_options", "progress", "remark"}
     options = {name: object() for name in inspect.signature(posexport.api.verify).parameters if name not in own}
