@@ -19,7 +19,7 @@ from posexport.cli.command import Command
 @options.threads_option
 @options.json_option
 def command(directory: Path, as_json: bool, **choices: Any) -> None:
-    """Show how attention is implemented, and which part of the time it takes.
+    """Show how attention is implemented, and its share of the time.
 
     DIR is a bundle. For each type of attention and rotation node: its implementation (lowering), and why others were
     not chosen. Then ONNX Runtime's profile of a few calls, for each graph of the bundle: kernels, providers, and
