@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
-from posexport.graph.edits import integers
+from posexport.graph.builder import Builder
 from posexport.spec import PAST, SEQUENCE, TOTAL, InputSpec
 
 
@@ -28,35 +28,25 @@ def _add(graph: ir.Graph, value: ir.Value, spec: InputSpec, pairs: Sequence[tupl
     if not value.uses():
         return
     ids = next(v for v, s in pairs if s.role == "tokens" and SEQUENCE in s.axes)
-    nodes = _sizes(graph, spec, ids, pairs)
+    g = Builder.at_start(graph, name=spec.name)
+    sizes = _sizes(g, spec, ids, pairs)
     # the tracer reads a size from any input that has it; this one's default does not have the tokens'
     for node in [user for user, _ in value.uses() if user.op_type == "Shape"]:
         if TOTAL in spec.axes:
-            _read_from(node, nodes[-1].outputs[0])
+            _read_from(node, sizes)
         else:
             node.replace_input_with(0, ids)
-    whole = ir.node("Expand", [value, nodes[-1].outputs[0]], name=f"{spec.name}_of_all_tokens")
-    for user, index in tuple(value.uses()):
-        if user is not whole:
-            user.replace_input_with(index, whole.outputs[0])
-    whole.outputs[0].shape, whole.outputs[0].type = value.shape, value.type
-    graph.insert_before(graph[0], (*nodes, whole))
+    users = tuple(value.uses())
+    whole = g.op("Expand", value, sizes, name="of_all_tokens", shape=value.shape)
+    for user, index in users:
+        user.replace_input_with(index, whole)
 
 
-def _sizes(
-    graph: ir.Graph, spec: InputSpec, ids: ir.Value, pairs: Sequence[tuple[ir.Value, InputSpec]]
-) -> list[ir.Node]:
-    """Nodes whose last gives the sizes of ``spec``: those of ``ids``, or of past and new tokens."""
+def _sizes(g: Builder, spec: InputSpec, ids: ir.Value, pairs: Sequence[tuple[ir.Value, InputSpec]]) -> ir.Value:
+    """The sizes of ``spec``: those of ``ids``, or of past and new tokens."""
     past = next(((v, s.axes.index(PAST)) for v, s in pairs if PAST in s.axes), None) if TOTAL in spec.axes else None
-    sizes = ir.node("Shape", [ids], name=f"{spec.name}_sizes")
-    if past is None:
-        return [sizes]
-    held, axis = past
-    count = ir.node("Shape", [held], {"start": axis, "end": axis + 1}, name=f"{spec.name}_past")
-    none = integers(graph, [0])
-    both = ir.node("Concat", [none, count.outputs[0]], {"axis": 0}, name=f"{spec.name}_more")
-    total = ir.node("Add", [sizes.outputs[0], both.outputs[0]], name=f"{spec.name}_all_sizes")
-    return [sizes, count, both, total]
+    sizes = g.Shape(ids)
+    return sizes if past is None else g.Add(sizes, g.shape([0], g.size(*past)))
 
 
 def _read_from(node: ir.Node, sizes: ir.Value) -> None:
@@ -66,8 +56,6 @@ def _read_from(node: ir.Node, sizes: ir.Value) -> None:
     assert start is not None
     assert end is not None
     assert node.graph is not None
-    part = ir.node("Slice", [sizes, integers(node.graph, [start]), integers(node.graph, [end])])
-    part.outputs[0].shape, part.outputs[0].type = node.outputs[0].shape, node.outputs[0].type
-    node.graph.insert_before(node, part)
-    ir.convenience.replace_all_uses_with(node.outputs[0], part.outputs[0])
+    part = Builder.at(node).Slice(sizes, [start], [end])
+    ir.convenience.replace_all_uses_with(node.outputs[0], part)
     node.graph.remove(node, safe=True)

@@ -8,6 +8,7 @@ and a network's weights for every row of its input. Both are small beside the sc
 
 import onnx_ir as ir
 
+from posexport.graph.builder import Builder
 from posexport.graph.queries import producer
 from posexport.ops.operator import DOMAIN, OPERATORS, WHOLE
 from posexport.targets.target import Target
@@ -25,10 +26,11 @@ def settle(model: ir.Model, target: Target) -> None:
         if operator is not None:
             for node in list(function):
                 if node.op_type == "MatMul" and not node.domain:
-                    _settle(node)
+                    g = Builder.at(node, opset=model.opset_imports[""], initializers=False)
+                    _equalize(g, node)
 
 
-def _settle(product: ir.Node) -> None:
+def _equalize(g: Builder, product: ir.Node) -> None:
     first, second = product.inputs
     assert first is not None
     assert second is not None
@@ -39,17 +41,15 @@ def _settle(product: ir.Node) -> None:
         if axes > 2 and rank is not None and rank > axes and list(order[-2:]) == [axes - 1, axes - 2]:
             window = transpose.inputs[0]
             assert window is not None
-            copied = _for_every(product, first, window)
             last = [*range(rank - 2), rank - 1, rank - 2]
-            product.replace_input_with(1, _new(product, "Transpose", copied, perm=last))
+            product.replace_input_with(1, g.Transpose(_for_every(g, first, window), perm=last))
     elif first.producer() is None and first.name not in _GIVEN:
-        product.replace_input_with(0, _for_every(product, second, first))
+        product.replace_input_with(0, _for_every(g, second, first))
 
 
-def _for_every(before: ir.Node, other: ir.Value, factor: ir.Value) -> ir.Value:
+def _for_every(g: Builder, other: ir.Value, factor: ir.Value) -> ir.Value:
     """``factor``, copied for every matrix of ``other``."""
-    matrices, own = _new(before, "Shape", other, end=-2), _new(before, "Shape", factor, start=-2)
-    return _new(before, "Expand", factor, _new(before, "Concat", matrices, own, axis=0))
+    return g.Expand(factor, g.shape(g.Shape(other, end=-2), g.Shape(factor, start=-2)))
 
 
 def _rank(value: ir.Value) -> int | None:
@@ -72,10 +72,3 @@ def _count(value: ir.Value | None) -> int | None:
         return 1
     start, end = node.attributes.get_int("start", 0), node.attributes.get_int("end", None)
     return end - start if end is not None and 0 <= start <= end else None
-
-
-def _new(before: ir.Node, op_type: str, *inputs: ir.Value, **attributes: object) -> ir.Value:
-    node = ir.node(op_type, list(inputs), attributes)  # type: ignore[arg-type]
-    assert before.graph is not None
-    before.graph.insert_before(before, node)
-    return node.outputs[0]

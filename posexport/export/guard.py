@@ -10,11 +10,10 @@ Gather.
 from collections.abc import Callable, Sequence
 
 import onnx_ir as ir
-import onnx_ir.tape
 
 from posexport.bounds import CACHE_FULL, MASK_MISFIT, POSITION_BEYOND, Bound
 from posexport.export import table_guard
-from posexport.graph.edits import integers
+from posexport.graph.builder import Builder
 from posexport.spec import CAPACITY, PAST, SEQUENCE, TOTAL, InputSpec
 from posexport.targets.target import Target
 
@@ -34,13 +33,12 @@ def insert(model: ir.Model, inputs: Sequence[InputSpec], bounds: Sequence[Bound]
             # an input that may be left out is one element then
             if bound.axis in spec.axes and value.uses() and not (bound.least and spec.default is not None):
 
-                def wrong(tape: "ir.tape.Tape", bound: Bound = bound, own: ir.Value = value) -> ir.Value:
+                def wrong(g: Builder, bound: Bound = bound, own: ir.Value = value) -> ir.Value:
                     if bound.step:
-                        rest = tape.op("Mod", [places.size(tape, bound.axis, own), integers(graph, [bound.number])])
-                        return tape.op("Greater", [rest, integers(graph, [0])])
-                    length = places.total(tape) if bound.axis == SEQUENCE and not bound.least else None
-                    length = length or places.size(tape, bound.axis, own)
-                    return tape.op("Less" if bound.least else "Greater", [length, integers(graph, [bound.number])])
+                        return g.Greater(g.Mod(places.size(g, bound.axis, own), [bound.number]), [0])
+                    length = places.total(g) if bound.axis == SEQUENCE and not bound.least else None
+                    length = length or places.size(g, bound.axis, own)
+                    return g.op("Less" if bound.least else "Greater", length, [bound.number])
 
                 _refuse(graph, value, spec.axes.index(bound.axis), text, wrong)
                 text = f"{bound.message}: {value.name}"  # node names must differ
@@ -61,66 +59,43 @@ class _Places:
     def has(self, axis: str) -> bool:
         return any(axis in spec.axes for _, spec in self.given)
 
-    def size(self, tape: "ir.tape.Tape", axis: str, among: ir.Value | None = None) -> ir.Value:
+    def size(self, g: Builder, axis: str, among: ir.Value | None = None) -> ir.Value:
         """The length of an axis, [1], read from an input that has it (``among``: from this one)."""
         value, spec = next((v, s) for v, s in self.given if axis in s.axes and among in (None, v))
-        place = spec.axes.index(axis)
-        return tape.op("Shape", [value], {"start": place, "end": place + 1})
+        return g.size(value, spec.axes.index(axis))
 
-    def total(self, tape: "ir.tape.Tape") -> ir.Value | None:
+    def total(self, g: Builder) -> ir.Value | None:
         """Past and new tokens, [1]; None where there is no cache."""
         if self.has(CAPACITY):
-            return self.size(tape, TOTAL)
-        if not self.has(PAST):
-            return None
-        return tape.op("Add", [self.size(tape, SEQUENCE), self.size(tape, PAST)])
+            return self.size(g, TOTAL)
+        return g.Add(self.size(g, SEQUENCE), self.size(g, PAST)) if self.has(PAST) else None
 
-    def misfit(self, tape: "ir.tape.Tape") -> ir.Value:
+    def misfit(self, g: Builder) -> ir.Value:
         """Whether the mask is not over past and new tokens, or is over more than a cache of fixed size has room for."""
-        length = self.size(tape, TOTAL)
+        length = self.size(g, TOTAL)
         if not self.has(CAPACITY):
-            total = self.total(tape) or self.size(tape, SEQUENCE)
-            differs = tape.op("Not", [tape.op("Equal", [length, total])])
+            differs = g.Not(g.Equal(length, self.total(g) or self.size(g, SEQUENCE)))
             mask = next(value for value, spec in self.given if TOTAL in spec.axes)
-            if mask.const_value is None:
-                return differs
             # left out, it is one element
-            return tape.op("And", [differs, tape.op("Greater", [length, integers(self.graph, [1])])])
-        over = tape.op("Greater", [length, self.size(tape, CAPACITY)])
-        return tape.op("Or", [over, tape.op("Less", [length, self.size(tape, SEQUENCE)])])
+            return differs if mask.const_value is None else g.And(differs, g.Greater(length, [1]))
+        return g.Or(g.Greater(length, self.size(g, CAPACITY)), g.Less(length, self.size(g, SEQUENCE)))
 
 
-def _refuse(
-    graph: ir.Graph, value: ir.Value, position: int, text: str, wrong: Callable[["ir.tape.Tape"], ir.Value]
-) -> None:
+def _refuse(graph: ir.Graph, value: ir.Value, position: int, text: str, wrong: Callable[[Builder], ir.Value]) -> None:
     """Let every use of ``value`` fail, at a node named ``text``, where ``wrong`` (bool [1]) is true."""
     users = list(value.uses())
-    tape = ir.tape.Tape()
-    shape = tape.op("Shape", [value])
-    over = tape.op("Cast", [wrong(tape)], {"to": ir.DataType.INT64})
+    g = Builder.at_start(graph, name=f"{value.name}_guard_{len(users)}_{text.replace(' ', '_')}")
+    shape, over = g.Shape(value), g.Cast(wrong(g), to=ir.DataType.INT64)
     rank = len(value.shape or ())
-    bump = over
-    if rank > 1:
-        # `over` at the guarded axis, 0 at the others
-        zeros = [integers(graph, [0] * n) if n else None for n in (position, rank - position - 1)]
-        bump = tape.op("Concat", [part for part in (zeros[0], over, zeros[1]) if part is not None], {"axis": 0})
-    target = tape.op("Add", [shape, bump])
-    base = f"{value.name}_guard_{len(users)}_{text.replace(' ', '_')}"
-    guarded = tape.op(
-        "Reshape",
-        [value, target],
-        {"allowzero": 1},
-        name=text,
-        output=ir.Value(name=f"{base}_passed", shape=value.shape, type=value.type),
-    )
-    for index, node in enumerate(tape.nodes):
-        if node.name != text:
-            node.name = f"{base}_{index}"
-        for output in node.outputs:
-            output.name = output.name or f"{base}_value_{index}"
+    # ``over`` at the guarded axis, 0 at the others
+    zeros = [[0] * count for count in (position, rank - position - 1)]
+    bump = g.shape(*(part for part in (zeros[0], over, zeros[1]) if part)) if rank > 1 else over
+    guarded = g.op("Reshape", value, g.Add(shape, bump), allowzero=1, name="passed", shape=value.shape)
+    node = guarded.producer()
+    assert node is not None
+    node.name = text
     for user, place in users:
         user.replace_input_with(place, guarded)
-    graph.insert_before(graph[0], tape.nodes)
 
 
 def _refuse_positions(graph: ir.Graph, value: ir.Value, size: int, target: Target | None) -> None:
@@ -129,9 +104,7 @@ def _refuse_positions(graph: ir.Graph, value: ir.Value, size: int, target: Targe
     if target is not None and target.waits_to_branch and table_guard.insert(graph, value, size, text):
         return
 
-    def beyond(tape: "ir.tape.Tape") -> ir.Value:
-        flat = tape.op("Reshape", [value, integers(graph, [-1])])
-        most = tape.op("ReduceMax", [flat], {"keepdims": 1})
-        return tape.op("GreaterOrEqual", [most, integers(graph, [size])])
+    def beyond(g: Builder) -> ir.Value:
+        return g.GreaterOrEqual(g.ReduceMax(g.Reshape(value, [-1]), keepdims=1), [size])
 
     _refuse(graph, value, 1, text, beyond)

@@ -3,6 +3,7 @@
 import onnx_ir as ir
 from onnx_ir.passes.common import InlinePass, ShapeInferencePass
 
+from posexport.graph.builder import Builder
 from posexport.spec import DOMAIN, FUNCTION
 
 
@@ -38,9 +39,7 @@ def _settle_types(model: ir.Model) -> None:
         if value.dtype == like.dtype:
             by = value
         else:
-            cast = ir.node("Cast", [value], {"to": like.dtype}, name=node.name)
-            cast.outputs[0].name, cast.outputs[0].type = made.name, ir.TensorType(like.dtype)
-            node.graph.insert_before(node, cast)
-            by = cast.outputs[0]
+            by = Builder.at(node, opset=model.opset_imports[""]).Cast(value, to=like.dtype)
+            by.name, made.name = made.name, None
         ir.convenience.replace_all_uses_with(made, by)
         node.graph.remove(node, safe=True)

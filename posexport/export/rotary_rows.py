@@ -6,25 +6,19 @@ encoder that counts its positions itself; the operator needs those of every row,
 
 import onnx_ir as ir
 
-from posexport.graph.edits import integers, put
+from posexport.graph.builder import Builder
 
 
 def settle(model: ir.Model) -> None:
     """Expand cosines and sines of a batch of 1 to the batch of what is rotated."""
     for node in [node for node in model.graph if (node.domain, node.op_type) == ("", "RotaryEmbedding")]:
         x, *angles = node.inputs[:3]
-        if not all(_of_all_rows(each) for each in angles):
+        if x is None or not all(_of_all_rows(each) for each in angles):
             continue
-        rows = ir.node("Shape", [x], {"start": 0, "end": 1}, name=f"{node.name}_rows")
-        sizes = ir.node(
-            "Concat", [rows.outputs[0], integers(model.graph, [1, 1])], {"axis": 0}, name=f"{node.name}_sizes"
-        )
-        put(rows, node, [node])
-        put(sizes, node, [node])
+        g = Builder.at(node)
+        whole = g.shape(g.size(x, 0), [1, 1])
         for index, each in enumerate(angles, 1):
-            whole = ir.node("Expand", [each, sizes.outputs[0]], name=f"{node.name}_angles_{index}")
-            put(whole, node, [node])
-            node.replace_input_with(index, whole.outputs[0])
+            node.replace_input_with(index, g.Expand(each, whole))
 
 
 def _of_all_rows(angle: ir.Value | None) -> bool:

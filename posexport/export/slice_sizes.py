@@ -6,6 +6,7 @@ For targets whose provider computes on a device, where each of these small nodes
 import onnx_ir as ir
 
 from posexport.export.known_values import few_numbers
+from posexport.graph.builder import Builder
 from posexport.graph.queries import producer
 from posexport.ops.operator import DOMAIN
 from posexport.targets.target import Target
@@ -21,9 +22,8 @@ def settle(model: ir.Model, target: Target) -> None:
             if kept is not None and node.attributes.get_int("start", 0) == _axis(kept) and len(node.attributes) == 1:
                 start, end = kept.inputs[1:3]
                 if start is not None and end is not None and _ordered(start, end):
-                    size = ir.node("Sub", [end, start])
-                    function.insert_before(node, size)
-                    ir.convenience.replace_all_uses_with(node.outputs[0], size.outputs[0])
+                    g = Builder.at(node, opset=model.opset_imports[""], initializers=False)
+                    ir.convenience.replace_all_uses_with(node.outputs[0], g.Sub(end, start))
                     function.remove(node, safe=True)
 
 

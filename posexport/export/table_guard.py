@@ -6,13 +6,12 @@ NaN does not, and it stays in what follows from the token. The CPU's Gather fail
 guard's message.
 """
 
+import math
 from collections.abc import Iterator
 
-import numpy as np
 import onnx_ir as ir
-import onnx_ir.tape
 
-from posexport.graph.edits import initializer, integers
+from posexport.graph.builder import Builder
 
 
 def insert(graph: ir.Graph, positions: ir.Value, size: int, text: str) -> bool:
@@ -24,10 +23,16 @@ def insert(graph: ir.Graph, positions: ir.Value, size: int, text: str) -> bool:
     ranks = {len(node.outputs[0].shape or ()) for node in lookups}
     if ranks != {len("BTC")} or len(positions.shape or ()) != len("BT"):
         return False
-    beyond = _beyond(graph, positions, size)
+    g = Builder.at_start(graph, name=f"{positions.name}_beyond")
+    beyond = g.Unsqueeze(g.GreaterOrEqual(positions, [size]), [-1])  # bool [B or 1, T, 1]
     for number, node in enumerate(lookups):
         node.name = f"{text}: {node.name}" if number else text
-        _poison(graph, node, beyond)
+        row = node.outputs[0]
+        users = list(row.uses())
+        g = Builder.at(node, after=True, name=f"{row.name}_guarded")
+        guarded = g.op("Where", beyond, math.nan, row, shape=row.shape)
+        for user, place in users:
+            user.replace_input_with(place, guarded)
     return True
 
 
@@ -50,34 +55,3 @@ def _lookups(positions: ir.Value) -> Iterator[ir.Node]:
 
 def _is_float(value: ir.Value | None) -> bool:
     return value is not None and value.dtype is not None and value.dtype.is_floating_point()
-
-
-def _beyond(graph: ir.Graph, positions: ir.Value, size: int) -> ir.Value:
-    """Which positions are not below ``size``, bool [B or 1, T, 1]."""
-    tape = ir.tape.Tape()
-    beyond = tape.op("GreaterOrEqual", [positions, integers(graph, [size])])
-    column = tape.op("Unsqueeze", [beyond, integers(graph, [-1])])
-    _name(tape, f"{positions.name}_beyond")
-    graph.insert_before(graph[0], tape.nodes)
-    return column
-
-
-def _poison(graph: ir.Graph, node: ir.Node, beyond: ir.Value) -> None:
-    """NaN in the place of those rows that the Gather reads."""
-    row = node.outputs[0]
-    assert node.graph is not None
-    assert row.dtype is not None
-    users = list(row.uses())
-    nothing = initializer(graph, f"{row.name}_nan", ir.tensor(np.array(np.nan, row.dtype.numpy())))
-    tape = ir.tape.Tape()
-    guarded = tape.op("Where", [beyond, nothing, row])
-    guarded.shape, guarded.type = row.shape, row.type
-    _name(tape, f"{row.name}_guarded")
-    for user, place in users:
-        user.replace_input_with(place, guarded)
-    node.graph.insert_after(node, tape.nodes)
-
-
-def _name(tape: ir.tape.Tape, name: str) -> None:
-    for number, node in enumerate(tape.nodes):
-        node.name = node.outputs[0].name = f"{name}_{number}"

@@ -406,16 +406,15 @@ def _finished(graph: ir.Graph) -> ir.Graph:
 
 
 def _initializer(graph: ir.Graph, operand: Any, dtype: ir.DataType) -> ir.Value:
-    """A constant of ``graph``, one and the same for the same integers and for the same float."""
-    if isinstance(operand, np.ndarray):
-        return initializer(graph, "constant", ir.tensor(operand))
+    """A constant of ``graph``, one and the same for the same integers and for the same scalar."""
     if isinstance(operand, Sequence):
         return integers(graph, operand)
-    whole = isinstance(operand, int)
-    name = f"int_{operand}" if whole else f"{dtype.name.lower()}_{operand!r}"
-    name = name.replace("-", "minus_")
-    array = np.asarray(operand, np.int64 if whole else dtype.numpy())
-    return graph.initializers.get(name) or initializer(graph, name, ir.tensor(array))
+    if not isinstance(operand, np.ndarray):
+        operand = np.asarray(operand, np.int64 if isinstance(operand, int) else dtype.numpy())
+    if operand.ndim:
+        return initializer(graph, "constant", ir.tensor(operand))
+    name = f"{operand.dtype}_{operand.item()!r}".replace("-", "minus_")
+    return graph.initializers.get(name) or initializer(graph, name, ir.tensor(operand))
 
 
 def _hashable(value: Any) -> Any:

@@ -8,6 +8,7 @@ from onnx.shape_inference import InferenceError, infer_node_outputs
 from posexport.graph.bodies import bodies
 from posexport.graph.queries import producer
 from posexport.graph.types import output_types, schema_of
+from posexport.spec import DOMAIN
 
 #: elements of the largest constant that shapes are read from
 _MOST = 16
@@ -16,9 +17,10 @@ _MOST = 16
 def infer(node: ir.Node, opset: int) -> None:
     """Set the type and the shape of each output, as far as the inputs decide them; values must have names.
 
-    Control flow is left alone. Of operators without a schema, as those of com.microsoft, the type alone is known.
+    Control flow is left alone, and calls of functions. Of operators without a schema, as those of com.microsoft, the
+    type alone is known.
     """
-    if bodies(node):
+    if bodies(node) or node.domain == DOMAIN:
         return
     schema = schema_of(node.op_type, node.domain, opset)
     inputs = [value for value in node.inputs if value is not None]

@@ -41,6 +41,11 @@ class Part:
         return not any(node.domain for node in self.model.graph)
 
     @property
+    def is_closed(self) -> bool:
+        """Whether free values, constants and sizes of the inputs alone decide it, by ONNX's own operators."""
+        return self.is_standard and not self.reads_inputs
+
+    @property
     def reads_inputs(self) -> bool:
         """Whether elements of the graph's inputs are read, and not their sizes alone."""
         rest = self.model.graph.inputs[len(self.free) :]

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import onnx_ir as ir
 
-from posexport.graph.edits import initializer, integers, put, take_place
+from posexport.graph.builder import Builder
+from posexport.graph.edits import replace
 from posexport.graph.queries import axis, number, only, producer, sizes
 from posexport.ops.attention import AttentionSpec, Mask
 from posexport.ops.operator import DOMAIN
@@ -80,10 +81,9 @@ def _refusals_or_change(
         return ["what is added to its scores is not [B, 1, 1, S] or [B or 1, H or 1, T, S]"]
     heads, size = (int(n) for n in (known[0] or ())[1::2])
     term = None if isinstance(content, str) else content
-    inputs = {"q": q, "k": _transposed(k, output), "v": v}
     if values is not None:  # the node's own output is the sum
         ir.convenience.replace_all_uses_with(values.sum, values.context, replace_graph_outputs=True)
-    _put_node(scores, inputs, (term, values), (heads, size), scale, output)
+    _put_node(scores, {"q": q, "k": k, "v": v}, (term, values), (heads, size), scale, output)
     return [None, content] if isinstance(content, str) else [None]
 
 
@@ -110,10 +110,10 @@ def _put_node(
     output: ir.Node,
 ) -> None:
     """Put attention of so many ``heads`` of that size in the place of ``output``, the product of P and V."""
-    graph, rank = output.graph, len(sizes(output.outputs[0]) or ())
-    assert graph is not None
-    values: dict[str, ir.Value | None] = {name: _four_axes(value, output, rank) for name, value in inputs.items()}
-    values["mask"], kind = _mask(scores, output, rank)
+    g, rank = Builder.at(output), len(sizes(output.outputs[0]) or ())
+    inputs = {**inputs, "k": _transposed(g, inputs["k"])}
+    values: dict[str, ir.Value | None] = {name: _four_axes(g, value, rank) for name, value in inputs.items()}
+    values["mask"], kind = _mask(g, scores, rank)
     of_scores, of_values = (None if term is None else term.operator.name for term in terms)
     spec = AttentionSpec(mask=kind, head_size=heads[1], scores=of_scores, values=of_values)
     values |= {f"{part}_table": term.table for part, term in zip(("scores", "values"), terms, strict=True) if term}
@@ -121,18 +121,20 @@ def _put_node(
         values |= {name: content_bias.counted(inputs[of], output) for name, of in (("qpos", "q"), ("kpos", "k"))}
     counts = {"heads": heads[0], "kv_heads": heads[0]}
     attributes = {**spec.attributes, "scale": scale, "lowest": _LOWEST, **counts}
-    node = ir.node(spec.op_type, [values[name] for name in spec.inputs], attributes, domain=DOMAIN, version=1)
-    node.name = f"{output.name}_attention"
-    node.metadata_props.update(output.metadata_props)
-    if rank == 4:
-        take_place(node, output)
-        return
-    put(node, output, [output])
-    context, result = node.outputs[0], output.outputs[0]
-    batch, queries, channels = sizes(result) or ()
-    context.name, context.type = f"{result.name}_of_heads", result.type
-    context.shape = ir.Shape([batch, 1, queries, channels])
-    take_place(ir.node("Squeeze", [context, integers(graph, [1])], name=f"{output.name}_squeezed"), output)
+    result = output.outputs[0]
+    batch, *_, queries, channels = sizes(result) or ()
+    context = g.op(
+        spec.op_type,
+        *(values[name] for name in spec.inputs),
+        domain=DOMAIN,
+        name=f"{result.name}_of_heads",
+        shape=[batch, heads[0], queries, channels],
+        **attributes,
+    )
+    context.type = result.type
+    replace(result, context if rank == 4 else g.Squeeze(context, [1]))
+    assert output.graph is not None
+    output.graph.remove(output, safe=True)
 
 
 def _with_heads(shape: tuple[int | str, ...] | None) -> tuple[int | str, ...] | None:
@@ -230,84 +232,38 @@ def _added_to_all(part: ir.Value, scores: tuple[int | str, ...]) -> bool:
     return fits and keys != 1 and (queries != 1 or (heads == 1 and batch != 1))
 
 
-def _transposed(k: ir.Value, before: ir.Node) -> ir.Value:
+def _transposed(g: Builder, k: ir.Value) -> ir.Value:
     """K [B, H, S, D] of K^T."""
     transposed = producer(k, "Transpose")
     permutation = list(transposed.attributes.get_ints("perm") or ()) if transposed is not None else []
     source = transposed.inputs[0] if permutation and transposed is not None else k
-    shape = sizes(k) or ()
     assert source is not None
-    permutation = permutation or list(range(len(shape)))
+    permutation = permutation or list(range(len(sizes(k) or ())))
     permutation[-2:] = permutation[:-3:-1]
-    if permutation == sorted(permutation):
-        return source
-    exchanged = [*shape[:-2], shape[-1], shape[-2]]
-    return _new("Transpose", [source], before, k, exchanged, f"{k.name}_keys", perm=permutation)
+    return source if permutation == sorted(permutation) else g.Transpose(source, perm=permutation)
 
 
-def _mask(scores: _Scores, before: ir.Node, rank: int) -> tuple[ir.Value | None, Mask]:
+def _mask(g: Builder, scores: _Scores, rank: int) -> tuple[ir.Value | None, Mask]:
     """All that is added, as one value, and its kind."""
-    graph = before.graph
-    assert graph is not None
-    like = scores.product.outputs[0] if scores.product is not None else before.outputs[0]
-    dtype = like.dtype or ir.DataType.FLOAT
-    lowest, zero = (
-        graph.initializers.get(name) or initializer(graph, name, ir.tensor(np.asarray(value, dtype.numpy())))
-        for name, value in (("lowest_score", _LOWEST), ("no_score", 0.0))
-    )
-    added_values = [_scaled(each, before, like) for each in scores.added]
-    parts = [_new("Max", [added, lowest], before, like, sizes(added), f"{added.name}_score") for added in added_values]
-    for condition, keeps in scores.fills:
-        inputs = [condition, zero, lowest] if keeps else [condition, lowest, zero]
-        parts.append(_new("Where", inputs, before, like, sizes(condition), f"{condition.name}_score"))
+    dtype = (None if scores.product is None else scores.product.outputs[0].dtype) or ir.DataType.FLOAT
+    lowest, zero = (np.asarray(number, dtype.numpy()) for number in (_LOWEST, 0))
+    parts = [g.Max(each.value if each.by == 1 else g.Mul(each.value, each.by), lowest) for each in scores.added]
+    parts += [
+        g.Where(condition, zero, lowest) if keeps else g.Where(condition, lowest, zero)
+        for condition, keeps in scores.fills
+    ]
     if not parts:
         return None, "none"
-    total = _four_axes(parts[0], before, rank)
-    for part in parts[1:]:
-        other = _four_axes(part, before, rank)
+    total, *others = (_four_axes(g, part, rank) for part in parts)
+    for other in others:
         broadcast = [b if a == 1 else a for a, b in zip(sizes(total) or (), sizes(other) or (), strict=True)]
-        total = _new("Add", [total, other], before, like, broadcast, f"{total.name}_sum")
+        total = g.op("Add", total, other, shape=broadcast)
     return total, "keys" if (sizes(total) or ())[2] == 1 else "pairs"
 
 
-def _scaled(added: content_bias.Scaled, before: ir.Node, like: ir.Value) -> ir.Value:
-    """What is added before the scale, as it is after it."""
-    value, graph = added.value, before.graph
-    if added.by == 1 or graph is None:
-        return value
-    by = initializer(graph, "score_scale", ir.tensor(np.asarray(added.by, (like.dtype or ir.DataType.FLOAT).numpy())))
-    return _new("Mul", [value, by], before, like, sizes(value), f"{value.name}_scaled")
-
-
-def _four_axes(value: ir.Value, before: ir.Node, rank: int) -> ir.Value:
+def _four_axes(g: Builder, value: ir.Value, rank: int) -> ir.Value:
     """[B, H, T, N]: ones before a mask, which is broadcast to scores of ``rank`` axes; of three, one head."""
-    shape = sizes(value) or ()
-    missing = list(range(rank - len(shape)))
+    missing = list(range(rank - len(sizes(value) or ())))
     if rank == 3:
         missing.append(max(1, len(missing)))
-    if not missing:
-        return value
-    assert before.graph is not None
-    whole = list(shape)
-    for at in missing:
-        whole.insert(at, 1)
-    inputs = [value, integers(before.graph, missing)]
-    return _new("Unsqueeze", inputs, before, value, whole, f"{value.name}_of_heads")
-
-
-def _new(
-    op_type: str,
-    inputs: Sequence[ir.Value],
-    before: ir.Node,
-    like: ir.Value,
-    shape: Sequence[int | str] | None,
-    name: str,
-    **attributes: Sequence[int],
-) -> ir.Value:
-    """The output of a new node before another one, with the type of ``like``."""
-    node = ir.node(op_type, list(inputs), attributes)
-    put(node, before, [before])
-    value = node.outputs[0]
-    value.name, value.type = f"{before.outputs[0].name}_{name}", like.type
-    value.shape = None if shape is None else ir.Shape(shape)
-    return value
+    return g.Unsqueeze(value, missing) if missing else value

@@ -6,21 +6,20 @@ compared with the sum that the operator stands for. So are the rows: without a c
 end, with one beyond it too. Beyond an end without a clip PyTorch raises, so that the module's length has a limit.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import onnx_ir as ir
-from numpy.typing import NDArray
 
-from posexport.graph.edits import initializer, put
+from posexport.graph.builder import Builder
+from posexport.graph.dataflow import sources
+from posexport.graph.partial import Part, shape
 from posexport.graph.queries import is_weight, number, sizes
 from posexport.ops.clipped_scores import CLIPPED_SCORES
 from posexport.ops.operator import Operator
 from posexport.ops.relative_key_query_scores import RELATIVE_KEY_QUERY_SCORES
 from posexport.ops.relative_key_scores import RELATIVE_KEY_SCORES
-from posexport.passes.part_of_graph import opened
 
 #: tokens that the largest table looked at is for: rows of all pairs are computed
 _LONGEST = 4096
@@ -48,7 +47,7 @@ class Content:
 
 def reads(value: ir.Value, *roots: ir.Value) -> bool:
     """Whether ``value`` is computed from one of ``roots``' elements."""
-    return any(each in roots for each in sources(value, roots))
+    return any(each in roots for each in sources(value, stops=roots))
 
 
 def root(value: ir.Value) -> ir.Value:
@@ -110,25 +109,10 @@ def counted(x: ir.Value, before: ir.Node) -> ir.Value:
     for node in graph:
         if node.op_type == "Range" and node.outputs[0].name == name:
             return node.outputs[0]
-    zero, one = (_scalar(graph, n) for n in (0, 1))
     source = next((each for each in graph.inputs if tokens in (sizes(each) or ())), x)
-    at = (sizes(source) or ()).index(tokens or "")
-    count = _put("Shape", [source], before, f"{name}_shape", [1], start=at, end=at + 1)
-    length = _put("Squeeze", [count], before, f"{name}_count", [])
-    return _put("Range", [zero, length, one], before, name, [tokens])
-
-
-def sources(value: ir.Value, roots: Collection[ir.Value]) -> Iterator[ir.Value]:
-    """``value`` and all that its elements are computed from, up to ``roots``; what only gives its shape is left out."""
-    seen, todo = {value}, [value]
-    while todo:
-        yield (each := todo.pop())
-        node = each.producer()
-        if node is None or node.op_type == "Shape" or each in roots:
-            continue
-        new = [other for other in node.inputs if other is not None and other not in seen]
-        seen.update(new)
-        todo += new
+    g = Builder.at(before)
+    count = g.size(source, (sizes(source) or ()).index(tokens or ""))
+    return g.op("Range", 0, g.Squeeze(count), 1, name=name, shape=[tokens])
 
 
 def _exchanged(q: ir.Value) -> tuple[int | str, ...]:
@@ -139,7 +123,7 @@ def _exchanged(q: ir.Value) -> tuple[int | str, ...]:
 
 def gathers(value: ir.Value, roots: Collection[ir.Value], width: int | str | None) -> Iterator[ir.Node]:
     """What picks rows of a table as wide as a head."""
-    for each in sources(value, roots):
+    for each in sources(value, stops=roots):
         node = each.producer()
         if node is not None and _picks_rows(node):
             table = node.inputs[0]
@@ -155,14 +139,14 @@ def _picks_rows(node: ir.Node) -> bool:
 def _part(model: ir.Model, added: Scaled, rows: ir.Value, heads: tuple[ir.Value, ir.Value], scale: float) -> str | None:
     """Whether ``q``, ``k`` or both (``qk``) meet a table's ``rows`` [T, T, D] in what is ``added``."""
     free = list(dict.fromkeys([*map(root, heads), rows]))
-    graph = Part(model, [added.value, *heads], free)
-    if graph.reads_inputs or any(value.dtype != ir.DataType.FLOAT for value in free):
+    part = Part(model, [added.value, *heads], free)
+    if not part.is_closed or any(value.dtype != ir.DataType.FLOAT for value in free):
         return None
     batch, _, tokens, _ = sizes(heads[0]) or (None,) * 4
     lengths = {name: size for name, size in ((batch, _BATCH), (tokens, _TOKENS)) if isinstance(name, str)}
     rng = np.random.default_rng(0)
-    given = {value: rng.integers(-4, 5, _shape(value, lengths)).astype(np.float32) for value in free}
-    found = graph.run(given, lengths)
+    given = {value: rng.integers(-4, 5, shape(value, lengths)).astype(np.float32) for value in free}
+    found = part.run(given, lengths)
     if found is None:
         return None
     sums, q, k = (x.astype(np.float64) for x in found)
@@ -178,12 +162,12 @@ def _by_distance(model: ir.Model, rows: ir.Value, tokens: str, count: int) -> Op
     """The operator that reads a table of ``count`` in the order of its ``rows``; None where there is none."""
     middle, odd = divmod(count, 2)
     end = middle + 1
-    graph = Part(model, [rows], [])
-    if not odd or end > _LONGEST or graph.reads_inputs:
+    part = Part(model, [rows])
+    if not odd or end > _LONGEST or not part.is_closed:
         return None
     holding = [(RELATIVE_KEY_SCORES, 1), (CLIPPED_SCORES, -1)]
     for length in (1, 2, end, end + 3):
-        answer, at = graph.run({}, {tokens: length}), np.arange(length)
+        answer, at = part.run({}, {tokens: length}), np.arange(length)
         if answer is None or answer[0].size != length * length:
             if length > end:
                 continue  # PyTorch raises as well, such as where a slice of a buffer ends
@@ -195,56 +179,3 @@ def _by_distance(model: ir.Model, rows: ir.Value, tokens: str, count: int) -> Op
             if not as_clipped and not (length > end and (found == row).all()):
                 holding.remove((operator, sign))
     return holding[0][0] if holding else None
-
-
-class Part:
-    """What gives ``outputs`` of a graph, where ``free`` values are known."""
-
-    def __init__(self, model: ir.Model, outputs: Sequence[ir.Value], free: Sequence[ir.Value]) -> None:
-        self.outputs, self.free = outputs, free
-        inner = list(dict.fromkeys(value for value in outputs if value not in free))
-        self.names = [value.name or "" for value in inner]
-        graph = ir.convenience.extract(model.graph, [*free, *model.graph.inputs], inner)
-        for value in free:
-            graph.initializers.pop(value.name or "", None)
-        self.inputs = graph.inputs[len(free) :]
-        #: whether elements of the model's inputs are read, or other operators than ONNX's are called
-        self.reads_inputs = any(user.op_type != "Shape" for value in self.inputs for user, _ in value.uses())
-        self.reads_inputs |= any(node.domain for node in graph)
-        if not self.reads_inputs:
-            self.session = opened(model, graph)
-
-    def run(self, given: Mapping[ir.Value, NDArray[Any]], lengths: Mapping[str, int]) -> list[NDArray[Any]] | None:
-        """The outputs for values of all that is free, and inputs with axes of ``lengths``; None where that fails."""
-        feeds: dict[str, NDArray[Any]] = {value.name or "": array for value, array in given.items()}
-        for value in self.inputs:
-            feeds[value.name or ""] = np.zeros(_shape(value, lengths), (value.dtype or ir.DataType.FLOAT).numpy())
-        try:
-            answers = dict(zip(self.names, self.session.run(self.names, feeds), strict=True))
-        except Exception:  # noqa: BLE001 (onnxruntime raises a different class for each reason)
-            return None
-        return [given[value] if value in given else np.asarray(answers[value.name or ""]) for value in self.outputs]
-
-
-def _shape(value: ir.Value, lengths: Mapping[str, int]) -> list[int]:
-    return [lengths.get(size, 1) if isinstance(size, str) else size for size in sizes(value) or ()]
-
-
-def _scalar(graph: ir.Graph, value: int) -> ir.Value:
-    name = f"int_{value}"
-    return graph.initializers.get(name) or initializer(graph, name, ir.tensor(np.asarray(value, np.int64)))
-
-
-def _put(
-    op_type: str,
-    inputs: Sequence[ir.Value],
-    before: ir.Node,
-    name: str,
-    shape: Sequence[int | str | None],
-    **attributes: int,
-) -> ir.Value:
-    node = ir.node(op_type, list(inputs), attributes, name=f"node_{name}")
-    put(node, before, [])
-    value = node.outputs[0]
-    value.name, value.shape, value.type = name, ir.Shape(shape), ir.TensorType(ir.DataType.INT64)
-    return value

@@ -11,11 +11,12 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
+from posexport.graph.partial import Part, shape
 from posexport.graph.queries import only, sizes
 from posexport.ops.clipped_scores import CLIPPED_SCORES
 from posexport.ops.clipped_values import CLIPPED_VALUES
 from posexport.ops.operator import Operator
-from posexport.passes.content_bias import Contents, Part, gathers
+from posexport.passes.content_bias import Contents, gathers
 
 _BATCH, _TOKENS = 2, 5
 _READ = "its probabilities are read elsewhere too"
@@ -80,11 +81,10 @@ def _adds(
     free, names = [probs, product, rows], [size for size in sizes(probs) or () if isinstance(size, str)]
     part = Part(model, [total, context], free)
     lengths = dict(zip(names, (_BATCH, _TOKENS), strict=False))
-    if part.reads_inputs or len(set(names)) != 2 or any(value.dtype != ir.DataType.FLOAT for value in free):
+    if not part.is_closed or len(set(names)) != 2 or any(value.dtype != ir.DataType.FLOAT for value in free):
         return False
     rng = np.random.default_rng(0)
-    shapes = [[lengths.get(n, 1) if isinstance(n, str) else n for n in sizes(value) or ()] for value in free]
-    p, o, e = (rng.integers(-4, 5, shape).astype(np.float32) for shape in shapes)
+    p, o, e = (rng.integers(-4, 5, shape(value, lengths)).astype(np.float32) for value in free)
     whole = part.run(dict(zip(free, (p, o, e), strict=True)), lengths)
     expected = part.run(dict(zip(free, (p, o + np.einsum("bhij,ijd->bhid", p, e), e), strict=True)), lengths)
     return whole is not None and expected is not None and np.array_equal(whole[0], expected[1])

@@ -9,11 +9,12 @@ Values of a region change their shape in place; each value of three axes that en
 is reshaped back unless a Reshape reads it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 import onnx_ir as ir
 
-from posexport.graph.edits import integers, put, put_after, replace
+from posexport.graph.builder import Builder
+from posexport.graph.edits import replace
 from posexport.graph.queries import constant, producer, sizes, width
 from posexport.passes.graph_pass import GraphPass, PassResult
 from posexport.passes.token_regions import Region, bias_of, regions, token_axes
@@ -52,9 +53,7 @@ def _to_gemm(product: ir.Node) -> None:
     projection = bias_of(product)
     assert projection is not None
     add, bias = projection
-    gemm = ir.node("Gemm", [*product.inputs, bias], name=product.name)
-    put(gemm, product, (product, add))
-    replace(add.outputs[0], gemm.outputs[0])
+    replace(add.outputs[0], Builder.at(product, like=(product, add)).Gemm(*product.inputs, bias))
     for node in (add, product):
         assert node.graph is not None
         node.graph.remove(node, safe=True)
@@ -73,7 +72,7 @@ class _Flattening:
     def __init__(self, graph: ir.Graph) -> None:
         self._graph = graph
         self._matrices: dict[ir.Value, ir.Value] = {}
-        self._shapes: dict[tuple[ir.Value, int], ir.Node] = {}
+        self._written: dict[str, ir.Value] = {}
 
     def apply(self, region: Region) -> None:
         """Give the values of ``region`` their new shape, and reshape what enters and leaves."""
@@ -115,18 +114,8 @@ class _Flattening:
         assert channels is not None
         # of two reshapes in a row the first says nothing
         reshaped = producer(value, "Reshape")
-        if (made := self._made(f"node_{value.name}_rows")) is not None:
-            return made.outputs[0]
-        matrix = ir.Value(name=f"{value.name}_rows", type=value.type, shape=ir.Shape([None, channels]))
-        node = ir.node(
-            "Reshape",
-            [reshaped.inputs[0] if reshaped else value, integers(self._graph, [-1, channels])],
-            outputs=[matrix],
-            name=f"node_{matrix.name}",
-            metadata_props=dict(reshaped.metadata_props) if reshaped else None,
-        )
-        put_after(self._graph, value.producer(), node)
-        return matrix
+        source, name = reshaped.inputs[0] if reshaped else value, f"{value.name}_rows"
+        return self._once(name, value, lambda g: g.Reshape(source, [-1, channels], name=name))
 
     def _bring_axes_back(
         self, matrix: ir.Value, shape: ir.Shape, readers: Sequence[tuple[ir.Node, int]], like: ir.Value
@@ -135,16 +124,9 @@ class _Flattening:
         before, channels = matrix.producer(), shape[-1]
         assert before is not None
         assert isinstance(channels, int)
-        value = ir.Value(name=f"{matrix.name}_tokens", type=matrix.type, shape=shape)
-        node = ir.node(
-            "Reshape",
-            [matrix, self._token_shape(like, channels)],
-            {"allowzero": 1},
-            outputs=[value],
-            name=f"node_{value.name}",
-            metadata_props=dict(before.metadata_props),
-        )
-        put_after(self._graph, before, node)
+        g = Builder.at(before, after=True)
+        whole = self._token_shape(like, channels)
+        value = g.op("Reshape", matrix, whole, allowzero=1, name=f"{matrix.name}_tokens", shape=shape)
         for reader, place in readers:
             reader.replace_input_with(place, value)
         if matrix.is_graph_output():
@@ -155,35 +137,18 @@ class _Flattening:
             value.name, matrix.name = matrix.name, f"{matrix.name}_rows"
 
     def _token_shape(self, like: ir.Value, channels: int) -> ir.Value:
-        """[batch, tokens, channels] with batch and tokens of ``like``, int64 [3], computed once."""
-        lead = self._computed((like, 0), "Shape", [like], {"start": 0, "end": 2}, after=like.producer())
-        whole = [lead.outputs[0], integers(self._graph, [channels])]
-        return self._computed((like, channels), "Concat", whole, {"axis": 0}, after=lead).outputs[0]
+        """[batch, tokens, channels] with batch and tokens of ``like``, int64 [3]."""
+        name = f"batch_and_tokens_of_{like.name}"
+        lead = self._once(name, like, lambda g: g.Shape(like, start=0, end=2, name=name))
+        whole = f"batch_and_tokens_and_{channels}_of_{like.name}"
+        return self._once(whole, lead, lambda g: g.Concat(lead, [channels], axis=0, name=whole))
 
-    def _computed(
-        self,
-        key: tuple[ir.Value, int],
-        op_type: str,
-        inputs: Sequence[ir.Value],
-        attributes: Mapping[str, int],
-        *,
-        after: ir.Node | None,
-    ) -> ir.Node:
-        """The node of a shape; ``key``: what has its batch and tokens, and its channels, 0 where it has none."""
-        if key not in self._shapes:
-            like, channels = key
-            name = f"batch_and_tokens{f'_and_{channels}' if channels else ''}_of_{like.name}"
-            if (made := self._made(f"node_{name}")) is not None:
-                return self._shapes.setdefault(key, made)
-            size = ir.Shape([3 if channels else 2])
-            shape = ir.Value(name=name, type=ir.TensorType(ir.DataType.INT64), shape=size)
-            self._shapes[key] = ir.node(op_type, inputs, attributes, outputs=[shape], name=f"node_{name}")
-            put_after(self._graph, after, self._shapes[key])
-        return self._shapes[key]
-
-    def _made(self, name: str) -> ir.Node | None:
-        """The node of an earlier pass, which flattened some regions."""
-        return next((node for node in self._graph if node.name == name), None)
+    def _once(self, name: str, behind: ir.Value, write: Callable[[Builder], ir.Value]) -> ir.Value:
+        """The value of this name, written ``behind`` another one if no earlier pass has."""
+        if name not in self._written:
+            made = next((node for node in self._graph if node.name == f"node_{name}"), None)
+            self._written[name] = made.outputs[0] if made else write(Builder.behind(self._graph, behind))
+        return self._written[name]
 
 
 def _flattens(node: ir.Node, place: int) -> bool:

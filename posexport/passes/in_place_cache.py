@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import onnx_ir as ir
 
+from posexport.graph.builder import Builder
 from posexport.graph.edits import take_place
 from posexport.graph.queries import axis, producer, sizes
 from posexport.lowering.lowering import Lowering
@@ -36,7 +37,7 @@ class InPlaceCache(GraphPass):
     def apply(self, model: ir.Model, target: Target) -> PassResult:
         """Counts attention nodes."""
         refused = []
-        calls: dict[tuple[object, ...], ir.Node] = {}
+        calls: dict[tuple[object, ...], tuple[ir.Value, ...]] = {}
         for node in list(model.graph):
             spec = AttentionSpec.of(node)
             if spec is not None and not spec.appends:
@@ -90,16 +91,16 @@ def _append(
     spec: AttentionSpec,
     appended: AttentionSpec,
     writes: list[ir.Node],
-    calls: dict[tuple[object, ...], ir.Node],
+    calls: dict[tuple[object, ...], tuple[ir.Value, ...]],
 ) -> None:
     """Put the attention that appends in the place of ``node`` and of the ``writes`` before it."""
     graph = node.graph
     assert graph is not None
     past, new = ([write.inputs[place] for write in writes] for place in (0, 1))
     inputs = spec.named_inputs(node) | dict(zip(("k", "v", "past_k", "past_v"), (*new, *past), strict=True))
-    inputs |= dict(zip(OF_CALL, _call(node, spec, past[0], calls).outputs, strict=True))
+    inputs |= dict(zip(OF_CALL, _call(node, spec, past[0], calls), strict=True))
     if appended.order_known:
-        inputs["order_suffices"] = _order_suffices(inputs, node, calls)
+        (inputs["order_suffices"],) = _order_suffices(inputs, node, calls)
     attention = appended.node(inputs, like=node)
     slices = [value.producer() for value in node.inputs[1:3] if value is not None]
     take_place(attention, node)
@@ -113,33 +114,26 @@ def _append(
 
 
 def _call(
-    node: ir.Node, spec: AttentionSpec, past: ir.Value | None, calls: dict[tuple[object, ...], ir.Node]
-) -> ir.Node:
+    node: ir.Node, spec: AttentionSpec, past: ir.Value | None, calls: dict[tuple[object, ...], tuple[ir.Value, ...]]
+) -> tuple[ir.Value, ...]:
     """What the node must know of a call; layers whose caches have the same capacity share it."""
     named = spec.named_inputs(node)
     inputs = [named["mask"], named["qpos"], named["kpos"]]
     shape = sizes(past)
     key = (*inputs, shape[2] if shape else past)
     if key not in calls:
-        call = ir.node("CachedCalls", [*inputs, past], domain=DOMAIN, version=1, num_outputs=len(OF_CALL))
-        call.name = f"{node.name}_calls"
-        for output, name in zip(call.outputs, OF_CALL, strict=True):
-            output.name = f"{node.name}_{name}"
-        assert node.graph is not None
-        node.graph.insert_before(node, call)
-        calls[key] = call
+        calls[key] = Builder.at(node, name=node.name or "").several(
+            "CachedCalls", OF_CALL, *inputs, past, domain=DOMAIN
+        )
     return calls[key]
 
 
 def _order_suffices(
-    inputs: dict[str, ir.Value | None], before: ir.Node, calls: dict[tuple[object, ...], ir.Node]
-) -> ir.Value:
+    inputs: dict[str, ir.Value | None], before: ir.Node, calls: dict[tuple[object, ...], tuple[ir.Value, ...]]
+) -> tuple[ir.Value, ...]:
     """Whether causal order drops all that the mask does, in calls that the operator takes; layers share it."""
-    asked = [inputs["mask"], inputs["takes"]]
-    if (*asked,) not in calls:
-        node = ir.node("OrderSuffices", asked, domain=DOMAIN, version=1, name=f"{before.name}_order")
-        node.outputs[0].name = f"{before.name}_order_suffices"
-        assert before.graph is not None
-        before.graph.insert_before(before, node)
-        calls[(*asked,)] = node
-    return calls[(*asked,)].outputs[0]
+    asked = (inputs["mask"], inputs["takes"])
+    if asked not in calls:
+        g = Builder.at(before, name=before.name or "")
+        calls[asked] = g.several("OrderSuffices", ["order_suffices"], *asked, domain=DOMAIN)
+    return calls[asked]

@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 import onnx_ir as ir
 
+from posexport.graph.builder import Builder
 from posexport.graph.edits import take_place
 from posexport.graph.queries import number, only, producer
 from posexport.lowering.plan import KEPT_KEYS
@@ -37,7 +38,7 @@ class KeptKeys(GraphPass):
     def apply(self, model: ir.Model, target: Target) -> PassResult:
         """Counts attention nodes."""
         reasons: list[str | None] = []
-        known: dict[ir.Value, ir.Node] = {}
+        known: dict[ir.Value, tuple[ir.Value, ...]] = {}
         for node in list(model.graph):
             spec = AttentionSpec.of(node)
             if spec is not None:
@@ -67,18 +68,12 @@ def _keeps_or_drops(mask: ir.Value | None) -> bool:
     return len(values) == 2 and 0.0 in values and any(n is not None and n <= np.finfo("f").min / 4 for n in values)
 
 
-def _count(node: ir.Node, spec: AttentionSpec, known: dict[ir.Value, ir.Node]) -> None:
+def _count(node: ir.Node, spec: AttentionSpec, known: dict[ir.Value, tuple[ir.Value, ...]]) -> None:
     """Give ``node`` the order and the number of its kept keys; layers with the same mask share them."""
     inputs = spec.named_inputs(node)
-    mask, graph = inputs["mask"], node.graph
+    mask = inputs["mask"]
     assert mask is not None
-    assert graph is not None
     if mask not in known:
-        found = ir.node("KeptKeys", [mask], domain=DOMAIN, version=1, num_outputs=len(KEPT), name=f"{node.name}_kept")
-        for output, name in zip(found.outputs, KEPT, strict=True):
-            output.name = f"{node.name}_{name}"
-        graph.insert_before(node, found)
-        known[mask] = found
-    counted = replace(spec, kept_known=True)
-    inputs |= dict(zip(KEPT, known[mask].outputs, strict=True))
-    take_place(counted.node(inputs, like=node), node)
+        known[mask] = Builder.at(node, name=node.name or "").several("KeptKeys", KEPT, mask, domain=DOMAIN)
+    inputs |= dict(zip(KEPT, known[mask], strict=True))
+    take_place(replace(spec, kept_known=True).node(inputs, like=node), node)

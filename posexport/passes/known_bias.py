@@ -7,16 +7,18 @@ arXiv:1910.10683), of which the table's rows are told by numbers put in its plac
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
 from posexport.encodings import alibi, buckets, t5
-from posexport.graph.edits import initializer, integers, put
+from posexport.graph.builder import Builder
+from posexport.graph.dataflow import sources
+from posexport.graph.partial import Part
 from posexport.graph.queries import is_weight, sizes
-from posexport.passes.content_bias import Part, reads, sources
+from posexport.passes.content_bias import reads
 
 #: tokens that a bias is compared for, and those that buckets are read from: of many heads, and of few
 _LENGTHS, _FAR, _NEARER, _FEW = (7, 150), 1025, 515, 16
@@ -40,16 +42,13 @@ class Known(ABC):
 
     def build(self, before: ir.Node, at: ir.Value) -> tuple[ir.Value, ir.Value]:
         """``by_distance`` [H, W] and ``lowest`` [1] of tokens at 0, 1, 2 ... (`posexport.ops.distance_scores`)."""
-        g = _Nodes(before)
-        count = g.put("Shape", [at], [1])
-        lowest = g.put("Sub", [g.integers([1]), count], [1])
-        scalars = [g.put("Squeeze", [each], []) for each in (lowest, count)]
-        one = g.put("Squeeze", [g.integers([1])], [])
-        distance = g.put("Range", [*scalars, one], [None])
-        return self.by_distance(g, distance), lowest
+        g = Builder.at(before)
+        count = g.Shape(at)
+        lowest = g.Sub([1], count)
+        return self.by_distance(g, g.Range(g.Squeeze(lowest), g.Squeeze(count), g.Squeeze([1]))), lowest
 
     @abstractmethod
-    def by_distance(self, g: "_Nodes", distance: ir.Value) -> ir.Value:
+    def by_distance(self, g: Builder, distance: ir.Value) -> ir.Value:
         """[H, W] of int64 distances [W], query minus key."""
 
 
@@ -65,11 +64,10 @@ class Alibi(Known):
         slopes = alibi.slopes(self.heads)
         return f"ALiBi (slopes {max(slopes):.3g} to {min(slopes):.3g} of {self.heads} heads, {self.variant})"
 
-    def by_distance(self, g: "_Nodes", distance: ir.Value) -> ir.Value:
-        slopes_H1 = g.constant(-np.asarray(alibi.slopes(self.heads), np.float32)[:, None])
-        counted = distance if self.variant == "causal" else g.put("Abs", [distance], [None])
-        as_number = g.put("Cast", [counted], [None], ir.DataType.FLOAT, to=int(ir.DataType.FLOAT))
-        return g.put("Mul", [slopes_H1, as_number], [self.heads, None], ir.DataType.FLOAT)
+    def by_distance(self, g: Builder, distance: ir.Value) -> ir.Value:
+        slopes_H1 = -np.asarray(alibi.slopes(self.heads), np.float32)[:, None]
+        counted = distance if self.variant == "causal" else g.Abs(distance)
+        return g.Mul(slopes_H1, g.Cast(counted, to=ir.DataType.FLOAT))
 
 
 @dataclass(frozen=True)
@@ -92,24 +90,14 @@ class Buckets(Known):
         side = self.buckets // 2 if self.bidirectional else self.buckets
         return buckets.edges(side, self.max_distance)
 
-    def by_distance(self, g: "_Nodes", distance: ir.Value) -> ir.Value:
-        length = g.put("Abs", [distance], [None])
-        if not self.bidirectional:
-            length = g.put("Max", [distance, g.integers([0])], [None])
-        reached = g.put(
-            "GreaterOrEqual",
-            [g.put("Unsqueeze", [length, g.integers([1])], [None, 1]), g.integers(self.edges)],
-            [None, len(self.edges)],
-            ir.DataType.BOOL,
-        )
-        as_number = g.put("Cast", [reached], [None, len(self.edges)], to=int(ir.DataType.INT64))
-        rows = g.put("ReduceSum", [as_number, g.integers([1])], [None], keepdims=0)
+    def by_distance(self, g: Builder, distance: ir.Value) -> ir.Value:
+        length = g.Abs(distance) if self.bidirectional else g.Max(distance, [0])
+        reached = g.GreaterOrEqual(g.Unsqueeze(length, [1]), self.edges)
+        rows = g.ReduceSum(g.Cast(reached, to=ir.DataType.INT64), [1], keepdims=0)
         if self.bidirectional:
-            later = g.put("Less", [distance, g.integers([0])], [None], ir.DataType.BOOL)
-            behind = g.put("Cast", [later], [None], to=int(ir.DataType.INT64))
-            rows = g.put("Add", [rows, g.put("Mul", [behind, g.integers([self.buckets // 2])], [None])], [None])
-        of_distance = g.put("Gather", [self.table, rows], [None, self.heads], ir.DataType.FLOAT, axis=0)
-        return g.put("Transpose", [of_distance], [self.heads, None], ir.DataType.FLOAT, perm=[1, 0])
+            later = g.Cast(g.Less(distance, [0]), to=ir.DataType.INT64)
+            rows = g.Add(rows, g.Mul(later, [self.buckets // 2]))
+        return g.Transpose(g.Gather(self.table, rows, axis=0), perm=[1, 0])
 
 
 def find(model: ir.Model, bias: ir.Value, heads: int) -> Known | str:
@@ -117,7 +105,9 @@ def find(model: ir.Model, bias: ir.Value, heads: int) -> Known | str:
     tokens = (sizes(bias) or ())[-1]
     if not isinstance(tokens, str) or (sizes(bias) or ())[-2] != tokens or bias.dtype != ir.DataType.FLOAT:
         return _UNKNOWN
-    tables = [each for each in sources(bias, model.graph.inputs) if is_weight(each, 2) and each.dtype == bias.dtype]
+    tables = [
+        each for each in sources(bias, stops=model.graph.inputs) if is_weight(each, 2) and each.dtype == bias.dtype
+    ]
     fitting = [table for table in tables if (sizes(table) or ())[1] == heads]
     if len(fitting) == 1:
         return _buckets(model, bias, tokens, fitting[0]) or _UNKNOWN
@@ -135,7 +125,7 @@ def _computed(part: Part, given: dict[ir.Value, NDArray[Any]], tokens: str, leng
 def _alibi(model: ir.Model, bias: ir.Value, tokens: str, heads: int) -> Alibi | None:
     part, variants = Part(model, [bias], []), list[alibi.Variant](["symmetric", "causal"])
     for length in _LENGTHS:
-        computed = None if part.reads_inputs else _computed(part, {}, tokens, length)
+        computed = None if not part.is_closed else _computed(part, {}, tokens, length)
         if computed is None:
             return None
         at, q = np.arange(length, dtype=np.float64)[None], np.zeros((1, heads, length, 1))
@@ -149,7 +139,7 @@ def _alibi(model: ir.Model, bias: ir.Value, tokens: str, heads: int) -> Alibi | 
 def _buckets(model: ir.Model, bias: ir.Value, tokens: str, table: ir.Value) -> Buckets | None:
     count, heads = (int(n) for n in sizes(table) or ())
     part = Part(model, [bias], [table])
-    if part.reads_inputs:
+    if not part.is_closed:
         return None
     # a number for every row and head, of which float32 is exact
     told = (np.arange(count)[:, None] + count * np.arange(heads)).astype(np.float32)
@@ -199,33 +189,3 @@ def _largest(edge: int, side: int) -> Sequence[int]:
         return [max(edge, near + 1)]
     low, high = (near * (n / near) ** (far / (far - 1)) if n > near else near + 1 for n in (edge - 1, edge))
     return sorted(range(max(int(low), near + 1), int(high) + 2), key=lambda n: (-(n & -n), n))
-
-
-class _Nodes:
-    """Nodes before another one, with the types and sizes of what they give."""
-
-    integer: ClassVar = ir.DataType.INT64
-
-    def __init__(self, before: ir.Node) -> None:
-        assert before.graph is not None
-        self.before, self.graph = before, before.graph
-
-    def integers(self, values: Sequence[int]) -> ir.Value:
-        return integers(self.graph, values)
-
-    def constant(self, array: NDArray[np.float32]) -> ir.Value:
-        return initializer(self.graph, "alibi_slopes", ir.tensor(array))
-
-    def put(
-        self,
-        op_type: str,
-        inputs: Sequence[ir.Value],
-        shape: Sequence[int | None],
-        dtype: ir.DataType = ir.DataType.INT64,
-        **attributes: int | Sequence[int],
-    ) -> ir.Value:
-        node = ir.node(op_type, list(inputs), attributes)
-        put(node, self.before, [self.before])
-        value = node.outputs[0]
-        value.shape, value.type = ir.Shape(shape), ir.TensorType(dtype)
-        return value

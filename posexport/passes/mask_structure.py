@@ -5,27 +5,30 @@ looks at half of the keys, tile by tile. What a mask is beyond the longest input
 with a number or a table that large (a window of 4096 tokens looks causal below) stays as it is.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import onnx_ir as ir
-from numpy.typing import NDArray
 
-from posexport.graph.edits import integers, put, take_place
+from posexport.graph.builder import Builder
+from posexport.graph.edits import take_place
+from posexport.graph.partial import Array, Part
 from posexport.graph.queries import sizes
 from posexport.ops.attention import AttentionSpec
+from posexport.passes.content_bias import counted
 from posexport.passes.graph_pass import PassResult
-from posexport.passes.part_of_graph import Feeds, computed, part
 
+Samples = Sequence[Mapping[str, Array]]
 Structure = Literal["keys", "causal", "causal keys"]
 #: numbers from here on are ends of slices and what drops a score
 _NO_LENGTH = 1 << 31
+_END = int(np.iinfo(np.int64).max)
 _NO_STRUCTURE = "its mask over pairs of tokens is not causality and padding alone"
 
 
-def simplify(model: ir.Model, samples: Sequence[Feeds]) -> PassResult:
+def simplify(model: ir.Model, samples: Samples) -> PassResult:
     """Give attention with a mask over pairs what that is, as it is for the inputs ``samples``; counts attention."""
     reasons: list[str | None] = []
     by_mask: dict[ir.Value, list[tuple[ir.Node, AttentionSpec]]] = {}
@@ -43,22 +46,25 @@ def simplify(model: ir.Model, samples: Sequence[Feeds]) -> PassResult:
     return PassResult.of(reasons)
 
 
-def _structure(model: ir.Model, mask: ir.Value, samples: Sequence[Feeds]) -> tuple[Structure, None] | tuple[None, str]:
+def _structure(model: ir.Model, mask: ir.Value, samples: Samples) -> tuple[Structure, None] | tuple[None, str]:
     """What a mask [B, H, T, S] is for all ``samples``, the longest last, or why that is not known."""
-    graph = part(model, model.graph.inputs, [mask])
-    if graph is None:
+    part = Part(model, [mask])
+    if not part.is_standard:
         return None, _NO_STRUCTURE
     # keys are masked for every row of the batch
     fitting: list[Structure] = ["causal", "causal keys", "keys"]
     if mask.shape is not None and mask.shape[0] == 1:
         fitting = ["causal"]
     longest = 0
-    for (value,) in computed(model, graph, samples):
+    for values in part.for_samples(samples):
+        if values is None:
+            return None, _NO_STRUCTURE
+        (value,) = values
         longest = max(longest, min(value.shape[2:]))
         fitting = [structure for structure in fitting if _is(structure, value)]
         if not fitting:
             return None, _NO_STRUCTURE
-    if _may_differ_beyond(graph, longest):
+    if _may_differ_beyond(part.model.graph, longest):
         return None, f"its mask has a number or a table beyond the {longest} tokens that were looked at"
     return fitting[0], None
 
@@ -72,7 +78,7 @@ def _may_differ_beyond(graph: ir.Graph, longest: int) -> bool:
     return large or any(size > longest for array in arrays for size in array.shape)
 
 
-def _is(structure: Structure, mask: NDArray[Any]) -> bool:
+def _is(structure: Structure, mask: Array) -> bool:
     dropped = mask <= np.finfo(np.float32).min / 4
     later = np.arange(mask.shape[3]) > np.arange(mask.shape[2])[:, None]
     if structure == "causal":
@@ -89,44 +95,9 @@ def _change(node: ir.Node, spec: AttentionSpec, mask: ir.Value, structure: Struc
     changed = replace(spec, mask="none" if structure == "causal" else "keys", causal=causal)
     inputs = spec.named_inputs(node)
     if "keys" in structure:
-        inputs["mask"] = _last_row(mask, node)
+        # what the last query sees is all that padding leaves
+        batch, _, _, keys = sizes(mask) or (None,) * 4
+        inputs["mask"] = Builder.at(node).op("Slice", mask, [0, -1], [1, _END], [1, 2], shape=[batch, 1, 1, keys])
     if causal and not spec.ordered:
-        inputs |= {"qpos": _counted(inputs["q"], node), "kpos": _counted(inputs["k"], node)}
+        inputs |= {at: counted(x, node) for at, x in (("qpos", inputs["q"]), ("kpos", inputs["k"])) if x is not None}
     take_place(changed.node(inputs, like=node), node)
-
-
-def _last_row(mask: ir.Value, before: ir.Node) -> ir.Value:
-    """What the last query sees, which is all that padding leaves, [B, 1, 1, S]."""
-    graph = before.graph
-    assert graph is not None
-    numbers = ([0, -1], [1, np.iinfo(np.int64).max], [1, 2])
-    node = ir.node("Slice", [mask, *(integers(graph, each) for each in numbers)])
-    batch, _, _, keys = sizes(mask) or (None,) * 4
-    return _put(node, before, f"{mask.name}_of_keys", mask.dtype, [batch, 1, 1, keys])
-
-
-def _counted(x: ir.Value | None, before: ir.Node) -> ir.Value:
-    """0, 1, 2 ... for every token of [B, H, T, D]."""
-    graph = before.graph
-    assert graph is not None
-    assert x is not None
-    length = (sizes(x) or (None,) * 4)[2]
-    name = f"{before.name}_{x.name}"
-    integer = ir.DataType.INT64
-    count = _put(ir.node("Shape", [x], {"start": 2, "end": 3}), before, f"{name}_count", integer, [1])
-    scalar = _put(ir.node("Squeeze", [count, integers(graph, [0])]), before, f"{name}_length", integer, [])
-    zero, one = (
-        _put(ir.node("Squeeze", [integers(graph, [n]), integers(graph, [0])]), before, f"{name}_{n}", integer, [])
-        for n in (0, 1)
-    )
-    return _put(ir.node("Range", [zero, scalar, one]), before, f"{name}_positions", integer, [length])
-
-
-def _put(
-    node: ir.Node, before: ir.Node, name: str, dtype: ir.DataType | None, shape: Sequence[int | str | None]
-) -> ir.Value:
-    put(node, before, [before])
-    value = node.outputs[0]
-    value.name, value.shape, node.name = name, ir.Shape(shape), f"node_{name}"
-    value.type = None if dtype is None else ir.TensorType(dtype)
-    return value

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
-from posexport.graph.edits import integers
+from posexport.graph.builder import Builder
 from posexport.graph.queries import only, producer, sizes, width
 from posexport.ops.attention import AttentionSpec
 from posexport.ops.rotation import RotationSpec
@@ -204,49 +204,25 @@ def _rotated(attention: ir.Node, old: ir.Node, heads: _SplitHeads, value: ir.Val
     assert spec is not None
     sizes = {"heads": int(heads.shape[2]), "split_heads": heads.splitting("split_heads")}
     node = replace(spec, packed=True).node({**spec.named_inputs(old), "x": value}, like=old, **sizes)
-    shape = ir.Shape([*heads.shape[:2], heads.channels])
-    return _inserted(node, attention, old, name=old.outputs[0].name, shape=shape)
+    (packed,) = Builder.at(attention, like=[old]).add(node)
+    packed.type, packed.shape = value.type, ir.Shape([*heads.shape[:2], heads.channels])
+    return packed
 
 
 def _biased(old: ir.Node, value: ir.Value) -> ir.Value:
     """``value`` with what ``old`` adds to its heads."""
-    graph, bias = old.graph, old.inputs[1]
-    assert graph is not None
-    reshape = ir.node("Reshape", [bias, integers(graph, [-1])], name=f"{old.name}_of_heads")
-    flat = _inserted(reshape, old, old, name=f"{reshape.name}_value", shape=ir.Shape([width(value)]))
-    node = ir.node("Add", [value, flat], name=f"{old.name}_packed")
-    return _inserted(node, old, old, name=f"{old.outputs[0].name}_packed", shape=value.shape)
+    g = Builder.at(old)
+    return g.Add(value, g.Reshape(old.inputs[1], [-1]))
 
 
 def _with_tokens(heads: _SplitHeads, leads: dict[ir.Value, ir.Value]) -> ir.Value:
     """[B*T, H*D] with axes of batch and tokens again; ``leads``: shapes that split heads -> shapes [B, T, H*D]."""
-    graph, reshape, shape = heads.reshape.graph, heads.reshape, heads.reshape.inputs[1]
+    graph, shape = heads.reshape.graph, heads.reshape.inputs[1]
     assert graph is not None
     assert shape is not None
     if shape not in leads:
-        lead = ir.node("Slice", [shape, integers(graph, [0]), integers(graph, [2])], name=f"{reshape.name}_lead")
-        inputs = [lead.outputs[0], integers(graph, [heads.channels])]
-        whole = ir.node("Concat", inputs, {"axis": 0}, name=f"{lead.name}_shape")
-        for node, size in ((lead, 2), (whole, 3)):
-            value = node.outputs[0]
-            value.name, value.type = f"{node.name}_value", ir.TensorType(ir.DataType.INT64)
-            value.shape = ir.Shape([size])
-        made = shape.producer()  # at which queries, keys and values may be split in any order
-        if made is None:
-            graph.insert_before(graph[0], [lead, whole])
-        else:
-            graph.insert_after(made, [lead, whole])
-        leads[shape] = whole.outputs[0]
-    node = ir.node("Reshape", [heads.projected, leads[shape]], {"allowzero": 1}, name=f"{reshape.name}_packed")
-    name = f"{reshape.outputs[0].name}_packed"
-    return _inserted(node, reshape, reshape, name=name, shape=ir.Shape([*heads.shape[:2], heads.channels]))
-
-
-def _inserted(node: ir.Node, before: ir.Node, old: ir.Node, *, name: str | None, shape: ir.Shape | None) -> ir.Value:
-    """The output of ``node``, inserted before another, with the type and the metadata of ``old``."""
-    assert before.graph is not None
-    node.metadata_props.update(old.metadata_props)
-    before.graph.insert_before(before, node)
-    value = node.outputs[0]
-    value.name, value.type, value.shape = name, old.outputs[0].type, shape
-    return value
+        # at the shape itself: queries, keys and values may be split in any order
+        g = Builder.behind(graph, shape)
+        leads[shape] = g.shape(g.Slice(shape, [0], [2]), [heads.channels])
+    tokens = [*heads.shape[:2], heads.channels]
+    return Builder.at(heads.reshape).op("Reshape", heads.projected, leads[shape], allowzero=1, shape=tokens)

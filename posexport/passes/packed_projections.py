@@ -10,7 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from posexport.graph.edits import initializer, integers, put, replace
+from posexport.graph.builder import Builder
+from posexport.graph.edits import initializer, replace
 from posexport.graph.queries import PACKED_FROM, is_weight, matches, names_of, only, width
 from posexport.passes.graph_pass import GraphPass, PassResult
 from posexport.targets.target import Target
@@ -109,23 +110,12 @@ def _pack(graph: ir.Graph, group: Sequence[Projection], packed: _Packed) -> None
     if key not in packed:
         packed[key] = (_packed_weight(graph, group), _packed_bias(graph, group))
     weight, bias = packed[key]
-    first, output = group[0].product, group[0].output
-    channels = [each.channels for each in group]
-    shape = None if output.shape is None else ir.Shape([*output.shape[:-1], sum(channels)])
-    values = [ir.Value(name=f"{output.name}_packed_{number}", type=output.type, shape=shape) for number in range(2)]
-    nodes = [ir.node("MatMul", [first.inputs[0], weight], outputs=values[:1], name=f"{first.name}_packed")]
-    if bias is not None:
-        nodes.append(ir.node("Add", [values[0], bias], outputs=values[1:], name=f"{first.name}_packed_bias"))
-    split = ir.node(
-        "Split",
-        [nodes[-1].outputs[0], integers(graph, channels)],
-        {"axis": -1},
-        num_outputs=len(group),
-        name=f"{first.name}_split",
-    )
-    for node in (*nodes, split):
-        put(node, first, (first,))
-    for each, part in zip(group, split.outputs, strict=True):
+    first = group[0].product
+    g = Builder.at(first, name=f"{group[0].output.name}_packed")
+    product = g.MatMul(first.inputs[0], weight)
+    whole = product if bias is None else g.Add(product, bias)
+    parts = g.several("Split", [""] * len(group), whole, [each.channels for each in group], axis=-1)
+    for each, part in zip(group, parts, strict=True):
         replace(each.output, part)
         graph.remove(each.nodes, safe=True)
 

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from posexport.graph.edits import initializer, integers, put, take_place
+from posexport.graph.builder import Builder
+from posexport.graph.edits import take_place
 from posexport.graph.queries import number, sizes
 from posexport.ops.attention import AttentionSpec, BiasSpec
 from posexport.passes import known_bias
@@ -157,46 +158,37 @@ def _first_of_one(node: ir.Node) -> bool:
 def _put(change: _Change, mask: ir.Value, operator: str | None) -> None:
     """Attention with the term, before the first of which the rest of the mask is computed."""
     first = change.nodes[0][0]
-    plain = _rest(change.rest, first, mask)
-    _seen_by_the_rest(mask, plain, first)
+    g = Builder.at(first)
+    plain = _rest(g, change.rest)
+    _seen_by_the_rest(g, mask, plain, first)
     inputs: dict[str, ir.Value] = dict(change.term)
     kind: Any = "none"
     if plain is not None:
         kind = "keys" if (sizes(plain) or ())[2] == 1 else "pairs"
-        inputs["mask"] = _new("Max", [plain, _number(first, _LOWEST)], first, mask, sizes(plain))
+        inputs["mask"] = g.Max(plain, _LOWEST)
     for node, own in change.nodes:
         term = replace(own, scores=operator, mask=kind)
         take_place(term.node({**own.named_inputs(node), **inputs}, like=node), node)
 
 
-def _rest(rest: _Sum, before: ir.Node, mask: ir.Value) -> ir.Value | None:
+def _rest(g: Builder, rest: _Sum) -> ir.Value | None:
     """What a mask is without its bias, of four axes."""
-    parts = list(rest.added)
-    for condition, fill in rest.fills:
-        inputs = [condition, _number(before, fill), _number(before, 0.0)]
-        parts.append(_new("Where", inputs, before, mask, sizes(condition)))
     total: ir.Value | None = None
-    for part in parts:
-        shape = sizes(part) or ()
-        if len(shape) < 4:
-            missing = list(range(4 - len(shape)))
-            assert before.graph is not None
-            part = _new("Unsqueeze", [part, integers(before.graph, missing)], before, mask, (1,) * len(missing) + shape)
+    for part in [*rest.added, *(g.Where(condition, fill, 0.0) for condition, fill in rest.fills)]:
+        missing = list(range(4 - len(sizes(part) or ())))
+        whole = g.Unsqueeze(part, missing) if missing else part
         if total is not None:
-            both = [b if a == 1 else a for a, b in zip(sizes(total) or (), sizes(part) or (), strict=True)]
-            total = _new("Add", [total, part], before, mask, both)
-        else:
-            total = part
+            both = [b if a == 1 else a for a, b in zip(sizes(total) or (), sizes(whole) or (), strict=True)]
+            whole = g.op("Add", total, whole, shape=both)
+        total = whole
     return total
 
 
-def _seen_by_the_rest(mask: ir.Value, rest: ir.Value | None, first: ir.Node) -> None:
+def _seen_by_the_rest(g: Builder, mask: ir.Value, rest: ir.Value | None, first: ir.Node) -> None:
     """Which queries see any key, from the rest alone, which no bias changes: it is finite."""
     clipped = mask.producer()
     whole = clipped.inputs[0] if clipped is not None and clipped.op_type == "Clip" else None
     q = first.inputs[0]
-    graph, before = first.graph, first
-    assert graph is not None
     assert q is not None
     for reduced in [] if whole is None else list(_any_kept(whole)):
         any_key = reduced.outputs[0]
@@ -204,17 +196,13 @@ def _seen_by_the_rest(mask: ir.Value, rest: ir.Value | None, first: ir.Node) -> 
         if shape is None or any(_precedes(user, first) for user, _ in any_key.uses()):
             continue
         if rest is None:
-            kept = initializer(graph, "all_keys_kept", ir.tensor(np.ones((1, 1, 1), bool)))
+            kept: Any = np.ones((1, 1, 1), bool)
         else:
-            above = _new("Greater", [rest, _number(before, -np.inf)], before, mask, sizes(rest))
-            kept = _any(above, before, any_key)
+            above = g.Cast(g.Greater(rest, -np.inf), to=ir.DataType.INT64)
+            kept = g.Cast(g.ReduceMax(above, [-1], keepdims=0), to=ir.DataType.BOOL)
         # as many axes of size 1 as before: nodes of fixed sizes may follow
-        parts = [
-            integers(graph, [1]) if size == 1 else _new("Shape", [q], before, None, [1], start=axis, end=axis + 1)
-            for axis, size in enumerate(shape)
-        ]
-        of_all = _new("Expand", [kept, _new("Concat", parts, before, None, [3], axis=0)], before, any_key, shape)
-        ir.convenience.replace_all_uses_with(any_key, of_all)
+        parts = [[1] if size == 1 else g.size(q, axis) for axis, size in enumerate(shape)]
+        ir.convenience.replace_all_uses_with(any_key, g.op("Expand", kept, g.shape(*parts), shape=shape))
 
 
 def _precedes(node: ir.Node, other: ir.Node) -> bool:
@@ -231,38 +219,3 @@ def _any_kept(whole: ir.Value) -> Iterator[ir.Node]:
                 for reduced, _ in cast.outputs[0].uses() if cast.op_type == "Cast" else ():
                     if reduced.op_type == "ReduceMax":
                         yield from (last for last, _ in reduced.outputs[0].uses() if last.op_type == "Cast")
-
-
-def _any(above: ir.Value, before: ir.Node, like: ir.Value) -> ir.Value:
-    """Over keys."""
-    assert before.graph is not None
-    above.type = ir.TensorType(ir.DataType.BOOL)
-    shape = sizes(above) or ()
-    number_of = _new("Cast", [above], before, None, shape, to=int(ir.DataType.INT64))
-    axis = integers(before.graph, [-1])
-    most = _new("ReduceMax", [number_of, axis], before, None, shape[:3], keepdims=0)
-    return _new("Cast", [most], before, like, shape[:3], to=int(ir.DataType.BOOL))
-
-
-def _number(before: ir.Node, value: float) -> ir.Value:
-    graph = before.graph
-    assert graph is not None
-    name = f"score_{value:g}".replace("-", "minus_")
-    return graph.initializers.get(name) or initializer(graph, name, ir.tensor(np.asarray(value, np.float32)))
-
-
-def _new(
-    op_type: str,
-    inputs: list[ir.Value],
-    before: ir.Node,
-    like: ir.Value | None,
-    shape: Any,
-    **attributes: int,
-) -> ir.Value:
-    """The output of a new node, in the type of ``like``, else int64."""
-    node = ir.node(op_type, inputs, attributes)
-    put(node, before, [before])
-    value = node.outputs[0]
-    value.type = ir.TensorType(ir.DataType.INT64) if like is None else like.type
-    value.shape = None if shape is None else ir.Shape(shape)
-    return value

@@ -12,10 +12,11 @@ import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
-from posexport.graph.edits import put, take_place
+from posexport.graph.builder import Builder
+from posexport.graph.edits import take_place
+from posexport.graph.partial import Part, shape
 from posexport.graph.queries import sizes
 from posexport.ops.attention import AttentionSpec
-from posexport.passes.content_bias import Part
 from posexport.passes.graph_pass import PassResult
 
 #: operators whose first input has all elements of the output
@@ -110,12 +111,12 @@ def _before(x: ir.Value) -> Iterator[ir.Value]:
 def _repeats(model: ir.Model, x: ir.Value, once: _Once) -> bool:
     """Whether ``x`` is ``once`` with repeated heads, computed at two lengths."""
     part, names = Part(model, [x], [once.value]), [size for size in sizes(once.value) or () if isinstance(size, str)]
-    if part.reads_inputs:
+    if not part.is_closed:
         return False
     for length in _LENGTHS:
         lengths = dict(zip(names, (_BATCH, length), strict=False))
-        shape = [lengths.get(size, 1) if isinstance(size, str) else size for size in sizes(once.value) or ()]
-        given = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
+        whole = shape(once.value, lengths)
+        given = np.arange(np.prod(whole), dtype=np.float32).reshape(whole)
         answer = part.run({once.value: given}, lengths)
         split = given.swapaxes(1, 2) if once.tokens_first else given
         heads = (sizes(x) or ())[1]
@@ -127,12 +128,4 @@ def _repeats(model: ir.Model, x: ir.Value, once: _Once) -> bool:
 
 def _four_axes(once: _Once, before: ir.Node) -> ir.Value:
     """[B, G, T, D]."""
-    if not once.tokens_first:
-        return once.value
-    node = ir.node("Transpose", [once.value], {"perm": [0, 2, 1, 3]})
-    put(node, before, [before])
-    batch, tokens, heads, size = sizes(once.value) or ()
-    value = node.outputs[0]
-    value.name, value.type = f"{once.value.name}_of_{before.name}", once.value.type
-    value.shape = ir.Shape([batch, heads, tokens, size])
-    return value
+    return Builder.at(before).Transpose(once.value, perm=[0, 2, 1, 3]) if once.tokens_first else once.value

@@ -12,22 +12,23 @@ from typing import Any, Literal
 
 import numpy as np
 import onnx_ir as ir
-from numpy.typing import NDArray
 
-from posexport.graph.edits import integers, put
+from posexport.graph.builder import Builder
+from posexport.graph.dataflow import dependents
 from posexport.graph.edits import replace as replace_value
+from posexport.graph.partial import Array, Part
 from posexport.graph.queries import producer, sizes
 from posexport.ops import rotation
 from posexport.ops.operator import DOMAIN
 from posexport.ops.rotation import LAYOUTS, Layout, RotationSpec
-from posexport.passes.content_bias import Part
 from posexport.passes.graph_pass import PassResult
-from posexport.passes.part_of_graph import Feeds, computed, part
 
 #: what picks or joins channels, and all that a rotation is made of
 _MOVES = ("Slice", "Split", "Concat", "Gather")
 _STEPS = (*_MOVES, "Reshape", "Unsqueeze", "Squeeze", "Cast", "Identity", "Neg", "Add", "Sub", "Mul")
 _LASTS = ("Add", "Sub", "Concat", "Reshape")
+#: heads and tokens in each other's place
+_EXCHANGED = [0, 2, 1, 3]
 #: nodes of a rotation, at most
 _MOST = 64
 #: of a batch, and tokens of two lengths
@@ -71,7 +72,7 @@ class _Rotary:
         layout = "halves" if self.layout == "half" else self.layout
         return f"rotary, {layout}, {2 * self.pairs} of {channels} channels"
 
-    def once(self, of_channels: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+    def once(self, of_channels: Array) -> tuple[Array, Array]:
         """Of [..., channels] those of the pairs' first and second channels."""
         if not self.doubled:
             return of_channels, of_channels
@@ -80,7 +81,7 @@ class _Rotary:
         return of_channels[..., 0::2], of_channels[..., 1::2]
 
 
-def recognise(model: ir.Model, positional: Collection[str], samples: Sequence[Feeds]) -> PassResult:
+def recognise(model: ir.Model, positional: Collection[str], samples: Sequence[Mapping[str, Array]]) -> PassResult:
     """Put nodes in the place of rotations by hand; counts them.
 
     ``positional``: names of the inputs that positions are computed from. ``samples``: inputs of several sizes.
@@ -108,7 +109,7 @@ def recognise(model: ir.Model, positional: Collection[str], samples: Sequence[Fe
 def _regions(model: ir.Model, positional: Collection[str]) -> Iterator[_Region]:
     """Candidates, the last of the graph first: one inside another comes after it."""
     order = {node: index for index, node in enumerate(model.graph)}
-    content = _content(model, positional)
+    content = dependents(model.graph, [value for value in model.graph.inputs if value.name not in positional])
     for node in reversed(order):
         last = node.outputs[0]
         shape = sizes(last) or ()
@@ -117,18 +118,6 @@ def _regions(model: ir.Model, positional: Collection[str]) -> Iterator[_Region]:
             region = _region(last, content, order)
             if region is not None:
                 yield region
-
-
-def _content(model: ir.Model, positional: Collection[str]) -> set[ir.Value]:
-    """All that is computed from elements of other inputs than those of positions, or in branches."""
-    content = {value for value in model.graph.inputs if value.name not in positional}
-    for node in model.graph:
-        branches = any(
-            each.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS) for each in node.attributes.values()
-        )
-        if branches or (node.op_type != "Shape" and content.intersection(node.inputs)):
-            content.update(node.outputs)
-    return content
 
 
 def _region(rotated: ir.Value, content: Collection[ir.Value], order: Mapping[ir.Node, int]) -> _Region | None:
@@ -162,9 +151,7 @@ def _negate_last(model: ir.Model) -> None:
         x = None if negated is None else negated.inputs[0]
         for other, _ in () if x is None else x.uses():
             if other.op_type == "Unsqueeze" and other.inputs[1] is node.inputs[1] and not other.domain:
-                last = ir.node("Neg", [other.outputs[0]], name=f"{node.name}_last")
-                put(last, node, [node])
-                replace_value(node.outputs[0], last.outputs[0])
+                replace_value(node.outputs[0], Builder.at(node).Neg(other.outputs[0]))
                 model.graph.sort()  # the other may stand behind
                 break
 
@@ -181,7 +168,7 @@ def _rotary(model: ir.Model, region: _Region) -> _Rotary | str:
     if len(region.factors) != 2 or heads_axis is None:
         return _FACTORS
     part = Part(model, [region.rotated], [region.x, *region.factors])
-    if part.reads_inputs:
+    if not part.is_closed:
         return _NO_PAIRS
     width, channels = _width(region.factors[0]), int(region.shape[3])
     for layout in LAYOUTS:
@@ -241,7 +228,7 @@ def _is_rotated(part: Part, region: _Region, rotary: _Rotary, length: int) -> bo
         known[region.shape[0]] = _BATCH
     rng = np.random.default_rng(length)
 
-    def numbers(shape: Sequence[int | str]) -> NDArray[Any]:
+    def numbers(shape: Sequence[int | str]) -> Array:
         return rng.integers(-8, 9, [known.get(n, 1) if isinstance(n, str) else n for n in shape]).astype(np.float32)
 
     given, angles = {region.x: numbers(region.shape)}, []
@@ -264,16 +251,16 @@ def _leading(factor: ir.Value) -> int:
     return len(sizes(factor) or ()) - 1 - _trailing(factor)
 
 
-def _heads_first(x: NDArray[Any], rotary: _Rotary) -> NDArray[Any]:
+def _heads_first(x: Array, rotary: _Rotary) -> Array:
     return x if rotary.heads_axis == 1 else x.swapaxes(1, 2)
 
 
 class _Angles:
     """Cosines and sines of one model, computed for ``samples``, each pair of tensors once."""
 
-    def __init__(self, model: ir.Model, samples: Sequence[Feeds]) -> None:
+    def __init__(self, model: ir.Model, samples: Sequence[Mapping[str, Array]]) -> None:
         self.model, self.samples = model, samples
-        self._known: dict[tuple[ir.Value, ir.Value], list[list[NDArray[Any]]] | None] = {}
+        self._known: dict[tuple[ir.Value, ir.Value], list[list[Array]] | None] = {}
 
     def refusal(self, rotary: _Rotary) -> str | None:
         """Why these are not the cosines and sines of one angle for every pair of channels, times one number."""
@@ -295,84 +282,45 @@ class _Angles:
                 return _NO_ANGLES
         return None
 
-    def _computed(self, pair: Sequence[ir.Value]) -> list[list[NDArray[Any]]] | None:
-        graph = part(self.model, self.model.graph.inputs, pair)
-        return None if graph is None else list(computed(self.model, graph, self.samples))
+    def _computed(self, pair: Sequence[ir.Value]) -> list[list[Array]] | None:
+        part = Part(self.model, pair)
+        known = list(part.for_samples(self.samples)) if part.is_standard else []
+        values = [each for each in known if each is not None]
+        return values if len(values) == len(self.samples) else None
 
 
 def _put_node(region: _Region, rotary: _Rotary) -> None:
     """A rotation in the place of a region, on heads [B, H, T, D]; behind a transposition where x has tokens first."""
     before = region.rotated.producer()
     assert before is not None
-    batch = _of_three(rotary.cos)[0]
+    g = Builder.at(before)
     heads, channels = region.shape[rotary.heads_axis], int(region.shape[3])
-    spec = RotationSpec(rotary.layout, 2 * rotary.pairs < channels, batch == _of_three(rotary.sin)[0] == 1)
+    shared = _of_three(rotary.cos)[0] == _of_three(rotary.sin)[0] == 1
+    spec = RotationSpec(rotary.layout, 2 * rotary.pairs < channels, shared)
     attributes: dict[str, Any] = {}
     if spec.partial:
         turning = [rotary.pairs] * 2 if rotary.layout == "half" else [2 * rotary.pairs]
         attributes = {"heads": heads, "dim": 2 * rotary.pairs, "parts": [*turning, channels - 2 * rotary.pairs]}
-    cos, sin = (_angles_of_pairs(factor, rotary, before) for factor in (rotary.cos, rotary.sin))
+    cos, sin = (_angles_of_pairs(g, factor, rotary) for factor in (rotary.cos, rotary.sin))
     exchanged = rotary.heads_axis == 2
-    x = _exchanged(region.x, before) if exchanged else region.x
-    node = ir.node(spec.op_type, [x, cos, sin], {**spec.attributes, **attributes}, domain=DOMAIN, version=1)
-    node.name = f"{before.name}_rotation"
-    put(node, before, [before])
-    whole = node.outputs[0]
-    whole.name, whole.type, whole.shape = f"{region.rotated.name}_rotated", x.type, x.shape
+    x = g.Transpose(region.x, perm=_EXCHANGED) if exchanged else region.x
+    whole = g.op(spec.op_type, x, cos, sin, domain=DOMAIN, shape=x.shape, **spec.attributes, **attributes)
+    whole.type = x.type
     if exchanged:
         for user, _ in tuple(region.rotated.uses()):
-            if _exchanges(user):
+            if producer(user.outputs[0], "Transpose") and list(user.attributes.get_ints("perm") or ()) == _EXCHANGED:
                 ir.convenience.replace_all_uses_with(user.outputs[0], whole, replace_graph_outputs=True)
-        whole = _exchanged(whole, before)
+        whole = g.Transpose(whole, perm=_EXCHANGED)
     ir.convenience.replace_all_uses_with(region.rotated, whole, replace_graph_outputs=True)
 
 
-def _exchanges(node: ir.Node) -> bool:
-    """Whether it puts heads and tokens in each other's place."""
-    return producer(node.outputs[0], "Transpose") is node and list(node.attributes.get_ints("perm") or ()) == [
-        0,
-        2,
-        1,
-        3,
-    ]
-
-
-def _exchanged(value: ir.Value, before: ir.Node) -> ir.Value:
-    """With axes 1 and 2 exchanged."""
-    batch, first, second, last = sizes(value) or ()
-    return _new("Transpose", [value], before, [batch, second, first, last], perm=[0, 2, 1, 3])
-
-
-def _angles_of_pairs(factor: ir.Value, rotary: _Rotary, before: ir.Node) -> ir.Value:
+def _angles_of_pairs(g: Builder, factor: ir.Value, rotary: _Rotary) -> ir.Value:
     """[B or 1, 1, T, F] of cosines or sines."""
-    graph, value = before.graph, factor
-    assert graph is not None
-    shape = list(sizes(factor) or ())
-    if _trailing(factor):
-        shape = shape[:-1]
-        value = _new("Squeeze", [value, integers(graph, [-1])], before, shape)
+    value = g.Squeeze(factor, [-1]) if _trailing(factor) else factor
     if rotary.doubled:
-        shape[-1] = rotary.pairs
         end, step = (rotary.pairs, 1) if rotary.layout == "half" else (2 * rotary.pairs, 2)
-        ends = [integers(graph, [number]) for number in (0, end, -1, step)]
-        value = _new("Slice", [value, *ends], before, shape)
-    missing = list(range(4 - len(shape)))
+        value = g.Slice(value, [0], [end], [-1], [step])
+    missing = list(range(4 - len(sizes(value) or ())))
     if missing:
-        shape = [*[1] * len(missing), *shape]
-        value = _new("Unsqueeze", [value, integers(graph, missing)], before, shape)
-    return _exchanged(value, before) if rotary.heads_axis == 2 else value
-
-
-def _new(
-    op_type: str,
-    inputs: Sequence[ir.Value],
-    before: ir.Node,
-    shape: Sequence[int | str],
-    **attributes: Sequence[int],
-) -> ir.Value:
-    """The output of a new node before another one."""
-    node = ir.node(op_type, list(inputs), attributes)
-    put(node, before, [before])
-    value = node.outputs[0]
-    value.type, value.shape = ir.TensorType(ir.DataType.FLOAT), ir.Shape(shape)
-    return value
+        value = g.Unsqueeze(value, missing)
+    return g.Transpose(value, perm=_EXCHANGED) if rotary.heads_axis == 2 else value

@@ -6,14 +6,14 @@ channels are columns of the weight whatever the way: they are followed through t
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
 from posexport.graph import edits
-from posexport.graph.edits import initializer, integers, put
+from posexport.graph.builder import Builder
+from posexport.graph.edits import initializer
 from posexport.graph.queries import FOLDED_FROM, axis, constant, names_of, sizes
 from posexport.ops.attention import AttentionSpec
 from posexport.passes.graph_pass import GraphPass, PassResult
@@ -228,19 +228,13 @@ def _refusal(source: Projection, reads: Sequence[_Read]) -> str | None:
 
 def _put_projection(source: Projection, read: _Read, number: int) -> None:
     """Put a projection on the columns of ``read`` in its place, split into heads."""
-    graph, before = source.product.graph, read.nodes[0]
+    graph, x = source.product.graph, source.product.inputs[0]
     assert graph is not None
-    shape, columns = sizes(read.value) or (), read.columns
-    weight = _columns(graph, source.weight, columns, number)
-    packed = [shape[0], shape[2], int(columns.size)]
-    name = f"{source.output.name}_part_{number}"
-    at = _put("MatMul", [source.product.inputs[0], weight], before, source.output, f"{name}_product", packed)
+    g = Builder.at(read.nodes[0], name=f"{source.output.name}_part_{number}")
+    at = g.MatMul(x, _columns(graph, source.weight, read.columns, number))
     if source.bias is not None:
-        at = _put("Add", [at, _columns(graph, source.bias, columns, number)], before, at, name, packed)
-    heads = integers(graph, [0, 0, *columns.shape])
-    split = _put("Reshape", [at, heads], before, at, f"{name}_heads", [*packed[:2], *columns.shape])
-    put(node := ir.node("Transpose", [split], {"perm": [0, 2, 1, 3]}), before, [before])
-    edits.replace(read.value, node.outputs[0])
+        at = g.Add(at, _columns(graph, source.bias, read.columns, number))
+    edits.replace(read.value, g.Transpose(g.Reshape(at, [0, 0, *read.columns.shape]), perm=[0, 2, 1, 3]))
 
 
 def _columns(graph: ir.Graph, weight: ir.Value, columns: NDArray[np.int64], number: int) -> ir.Value:
@@ -255,12 +249,3 @@ def _columns(graph: ir.Graph, weight: ir.Value, columns: NDArray[np.int64], numb
     part = initializer(graph, f"{weight.name}_{number}", ir.LazyTensor(taken, tensor.dtype, shape))
     part.metadata_props[FOLDED_FROM] = repr(list(names_of(weight)))
     return part
-
-
-def _put(
-    op_type: str, inputs: Sequence[ir.Value | None], before: ir.Node, like: ir.Value, name: str, shape: Sequence[Any]
-) -> ir.Value:
-    put(node := ir.node(op_type, list(inputs), name=f"node_{name}"), before, [before])
-    value = node.outputs[0]
-    value.name, value.type, value.shape = name, like.type, ir.Shape(shape)
-    return value

@@ -5,7 +5,8 @@ SkipLayerNormalization and SkipSimplifiedLayerNormalization give the sum too, fo
 
 import onnx_ir as ir
 
-from posexport.graph.edits import put, replace
+from posexport.graph.builder import Builder
+from posexport.graph.edits import replace
 from posexport.graph.queries import axis, is_weight, only, producer, sizes, width
 from posexport.passes.graph_pass import GraphPass, PassResult
 from posexport.targets.target import MICROSOFT, Target
@@ -59,22 +60,22 @@ def _fuse(graph: ir.Graph, norm: ir.Node, add: ir.Node) -> None:
     if projected is not None and _without_bias(first) is None:
         second = first
     first, bias = projected or (first, None)
-    fused = ir.node(
+    normed, _, _, total = Builder.at(norm).several(
         _FUSED[norm.op_type],
-        [first, second, *norm.inputs[1:], *([] if bias is None else [bias])],
-        {"epsilon": norm.attributes.get_float("epsilon", 1e-5)},
+        [""] * 4,
+        *(first, second, *norm.inputs[1:], bias),
         domain=MICROSOFT,
-        num_outputs=4,
-        name=norm.name,
+        epsilon=norm.attributes.get_float("epsilon", 1e-5),
     )
-    put(fused, norm, (norm,))
-    replace(norm.outputs[0], fused.outputs[0])
+    fused = normed.producer()
+    assert fused is not None
+    fused.name = norm.name
+    replace(norm.outputs[0], normed)
     for output in fused.outputs[1:3]:
         output.name = ""
     graph.remove(norm, safe=True)
-    total = add.outputs[0]
-    if total.uses() or total.is_graph_output():
-        replace(total, fused.outputs[3])
+    if add.outputs[0].uses() or add.outputs[0].is_graph_output():
+        replace(add.outputs[0], total)
     else:
         fused.resize_outputs(1)
 

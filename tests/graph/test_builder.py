@@ -118,7 +118,7 @@ def test_nodes_at_a_node_have_types_shapes_and_its_notes() -> None:
     assert (total.dtype, total.shape) == (ir.DataType.INT64, ir.Shape([1]))
     assert [node.op_type for node in graph] == ["Reshape", "Transpose", "Max", "Greater", "Shape", "Add", "Relu"]
     assert all(node.metadata_props == {"scope": "layer.0"} for node in graph)
-    assert sorted(graph.initializers) == ["float_0.5", "float_minus_1.0", "int_1", "ints_0_0_4_6"]
+    assert sorted(graph.initializers) == ["float32_0.5", "float32_minus_1.0", "int64_1", "ints_0_0_4_6"]
     names = [value.name for node in graph for value in node.outputs]
     assert "least" in names
     assert len(set(names)) == len(names)

@@ -221,7 +221,7 @@ def _drop(model: ir.Model, mask: PaddingMask, flow: _Flow) -> None:
         _put(between.nodes, g, _context(g, between, real))
     for node in flow.leaving:
         if node.outputs[0].is_graph_output():
-            for own in _for_readers(graph, node):
+            for own in _for_readers(node):
                 _put([own], g, _for_all_tokens(g, own, real))
         _put([node], g, _for_all_tokens(g, node, real))
 
@@ -237,17 +237,19 @@ def _taken_out(graph: ir.Graph, value: ir.Value) -> list[ir.Node]:
     return nodes
 
 
-def _for_readers(graph: ir.Graph, reshape: ir.Node) -> list[ir.Node]:
+def _for_readers(reshape: ir.Node) -> list[ir.Node]:
     """A copy for what reads an output of the graph, which is zeros for padding that was computed too."""
     value = reshape.outputs[0]
     readers = list(value.uses())
     if not readers:
         return []
-    inner = ir.Value(name=f"{value.name}_read", type=value.type, shape=value.shape)
-    copy = ir.node("Reshape", reshape.inputs, {"allowzero": 1}, outputs=[inner], name=f"node_{inner.name}")
-    graph.insert_before(reshape, copy)
+    inner = Builder.at(reshape).op(
+        "Reshape", *reshape.inputs, allowzero=1, name=f"{value.name}_read", shape=value.shape
+    )
     for reader, place in readers:
         reader.replace_input_with(place, inner)
+    copy = inner.producer()
+    assert copy is not None
     return [copy]
 
 

@@ -12,9 +12,10 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
+from posexport.graph.dataflow import inputs
+from posexport.graph.partial import Part
 from posexport.graph.queries import sizes
 from posexport.ops.attention import AttentionSpec
-from posexport.passes.part_of_graph import computed, part
 
 Axes = tuple[int | str, ...]
 #: lengths of three rows that are looked at
@@ -40,7 +41,11 @@ class PaddingMask:
 
     def decides(self, value: ir.Value | None) -> bool:
         """``value`` is made of the mask and of constants."""
-        return value is not None and value.const_value is None and inputs_of(value, known=self.tokens) == {self.tokens}
+        return (
+            value is not None
+            and value.const_value is None
+            and inputs(value, stops=[self.tokens], breaks=()) == {self.tokens}
+        )
 
 
 def padding_mask(model: ir.Model) -> PaddingMask | str:
@@ -56,7 +61,7 @@ def padding_mask(model: ir.Model) -> PaddingMask | str:
         if spec.cache != "none":
             return "attention has a KV cache"
         values[value] = None
-    masks = {each for value in values for each in inputs_of(value)}
+    masks = {each for value in values for each in inputs(value, breaks=())}
     if not values:
         return "there is no attention node"
     if len(masks) != 1:
@@ -85,8 +90,8 @@ def _computed_masks(graph: ir.Graph, mask: ir.Value, values: Collection[ir.Value
         of_keys = candidate.dtype in _FLAGS and _is_of_tokens(candidate) and {(sizes(candidate) or ())[1]} == keys
         return (
             of_keys
-            and inputs_of(candidate) == {mask}
-            and all(inputs_of(value, known=candidate) == {candidate} for value in values)
+            and inputs(candidate, breaks=()) == {mask}
+            and all(inputs(value, stops=[candidate], breaks=()) == {candidate} for value in values)
         )
 
     return filter(is_it, (value for node in graph for value in node.outputs))
@@ -99,7 +104,7 @@ def mask_of_new_tokens(model: ir.Model, attention: Sequence[ir.Node], lead: Axes
     values = dict.fromkeys(value for value in added if value is not None)
     if None in added:
         return "attention has no padding mask"
-    masks = {each for value in values for each in inputs_of(value, sizes_too=False)}
+    masks = {each for value in values for each in inputs(value)}
     if len(masks) != 1:
         return "attention has no mask that is of one input alone"
     (mask,) = masks
@@ -119,32 +124,13 @@ def mask_of_new_tokens(model: ir.Model, attention: Sequence[ir.Node], lead: Axes
     return mask if all(_drops(model, feeds, value, real) for value in values) else _KEEPS.format(mask.name)
 
 
-def inputs_of(value: ir.Value, *, known: ir.Value | None = None, sizes_too: bool = True) -> set[ir.Value]:
-    """The inputs of the graph that ``value`` depends on; not ``sizes_too``: on more than their sizes.
-
-    ``known``: counts as an input, although the graph computes it.
-    """
-    inputs, waiting, seen = set(), [value], {value}
-    while waiting:
-        each = waiting.pop()
-        node = None if each is known else each.producer()
-        if node is None and each.const_value is None:
-            inputs.add(each)
-        if node is None or (node.op_type in ("Shape", "Size") and not node.domain and not sizes_too):
-            continue
-        for read in node.inputs:
-            if read is not None and read not in seen:
-                seen.add(read)
-                waiting.append(read)
-    return inputs
-
-
 def _drops(model: ir.Model, feeds: Mapping[ir.Value, NDArray[Any]], value: ir.Value, real: NDArray[np.bool]) -> bool:
     """Whether no query sees a token that is not ``real`` [B, S], and the last of the first row sees another."""
-    graph = part(model, list(feeds), [value])
-    if graph is None:
+    part = Part(model, [value], list(feeds))
+    known = part.run(feeds) if part.is_standard else None
+    if known is None:
         return False
-    ((mask,),) = computed(model, graph, [{each.name or "": array for each, array in feeds.items()}])
+    (mask,) = known
     # of frames, which convolutions make of what the input masks, or of every head in the place of rows
     if mask.shape[-1] != real.shape[1] or mask.shape[0] not in (1, len(real)):
         return False
