@@ -19,7 +19,8 @@ ROOT = Path(__file__).parent.parent
 
 def passes() -> str:
     """Every graph pass, in the order in which they run."""
-    return "\n".join(["| pass | what it makes |", "|---|---|", *(f"| `{p.name}` | {p.description} |" for p in PASSES)])
+    rows = [f"| {each.phase} | `{each.name}` | {each.description} |" for each in PASSES]
+    return "\n".join(["| phase | pass | what it makes |", "|---|---|---|", *rows])
 
 
 BLOCKS: dict[str, Callable[[], str]] = docs_tables.TABLES | {

@@ -1,36 +1,23 @@
 """All steps from a source to a finished graph, in the order that keeps each step's work."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
 import onnx_ir as ir
 
-from posexport.bounds import bounds_of
-from posexport.export import (
-    equal_batches,
-    functions,
-    guard,
-    metadata,
-    provenance,
-    recognition,
-    rotary_rows,
-    sizes_on_host,
-    slice_sizes,
-    unknown_sizes,
-)
+from posexport.export import functions, metadata, provenance
 from posexport.export.functions import Chosen
-from posexport.export.inline import inline as inline_functions
-from posexport.export.names import name_control_flow, name_outputs
 from posexport.export.negotiate import IR_VERSION
 from posexport.export.save import Store, save, weight_bytes
 from posexport.export.trace import trace
 from posexport.export.written import Written, written_by
 from posexport.ops.operator import DOMAIN
 from posexport.options.recipe import Recipe
-from posexport.passes import pipeline
+from posexport.passes import context, pipeline
 from posexport.passes.graph_pass import PassResult
 from posexport.passes.padding.drop_padding import DropPadding
+from posexport.passes.recognise import encoder_states
 from posexport.precision.apply import apply
 from posexport.precision.calibration import Calibration
 from posexport.precision.half.ports import with_precision
@@ -115,17 +102,13 @@ def build(
 
 
 def _lowered(source: Source, recipe: Recipe, clients_have: frozenset[str]) -> _Lowered:
-    """The graph in float32.
+    """The graph in float32: traced, changed by passes, with a lowering for each node of domain posexport.
 
-    The guard comes after the exporter's optimiser, which would move it; the functions after everything that would
-    inline them.
+    Functions are attached behind everything that would inline them.
     """
     model = trace(source, recipe.opset)
     model.ir_version = IR_VERSION
-    names = [value.name or "" for value in model.graph.outputs]
-    unknown_sizes.settle(model, source.inputs)
-    rotary_rows.settle(model)
-    made_for = Target(
+    target = Target(
         recipe.target,
         recipe.opset,
         flat=recipe.inline,
@@ -135,19 +118,14 @@ def _lowered(source: Source, recipe: Recipe, clients_have: frozenset[str]) -> _L
         clients_have=clients_have,
         keep_float=tuple(recipe.keep_float),
     )
-    recognised = recognition.run(model, source) if source.by_trial else {}
+    names = [value.name or "" for value in model.graph.outputs]
+    known = context.of_source(source, target, recipe.lowering, names)
     without = {} if recipe.unpad else {DropPadding.name: "--no-unpad was given"}
-    passes = {**recognised, **pipeline.run(model, made_for, recipe.lowering, without=without)}
-    name_outputs(model, names)
-    guard.insert(model, source.inputs, bounds_of(source.limits), made_for)
-    chosen = functions.attach(model, made_for, recipe.lowering)
-    equal_batches.settle(model, made_for)
-    slice_sizes.settle(model, made_for)
-    sizes_on_host.settle(model, made_for, {name: each.spec for name, each in chosen.items()})
-    if recipe.inline:
-        inline_functions(model)
-    name_control_flow(model)
-    return _Lowered(model, passes, chosen, made_for)
+    passes = pipeline.run(model, known, without=without)
+    chosen = functions.attach(model, target, recipe.lowering)
+    known = replace(known, specs={name: each.spec for name, each in chosen.items()})
+    passes |= pipeline.run(model, known, pipeline.AFTER_LOWERING)
+    return _Lowered(model, passes, chosen, target)
 
 
 def _save(
@@ -161,7 +139,7 @@ def _save(
     """Fill the metadata, and write the file with what is in it and nothing else."""
     metadata.fill(model, source, lowerings, recipe)
     provenance.strip(model)
-    unknown_sizes.forget(model, source.inputs)
+    encoder_states.forget_sizes(model, source.inputs)
     save(model, path, source.module, store)
 
 

@@ -123,19 +123,15 @@ class Builder:
         like: Sequence[ir.Node] = (),
         name: str = "",
         opset: int | None = None,
-        initializers: bool = True,
     ) -> Self:
         """Writes before ``node``, or ``after`` it, in its graph; each node behind the one before.
 
         ``like``: nodes that say in which modules the new ones were traced, if not ``node``. ``name``: begins the name
-        of every value. ``opset``: of a function's or branch's nodes, whose graph does not say it. Without
-        ``initializers`` constants are nodes, as a function has them.
+        of every value. ``opset``: of a function's nodes, whose graph does not say it; constants are nodes then.
         """
         assert node.graph is not None
-        place = _Place(
-            node.graph, None if after else node, node if after else None, like or (node,), name, initializers
-        )
-        return cls._placed(place, opset)
+        before, behind = (None, node) if after else (node, None)
+        return cls._placed(_Place(node.graph, before, behind, like or (node,), name, opset is None), opset)
 
     @classmethod
     def behind(cls, graph: ir.Graph, value: ir.Value, **options: Any) -> Self:

@@ -1,7 +1,7 @@
 """Small changes of a graph of onnx_ir."""
 
 import itertools
-from collections.abc import Collection, Container, Iterable, Sequence
+from collections.abc import Collection, Container, Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -45,15 +45,6 @@ def integers(graph: ir.Graph, values: Sequence[int]) -> ir.Value:
     name = "ints_" + "_".join(str(value).replace("-", "minus") for value in values)
     stored = graph.initializers.get(name)
     return stored or initializer(graph, name, ir.tensor(np.asarray(values, np.int64)))
-
-
-def put(node: ir.Node, before: ir.Node, like: Iterable[ir.Node]) -> None:
-    """Insert ``node``; the modules that it was traced in are those of the first of ``like`` that says so."""
-    assert before.graph is not None
-    for other in like:
-        for key, value in other.metadata_props.items():
-            node.metadata_props.setdefault(key, value)
-    before.graph.insert_before(before, node)
 
 
 def put_after(graph: ir.Graph, before: ir.Node | None, node: ir.Node) -> None:

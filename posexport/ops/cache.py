@@ -70,7 +70,7 @@ def not_held(states_BSC: Tensor, held_BGPD: Tensor) -> Tensor:
     """The states after the first P, whose keys or values are held.
 
     These are all or none. Sizes in a traced graph are said to be those of all states: its tracer would fix which of
-    both cases it is. `posexport.export.unknown_sizes` forgets these sizes.
+    both cases it is. `posexport.passes.recognise.encoder_states` forgets these sizes.
     """
     return states_BSC[:, held_BGPD.shape[2] :]
 

@@ -10,7 +10,7 @@ from typing import Any
 import onnx_ir as ir
 
 from posexport.graph.queries import is_near
-from posexport.passes.graph_pass import GraphPass, PassResult, Rule, by_rules
+from posexport.passes.graph_pass import Context, GraphPass, PassResult, Rule, by_rules
 from posexport.targets.target import MICROSOFT, Target
 
 #: the first opset with Gelu, which the tracer writes itself from there on
@@ -22,6 +22,9 @@ _OTHER_CONSTANTS = "its constants are not those of Gelu"
 class Gelu(GraphPass):
     """The formulas to one node; for standard operators before opset 20 to the order that ONNX Runtime knows.
 
+    Before: ``Mul(x, Mul(0.5, Add(Erf(Div(x, sqrt 2)), 1)))``
+    After:  ``com.microsoft::Gelu(x)``, or ``Mul(Mul(x, Add(Erf(Div(x, sqrt 2)), 1)), 0.5)``
+
     The tracer multiplies one plus the error function by a half and then by x, which ONNX Runtime does not recognise;
     multiplying by the half last gives the same values.
     """
@@ -32,7 +35,7 @@ class Gelu(GraphPass):
     def refusal(self, target: Target) -> str | None:
         return None if target.opset < GELU_OPSET else f"opset {target.opset} has Gelu, which the tracer writes"
 
-    def apply(self, model: ir.Model, target: Target) -> PassResult:
+    def apply(self, model: ir.Model, context: Context) -> PassResult:
         def by_erf(op: Any, x: Any, root: Any, one: Any, half: Any) -> Any:
             return op.Mul(x, op.Mul(half, op.Add(op.Erf(op.Div(x, root)), one)))
 
@@ -58,14 +61,17 @@ class Gelu(GraphPass):
         def half_last(op: Any, x: Any, root: Any, one: Any, half: Any) -> Any:
             return op.Mul(op.Mul(x, op.Add(op.Erf(op.Div(x, root)), one)), half)
 
-        rules = {"gelu": Rule(by_erf, fused if target.microsoft else half_last, erf_refusal)}
-        if target.microsoft:
+        rules = {"gelu": Rule(by_erf, fused if context.target.microsoft else half_last, erf_refusal)}
+        if context.target.microsoft:
             rules["tanh-gelu"] = Rule(by_tanh, fused_tanh, tanh_refusal)
         return by_rules(rules, model)
 
 
 class Swish(GraphPass):
-    """``x * sigmoid(x)`` to com.microsoft QuickGelu, which has any factor before the sigmoid's argument.
+    """SiLU as com.microsoft QuickGelu, which has any factor before the sigmoid's argument.
+
+    Before: ``Mul(x, Sigmoid(x))``
+    After:  ``com.microsoft::QuickGelu(x, alpha=1)``
 
     ai.onnx Swish of opset 24 takes twice as long on the CPU (onnxruntime 1.31).
     """
@@ -76,7 +82,7 @@ class Swish(GraphPass):
     def refusal(self, target: Target) -> str | None:
         return target.needs_microsoft("QuickGelu")
 
-    def apply(self, model: ir.Model, target: Target) -> PassResult:
+    def apply(self, model: ir.Model, context: Context) -> PassResult:
 
         def formula(op: Any, x: Any) -> Any:
             return op.Mul(x, op.Sigmoid(x))
@@ -88,7 +94,11 @@ class Swish(GraphPass):
 
 
 class BiasGelu(GraphPass):
-    """By onnxscript's own rule; biases before the tanh approximation stay."""
+    """The bias before a Gelu, by onnxscript's rule; biases before the tanh approximation stay.
+
+    Before: ``com.microsoft::Gelu(Add(x, bias))``
+    After:  ``com.microsoft::BiasGelu(x, bias)``
+    """
 
     name = "bias-gelu"
     description = "the bias of the linear projection before a Gelu as part of it"
@@ -96,7 +106,7 @@ class BiasGelu(GraphPass):
     def refusal(self, target: Target) -> str | None:
         return target.needs_microsoft("BiasGelu")
 
-    def apply(self, model: ir.Model, target: Target) -> PassResult:
+    def apply(self, model: ir.Model, context: Context) -> PassResult:
         from onnxscript.rewriter.ort_fusions.bias_gelu import fuse_bias_gelu
 
         return PassResult(int(fuse_bias_gelu(model)))

@@ -16,14 +16,20 @@ import onnx_ir as ir
 from posexport.graph.builder import Builder
 from posexport.graph.edits import replace
 from posexport.graph.queries import constant, producer, sizes, width
-from posexport.passes.graph_pass import GraphPass, PassResult
+from posexport.passes.graph_pass import Context, GraphPass, PassResult
 from posexport.passes.token_regions import Region, bias_of, regions, token_axes
 from posexport.targets.dtypes import MODEL_DTYPE
 from posexport.targets.target import Target
 
 
 class FlatTokens(GraphPass):
-    """For the CPU; regions without a biased projection and without a sum before a LayerNormalization stay."""
+    """Regions that work token by token on a matrix with a row for every token.
+
+    Before: ``x [B, T, C] -> MatMul(.., w) -> Add(.., bias) -> Reshape [B, T, H, D]``
+    After:  ``x -> Reshape [B * T, C] -> Gemm(.., w, bias) -> Reshape [B, T, H, D]``
+
+    For the CPU; regions without a biased projection and without a sum before a LayerNormalization stay.
+    """
 
     name = "flat-tokens"
     description = "what works token by token on [B * T, C]: biased projections become Gemm"
@@ -33,7 +39,7 @@ class FlatTokens(GraphPass):
         portable = None if target.provider else "it is for ONNX Runtime on the CPU; use --target cpu"
         return portable or super().why_not_preferred(target)
 
-    def apply(self, model: ir.Model, target: Target) -> PassResult:
+    def apply(self, model: ir.Model, context: Context) -> PassResult:
         """Counts projections that became a Gemm, and sums that ONNX Runtime no longer fuses."""
         flattening = _Flattening(model.graph)
         refused: list[str | None] = []

@@ -1,13 +1,23 @@
-"""What every graph pass says about itself, and what it answers."""
+"""What every graph pass says about itself, what it gets, and what it returns."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple, Self
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self
 
 import onnx_ir as ir
 
+from posexport.bounds import Bound
+from posexport.graph.partial import Array
+from posexport.spec import InputSpec
 from posexport.targets.target import Target
+
+if TYPE_CHECKING:
+    from posexport.ops.spec import NodeSpec
+
+#: what a pass is for, in the order in which they run (`posexport.passes.pipeline`)
+Phase = Literal["recognise", "cache", "optimise", "padding", "guard", "device", "name"]
 
 
 @dataclass(frozen=True)
@@ -27,18 +37,58 @@ class PassResult:
         return cls(reasons.count(None), tuple(dict.fromkeys(reason for reason in reasons if reason)))
 
 
+@dataclass(frozen=True)
+class Context:
+    """What a pass knows beside the graph: where it will run, and its source (`posexport.passes.context.of_source`).
+
+    Attributes:
+        target: where the graph will run.
+        lowering: the one that ``--lowering`` asks for.
+        inputs: what is known of the graph's inputs, in their order.
+        output_names: of the graph, in their order.
+        bounds: sizes that the graph must refuse.
+        traced_attention: of a user's module, what became attention while it was traced; None for other sources.
+        feeds: makes inputs of several sizes.
+        specs: what functions compute that stand for a record, by their names, once lowerings are chosen.
+    """
+
+    target: Target
+    lowering: str = "auto"
+    inputs: Sequence[InputSpec] = ()
+    output_names: Sequence[str] = ()
+    bounds: Sequence[Bound] = ()
+    traced_attention: PassResult | None = None
+    feeds: Callable[[], list[Mapping[str, Array]]] = list
+    specs: "Mapping[str, NodeSpec]" = field(default_factory=dict)
+
+    @cached_property
+    def samples(self) -> list[Mapping[str, Array]]:
+        """Inputs of several sizes, the largest last, made when they are first asked for."""
+        return self.feeds()
+
+
 class GraphPass(ABC):
-    """One change of a traced graph that keeps what it computes.
+    """One change of a graph that keeps what it computes.
 
     Attributes:
         name: what the manifest and ``only`` of `pipeline.run` call it.
         description: one line for lists and documentation.
+        phase: what it is for; passes of a phase run one after the other.
         prepares: the only lowering that profits; the pass is left out where ``--lowering`` asks for another one.
+        writes_copies: it writes the same for every layer, which is shared afterwards.
+        is_listed_idle: the manifest has an entry also where it found nothing to change.
     """
 
     name: str
     description: str
+    phase: ClassVar[Phase] = "optimise"
     prepares: str | None = None
+    writes_copies: ClassVar[bool] = False
+    is_listed_idle: ClassVar[bool] = True
+
+    def concerns(self, context: Context) -> bool:
+        """Whether it is for this kind of source and target; the manifest has no entry where it is not."""
+        return True
 
     def refusal(self, target: Target) -> str | None:
         """Why no graph for ``target`` can have it; None where it can."""
@@ -49,7 +99,7 @@ class GraphPass(ABC):
         return target.unprofitable(self.name)
 
     @abstractmethod
-    def apply(self, model: ir.Model, target: Target) -> PassResult:
+    def apply(self, model: ir.Model, context: Context) -> PassResult:
         """Change ``model`` in place."""
 
 

@@ -16,7 +16,7 @@ from posexport.lowering.plan import FILLED_SLOTS, GROUP_QUERY
 from posexport.ops.attention import AttentionSpec
 from posexport.ops.cached_calls import OF_CALL
 from posexport.ops.operator import DOMAIN
-from posexport.passes.graph_pass import GraphPass, PassResult
+from posexport.passes.graph_pass import Context, GraphPass, PassResult
 from posexport.targets.target import Target
 
 #: of keys and values [B, H, T, D], counted from the end
@@ -24,7 +24,11 @@ _TOKENS = -2
 
 
 class InPlaceCache(GraphPass):
-    """For attention that GroupQueryAttention computes."""
+    """Attention that writes to its KV cache, where GroupQueryAttention computes it.
+
+    Before: ``TensorScatter(past_k, k, at) -> posexport::Attention(q, k, v)``, or ``Concat(past_k, k)``
+    After:  ``posexport::Attention(q, k, v, past_k, past_v) -> context, present_k, present_v``
+    """
 
     name = "in-place-cache"
     description = "attention writes its keys and values to a KV cache, a static one in place"
@@ -34,9 +38,9 @@ class InPlaceCache(GraphPass):
     def refusal(self, target: Target) -> str | None:
         return target.needs_microsoft("GroupQueryAttention")
 
-    def apply(self, model: ir.Model, target: Target) -> PassResult:
+    def apply(self, model: ir.Model, context: Context) -> PassResult:
         """Counts attention nodes."""
-        refused = []
+        refused, target = [], context.target
         calls: dict[tuple[object, ...], tuple[ir.Value, ...]] = {}
         for node in list(model.graph):
             spec = AttentionSpec.of(node)
@@ -57,7 +61,11 @@ class InPlaceCache(GraphPass):
 
 
 class FilledCache(InPlaceCache):
-    """For attention over copies of the used slots, on a device."""
+    """Attention that writes to its static KV cache and reads copies of the used slots, on a device.
+
+    Before: ``TensorScatter(past_k, k, at) -> posexport::Attention(q, k, v)``
+    After:  ``posexport::Attention(q, k, v, past_k, past_v) -> context, present_k, present_v``
+    """
 
     name = "filled-cache"
     description = "attention writes to a static KV cache in place and reads copies of the used slots, without a branch"

@@ -16,12 +16,18 @@ from posexport.lowering.plan import KEPT_KEYS
 from posexport.ops.attention import AttentionSpec
 from posexport.ops.kept_keys import KEPT
 from posexport.ops.operator import DOMAIN
-from posexport.passes.graph_pass import GraphPass, PassResult
+from posexport.passes.graph_pass import Context, GraphPass, PassResult
 from posexport.targets.target import KEPT_KEYS_OPSET, Target
 
 
 class KeptKeys(GraphPass):
-    """For attention without position terms, between packed heads."""
+    """The number of kept keys in place of a mask over keys.
+
+    Before: ``posexport::Attention(q, k, v, mask [B, 1, 1, S])``
+    After:  ``posexport::KeptKeys(mask) -> posexport::Attention(q, k, v, order, number)``
+
+    For attention without position terms, between packed heads.
+    """
 
     name = "kept-keys"
     description = "attention reads the keys that a mask keeps first, and their number in place of the mask"
@@ -35,7 +41,7 @@ class KeptKeys(GraphPass):
             return "a mask costs no other kernel but on a device"
         return super().why_not_preferred(target)
 
-    def apply(self, model: ir.Model, target: Target) -> PassResult:
+    def apply(self, model: ir.Model, context: Context) -> PassResult:
         """Counts attention nodes."""
         reasons: list[str | None] = []
         known: dict[ir.Value, tuple[ir.Value, ...]] = {}

@@ -17,7 +17,7 @@ from onnx.reference import ReferenceEvaluator
 from posexport.graph.edits import initializer
 from posexport.graph.queries import FOLDED_FROM, names_of
 from posexport.ops.attention import AttentionSpec
-from posexport.passes.graph_pass import GraphPass, PassResult
+from posexport.passes.graph_pass import Context, GraphPass, PassResult
 from posexport.targets.dtypes import MODEL_DTYPE
 from posexport.targets.target import Target
 
@@ -27,7 +27,11 @@ _OTHERS = {"Add", "Constant", "LayerNormalization", "Mul", "Reshape", "Slice", "
 
 
 class KnownTables(GraphPass):
-    """For products with weights in both factors, that a node of attention reads."""
+    """A weight in the place of a product of weights that attention reads.
+
+    Before: ``MatMul(distance_embedding, w) -> posexport::Attention``
+    After:  ``initializer -> posexport::Attention``
+    """
 
     name = "known-tables"
     description = "tables of distances that weights alone decide, projected when the model is converted"
@@ -38,7 +42,7 @@ class KnownTables(GraphPass):
     def why_not_preferred(self, target: Target) -> str | None:
         return super().why_not_preferred(target) if target.waits_to_branch else "not measured but for a device"
 
-    def apply(self, model: ir.Model, target: Target) -> PassResult:
+    def apply(self, model: ir.Model, context: Context) -> PassResult:
         """Counts tables."""
         read = [value for node in model.graph if AttentionSpec.of(node) is not None for value in node.inputs]
         reasons: list[str | None] = []

@@ -13,7 +13,7 @@ from posexport.graph.builder import Builder
 from posexport.graph.queries import only, producer, sizes, width
 from posexport.ops.attention import AttentionSpec
 from posexport.ops.rotation import RotationSpec
-from posexport.passes.graph_pass import GraphPass, PassResult
+from posexport.passes.graph_pass import Context, GraphPass, PassResult
 from posexport.targets.target import ATTENTION_OPSET, Target
 
 
@@ -50,7 +50,20 @@ class _SplitHeads:
 
 
 class PackedHeads(GraphPass):
-    """For attention and rotation between linear projections."""
+    """Attention that reads and returns packed heads, between linear projections.
+
+    Before: ``MatMul -> Reshape [B, T, H, D] -> Transpose -> posexport::Attention -> Transpose -> Reshape -> MatMul``
+    After:  ``MatMul -> posexport::Attention (packed) -> MatMul``
+
+    Queries, keys and values each come, and the context leaves, by one of:
+
+    1. Reshape [B, T, H * D] to [B, T, H, D], then Transpose: both go.
+    2. The same from [B * T, H * D], as `FlatTokens` leaves it: a Reshape to [B, T, H * D] stays.
+    3. Behind the Transpose a rotation, which then takes packed heads too.
+    4. Behind the Transpose an Add of [H, 1, D], which is added before.
+
+    Left: heads from elsewhere, such as keys in a KV cache, and a context that is not packed again.
+    """
 
     name = "packed-heads"
     description = "attention and RoPE on packed heads [B, T, H*D], without transpositions"
@@ -60,7 +73,7 @@ class PackedHeads(GraphPass):
             return "functions that split heads are for runtimes with functions"
         return None if target.microsoft else target.needs(ATTENTION_OPSET, "an operator that takes packed heads")
 
-    def apply(self, model: ir.Model, target: Target) -> PassResult:
+    def apply(self, model: ir.Model, context: Context) -> PassResult:
         """Counts attention nodes."""
         #: shapes that split heads -> shapes that pack them; split heads -> the same packed
         leads: dict[ir.Value, ir.Value] = {}
@@ -82,12 +95,12 @@ class PackedHeads(GraphPass):
 def _split_heads(value: ir.Value | None) -> _SplitHeads | None:
     """Where the heads of ``value`` come from; None where that is no linear projection."""
     before = value.producer() if value is not None else None
-    rotation = before if before is not None and RotationSpec.of(before) is not None else None
+    rotation = before if before is not None and RotationSpec.of(before) is not None else None  # case 3
     if value is not None and rotation is not None:
         if only(value) is None:
             return None
         value = rotation.inputs[0]
-    bias = producer(value, "Add") if rotation is None else None
+    bias = producer(value, "Add") if rotation is None else None  # case 4
     if bias is not None:
         value = bias.inputs[0]
         if not _adds_to_heads(bias):
@@ -195,7 +208,7 @@ def _packed_input(attention: ir.Node, heads: _SplitHeads, leads: dict[ir.Value, 
 
 def _packed_projection(heads: _SplitHeads, leads: dict[ir.Value, ir.Value]) -> ir.Value:
     """[B, T, H*D], also where the projection is [B*T, H*D]."""
-    flat = heads.projected.shape is not None and len(heads.projected.shape) == 2
+    flat = heads.projected.shape is not None and len(heads.projected.shape) == 2  # case 2
     return _with_tokens(heads, leads) if flat else heads.projected
 
 

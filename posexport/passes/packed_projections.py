@@ -13,7 +13,7 @@ import onnx_ir as ir
 from posexport.graph.builder import Builder
 from posexport.graph.edits import initializer, replace
 from posexport.graph.queries import PACKED_FROM, is_weight, matches, names_of, only, width
-from posexport.passes.graph_pass import GraphPass, PassResult
+from posexport.passes.graph_pass import Context, GraphPass, PassResult
 from posexport.targets.target import Target
 
 
@@ -46,7 +46,13 @@ _Packed = dict[tuple[int, ...], tuple[ir.Value, ir.Value | None]]
 
 
 class PackedProjections(GraphPass):
-    """One product for several: worth its Split only where starting a product is what costs."""
+    """One product for several that read the same.
+
+    Before: ``MatMul(x, w_q), MatMul(x, w_k), MatMul(x, w_v)``
+    After:  ``Split(MatMul(x, w_qkv))``
+
+    Worth its Split only where starting a product is what costs.
+    """
 
     name = "packed-projections"
     description = "linear projections of the same input as one MatMul and a Split"
@@ -59,14 +65,14 @@ class PackedProjections(GraphPass):
             return reason
         return "on the CPU it saves time at one token only; from 128 on its Split costs 3 to 5% of the products"
 
-    def apply(self, model: ir.Model, target: Target) -> PassResult:
+    def apply(self, model: ir.Model, context: Context) -> PassResult:
         """Counts groups of projections."""
         by_input: dict[tuple[ir.Value, bool], list[Projection]] = defaultdict(list)
         for node in model.graph:
             found = projection(node)
             if found is not None and node.inputs[0] is not None:
                 # what is quantized and what is not are two products
-                by_input[node.inputs[0], matches(names_of(found.weight), target.keep_float)].append(found)
+                by_input[node.inputs[0], matches(names_of(found.weight), context.target.keep_float)].append(found)
         groups = [group for group in by_input.values() if len(group) > 1]
         group_of = {id(node): group for group in groups for each in group for node in each.nodes}
         packed: _Packed = {}

@@ -1,6 +1,6 @@
-"""All graph passes, in the order in which they run."""
+"""All graph passes, in the order in which they run, by phases."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 
 import onnx_ir as ir
@@ -8,14 +8,28 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from posexport.errors import PosexportError
 from posexport.passes.activations import BiasGelu, Gelu, Swish
+from posexport.passes.device.equal_batches import EqualBatches
+from posexport.passes.device.sizes_on_host import SizesOnHost
+from posexport.passes.device.slice_sizes import SliceSizes
 from posexport.passes.flat_tokens import FlatTokens
-from posexport.passes.graph_pass import GraphPass, PassResult
+from posexport.passes.graph_pass import Context, GraphPass, PassResult, Phase
+from posexport.passes.guard.size_guard import SizeGuard
 from posexport.passes.in_place_cache import FilledCache, InPlaceCache
+from posexport.passes.inline import Inline
 from posexport.passes.kept_keys import KeptKeys
 from posexport.passes.known_tables import KnownTables
+from posexport.passes.names import ControlFlowNames, OutputNames
 from posexport.passes.packed_heads import PackedHeads
 from posexport.passes.packed_projections import PackedProjections
 from posexport.passes.padding.drop_padding import DropPadding
+from posexport.passes.recognise.attention_by_hand import AttentionByHand
+from posexport.passes.recognise.encoder_states import EncoderStates
+from posexport.passes.recognise.mask_structure import MaskStructure
+from posexport.passes.recognise.position_bias import PositionBias
+from posexport.passes.recognise.recognition import share_equal_nodes
+from posexport.passes.recognise.repeated_heads import GroupedHeads
+from posexport.passes.recognise.rotary_by_hand import Rotary
+from posexport.passes.recognise.rotary_rows import RotaryRows
 from posexport.passes.rms_norm import RmsNorm
 from posexport.passes.separate_projections import SeparateProjections
 from posexport.passes.shared_bias import SharedBias
@@ -25,7 +39,16 @@ from posexport.passes.tabulated_projection import TabulatedProjection
 from posexport.targets.target import MICROSOFT, Target
 
 PASSES: tuple[GraphPass, ...] = (
-    # one node for each activation and normalisation: later passes look for these
+    # recognise: what the tracer and onnxscript's optimiser wrote otherwise, then users' operators; no later pass knows
+    # who wrote an attention node. Rotations first, as attention reads what they return
+    EncoderStates(),
+    RotaryRows(),
+    Rotary(),
+    AttentionByHand(),
+    GroupedHeads(),
+    PositionBias(),
+    MaskStructure(),
+    # optimise: one node for each activation and normalisation, which later passes look for
     Gelu(),
     Swish(),
     RmsNorm(),
@@ -46,39 +69,58 @@ PASSES: tuple[GraphPass, ...] = (
     SharedBias(),
     # of what has packed heads and no bias
     KeptKeys(),
-    # last, as it puts attention into branches
+    # padding: last of what changes what is computed, as it puts attention into branches
     DropPadding(),
+    # guard: behind the exporter's optimiser and all passes that could move or drop it
+    OutputNames(),
+    SizeGuard(),
+    # device: functions have bodies
+    EqualBatches(),
+    SliceSizes(),
+    SizesOnHost(),
+    Inline(),
+    # name: nothing is added any more
+    ControlFlowNames(),
 )
+#: phases before lowerings are chosen (`posexport.export.functions`), and behind
+BEFORE_LOWERING: tuple[Phase, ...] = ("recognise", "cache", "optimise", "padding", "guard")
+AFTER_LOWERING: tuple[Phase, ...] = ("device", "name")
 
 
 def run(
     model: ir.Model,
-    target: Target,
-    lowering: str = "auto",
+    context: Context,
+    phases: Sequence[Phase] = BEFORE_LOWERING,
     *,
     only: Collection[str] | None = None,
     without: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[str, PassResult]:
-    """Run the passes on a traced graph, before its guards and functions: name of each pass -> what it did or why not.
+    """Run the passes of ``phases`` on a graph: name of each pass -> what it did, or why not.
 
-    ``lowering``: the one asked for. ``only``: these passes, also where they are not preferred. ``without``: passes that
-    are left out, each with the reason.
+    ``only``: these passes, also where they are not preferred. ``without``: passes that are left out, each with the
+    reason.
 
     Raises:
         PosexportError: a name in ``only`` is unknown, or that pass refuses the target.
     """
-    _check(only or (), target)
+    _check(only or (), context.target)
     results = {}
     for each in PASSES:
-        if only is None or each.name in only:
-            reason = without.get(each.name)
-            if reason is None and only is None:
-                reason = why_left_out(each, target, lowering)
-            results[each.name] = PassResult(rejected=(reason,)) if reason else each.apply(model, target)
-            if results[each.name].nodes:
-                # the next pass asks for the only reader of a value
-                RemoveUnusedNodesPass()(model)
-    _name_nodes(model)
+        if each.phase not in phases or not each.concerns(context) or (only is not None and each.name not in only):
+            continue
+        reason = without.get(each.name)
+        if reason is None and only is None:
+            reason = why_left_out(each, context.target, context.lowering)
+        result = PassResult(rejected=(reason,)) if reason else each.apply(model, context)
+        if result.nodes and each.writes_copies:
+            share_equal_nodes(model)
+        elif result.nodes:
+            # the next pass asks for the only reader of a value
+            RemoveUnusedNodesPass()(model)
+        if each.is_listed_idle or result.nodes or result.rejected:
+            results[each.name] = result
+    if any(result.nodes for result in results.values()):
+        _name_nodes(model)
     if any(node.domain == MICROSOFT for node in model.graph):
         model.opset_imports.setdefault(MICROSOFT, 1)
     return results

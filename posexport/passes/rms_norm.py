@@ -8,13 +8,16 @@ from typing import Any
 import onnx_ir as ir
 
 from posexport.graph.queries import constant, is_near, number, width
-from posexport.passes.graph_pass import GraphPass, PassResult, Rule, by_rules
+from posexport.passes.graph_pass import Context, GraphPass, PassResult, Rule, by_rules
 from posexport.targets.dtypes import MODEL_DTYPE
 from posexport.targets.target import ATTENTION_OPSET, Target
 
 
 class RmsNorm(GraphPass):
     """Five nodes to one, whose kernel is the one that ONNX Runtime's own fusion takes.
+
+    Before: ``Mul(Div(x, Sqrt(Add(ReduceMean(Pow(x, 2), -1), eps))), scale)``
+    After:  ``RMSNormalization(x, scale)``
 
     Before opset 23 there is no standard operator; ONNX Runtime fuses the formula when it loads the graph.
     """
@@ -25,7 +28,7 @@ class RmsNorm(GraphPass):
     def refusal(self, target: Target) -> str | None:
         return target.needs(ATTENTION_OPSET, "RMSNormalization")
 
-    def apply(self, model: ir.Model, target: Target) -> PassResult:
+    def apply(self, model: ir.Model, context: Context) -> PassResult:
         dtype = ir.DataType[MODEL_DTYPE.onnx]
 
         def formula(op: Any, x: Any, two: Any, axes: Any, epsilon: Any, scale: Any) -> Any:

@@ -16,7 +16,7 @@ from posexport.graph.builder import Builder
 from posexport.graph.edits import initializer
 from posexport.graph.queries import FOLDED_FROM, axis, constant, names_of, sizes
 from posexport.ops.attention import AttentionSpec
-from posexport.passes.graph_pass import GraphPass, PassResult
+from posexport.passes.graph_pass import Context, GraphPass, PassResult
 from posexport.passes.packed_projections import Projection, projection
 from posexport.targets.target import Target
 
@@ -52,7 +52,11 @@ class _Read:
 
 
 class SeparateProjections(GraphPass):
-    """A user's module has one weight where posexport's own definitions have three."""
+    """A projection for each of queries, keys and values, where a user's module has one for all.
+
+    Before: ``Split(Reshape(MatMul(x, w_qkv))) -> Transpose -> posexport::Attention``
+    After:  ``Transpose(Reshape(MatMul(x, w_q))), .. -> posexport::Attention``
+    """
 
     name = "separate-projections"
     description = "queries, keys and values of one linear projection as a MatMul for each"
@@ -63,7 +67,7 @@ class SeparateProjections(GraphPass):
             return "a portable graph keeps the weights as the source has them, each by its name"
         return super().why_not_preferred(target)
 
-    def apply(self, model: ir.Model, target: Target) -> PassResult:
+    def apply(self, model: ir.Model, context: Context) -> PassResult:
         """Counts projections."""
         by_node = _by_projection(model.graph)
         together = [each for each in by_node.values() if not _apart(*each)]

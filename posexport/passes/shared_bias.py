@@ -7,17 +7,20 @@ import onnx_ir as ir
 
 from posexport.graph.edits import take_place
 from posexport.ops.attention import AttentionSpec
-from posexport.passes.graph_pass import GraphPass, PassResult
-from posexport.targets.target import Target
+from posexport.passes.graph_pass import Context, GraphPass, PassResult
 
 
 class SharedBias(GraphPass):
-    """Layers with the same score term, mask and order."""
+    """One bias for layers with the same score operator, mask and order.
+
+    Before: ``posexport::Attention(q, k, v, mask, by_distance)`` in every layer
+    After:  ``posexport::Bias(mask, by_distance) -> posexport::Attention(q, k, v, bias)`` in every layer
+    """
 
     name = "shared-bias"
     description = "layers with the same attention bias compute it once"
 
-    def apply(self, model: ir.Model, target: Target) -> PassResult:
+    def apply(self, model: ir.Model, context: Context) -> PassResult:
         """Counts attention nodes that share a bias."""
         by_bias: dict[tuple[object, ...], list[tuple[ir.Node, AttentionSpec]]] = defaultdict(list)
         refused: list[str | None] = []

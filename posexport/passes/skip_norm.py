@@ -8,14 +8,20 @@ import onnx_ir as ir
 from posexport.graph.builder import Builder
 from posexport.graph.edits import replace
 from posexport.graph.queries import axis, is_weight, only, producer, sizes, width
-from posexport.passes.graph_pass import GraphPass, PassResult
+from posexport.passes.graph_pass import Context, GraphPass, PassResult
 from posexport.targets.target import MICROSOFT, Target
 
 _FUSED = {"LayerNormalization": "SkipLayerNormalization", "RMSNormalization": "SkipSimplifiedLayerNormalization"}
 
 
 class SkipNorm(GraphPass):
-    """For CUDA, where it saves a kernel's start and a pass over memory."""
+    """A residual sum and the normalisation of it as one node.
+
+    Before: ``LayerNormalization(Add(x, Add(MatMul(y, w), bias)), scale, shift)``
+    After:  ``com.microsoft::SkipLayerNormalization(MatMul(y, w), x, scale, shift, bias)``
+
+    For CUDA, where it saves a kernel's start and a pass over memory.
+    """
 
     name = "skip-norm"
     description = "residual sum, bias and normalisation as one operator"
@@ -23,7 +29,7 @@ class SkipNorm(GraphPass):
     def refusal(self, target: Target) -> str | None:
         return target.needs_microsoft("SkipLayerNormalization")
 
-    def apply(self, model: ir.Model, target: Target) -> PassResult:
+    def apply(self, model: ir.Model, context: Context) -> PassResult:
         """Counts normalisations."""
         norms = [node for node in model.graph if node.op_type in _FUSED and not node.domain]
         refused = []

@@ -12,17 +12,22 @@ from numpy.typing import NDArray
 
 from posexport.graph.edits import initializer
 from posexport.graph.queries import FOLDED_FROM, is_weight, names_of, sizes
-from posexport.passes.graph_pass import GraphPass, PassResult
-from posexport.targets.target import Target
+from posexport.passes.graph_pass import Context, GraphPass, PassResult
 
 
 class SplitWeights(GraphPass):
-    """Parts are taken when the file is written, so that no second copy of them all is in memory."""
+    """The parts of a weight as weights.
+
+    Before: ``MatMul(x, Transpose(Split(in_proj_weight)[0]))``
+    After:  ``MatMul(x, in_proj_weight_0)``
+
+    Parts are taken when the file is written, so that no second copy of them all is in memory.
+    """
 
     name = "split-weights"
     description = "the parts of a weight that is split in the graph as weights"
 
-    def apply(self, model: ir.Model, target: Target) -> PassResult:
+    def apply(self, model: ir.Model, context: Context) -> PassResult:
         """Counts weights."""
         splits = [node for node in model.graph if node.op_type == "Split" and not node.domain and _weight(node)]
         reasons = [_refusal(node) for node in splits]

@@ -11,12 +11,18 @@ from posexport.graph.edits import take_place
 from posexport.graph.queries import constant, is_weight, producer
 from posexport.lowering.waves.tabulated import REACH, Tabulated, table
 from posexport.ops.waves import ProjectionSpec
-from posexport.passes.graph_pass import GraphPass, PassResult
+from posexport.passes.graph_pass import Context, GraphPass, PassResult
 from posexport.targets.target import Target
 
 
 class TabulatedProjection(GraphPass):
-    """A table in the file for every layer: what it costs and saves stands in `posexport.lowering.waves.tabulated`."""
+    """A table of all likely distances for a relative position projection of constant weights.
+
+    Before: ``posexport::ProjectedWaves(distances, frequencies, weight)``
+    After:  ``posexport::ProjectedWaves(distances, frequencies, weight, table)``
+
+    A table in the file for every layer: what it costs and saves stands in `posexport.lowering.waves.tabulated`.
+    """
 
     name = "tabulated-projection"
     description = "relative position projections (W_R R) of constant weights as a table"
@@ -25,7 +31,7 @@ class TabulatedProjection(GraphPass):
     def refusal(self, target: Target) -> str | None:
         return Tabulated.target_refusal(target)
 
-    def apply(self, model: ir.Model, target: Target) -> PassResult:
+    def apply(self, model: ir.Model, context: Context) -> PassResult:
         """Counts projections."""
         projections = [(node, spec) for node in model.graph if (spec := ProjectionSpec.of(node)) is not None]
         refused = [_add_table(model.graph, node, spec) for node, spec in projections]

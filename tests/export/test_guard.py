@@ -8,9 +8,11 @@ import onnx_ir as ir
 import pytest
 
 from posexport.bounds import Bound
-from posexport.export import functions, guard, table_guard
+from posexport.export import functions
 from posexport.export.build import _lowered
 from posexport.export.save import save
+from posexport.passes.guard import table_guard
+from posexport.passes.guard.size_guard import insert
 from posexport.runtime.providers import LEVELS, make_session
 from posexport.runtime.refusal import refusal
 from posexport.sources.builtin import builtin_source
@@ -38,7 +40,7 @@ def paths(
         made = source(encoding)
         model = traces(made, 18, optimize=request.param)
         if name == "guarded":
-            guard.insert(model, made.inputs, [Bound(SEQUENCE, LIMIT), Bound(SEQUENCE, LEAST, least=True)])
+            insert(model, made.inputs, [Bound(SEQUENCE, LIMIT), Bound(SEQUENCE, LEAST, least=True)])
         functions.attach(model)
         found[name] = folder / f"{name}.onnx"
         save(model, found[name])
@@ -91,7 +93,7 @@ def test_an_encoder_input_has_a_guard_of_its_own(tmp_path: Path, traces: Traces)
     made = source("relative-key", "cross_attention=true")
     assert made.limits.limited_axes == [SEQUENCE, ENCODER_SEQUENCE]
     model = traces(made, 18)
-    guard.insert(model, made.inputs, [Bound(axis, LIMIT) for axis in made.limits.limited_axes])
+    insert(model, made.inputs, [Bound(axis, LIMIT) for axis in made.limits.limited_axes])
     functions.attach(model)
     save(model, tmp_path / "m.onnx")
     session = make_session(tmp_path / "m.onnx")

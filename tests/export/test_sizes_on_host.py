@@ -1,16 +1,22 @@
 """Graphs for a device get positions as sums of sizes: the same integers, and nothing that is sliced by them."""
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 import numpy as np
 import onnx
 import onnx.parser
 import onnx_ir as ir
 import pytest
 
-from posexport.export import sizes_on_host
 from posexport.export.build import _lowered
 from posexport.graph.builder import Builder
 from posexport.lowering.lowering import Inputs, Lowering, Outputs, function
 from posexport.ops.attention import AttentionSpec
+from posexport.ops.spec import NodeSpec
+from posexport.passes.device.sizes_on_host import SizesOnHost
+from posexport.passes.graph_pass import Context
+from posexport.passes.pipeline import run
 from posexport.runtime.providers import make_session
 from posexport.sources.builtin import builtin_source
 from posexport.targets.target import Target
@@ -70,9 +76,13 @@ def model(offset: str) -> onnx.ModelProto:
     return parsed
 
 
+def on_host(graph: ir.Model, target: Target, specs: Mapping[str, NodeSpec] = MappingProxyType({})) -> None:
+    run(graph, Context(target, specs=specs), ["device"], only=[SizesOnHost.name])
+
+
 def settled(offset: str, target: Target) -> onnx.ModelProto:
     graph = ir.serde.deserialize_model(model(offset))
-    sizes_on_host.settle(graph, target, {})
+    on_host(graph, target)
     return ir.serde.serialize_model(graph)
 
 
@@ -153,7 +163,7 @@ def test_sizes_that_layers_share_are_asked_of_what_they_share(rows, asked):
     """Tokens by their slots, and rows of a weight not at all where all calls have as many."""
     text = TABLES.format(rows=rows, numbers=", ".join("1" * 2 * rows)).replace("Asked", "ClippedScores")
     graph = ir.from_proto(onnx.parser.parse_model(text))
-    sizes_on_host.settle(graph, Target("cuda"), {})
+    on_host(graph, Target("cuda"))
     (function,) = graph.functions.values()
     assert {node.inputs[0].name for node in function if node.op_type == "Shape"} == asked
     feeds = {"q": np.zeros((1, 3, 7, 2), np.float32), "slots": np.arange(7)}
@@ -202,7 +212,7 @@ def test_channels_and_slots_are_not_taken_for_tokens(packed, cache):
     spec = AttentionSpec(causal=True, packed=packed, cache=cache)
     graph, feeds, sizes = asked_sizes(spec)
     (body,) = graph.functions.values()
-    sizes_on_host.settle(graph, Target("cuda"), {body.name: spec})
+    on_host(graph, Target("cuda"), {body.name: spec})
     answer = make_session(ir.to_proto(graph).SerializeToString()).run(["sizes"], feeds)[0]
     assert answer.tolist() == sizes
     asked = {node.inputs[0].name for node in body if node.op_type == "Shape"}
@@ -214,7 +224,7 @@ def test_nothing_is_taken_for_the_tokens_of_a_function_that_declares_none():
     spec = AttentionSpec(causal=True)
     graph, _, _ = asked_sizes(spec)
     (body,) = graph.functions.values()
-    sizes_on_host.settle(graph, Target("cuda"), {})
+    on_host(graph, Target("cuda"))
     assert {node.inputs[0].name for node in body if node.op_type == "Shape"} == {"q", "k"}
 
 
@@ -257,7 +267,7 @@ g (float[N] image, int64[M] ids) => (
 def test_what_follows_from_sizes_is_the_same_beside_what_a_device_holds(length):
     before = onnx.parser.parse_model(BESIDE)
     after = ir.from_proto(before)
-    sizes_on_host.settle(after, Target("cuda"), {})
+    on_host(after, Target("cuda"))
     feeds = {"image": np.zeros(length, np.float32), "ids": np.array([2, -4, 9, 5])}
     answers_before, answers_after = (
         make_session(each.SerializeToString()).run(None, feeds) for each in (before, ir.to_proto(after))
@@ -270,7 +280,7 @@ def test_what_follows_from_sizes_is_the_same_beside_what_a_device_holds(length):
 def test_what_follows_from_sizes_is_written_where_a_device_reads_it():
     """By a Range, which reads sizes on the host, and casts of one; what a Range waits for is not asked for again."""
     graph = ir.from_proto(onnx.parser.parse_model(BESIDE))
-    sizes_on_host.settle(graph, Target("cuda"), {})
+    on_host(graph, Target("cuda"))
     producers = {output.name: node for node in graph.graph for output in node.outputs}
 
     def maker_of(value: ir.Value | None) -> ir.Node:

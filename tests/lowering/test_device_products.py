@@ -4,8 +4,9 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from posexport.export import equal_batches, slice_sizes
 from posexport.ops.operator import OPERATORS
+from posexport.passes import pipeline
+from posexport.passes.graph_pass import Context
 from posexport.runtime.providers import make_session
 from posexport.targets.target import Target
 from tests.ops.test_ops import inputs, one_node
@@ -20,8 +21,7 @@ def settled(name: str, case, target: str = "cuda") -> tuple[ir.Model, np.ndarray
     given = inputs(OPERATORS[name], case, np.float32)
     proto = one_node(OPERATORS[name], given)
     model = ir.from_proto(proto)
-    equal_batches.settle(model, Target(target))
-    slice_sizes.settle(model, Target(target))
+    pipeline.run(model, Context(Target(target)), ["device"], only=["equal-batches", "slice-sizes"])
     after = ir.to_proto(model)
     before, now = (make_session(each.SerializeToString()).run(None, given)[0] for each in (proto, after))
     return model, before, now

@@ -27,6 +27,7 @@ from posexport.parity.grid.point import GridPoint
 from posexport.parity.references.precision_copy import PrecisionCopy
 from posexport.parity.subjects.runner import Runner
 from posexport.passes import pipeline
+from posexport.passes.graph_pass import Context
 from posexport.runtime.providers import make_session
 from posexport.sources import builtin
 from posexport.sources.cached import cached
@@ -63,7 +64,7 @@ class Lowered:
         model = self.traces(self.source, opset)
         model.ir_version = 10
         target = Target("cpu", opset)
-        pipeline.run(model, target, lowering)
+        pipeline.run(model, Context(target, lowering))
         chosen = functions.attach(model, target, lowering)
         save(model, path)
         names = [[spec.name for spec in specs] for specs in (self.source.inputs, self.source.outputs)]

@@ -14,12 +14,14 @@ from torch import Tensor, nn
 from posexport.bundle.read import read
 from posexport.conversion.convert import convert
 from posexport.conversion.options import ConvertOptions
-from posexport.export import recognition, unknown_sizes
 from posexport.export.trace import trace
 from posexport.modules.plain.decoder import PlainDecoder
 from posexport.ops.attention import AttentionSpec
 from posexport.options.recipe import CacheName
+from posexport.passes import pipeline
+from posexport.passes.context import of_source
 from posexport.runtime.load import load
+from posexport.targets.target import Target
 from tests.modules.test_plain_decoders import (
     IDS,
     C,
@@ -203,8 +205,7 @@ def test_the_graph_has_kv_heads_once(make: type[Repeating], task: str) -> None:
     module = GroupedLlama(make).eval()
     source = source_of(module, task)
     graph = trace(source, 23)
-    unknown_sizes.settle(graph, source.inputs)
-    said = recognition.run(graph, source)["grouped-heads"]
+    said = pipeline.run(graph, of_source(source, Target()), ["recognise"])["grouped-heads"]
     specs = {spec for node in graph.graph if (spec := AttentionSpec.of(node))}
     assert {spec.grouped for spec in specs} == {GROUPED[make] < H}
     repeats = {node.op_type for node in graph.graph} & {"Expand", "Tile"}

@@ -16,6 +16,7 @@ from posexport.lowering.waves import LOWERINGS
 from posexport.lowering.waves.tabulated import REACH
 from posexport.ops.operator import DOMAIN
 from posexport.ops.waves import LAYOUTS, Layout, ProjectionSpec, oracle, project
+from posexport.passes.graph_pass import Context
 from posexport.passes.pipeline import run
 from posexport.targets.target import Target
 from tests.tolerances import agree
@@ -58,7 +59,7 @@ def model(name: str, layout: Layout, weight: np.ndarray, target: Target, *, cons
     )
     opsets = [onnx.helper.make_opsetid("", target.opset), onnx.helper.make_opsetid(DOMAIN, 1)]
     made = ir.from_proto(onnx.helper.make_model(graph, opset_imports=opsets, ir_version=10))
-    run(made, target, name)
+    run(made, Context(target, name))
     (chosen,) = attach(made, target, name).values()
     assert name in ("auto", chosen.lowering)
     found = ir.to_proto(made)

@@ -9,7 +9,7 @@ import pytest
 
 from posexport.export import functions
 from posexport.export.trace import trace
-from posexport.passes.graph_pass import PassResult
+from posexport.passes.graph_pass import Context, PassResult
 from posexport.passes.padding.between import _Row
 from posexport.passes.pipeline import run
 from posexport.sources import builtin
@@ -45,7 +45,7 @@ def _traced(name: str) -> onnx.ModelProto:
 def _model(name: str, *, dropped: bool) -> tuple[ir.Model, dict[str, PassResult]]:
     model = ir.from_proto(_traced(name))
     model.ir_version = 10
-    found = run(model, CPU, without={} if dropped else {"drop-padding": "a test"})
+    found = run(model, Context(CPU), without={} if dropped else {"drop-padding": "a test"})
     functions.attach(model, CPU)
     return model, found
 

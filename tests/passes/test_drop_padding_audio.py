@@ -17,6 +17,7 @@ from posexport.export import functions
 from posexport.export.trace import trace
 from posexport.graph.builder import Builder
 from posexport.models.speech import frame_mask
+from posexport.passes.graph_pass import Context
 from posexport.passes.padding import drop_padding
 from posexport.passes.padding.between import _Row
 from posexport.passes.pipeline import run
@@ -61,7 +62,7 @@ def _model(name: str) -> tuple[ir.Model, tuple[str, ...]]:
     """With an output that says whether padding is left out, and why it never is."""
     model = ir.from_proto(_traced(name))
     model.ir_version = 10
-    result = run(model, CPU)["drop-padding"]
+    result = run(model, Context(CPU))["drop-padding"]
     for value in [value for node in model.graph for value in node.outputs if value.name == "padding_is_dropped"]:
         value.shape = ir.Shape([])
         model.graph.outputs.append(value)

@@ -11,6 +11,7 @@ from posexport.ops.attention import AttentionSpec
 from posexport.ops.kept_keys import KeptKeys
 from posexport.ops.operator import DOMAIN, functions
 from posexport.passes import kept_keys, pipeline
+from posexport.passes.graph_pass import Context
 from posexport.runtime.providers import make_session
 from posexport.targets.target import Target
 from tests.small import shared
@@ -61,7 +62,7 @@ def counted(name: str, traces: Traces, target: Target = CUDA) -> tuple[set[bool]
     from posexport.sources import builtin
 
     model = traces(builtin.builtin_source(name, task=None, settings_given=shared(name)), 24)
-    result = pipeline.run(model, target)["kept-keys"]
+    result = pipeline.run(model, Context(target))["kept-keys"]
     specs = [AttentionSpec.of(node) for node in model.graph]
     return {spec.kept_known for spec in specs if spec is not None}, result.rejected
 

@@ -12,11 +12,13 @@ from posexport.bundle.read import read
 from posexport.conversion.convert import convert
 from posexport.conversion.options import ConvertOptions
 from posexport.encodings.alibi import slopes
-from posexport.export import recognition, unknown_sizes
 from posexport.export.trace import trace
 from posexport.modules.live_module import module_source
 from posexport.ops.attention import AttentionSpec
+from posexport.passes import pipeline
+from posexport.passes.context import of_source
 from posexport.passes.graph_pass import PassResult
+from posexport.targets.target import Target
 from tests.small import in_short
 
 V, D, H = 17, 24, 3
@@ -125,8 +127,7 @@ RECOGNISED: dict[type[Model], str] = {
 def traced(model: Model) -> tuple[list[AttentionSpec], PassResult]:
     source = module_source(model.eval(), INPUTS)
     graph = trace(source, 23)
-    unknown_sizes.settle(graph, source.inputs)
-    results = recognition.run(graph, source)
+    results = pipeline.run(graph, of_source(source, Target()), ["recognise"])
     return [spec for node in graph.graph if (spec := AttentionSpec.of(node))], results["position-bias"]
 
 

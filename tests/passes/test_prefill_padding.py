@@ -13,6 +13,7 @@ import posexport
 from posexport.export import functions
 from posexport.export.trace import trace
 from posexport.graph.builder import Builder
+from posexport.passes.graph_pass import Context
 from posexport.passes.padding import new_tokens
 from posexport.passes.pipeline import run
 from posexport.sources import builtin
@@ -47,7 +48,7 @@ def _session(model: ir.Model) -> onnxruntime.InferenceSession:
 def _model(name: str, cache: str, *, dropped: bool) -> ir.Model:
     model = ir.from_proto(_traced(name, cache)[1])
     model.ir_version = 10
-    found = run(model, CPU, without={} if dropped else {"drop-padding": "a test"})
+    found = run(model, Context(CPU), without={} if dropped else {"drop-padding": "a test"})
     assert found["drop-padding"].nodes == 2 * dropped or "cope" in name, found["drop-padding"].rejected
     functions.attach(model, CPU)
     return model

@@ -16,14 +16,16 @@ from torch import Tensor, nn
 from posexport.bundle.read import read
 from posexport.conversion.convert import convert
 from posexport.conversion.options import ConvertOptions
-from posexport.export import recognition
 from posexport.export.trace import trace
 from posexport.modules.live_module import module_source
 from posexport.modules.recognise.mode import Recognised
 from posexport.modules.recognise.products import as_product
 from posexport.ops.attention import AttentionSpec
+from posexport.passes import pipeline
+from posexport.passes.context import of_source
 from posexport.passes.graph_pass import PassResult
 from posexport.spec import BATCH, ENCODER_SEQUENCE
+from posexport.targets.target import Target
 from posexport.torch_fixes.as_exported import as_exported
 from tests.small import in_short
 from tests.tolerances import agree
@@ -420,7 +422,7 @@ def traced(model: Model) -> tuple[Counter[str], dict[str, PassResult]]:
     """What attention nodes of a traced model are called, and what was said of them."""
     source = module_source(model.eval(), {"input_ids": IDS, "attention_mask": MASK})
     graph: ir.Model = trace(source, 23)
-    results = recognition.run(graph, source)
+    results = pipeline.run(graph, of_source(source, Target()), ["recognise"])
     return Counter(spec.name for node in graph.graph if (spec := AttentionSpec.of(node))), results
 
 

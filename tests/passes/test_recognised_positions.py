@@ -15,12 +15,12 @@ from torch import Tensor, nn
 from posexport.bundle.read import read
 from posexport.conversion.convert import convert
 from posexport.conversion.options import ConvertOptions
-from posexport.export import recognition, unknown_sizes
 from posexport.export.trace import trace
 from posexport.modules.live_module import module_source
 from posexport.ops.attention import AttentionSpec
 from posexport.passes import pipeline
-from posexport.passes.graph_pass import PassResult
+from posexport.passes.context import of_source
+from posexport.passes.graph_pass import Context, PassResult
 from posexport.targets.target import Target
 from tests.small import in_short
 
@@ -127,8 +127,7 @@ def traced(model: Model) -> tuple[Counter[str | None], dict[str, PassResult]]:
     """What attention nodes of a traced model add, and what was said of them."""
     source = module_source(model.eval(), INPUTS)
     graph = trace(source, 23)
-    unknown_sizes.settle(graph, source.inputs)
-    results = recognition.run(graph, source)
+    results = pipeline.run(graph, of_source(source, Target()), ["recognise"])
     return Counter(spec.scores for node in graph.graph if (spec := AttentionSpec.of(node))), results
 
 
@@ -299,9 +298,8 @@ class ReadTwice(Joint):
 def passes(model: Model, target: Target) -> dict[str, PassResult]:
     source = module_source(model.eval(), INPUTS)
     graph = trace(source, 23)
-    unknown_sizes.settle(graph, source.inputs)
-    recognition.run(graph, source)
-    return pipeline.run(graph, target)
+    pipeline.run(graph, of_source(source, Target()), ["recognise"])
+    return pipeline.run(graph, Context(target))
 
 
 @pytest.mark.all

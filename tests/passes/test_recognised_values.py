@@ -10,12 +10,14 @@ from torch import Tensor, nn
 
 from posexport.conversion.convert import convert
 from posexport.conversion.options import ConvertOptions
-from posexport.export import recognition, unknown_sizes
 from posexport.export.trace import trace
 from posexport.modules.live_module import module_source
 from posexport.ops.attention import AttentionSpec
 from posexport.ops.clipped_values import oracle
+from posexport.passes import pipeline
+from posexport.passes.context import of_source
 from posexport.passes.graph_pass import PassResult
+from posexport.targets.target import Target
 from tests.passes.test_recognised_positions import INPUTS, D, H, Shaw, distance
 from tests.small import in_short
 from tests.tolerances import agree
@@ -112,8 +114,7 @@ LEFT: dict[type[KeyValue], str] = {
 def traced(model: KeyValue) -> tuple[Counter[tuple[str | None, str | None]], PassResult]:
     source = module_source(model.eval(), INPUTS)
     graph = trace(source, 23)
-    unknown_sizes.settle(graph, source.inputs)
-    said = recognition.run(graph, source)["recognised-attention"]
+    said = pipeline.run(graph, of_source(source, Target()), ["recognise"])["recognised-attention"]
     found = Counter((spec.scores, spec.values) for node in graph.graph if (spec := AttentionSpec.of(node)))
     return found, said
 

@@ -11,12 +11,14 @@ from torch import Tensor, nn
 from posexport.bundle.read import read
 from posexport.conversion.convert import convert
 from posexport.conversion.options import ConvertOptions
-from posexport.export import recognition, unknown_sizes
 from posexport.export.trace import trace
 from posexport.modules.live_module import module_source
 from posexport.ops.rotation import RotationSpec
 from posexport.options.recipe import CacheName
+from posexport.passes import pipeline
+from posexport.passes.context import of_source
 from posexport.passes.graph_pass import PassResult
+from posexport.targets.target import Target
 from tests.small import in_short
 
 V, D, H = 17, 48, 4
@@ -144,8 +146,7 @@ RECOGNISED: dict[type[Halves], str] = {
 def traced(model: Halves) -> tuple[ir.Model, PassResult]:
     source = module_source(model.eval(), {"input_ids": IDS})
     graph = trace(source, 23)
-    unknown_sizes.settle(graph, source.inputs)
-    results = recognition.run(graph, source)
+    results = pipeline.run(graph, of_source(source, Target()), ["recognise"])
     return graph, results["rotary"]
 
 

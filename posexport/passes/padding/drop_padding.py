@@ -20,7 +20,7 @@ from posexport.graph.queries import producer, sizes, width
 from posexport.ops.attention import AttentionSpec
 from posexport.ops.operator import DOMAIN
 from posexport.passes.flat_tokens import flatten
-from posexport.passes.graph_pass import GraphPass, PassResult
+from posexport.passes.graph_pass import Context, GraphPass, PassResult
 from posexport.passes.padding import prefill, real_tokens
 from posexport.passes.padding.between import Between
 from posexport.passes.padding.mask import PaddingMask, padding_mask
@@ -40,9 +40,16 @@ _ELEMENTWISE = {"Where", "Add", "Sub", "Mul", "Neg", "Sigmoid"}
 
 
 class DropPadding(GraphPass):
-    """For ONNX Runtime on the CPU; every attention of the graph must drop the same padding."""
+    """Linear layers on the rows of real tokens, and attention row by row, in batches with enough padding.
+
+    Before: ``Reshape [B * T, C] -> Gemm -> posexport::Attention (mask) -> Gemm``
+    After:  ``Gather(.., real tokens) -> Gemm -> If(padding, Loop of posexport::Attention) -> Gemm -> ScatterND``
+
+    For ONNX Runtime on the CPU; every attention of the graph must drop the same padding.
+    """
 
     name = "drop-padding"
+    phase = "padding"
     description = "linear layers and attention on real tokens only where a batch has padding"
 
     def refusal(self, target: Target) -> str | None:
@@ -55,9 +62,9 @@ class DropPadding(GraphPass):
             return "it is for ONNX Runtime on the CPU; use --target cpu"
         return super().why_not_preferred(target)
 
-    def apply(self, model: ir.Model, target: Target) -> PassResult:
+    def apply(self, model: ir.Model, context: Context) -> PassResult:
         """Counts attention that goes row by row."""
-        if target.steps:
+        if context.target.steps:
             dropped = prefill.drop(model)
             return PassResult(rejected=(dropped,)) if isinstance(dropped, str) else PassResult(nodes=dropped)
         mask = padding_mask(model)

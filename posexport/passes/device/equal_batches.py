@@ -1,36 +1,50 @@
-"""Products of position operators between factors whose batch axes are not the same, for a device.
-
-ONNX Runtime multiplies by one call of the library where both factors are as many matrices, or the second is a single
-one. Elsewhere it copies a list of addresses to the device for every factor and for the product, also from inside a CUDA
-graph, whose list may be another one by the time that it is replayed. So a window of distances is copied for every row
-and a network's weights for every row of its input. Both are small beside the scores that the product makes.
-"""
+"""Products of position operators between factors whose batch axes are not the same, for a device."""
 
 import onnx_ir as ir
 
 from posexport.graph.builder import Builder
 from posexport.graph.queries import producer
 from posexport.ops.operator import DOMAIN, OPERATORS, WHOLE
-from posexport.targets.target import Target
+from posexport.passes.graph_pass import Context, GraphPass, PassResult
 
 #: axes of what attention gives to operators: rows, heads, tokens, channels or keys
 _GIVEN = {"q": 4, "k": 4, "probs": 4}
 
 
-def settle(model: ir.Model, target: Target) -> None:
-    """Rewrite the functions of operators; for targets whose provider computes on the host they stay as they are."""
-    if not target.waits_to_branch:
-        return
-    for function in model.functions.values():
-        operator = OPERATORS.get(function.name.removeprefix(WHOLE)) if function.domain == DOMAIN else None
-        if operator is not None:
-            for node in list(function):
+class EqualBatches(GraphPass):
+    """The factors of a product have as many matrices as each other, in the functions of position operators.
+
+    Before: ``MatMul(q [B, H, T, D], Transpose(window [W, D]))``
+    After:  ``MatMul(q, Transpose(Expand(window, [B, H, W, D])))``
+
+    ONNX Runtime multiplies by one call of the library where both factors are as many matrices, or the second is a
+    single one. Elsewhere it copies a list of addresses to the device for every factor and for the product, also from
+    inside a CUDA graph, whose list may be another one by the time that it is replayed. So a window of distances is
+    copied for every row and a network's weights for every row of its input. Both are small beside the scores that the
+    product makes.
+    """
+
+    name = "equal-batches"
+    description = "products of position operators between as many matrices, one call of a device's library"
+    phase = "device"
+
+    def concerns(self, context: Context) -> bool:
+        return context.target.waits_to_branch
+
+    def apply(self, model: ir.Model, context: Context) -> PassResult:
+        """Counts products."""
+        changed = 0
+        for function in model.functions.values():
+            operator = OPERATORS.get(function.name.removeprefix(WHOLE)) if function.domain == DOMAIN else None
+            for node in list(function) if operator is not None else ():
                 if node.op_type == "MatMul" and not node.domain:
-                    g = Builder.at(node, opset=model.opset_imports[""], initializers=False)
-                    _equalize(g, node)
+                    g = Builder.at(node, opset=model.opset_imports[""])
+                    changed += _equalize(g, node)
+        return PassResult(changed)
 
 
-def _equalize(g: Builder, product: ir.Node) -> None:
+def _equalize(g: Builder, product: ir.Node) -> bool:
+    """Whether a factor was copied."""
     first, second = product.inputs
     assert first is not None
     assert second is not None
@@ -43,8 +57,11 @@ def _equalize(g: Builder, product: ir.Node) -> None:
             assert window is not None
             last = [*range(rank - 2), rank - 1, rank - 2]
             product.replace_input_with(1, g.Transpose(_for_every(g, first, window), perm=last))
+            return True
     elif first.producer() is None and first.name not in _GIVEN:
         product.replace_input_with(0, _for_every(g, second, first))
+        return True
+    return False
 
 
 def _for_every(g: Builder, other: ir.Value, factor: ir.Value) -> ir.Value:

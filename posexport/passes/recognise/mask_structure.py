@@ -1,9 +1,4 @@
-"""Masks over pairs of tokens that are causality, padding or both, found by computing them at several sizes.
-
-A module may give its causality as a mask that it keeps, makes of tril, or joins with padding. Attention that knows it
-looks at half of the keys, tile by tile. What a mask is beyond the longest input that was looked at must follow: one
-with a number or a table that large (a window of 4096 tokens looks causal below) stays as it is.
-"""
+"""Masks over pairs of tokens that are causality, padding or both, found by computing them at several sizes."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -17,8 +12,9 @@ from posexport.graph.edits import take_place
 from posexport.graph.partial import Array, Part
 from posexport.graph.queries import sizes
 from posexport.ops.attention import AttentionSpec
-from posexport.passes.content_bias import counted
-from posexport.passes.graph_pass import PassResult
+from posexport.passes.graph_pass import Context, PassResult
+from posexport.passes.recognise.content_bias import counted
+from posexport.passes.recognise.recognition import Recognition
 
 Samples = Sequence[Mapping[str, Array]]
 Structure = Literal["keys", "causal", "causal keys"]
@@ -28,22 +24,36 @@ _END = int(np.iinfo(np.int64).max)
 _NO_STRUCTURE = "its mask over pairs of tokens is not causality and padding alone"
 
 
-def simplify(model: ir.Model, samples: Samples) -> PassResult:
-    """Give attention with a mask over pairs what that is, as it is for the inputs ``samples``; counts attention."""
-    reasons: list[str | None] = []
-    by_mask: dict[ir.Value, list[tuple[ir.Node, AttentionSpec]]] = {}
-    for node in model.graph:
-        spec = AttentionSpec.of(node)
-        mask = None if spec is None or spec.mask != "pairs" else spec.named_inputs(node)["mask"]
-        if spec is not None and mask is not None and not spec.causal and sizes(mask) is not None:
-            by_mask.setdefault(mask, []).append((node, spec))
-    for mask, nodes in by_mask.items():
-        structure, reason = _structure(model, mask, samples)
-        for node, spec in nodes:
-            if structure is not None:
-                _change(node, spec, mask, structure)
-            reasons.append(reason)
-    return PassResult.of(reasons)
+class MaskStructure(Recognition):
+    """Causality and padding in place of a mask over pairs of tokens.
+
+    Before: ``Where(tril And padding, 0, -inf) [B, 1, T, S] -> posexport::Attention (mask over pairs)``
+    After:  ``Slice(.., last query) [B, 1, 1, S] -> posexport::Attention (causal, mask over keys)``
+
+    A module may give its causality as a mask that it keeps, makes of tril, or joins with padding. Attention that knows
+    it looks at half of the keys, tile by tile. What a mask is beyond the longest input that was looked at must follow:
+    one with a number or a table that large (a window of 4096 tokens looks causal below) stays as it is.
+    """
+
+    name = "mask-structure"
+    description = "masks over pairs of tokens that are causality and padding"
+
+    def apply(self, model: ir.Model, context: Context) -> PassResult:
+        """Counts attention nodes."""
+        reasons: list[str | None] = []
+        by_mask: dict[ir.Value, list[tuple[ir.Node, AttentionSpec]]] = {}
+        for node in model.graph:
+            spec = AttentionSpec.of(node)
+            mask = None if spec is None or spec.mask != "pairs" else spec.named_inputs(node)["mask"]
+            if spec is not None and mask is not None and not spec.causal and sizes(mask) is not None:
+                by_mask.setdefault(mask, []).append((node, spec))
+        for mask, nodes in by_mask.items():
+            structure, reason = _structure(model, mask, context.samples)
+            for node, spec in nodes:
+                if structure is not None:
+                    _change(node, spec, mask, structure)
+                reasons.append(reason)
+        return PassResult.of(reasons)
 
 
 def _structure(model: ir.Model, mask: ir.Value, samples: Samples) -> tuple[Structure, None] | tuple[None, str]:

@@ -2,7 +2,7 @@
 
 ``sum_j p_ij E[row(i, j)]`` beside ``sum_j p_ij v_j`` (Shaw et al., arXiv:1803.02155, equation 3), by einsum or as
 products. The sum is computed with small whole numbers, of which floats are exact, and compared with what the operator
-stands for; the rows are compared as those of scores are (`posexport.passes.content_bias`).
+stands for; the rows are compared as those of scores are (`posexport.passes.recognise.content_bias`).
 """
 
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ from posexport.graph.queries import only, sizes
 from posexport.ops.clipped_scores import CLIPPED_SCORES
 from posexport.ops.clipped_values import CLIPPED_VALUES
 from posexport.ops.operator import Operator
-from posexport.passes.content_bias import Contents, gathers
+from posexport.passes.recognise.content_bias import Contents, gathers
 
 _BATCH, _TOKENS = 2, 5
 _READ = "its probabilities are read elsewhere too"

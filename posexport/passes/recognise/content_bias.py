@@ -1,9 +1,13 @@
 """Scores of queries and keys against a table by distance, that users write by hand, as operators of ours.
 
 ``q_i . E[row(i, j)]``, by einsum or as products, in whatever layout (Shaw et al., arXiv:1803.02155; Huang et al.,
-arXiv:2009.13658). What reads queries and keys is computed with small whole numbers, of which floats are exact, and
-compared with the sum that the operator stands for. So are the rows: without a clip in the table at lengths up to its
-end, with one beyond it too. Beyond an end without a clip PyTorch raises, so that the module's length has a limit.
+arXiv:2009.13658), is one of these:
+
+1. All that is added reads rows [T, T, D] of one table that is as wide as a head.
+2. It is the sum over queries, or the sum over queries and the one over keys: computed with small whole numbers, of
+   which floats are exact, and compared.
+3. The rows are those of distances in their order: computed at lengths up to the table's end, and beyond it where
+   distances are clipped there. Beyond an end without a clip PyTorch raises, so that the module's length has a limit.
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -79,16 +83,18 @@ class Contents:
         """
         roots, (tokens, size) = (root(q), root(k)), (sizes(q) or (None, None))[-2:]
         picks = {gather for each in added for gather in gathers(each.value, roots, size)}
-        gather = picks.pop() if len(picks) == 1 else None
+        gather = picks.pop() if len(picks) == 1 else None  # rule 1
         table, rows = (None, None) if gather is None else gather.inputs
         if gather is None or table is None or rows is None or not isinstance(tokens, str):
             return _NO_PRODUCT
         if sizes(gather.outputs[0]) != (tokens, tokens, size) or len(sizes(q) or ()) != 4 or sizes(k) != _exchanged(q):
             return _NO_PRODUCT
+        # rule 2
         parts = [_part(self.model, each, gather.outputs[0], (q, k), scale) for each in added]
         letters = "".join(sorted("".join(part or "?" for part in parts)))
         if letters not in ("q", "kq"):
             return _NO_PRODUCT
+        # rule 3
         operator = self.operator(rows, tokens, int((sizes(table) or (0,))[0]))
         if letters == "kq":
             operator = RELATIVE_KEY_QUERY_SCORES if operator is RELATIVE_KEY_SCORES else None

@@ -11,13 +11,26 @@ import onnx_ir as ir
 
 from posexport.graph.edits import integers
 from posexport.models.encoder_decoder_parts import STATES
+from posexport.passes.graph_pass import Context, GraphPass, PassResult
 from posexport.spec import ENCODER_PAST, InputSpec
 
 
-def settle(model: ir.Model, inputs: Sequence[InputSpec]) -> None:
-    """Let reshapes of what is computed of the states keep the sizes that are there, in place; right after the trace."""
-    for node in _nodes(model, inputs):
-        if node.op_type == "Reshape":
+class EncoderStates(GraphPass):
+    """Reshapes of what a merged decoder computes of the encoder's states keep the sizes that are there.
+
+    Before: ``Reshape(MatMul(states, w), [batch, encoder_sequence, H, D])``
+    After:  ``Reshape(MatMul(states, w), [0, 0, H, D])``
+    """
+
+    name = "encoder-states"
+    description = "keys and values of a merged decoder split into heads whatever their length, 0 too"
+    phase = "recognise"
+    is_listed_idle = False
+
+    def apply(self, model: ir.Model, context: Context) -> PassResult:
+        """Counts reshapes."""
+        reshapes = [node for node in _nodes(model, context.inputs) if node.op_type == "Reshape"]
+        for node in reshapes:
             shape = node.outputs[0].shape
             assert shape is not None
             heads, size = shape[-2], shape[-1]
@@ -25,9 +38,10 @@ def settle(model: ir.Model, inputs: Sequence[InputSpec]) -> None:
             assert isinstance(size, int), node
             node.replace_input_with(1, integers(model.graph, [0, 0, heads, size]))
             node.attributes.pop("allowzero", None)
+        return PassResult(len(reshapes))
 
 
-def forget(model: ir.Model, inputs: Sequence[InputSpec]) -> None:
+def forget_sizes(model: ir.Model, inputs: Sequence[InputSpec]) -> None:
     """Drop the shapes of all that is computed of the states, up to where it is put behind what is held, in place."""
     for node in _nodes(model, inputs):
         for output in node.outputs:
@@ -36,8 +50,8 @@ def forget(model: ir.Model, inputs: Sequence[InputSpec]) -> None:
 
 def _nodes(model: ir.Model, inputs: Sequence[InputSpec]) -> Iterator[ir.Node]:
     """The nodes between the states and what is held of them; none in a graph that holds nothing of them."""
-    held = {value for value, spec in zip(model.graph.inputs, inputs, strict=True) if ENCODER_PAST in spec.axes}
-    queue = [value for value, spec in zip(model.graph.inputs, inputs, strict=True) if spec.name == STATES and held]
+    held = {value for value, spec in zip(model.graph.inputs, inputs, strict=False) if ENCODER_PAST in spec.axes}
+    queue = [value for value, spec in zip(model.graph.inputs, inputs, strict=False) if spec.name == STATES and held]
     seen: set[ir.Node] = set()
     while queue:
         for node, _ in queue.pop().uses():

@@ -1,9 +1,4 @@
-"""Attention that users write as products around a Softmax, as attention nodes: found from the Softmax on.
-
-``softmax(a * (b q) (c k)^T + masks) v`` with constant scales a, b, c before or after the product, masks that are added
-or fill in, and whatever else is added to scores. What is found is exact: the node computes the same sum. Not found:
-scores that are not [B, H, T, S] with H and D known. Keys of repeated heads are `posexport.passes.repeated_heads`'.
-"""
+"""Attention that users write as products around a Softmax, as attention nodes."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -17,8 +12,9 @@ from posexport.graph.edits import replace
 from posexport.graph.queries import axis, number, only, producer, sizes
 from posexport.ops.attention import AttentionSpec, Mask
 from posexport.ops.operator import DOMAIN
-from posexport.passes import content_bias, content_values
-from posexport.passes.graph_pass import PassResult
+from posexport.passes.graph_pass import Context, PassResult
+from posexport.passes.recognise import content_bias, content_values
+from posexport.passes.recognise.recognition import Recognition, share_equal_nodes
 
 #: what drops a key: half of the least number, as `posexport.nn.attention.lowest` has it
 _LOWEST = float(np.finfo(np.float32).min) / 2
@@ -39,23 +35,54 @@ class _Scores:
     fills: list[tuple[ir.Value, bool]] = field(default_factory=list)
 
 
-def recognise(model: ir.Model) -> PassResult:
-    """Put nodes in the place of attention by hand; counts them."""
-    reasons: list[str | None] = []
-    contents = content_bias.Contents(model)
-    for softmax in [node for node in model.graph if node.op_type == "Softmax" and not node.domain]:
-        probs, values = softmax.outputs[0], None
-        product = next((user for user, index in probs.uses() if user.op_type == "MatMul" and index == 0), None)
-        if product is None:
-            continue
-        if only(probs) is None:
-            found = content_values.recognised(contents, probs, product)
-            if isinstance(found, str):
-                reasons.append(found)
+class AttentionByHand(Recognition):
+    """One attention node from a Softmax, the product before it and the product after it.
+
+    Before: ``Softmax(scale * MatMul(q, Transpose(k)) + mask) -> MatMul(.., v)``
+    After:  ``posexport::Attention(q, k, v, mask)``
+
+    From the Softmax back to the product, every node must be one of these:
+
+    1. Mul or Div by a positive constant: a scale, also of q or of k^T before the product.
+    2. Add of what is broadcast to all scores, [B, 1, 1, S] or [B or 1, H or 1, T, S]: a mask.
+    3. Where that fills in a number that drops the score: a mask.
+    4. Add of what reads queries or keys: a score operator (`content_bias`), where the module has one of ours; else it
+       is a mask as in rule 2.
+
+    From the Softmax on, the probabilities may be read twice:
+
+    5. By the product with v, and by a product with a table whose sum with the first is what follows: a value operator
+       (`content_values`).
+
+    The node computes the same sum. Left: scores that are not [B, H, T, S] with H and D known; three axes, as bmm takes
+    them, are one head. Keys with repeated heads are `repeated_heads`'.
+    """
+
+    name = "recognised-attention"
+    description = "products around a Softmax, and what calls PyTorch's attention, as attention nodes"
+    # the layers' copies are shared here, where some were written
+    writes_copies = False
+
+    def apply(self, model: ir.Model, context: Context) -> PassResult:
+        """Counts attention nodes, those of the trace too."""
+        reasons: list[str | None] = []
+        contents = content_bias.Contents(model)
+        for softmax in [node for node in model.graph if node.op_type == "Softmax" and not node.domain]:
+            probs, values = softmax.outputs[0], None
+            product = next((user for user, index in probs.uses() if user.op_type == "MatMul" and index == 0), None)
+            if product is None:
                 continue
-            values = found
-        reasons += _refusals_or_change(softmax, product, contents, values)
-    return PassResult.of(reasons)
+            if only(probs) is None:  # rule 5
+                found = content_values.recognised(contents, probs, product)
+                if isinstance(found, str):
+                    reasons.append(found)
+                    continue
+                values = found
+            reasons += _refusals_or_change(softmax, product, contents, values)
+        by_hand, traced = PassResult.of(reasons), context.traced_attention or PassResult()
+        if by_hand.nodes:
+            share_equal_nodes(model)
+        return PassResult(traced.nodes + by_hand.nodes, (*traced.rejected, *by_hand.rejected))
 
 
 def _refusals_or_change(
@@ -158,16 +185,16 @@ def _scores(value: ir.Value | None) -> _Scores:
 
 def _step(node: ir.Node, found: _Scores) -> ir.Value | None:
     """The scores before ``node``, which is added to ``found``; None where it is nothing that attention does."""
-    if node.op_type in ("Mul", "Div"):
+    if node.op_type in ("Mul", "Div"):  # rule 1
         return _scaled_by(node, found)
-    if node.op_type == "Add":
+    if node.op_type == "Add":  # rules 2 and 4
         first, second = node.inputs
         scores, added = (first, second) if _reaches_product(first) else (second, first)
         if scores is None or added is None or not _reaches_product(scores):
             return None
         found.added.append(content_bias.Scaled(added, found.scale))
         return scores
-    return _filled(node, found) if node.op_type == "Where" else None
+    return _filled(node, found) if node.op_type == "Where" else None  # rule 3
 
 
 def _scaled_by(node: ir.Node, found: _Scores) -> ir.Value | None:

@@ -1,8 +1,4 @@
-"""A bias of positions alone in a mask over pairs, as attention's own: a term of its scores.
-
-A module adds ALiBi's or T5's bias to its mask, and PyTorch's attention takes their sum. As a term it is one vector per
-head and distance, computed once, from which a lowering makes tiles; the rest of the mask is padding or causality again.
-"""
+"""A bias of positions alone in a mask over pairs, as a score operator of attention."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -15,9 +11,10 @@ from posexport.graph.builder import Builder
 from posexport.graph.edits import take_place
 from posexport.graph.queries import number, sizes
 from posexport.ops.attention import AttentionSpec, BiasSpec
-from posexport.passes import known_bias
-from posexport.passes.content_bias import counted
-from posexport.passes.graph_pass import PassResult
+from posexport.passes.graph_pass import Context, PassResult
+from posexport.passes.recognise import known_bias
+from posexport.passes.recognise.content_bias import counted
+from posexport.passes.recognise.recognition import Recognition
 
 #: what fills a dropped score is at most this: its exponential is 0 beside any score that is kept
 _DROPS = -1e4
@@ -46,8 +43,25 @@ class _Change:
     term: Mapping[str, ir.Value]
 
 
-def recognise(model: ir.Model) -> PassResult:
-    """Give attention whose mask has a known bias of positions that as a term; counts attention."""
+class PositionBias(Recognition):
+    """A bias by distance out of the mask, where a module adds ALiBi's or T5's to it.
+
+    Before: ``Add(bias [1, H, T, S], padding [B, 1, 1, S]) -> posexport::Attention (mask over pairs)``
+    After:  ``by_distance [H, W], padding -> posexport::Attention (DistanceScores, mask over keys)``
+
+    One number per head and distance is computed once, from which a lowering makes tiles; the rest of the mask is
+    padding or causality again. The bias must be one of our encodings' (`known_bias`), and the only one in its mask.
+    """
+
+    name = "position-bias"
+    description = "a bias of positions in a mask as scores by distance"
+
+    def apply(self, model: ir.Model, context: Context) -> PassResult:
+        """Counts attention nodes."""
+        return _recognise(model)
+
+
+def _recognise(model: ir.Model) -> PassResult:
     by_mask: dict[ir.Value, list[tuple[ir.Node, AttentionSpec]]] = {}
     for node in model.graph:
         spec = AttentionSpec.of(node)

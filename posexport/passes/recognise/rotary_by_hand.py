@@ -1,10 +1,4 @@
-"""Rotation that users write as products with cosines and sines, as rotation nodes: found from its last node on.
-
-``x * cos + rotate(x) * sin``, in halves or interleaved, of all channels or the first ones, also by complex numbers. The
-nodes between x and what is rotated are computed with small whole numbers, of which floats are exact, and compared with
-the oracle of `posexport.ops.rotation`; the cosines and sines are computed at several lengths. These stay as the module
-computes them. Not found: rotations of other channels than x [B, H, T, D] or [B, T, H, D] has first.
-"""
+"""Rotation that users write as products with cosines and sines, as rotation nodes."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -21,7 +15,9 @@ from posexport.graph.queries import producer, sizes
 from posexport.ops import rotation
 from posexport.ops.operator import DOMAIN
 from posexport.ops.rotation import LAYOUTS, Layout, RotationSpec
-from posexport.passes.graph_pass import PassResult
+from posexport.passes.graph_pass import Context, PassResult
+from posexport.passes.recognise.recognition import Recognition
+from posexport.spec import NO_CONTENT
 
 #: what picks or joins channels, and all that a rotation is made of
 _MOVES = ("Slice", "Split", "Concat", "Gather")
@@ -81,29 +77,51 @@ class _Rotary:
         return of_channels[..., 0::2], of_channels[..., 1::2]
 
 
-def recognise(model: ir.Model, positional: Collection[str], samples: Sequence[Mapping[str, Array]]) -> PassResult:
-    """Put nodes in the place of rotations by hand; counts them.
+class Rotary(Recognition):
+    """One rotation node from the nodes between x and what is rotated.
 
-    ``positional``: names of the inputs that positions are computed from. ``samples``: inputs of several sizes.
+    Before: ``Add(Mul(x, cos), Mul(Concat(Neg(Slice(x, D/2..)), Slice(x, ..D/2)), sin))``
+    After:  ``posexport::Rotation(x, cos, sin)``
+
+    In halves or interleaved, of all channels or the first ones, also by complex numbers:
+
+    1. From the last node (Add, Sub, Concat, Reshape) back to the nearest value of the same sizes, x: a region of at
+       most 64 nodes that only move, add and multiply.
+    2. What multiplies x in between and is of positions alone: two tensors, of cosines and of sines, each of the width
+       of the pairs once or twice.
+    3. The region is computed with small whole numbers, of which floats are exact, at two lengths, and is the oracle of
+       `posexport.ops.rotation` in one layout.
+    4. Cosines and sines are computed for inputs of several sizes: those of one angle for each pair of channels, times
+       one number.
+
+    The cosines and sines stay as the module computes them. Left: rotations of other channels than the first ones of x
+    [B, H, T, D] or [B, T, H, D].
     """
-    _negate_last(model)
-    angles = _Angles(model, samples)
-    reasons: dict[_Region, str] = {}
-    names: list[str] = []
-    changed: set[ir.Value] = set()
-    for region in list(_regions(model, positional)):
-        if region.rotated in changed:
-            continue
-        rotary = _rotary(model, region)
-        reason = rotary if isinstance(rotary, str) else angles.refusal(rotary)
-        if isinstance(rotary, str) or reason is not None:
-            reasons[region] = reason or ""
-            continue
-        changed |= {region.rotated, *region.inner}
-        names.append(rotary.name(int(region.shape[3])))
-        _put_node(region, rotary)
-    left = [reason for region, reason in reasons.items() if not changed & {region.rotated, *region.inner}]
-    return replace(PassResult.of([*[None] * len(names), *left]), recognised=tuple(dict.fromkeys(names)))
+
+    name = "rotary"
+    description = "products with cosines and sines as RoPE nodes"
+
+    def apply(self, model: ir.Model, context: Context) -> PassResult:
+        """Counts rotations."""
+        _negate_last(model)
+        angles = _Angles(model, context.samples)
+        reasons: dict[_Region, str] = {}
+        names: list[str] = []
+        changed: set[ir.Value] = set()
+        positional = {spec.name for spec in context.inputs if spec.role in NO_CONTENT}
+        for region in list(_regions(model, positional)):  # rule 1
+            if region.rotated in changed:
+                continue
+            rotary = _rotary(model, region)  # rules 2 and 3
+            reason = rotary if isinstance(rotary, str) else angles.refusal(rotary)  # rule 4
+            if isinstance(rotary, str) or reason is not None:
+                reasons[region] = reason or ""
+                continue
+            changed |= {region.rotated, *region.inner}
+            names.append(rotary.name(int(region.shape[3])))
+            _put_node(region, rotary)
+        left = [reason for region, reason in reasons.items() if not changed & {region.rotated, *region.inner}]
+        return replace(PassResult.of([*[None] * len(names), *left]), recognised=tuple(dict.fromkeys(names)))
 
 
 def _regions(model: ir.Model, positional: Collection[str]) -> Iterator[_Region]:

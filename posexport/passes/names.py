@@ -11,17 +11,51 @@ import onnx_ir as ir
 from posexport.graph.bodies import bodies
 from posexport.graph.edits import claim, free_names
 from posexport.graph.operators import CONTROL_FLOW
+from posexport.passes.graph_pass import Context, GraphPass, PassResult
 
 
-def name_outputs(model: ir.Model, names: Sequence[str]) -> None:
-    """Give the graph's outputs these names again, in place: a pass may have put another value there."""
-    free_names(model.graph, names)
-    for value, name in zip(model.graph.outputs, names, strict=True):
-        value.name = name
+class OutputNames(GraphPass):
+    """Outputs have the source's names again: a pass may have put another value there.
+
+    Before: ``-> logits_before``
+    After:  ``-> logits``
+    """
+
+    name = "output-names"
+    description = "the graph's outputs under the names that the source has"
+    phase = "guard"
+    is_listed_idle = False
+
+    def apply(self, model: ir.Model, context: Context) -> PassResult:
+        """Counts outputs that had another name."""
+        pairs = list(zip(model.graph.outputs, context.output_names, strict=False))
+        renamed = sum(value.name != name for value, name in pairs)
+        free_names(model.graph, context.output_names)
+        for value, name in pairs:
+            value.name = name
+        return PassResult(renamed)
 
 
-def name_control_flow(model: ir.Model) -> None:
-    """Name what has no name, or one that another node of the file has, in place."""
+class ControlFlowNames(GraphPass):
+    """Every If, Loop and Scan has a name of its own, and the first node of each of its bodies.
+
+    Before: ``If -> then_branch: MatMul ..``
+    After:  ``If "Attention/context" -> then_branch: MatMul "Attention/context/tiled/MatMul" ..``
+    """
+
+    name = "control-flow-names"
+    description = "names for branches and loops, by which a failing or unused one is found"
+    phase = "name"
+    is_listed_idle = False
+
+    def apply(self, model: ir.Model, context: Context) -> PassResult:
+        """Counts nodes that got a name."""
+        return PassResult(_name_control_flow(model))
+
+
+def _name_control_flow(model: ir.Model) -> int:
+    """Name what has no name, or one that another node of the file has."""
+    named = 0
     graphs: list[tuple[str, ir.Graph | ir.Function]] = [(name[1], model.functions[name]) for name in model.functions]
     graphs.append((model.graph.name or "main", model.graph))
     taken = {node.name for _, graph in graphs for node in ir.traversal.RecursiveGraphIterator(graph) if node.name}
@@ -30,7 +64,9 @@ def name_control_flow(model: ir.Model) -> None:
         for node, wanted in _unnamed(prefix, graph):
             if not node.name or node.name in seen:
                 node.name = claim(wanted, taken)
+                named += 1
             seen.add(node.name)
+    return named
 
 
 def _unnamed(prefix: str, graph: "ir.Graph | ir.Function") -> Iterator[tuple[ir.Node, str]]:

@@ -1,58 +1,66 @@
-"""Positions that count up and the sizes that follow from them, written so that no device is asked for them.
+"""Positions that count up and the sizes that follow from them, written so that no device is asked for them."""
 
-Slots of tokens are a Range plus what is cached. A device computes them, and where their first one decides where a Slice
-or Pad begins, the host waits for a copy; a size that is added to them is copied the other way, which a CUDA graph does
-not allow. Both are sums of sizes, which the host knows: what counts up becomes one Range of such sums, its first and
-last elements these sums. In the position operators, called with all queries and keys of a call, where the queries are
-the last of the keys, the first query stands at the number of keys minus that of queries.
-
-Values are the same integers. For targets whose provider computes on a device; other graphs stay as they are.
-"""
-
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 import numpy as np
 import onnx_ir as ir
-from onnx_ir.passes.common import RemoveUnusedNodesPass
 
-from posexport.export.calls_in_common import CallsInCommon, Known, callers_first
-from posexport.export.known_values import SUMS, KnownValues, Run, few_numbers, is_count
-from posexport.export.token_axes import token_axes
 from posexport.graph.builder import Builder
 from posexport.graph.operators import COMPARISONS
 from posexport.graph.queries import only
 from posexport.ops.operator import DOMAIN
-from posexport.ops.spec import NodeSpec
-from posexport.targets.target import Target
+from posexport.passes.device.calls_in_common import CallsInCommon, Known, callers_first
+from posexport.passes.device.known_values import SUMS, KnownValues, Run, few_numbers, is_count
+from posexport.passes.device.token_axes import token_axes
+from posexport.passes.graph_pass import Context, GraphPass, PassResult
 
 #: of a size and what a device holds, they are computed there
 _MIXED = (*SUMS, *COMPARISONS, "Concat", "Where", "And", "Or")
 
 
-def settle(model: ir.Model, target: Target, specs: Mapping[str, NodeSpec]) -> None:
-    """Rewrite the graph and the functions that it calls, each as all of its calls allow.
+class SizesOnHost(GraphPass):
+    """Counting positions as one Range of sizes, their first and last elements as sums of sizes.
 
-    ``specs``: what the functions compute that stand for a record, by their names.
+    Before: ``Gather(Add(Range(0, T, 1), past), 0) -> Slice(x, ..)``
+    After:  ``past -> Slice(x, ..)``, and ``Range(past, T + past, 1)`` for what reads all of them
+
+    Slots of tokens are a Range plus what is cached. A device computes them, and where their first one decides where a
+    Slice or Pad begins, the host waits for a copy; a size that is added to them is copied the other way, which a CUDA
+    graph does not allow. Both are sums of sizes, which the host knows. In the position operators, called with all
+    queries and keys of a call, where the queries are the last of the keys, the first query stands at the number of keys
+    minus that of queries. Values are the same integers. Functions are rewritten as all of their calls allow.
     """
-    if not target.waits_to_branch:
-        return
-    calls, opset = CallsInCommon(), model.opset_imports[""]
-    _Body(model.graph, {}, {}, aligned=False, calls=calls).rewrite(opset)
-    # callers before the functions that they call
-    for function in callers_first(model):
-        known, axes = calls.inputs_of(function), token_axes(function, specs)
-        _Body(function, known, axes, aligned=calls.are_aligned(function), calls=calls).rewrite(opset)
-    RemoveUnusedNodesPass()(model)
+
+    name = "sizes-on-host"
+    description = "positions and what follows from them as sums of sizes, which the host knows"
+    phase = "device"
+
+    def concerns(self, context: Context) -> bool:
+        return context.target.waits_to_branch
+
+    def apply(self, model: ir.Model, context: Context) -> PassResult:
+        """Counts nodes in whose place others stand now."""
+        calls, opset = CallsInCommon(), model.opset_imports[""]
+        bodies = [_Body(model.graph, {}, {}, aligned=False, calls=calls)]
+        bodies[0].rewrite(opset)
+        # callers before the functions that they call
+        for function in callers_first(model):
+            known, axes = calls.inputs_of(function), token_axes(function, context.specs)
+            bodies.append(_Body(function, known, axes, aligned=calls.are_aligned(function), calls=calls))
+            bodies[-1].rewrite(opset)
+        return PassResult(sum(body.changed for body in bodies))
 
 
 class _Body(KnownValues):
-    """The graph, or a function."""
+    """The graph, or a function; ``changed``: nodes that were replaced, and inputs that a device writes."""
+
+    changed = 0
 
     def rewrite(self, opset: int) -> None:
         for node in list(ir.traversal.RecursiveGraphIterator(self.body)):
             if node.graph is None:  # replaced with another one
                 continue
-            g = Builder.at(node, opset=opset, initializers=False)
+            g = Builder.at(node, opset=opset)
             if node.domain == DOMAIN:
                 aligned, distances = self.is_aligned(node), node.op_type == "Distances"
                 known = [Known() if distances else self.known_of(value) for value in node.inputs]
@@ -84,6 +92,7 @@ class _Body(KnownValues):
         return value if self.shape(value) == "scalar" else g.Squeeze(value)
 
     def _replace(self, node: ir.Node, value: ir.Value) -> None:
+        self.changed += 1
         value.shape = node.outputs[0].shape
         if node.outputs[0].is_graph_output():
             value.name, node.outputs[0].name = node.outputs[0].name, None
@@ -161,7 +170,7 @@ class _Body(KnownValues):
             value = node.inputs[index]
             if value is None or self.on_host(value) is None or few_numbers(value) is not None:
                 continue
-            written = self._written(g, value)
+            written, self.changed = self._written(g, value), self.changed + 1
             node.replace_input_with(index, g.Squeeze(written) if alone else written)
 
     def _written(self, g: Builder, value: ir.Value) -> ir.Value:
@@ -187,7 +196,7 @@ class _Body(KnownValues):
         if self.shape(start) == self.shape(limit) == "scalar":
             self.runs[node.outputs[0]] = Run(start, limit, int(step))
         elif int(step) == 1 and few_numbers(start) == 0 and is_count(limit):
-            self._awaited(Builder.at(node, after=True, opset=g.opset, initializers=False), node, limit)
+            self._awaited(Builder.at(node, after=True, opset=g.opset), node, limit)
 
     def _awaited(self, g: Builder, node: ir.Node, limit: ir.Value) -> None:
         """What a device computes and a Range from 0 waits for is known by the length of the Range from there on."""
@@ -195,6 +204,7 @@ class _Body(KnownValues):
         order = {each: number for number, each in enumerate(node.graph)}
         size = g.Shape(node.outputs[0])
         scalar = g.op("Squeeze", size, shape=limit.shape)
+        self.changed += 1
         for user, place in limit.uses():
             if order.get(user, -1) > order[node]:
                 user.replace_input_with(place, scalar)
@@ -214,7 +224,7 @@ class _Body(KnownValues):
                 written += [each for each in [values.producer()] if each is not None]
         self._replace(node, values)
         for each in written:
-            self._brought(Builder.at(each, opset=g.opset, initializers=False), each, [1])
+            self._brought(Builder.at(each, opset=g.opset), each, [1])
 
     def _clipped(self, g: Builder, least: ir.Node) -> None:
         """``Max(Min(x, size), size)`` as Clip, whose bounds are read on the host."""
@@ -226,6 +236,6 @@ class _Body(KnownValues):
             return
         if few_numbers(most) is not None or self.shape(most) is None or self.shape(low) is None:
             return
-        g = Builder.at(node, opset=g.opset, initializers=False)
+        g = Builder.at(node, opset=g.opset)
         self._replace(node, g.Clip(values, self._scalar(g, low), self._scalar(g, most)))
         node.graph.remove([node, least], safe=True)  # type: ignore[union-attr]

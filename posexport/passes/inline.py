@@ -4,23 +4,39 @@ import onnx_ir as ir
 from onnx_ir.passes.common import InlinePass, ShapeInferencePass
 
 from posexport.graph.builder import Builder
+from posexport.passes.graph_pass import Context, GraphPass, PassResult
 from posexport.spec import DOMAIN, FUNCTION
 
 
-def inline(model: ir.Model) -> None:
-    """Replace every call of a function by its body, in place, and forget our domain.
+class Inline(GraphPass):
+    """Every call of a function becomes its body.
+
+    Before: ``posexport::Attention(q, k, v)``
+    After:  ``MatMul, Softmax, MatMul ..``; a CastLike becomes a Cast, as types are known now
 
     Nodes that stood in a function of ours say so, for `posexport explain`.
     """
-    for function in model.functions.values():
-        for node in ir.traversal.RecursiveGraphIterator(function.graph):
-            node.metadata_props[FUNCTION] = function.name
-    InlinePass()(model)
-    model.opset_imports.pop(DOMAIN, None)
-    _settle_types(model)
+
+    name = "inline"
+    description = "calls of functions as their bodies (--inline)"
+    phase = "device"
+
+    def concerns(self, context: Context) -> bool:
+        return context.target.flat
+
+    def apply(self, model: ir.Model, context: Context) -> PassResult:
+        """Counts calls."""
+        calls = sum(node.op_identifier() in model.functions for node in model.graph.all_nodes())
+        for function in model.functions.values():
+            for node in ir.traversal.RecursiveGraphIterator(function.graph):
+                node.metadata_props[FUNCTION] = function.name
+        InlinePass()(model)
+        model.opset_imports.pop(DOMAIN, None)
+        _cast_to_types(model)
+        return PassResult(calls)
 
 
-def _settle_types(model: ir.Model) -> None:
+def _cast_to_types(model: ir.Model) -> None:
     """Casts to the type of another value, which a function needs and a graph does not: to the type, or not at all.
 
     ONNX Runtime has no kernel for them and warns, at every session, of each that it cannot compute beforehand.

@@ -12,21 +12,38 @@ from collections.abc import Callable, Sequence
 import onnx_ir as ir
 
 from posexport.bounds import CACHE_FULL, MASK_MISFIT, POSITION_BEYOND, Bound
-from posexport.export import table_guard
 from posexport.graph.builder import Builder
+from posexport.passes.graph_pass import Context, GraphPass, PassResult
+from posexport.passes.guard import table_guard
 from posexport.spec import CAPACITY, PAST, SEQUENCE, TOTAL, InputSpec
 from posexport.targets.target import Target
 
 
-def insert(model: ir.Model, inputs: Sequence[InputSpec], bounds: Sequence[Bound], target: Target | None = None) -> None:
-    """Guard every input that has a bound's axis, a decoder's mask, and positions that are given.
+class SizeGuard(GraphPass):
+    """Guards of every input that has a bound's axis, of a decoder's mask, and of positions that are inputs.
 
-    To be called last, after all that could move or drop nodes. Past tokens, where there is a cache, count with those of
-    ``sequence_length``. For a ``target`` on a device, what position tables hold is guarded, not the positions
-    (`posexport.export.table_guard`).
+    Before: ``input_ids [B, T] -> Shape, Gather ..``
+    After:  ``Reshape(input_ids, Shape(input_ids) + [0, T > limit]) -> Shape, Gather ..``
+
+    Behind all passes that could move or drop nodes. Past tokens, where there is a cache, count with those of
+    ``sequence_length``. For a target on a device, what position tables hold is guarded, not the positions
+    (`posexport.passes.guard.table_guard`).
     """
-    graph = model.graph
-    places = _Places(graph, list(zip(graph.inputs, inputs, strict=True)))
+
+    name = "guard"
+    description = "inputs of sizes that the model does not take fail with the reason as the failing node's name"
+    phase = "guard"
+    is_listed_idle = False
+
+    def apply(self, model: ir.Model, context: Context) -> PassResult:
+        """Counts guards."""
+        return PassResult(insert(model, context.inputs, context.bounds, context.target))
+
+
+def insert(model: ir.Model, inputs: Sequence[InputSpec], bounds: Sequence[Bound], target: Target | None = None) -> int:
+    """Guard the inputs of ``model``; returns how many guards there are."""
+    graph, guards = model.graph, 0
+    places = _Places(graph, list(zip(graph.inputs, inputs, strict=False)))
     for bound in bounds:
         text = bound.message
         for value, spec in places.given:
@@ -41,13 +58,17 @@ def insert(model: ir.Model, inputs: Sequence[InputSpec], bounds: Sequence[Bound]
                     return g.op("Less" if bound.least else "Greater", length, [bound.number])
 
                 _refuse(graph, value, spec.axes.index(bound.axis), text, wrong)
+                guards += 1
                 text = f"{bound.message}: {value.name}"  # node names must differ
     mask = next((value for value, spec in places.given if spec.role == "mask" and TOTAL in spec.axes), None)
     if mask is not None:
         _refuse(graph, mask, 1, CACHE_FULL if places.has(CAPACITY) else MASK_MISFIT, places.misfit)
+        guards += 1
     for value, spec in places.given:
         if spec.role == "positions" and spec.size is not None and value.uses():
             _refuse_positions(graph, value, spec.size, target)
+            guards += 1
+    return guards
 
 
 class _Places:

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from posexport.export.calls_in_common import CallsInCommon, Known, Shape
 from posexport.graph.operators import SHAPES, TRUTHS
 from posexport.graph.queries import constant
+from posexport.passes.device.calls_in_common import CallsInCommon, Known, Shape
 
 #: sums of sizes are sizes
 SUMS = ("Add", "Sub", "Mul", "Div", "Mod", "Min", "Max")

@@ -1,56 +1,37 @@
-"""Attention of a user's module: what was recognised in the trace and in the graph, and why some was not."""
+"""What passes are told of a source: its inputs and bounds, what its trace recognised, and inputs of several sizes."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
-import onnx_ir as ir
 from numpy.typing import NDArray
-from onnx_ir.passes.common import CommonSubexpressionEliminationPass, RemoveUnusedNodesPass
 
-from posexport.passes import attention_by_hand, mask_structure, position_bias, repeated_heads, rotary_by_hand
-from posexport.passes.graph_pass import PassResult
+from posexport.bounds import bounds_of
+from posexport.passes.graph_pass import Context, PassResult
 from posexport.sizes import multiple
 from posexport.sources.example import axis_sizes, example
 from posexport.sources.source import Source
 from posexport.sources.traced_module import TracedModule
-from posexport.spec import BATCH, CAPACITY, ENCODER_SEQUENCE, NO_CONTENT, PAST, SEQUENCE, TOTAL, Limits
+from posexport.spec import BATCH, CAPACITY, ENCODER_SEQUENCE, PAST, SEQUENCE, TOTAL, Limits
+from posexport.targets.target import Target
 
 #: the longest input that masks are looked at for: of a module without a limit, and at most
 _LONGEST, _MOST = 1024, 4096
 
 
-def run(model: ir.Model, source: Source) -> dict[str, PassResult]:
-    """Recognise what is left in the traced graph of a user's module; entries for the manifest's passes."""
-    parts = [part for part in source.module.modules() if isinstance(part, TracedModule)]
-    if not parts:
-        return {}
-    called = PassResult.of([reason for part in parts for reason in part.attentions])
-    samples = _samples(source)
-    positional = {spec.name for spec in source.inputs if spec.role in NO_CONTENT}
-    rotated = rotary_by_hand.recognise(model, positional, samples)
-    _settle(model, rotated)
-    by_hand = attention_by_hand.recognise(model)
-    _settle(model, by_hand)
-    grouped = repeated_heads.share(model)
-    _settle(model, grouped)
-    biased = position_bias.recognise(model)
-    _settle(model, biased)
-    structured = mask_structure.simplify(model, samples)
-    _settle(model, structured)
-    return {
-        "recognised-attention": PassResult(called.nodes + by_hand.nodes, (*called.rejected, *by_hand.rejected)),
-        "rotary": rotated,
-        "grouped-heads": grouped,
-        "position-bias": biased,
-        "mask-structure": structured,
-    }
-
-
-def _settle(model: ir.Model, result: PassResult) -> None:
-    """What layers share once, where a pass wrote it for each."""
-    if result.nodes:
-        CommonSubexpressionEliminationPass()(model)
-        RemoveUnusedNodesPass()(model)
+def of_source(source: Source, target: Target, lowering: str = "auto", output_names: Sequence[str] = ()) -> Context:
+    """The context of a graph of ``source`` for ``target``, with its outputs called ``output_names``."""
+    parts = [part for part in source.module.modules() if isinstance(part, TracedModule)] if source.by_trial else []
+    traced = PassResult.of([reason for part in parts for reason in part.attentions])
+    return Context(
+        target,
+        lowering,
+        inputs=source.inputs,
+        output_names=output_names,
+        bounds=bounds_of(source.limits),
+        traced_attention=traced if parts else None,
+        feeds=partial(_samples, source),
+    )
 
 
 def _samples(source: Source) -> list[Mapping[str, NDArray[Any]]]:

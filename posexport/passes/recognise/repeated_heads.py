@@ -1,9 +1,4 @@
-"""Keys and values whose heads a module repeats for groups of queries, as grouped-query attention (GQA).
-
-``repeat_interleave``, ``expand`` and ``reshape`` (Llama's repeat_kv), an index: what only moves elements is followed
-back to values with fewer heads, and computed for whole numbers at two lengths. Each head must come as often as every
-other, its copies side by side, as groups of queries read them.
-"""
+"""Keys and values whose heads a module repeats for groups of queries, as grouped-query attention (GQA)."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -17,23 +12,38 @@ from posexport.graph.edits import take_place
 from posexport.graph.partial import Part, shape
 from posexport.graph.queries import sizes
 from posexport.ops.attention import AttentionSpec
-from posexport.passes.graph_pass import PassResult
+from posexport.passes.graph_pass import Context, PassResult
+from posexport.passes.recognise.recognition import Recognition
 
 #: operators whose first input has all elements of the output
 _MOVES = {"Reshape", "Expand", "Unsqueeze", "Squeeze", "Tile", "Transpose", "Slice", "Gather", "Identity"}
 _BATCH, _LENGTHS = 2, (5, 3)
 
 
-def share(model: ir.Model) -> PassResult:
-    """Give attention the heads of keys and values once each; counts attention nodes."""
-    _undo_slices(model)
-    reasons: list[str | None] = []
-    for node in list(model.graph):
-        spec = AttentionSpec.of(node)
-        if spec is not None and not spec.grouped and spec.cache == "none" and not _takes_keys(spec):
-            reasons += _shared(model, node, spec)
-    RemoveUnusedNodesPass()(model)
-    return PassResult.of(reasons)
+class GroupedHeads(Recognition):
+    """Attention that reads each head of keys and values once.
+
+    Before: ``k [B, G, S, D] -> Unsqueeze, Expand, Reshape -> [B, H, S, D] -> posexport::Attention``
+    After:  ``k [B, G, S, D] -> posexport::Attention (grouped, kv_heads = G)``
+
+    ``repeat_interleave``, ``expand`` and ``reshape`` (Llama's repeat_kv), an index: what only moves elements is
+    followed back to values with fewer heads, and computed for whole numbers at two lengths. Each head must come as
+    often as every other, its copies side by side, as groups of queries read them.
+    """
+
+    name = "grouped-heads"
+    description = "keys and values with repeated heads as grouped-query attention"
+
+    def apply(self, model: ir.Model, context: Context) -> PassResult:
+        """Counts attention nodes."""
+        _undo_slices(model)
+        reasons: list[str | None] = []
+        for node in list(model.graph):
+            spec = AttentionSpec.of(node)
+            if spec is not None and not spec.grouped and spec.cache == "none" and not _takes_keys(spec):
+                reasons += _shared(model, node, spec)
+        RemoveUnusedNodesPass()(model)
+        return PassResult.of(reasons)
 
 
 def _takes_keys(spec: AttentionSpec) -> bool:

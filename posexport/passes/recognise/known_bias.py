@@ -18,7 +18,7 @@ from posexport.graph.builder import Builder
 from posexport.graph.dataflow import sources
 from posexport.graph.partial import Part
 from posexport.graph.queries import is_weight, sizes
-from posexport.passes.content_bias import reads
+from posexport.passes.recognise.content_bias import reads
 
 #: tokens that a bias is compared for, and those that buckets are read from: of many heads, and of few
 _LENGTHS, _FAR, _NEARER, _FEW = (7, 150), 1025, 515, 16

@@ -1,0 +1,1 @@
+"""Attention, rotations and biases that users write in PyTorch operators, as nodes of domain ``posexport``."""

@@ -1,0 +1,48 @@
+"""Cosines and sines of a RotaryEmbedding that onnxscript's optimiser made of a module's own rotation."""
+
+import onnx_ir as ir
+
+from posexport.graph.builder import Builder
+from posexport.passes.graph_pass import Context, GraphPass, PassResult
+
+
+class RotaryRows(GraphPass):
+    """Cosines and sines of a batch of 1 are expanded to the batch of what is rotated.
+
+    Before: ``RotaryEmbedding(x [B, H, T, D], cos [1, T, D / 2], sin [1, T, D / 2])``
+    After:  ``RotaryEmbedding(x, Expand(cos, [B, 1, 1]), Expand(sin, [B, 1, 1]))``
+
+    At opset 23 and above the optimiser writes the operator also where the angles are the same for the whole batch, as
+    in every encoder that counts its positions itself; ONNX Runtime refuses these.
+    """
+
+    name = "rotary-rows"
+    description = "cosines and sines of RotaryEmbedding for every row of the batch"
+    phase = "recognise"
+    is_listed_idle = False
+
+    def apply(self, model: ir.Model, context: Context) -> PassResult:
+        """Counts rotations."""
+        return PassResult(sum(_expanded(node) for node in list(model.graph)))
+
+
+def _expanded(node: ir.Node) -> bool:
+    """Whether ``node`` is a RotaryEmbedding with angles of a batch of 1, which are then expanded."""
+    if (node.domain, node.op_type) != ("", "RotaryEmbedding"):
+        return False
+    x, *angles = node.inputs[:3]
+    if x is None or not all(_of_all_rows(each) for each in angles):
+        return False
+    g = Builder.at(node)
+    whole = g.shape(g.size(x, 0), [1, 1])
+    for index, each in enumerate(angles, 1):
+        node.replace_input_with(index, g.Expand(each, whole))
+    return True
+
+
+def _of_all_rows(angle: ir.Value | None) -> bool:
+    """Whether a cosine or sine has a batch of 1; the optimiser gives the shape of what it is of alone."""
+    node = None if angle is None else angle.producer()
+    of = None if node is None or not node.inputs else node.inputs[0]
+    shape = next((each.shape for each in (angle, of) if each is not None and each.shape is not None), None)
+    return shape is not None and shape[0] == 1
