@@ -15,9 +15,8 @@ Nodes before or after a node of a graph, with inferred types and shapes:
     node.replace_input_with(0, g.Reshape(g.Transpose(x, perm=[0, 2, 1, 3]), [0, 0, -1]))
 
 Python numbers as operands become constants: in a graph initialisers, a float in the type of the operator's first
-floating-point operand. All operators used here are pure, so one that is asked for again with the same operands and
-attributes, in the same scope or one around it, is not written again: callers may ask for what they need where they
-need it.
+floating-point operand. All operators used here are pure, so a call with the same operator, operands and attributes as
+an earlier one in the same scope, or in one around it, returns the earlier node's outputs.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -46,12 +45,12 @@ class Attribute:
 
 
 Operand = ir.Value | Attribute | int | float | Sequence[int] | NDArray[Any] | None
-#: what a branch returns: one value or several
+#: the results of a branch: one value or several
 Results = TypeVar("Results", ir.Value, tuple[ir.Value, ...])
 
 
 class Callee(Protocol):
-    """What `Builder.call` calls: an operator with a function of its own."""
+    """An operator that is a function, for `Builder.call`."""
 
     @property
     def name(self) -> str: ...
@@ -96,9 +95,9 @@ class _Place:
 
 
 class Builder:
-    """Nodes of a function, or of a graph: those for a graph are written `at` a place, or collected (`take`).
+    """Writes nodes of a function, or of a graph: `at` a place in it, or collected for it (`take`).
 
-    ``taken``: names of the values in a graph that takes what is collected.
+    ``taken``: names that the graph's values have, for nodes that are collected.
 
     Attributes:
         opset: version of the standard operators.
@@ -124,10 +123,12 @@ class Builder:
         name: str = "",
         opset: int | None = None,
     ) -> Self:
-        """Writes before ``node``, or ``after`` it, in its graph; each node behind the one before.
+        """Writes before ``node``, or ``after`` it, in its graph, in the order of the calls.
 
-        ``like``: nodes that say in which modules the new ones were traced, if not ``node``. ``name``: begins the name
-        of every value. ``opset``: of a function's nodes, whose graph does not say it; constants are nodes then.
+        Args:
+            like: nodes with the metadata of the new ones (the modules that they were traced in), if not ``node``.
+            name: begins the name of every value.
+            opset: of the nodes of a function, which its graph does not have; constants are nodes there.
         """
         assert node.graph is not None
         before, behind = (None, node) if after else (node, None)
@@ -141,7 +142,7 @@ class Builder:
 
     @classmethod
     def at_start(cls, graph: ir.Graph, *, like: Sequence[ir.Node] = (), name: str = "") -> Self:
-        """Writes at the start of ``graph``, behind its constants: for what inputs lead to."""
+        """Writes at the start of ``graph``, after its constants, where only inputs are read."""
         start = next((node for node in graph if node.op_type != "Constant" or node.domain), None)
         return cls._placed(_Place(graph, start, None, like, name, initializers=True))
 
@@ -257,24 +258,27 @@ class Builder:
         body_name: str,
         name: str,
     ) -> ir.Value:
-        """What becomes of ``start``, of the type ``state``, as ``body`` of the turn's number and it gives the next."""
+        """The final state of a loop that begins with ``start``, of the type ``state``.
+
+        ``body``: the next state from the number of the iteration and the state.
+        """
         self._know_names()
         types = {
-            f"turn_of_{name}": ir.TensorType(ir.DataType.INT64),
-            f"goes_on_in_{name}": ir.TensorType(ir.DataType.BOOL),
+            f"iteration_of_{name}": ir.TensorType(ir.DataType.INT64),
+            f"condition_of_{name}": ir.TensorType(ir.DataType.BOOL),
             f"{name}_so_far": state,
         }
         scalar = ir.Shape([])
         body_inputs = [ir.Value(name=claim(each, self._names), type=kind) for each, kind in types.items()]
-        turn, goes_on, so_far = body_inputs
-        turn.shape = goes_on.shape = scalar
-        graph = self._graph(body_name, ["goes_on", name], lambda: (goes_on, body(turn, so_far)), body_inputs)
-        graph.outputs[0].type, graph.outputs[0].shape, graph.outputs[1].type = goes_on.type, scalar, state
+        iteration, condition, so_far = body_inputs
+        iteration.shape = condition.shape = scalar
+        graph = self._graph(body_name, ["goes_on", name], lambda: (condition, body(iteration, so_far)), body_inputs)
+        graph.outputs[0].type, graph.outputs[0].shape, graph.outputs[1].type = condition.type, scalar, state
         value = ir.Value(name=claim(name, self._names), type=state)
         return self._add(ir.node("Loop", [times, None, start], {"body": graph}, outputs=[value]))[0]
 
     def add(self, node: ir.Node) -> tuple[ir.Value, ...]:
-        """A node made elsewhere; its outputs get names that nothing has."""
+        """Write a node made elsewhere; its outputs get unique names."""
         for output in node.outputs:
             output.name = self._name(output.name or "", node.op_type)
         if node.domain:
@@ -282,9 +286,9 @@ class Builder:
         return self._add(node)
 
     def take(self) -> list[ir.Node]:
-        """The nodes that were built since the last time, for a graph around."""
+        """The nodes written since the last call, for the caller to insert in a graph."""
         (scope,) = self._scopes
-        # what is built next may come to stand before these
+        # the next nodes may be inserted before these
         self._scopes = [_Scope()]
         return scope.nodes
 
@@ -330,7 +334,7 @@ class Builder:
         return _finished(ir.Graph(inputs, results, nodes=self._scopes.pop().nodes, name=branch))
 
     def _results(self, names: Any, values: Any) -> list[ir.Value]:
-        """Outputs of the innermost scope, under these names; a value from elsewhere by an Identity."""
+        """The innermost scope's outputs, with these names; a value of another scope through an Identity."""
         inside = {id(output) for node in self._scopes[-1].nodes for output in node.outputs}
         results: list[ir.Value] = []
         for name, value in zip(names, values, strict=True):
@@ -358,7 +362,7 @@ class Builder:
         return self.op("Constant", name=name, **constant)
 
     def _name(self, name: str, op_type: str) -> str | None:
-        """A name that no value has; None for one that the graph chooses."""
+        """A name that no value has; None where the graph chooses one."""
         if self._place is not None and len(self._scopes) == 1:
             if not name and not self._place.name:
                 return None
@@ -367,7 +371,7 @@ class Builder:
         return claim(name or op_type.lower(), self._names)
 
     def _know_names(self) -> None:
-        """Those of the graph's values, from the first time on that one must differ from them."""
+        """Read the names of the graph's values, the first time that a new one must differ from them."""
         if self._place is not None and not self._names:
             for graph in with_bodies(self._place.graph):
                 values = (*graph.inputs, *graph.initializers.values(), *(x for node in graph for x in node.outputs))
@@ -395,7 +399,7 @@ class Builder:
 
 
 def _finished(graph: ir.Graph) -> ir.Graph:
-    """Without the names that nodes get in a graph: their values' say more."""
+    """Drop the names that nodes get in a graph: those of their values say more."""
     for node in graph:
         node.name = None
     return graph

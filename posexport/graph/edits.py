@@ -8,20 +8,20 @@ import onnx_ir as ir
 
 
 def unused(name: str, taken: Container[str], *, between: str = "_", first: int = 2) -> str:
-    """``name``, where that is taken with the first number behind it that is not."""
+    """``name``, or ``name`` with the first number that makes it differ from all that are ``taken``."""
     numbered = (f"{name}{between}{number}" for number in itertools.count(first))
     return next(free for free in itertools.chain([name], numbered) if free not in taken)
 
 
 def claim(name: str, taken: set[str], *, between: str = "_") -> str:
-    """The same, which is taken from then on."""
+    """`unused`, added to ``taken``."""
     free = unused(name, taken, between=between)
     taken.add(free)
     return free
 
 
 def free_names(graph: ir.Graph, names: Collection[str]) -> None:
-    """Give inner values and weights that have one of ``names`` another: inputs and outputs are to be called so."""
+    """Rename inner values and weights that have one of ``names``, which inputs and outputs are about to get."""
     ends = {*graph.inputs, *graph.outputs}
     values = [value for node in ir.traversal.RecursiveGraphIterator(graph) for value in node.outputs]
     inner = [value for value in (*values, *graph.initializers.values()) if value not in ends]
@@ -32,7 +32,7 @@ def free_names(graph: ir.Graph, names: Collection[str]) -> None:
 
 
 def initializer(graph: ir.Graph, name: str, tensor: "ir.TensorProtocol") -> ir.Value:
-    """A new initialiser; a number is put behind ``name`` where that is taken."""
+    """A new initialiser, called ``name``, with a number if another one is."""
     free = unused(name, graph.initializers, first=1)
     tensor.name = free
     value = ir.Value(name=free, shape=tensor.shape, type=ir.TensorType(tensor.dtype), const_value=tensor)  # type: ignore[arg-type]
@@ -41,14 +41,14 @@ def initializer(graph: ir.Graph, name: str, tensor: "ir.TensorProtocol") -> ir.V
 
 
 def integers(graph: ir.Graph, values: Sequence[int]) -> ir.Value:
-    """An initialiser of int64 numbers, one and the same for the same numbers."""
+    """An int64 initialiser, shared by all calls with the same ``values``."""
     name = "ints_" + "_".join(str(value).replace("-", "minus") for value in values)
     stored = graph.initializers.get(name)
     return stored or initializer(graph, name, ir.tensor(np.asarray(values, np.int64)))
 
 
 def put_after(graph: ir.Graph, before: ir.Node | None, node: ir.Node) -> None:
-    """Insert ``node`` after ``before``; at the graph's start where that is None, for what an input or weight gives."""
+    """Insert ``node`` after ``before``, or at the start of the graph if that is None, as for inputs and weights."""
     if before is None:
         graph.insert_before(graph[0], node)
     else:
@@ -56,7 +56,7 @@ def put_after(graph: ir.Graph, before: ir.Node | None, node: ir.Node) -> None:
 
 
 def replace(old: ir.Value, new: ir.Value) -> None:
-    """Let all readers of ``old`` read ``new``, which takes its name, shape and type; an output of the graph too."""
+    """Replace all uses of ``old`` by ``new``, which gets its name, shape and type; an output of the graph too."""
     name = old.name
     new.shape, new.type = old.shape, old.type
     ir.convenience.replace_all_uses_with(old, new, replace_graph_outputs=True)
@@ -65,7 +65,7 @@ def replace(old: ir.Value, new: ir.Value) -> None:
 
 
 def take_place(node: ir.Node, of: ir.Node) -> None:
-    """Put a node where another stands, whose outputs its first outputs become."""
+    """Replace the node ``of`` by ``node``, whose first outputs replace its outputs."""
     assert of.graph is not None
     of.graph.insert_before(of, node)
     for old, new in zip(of.outputs, node.outputs, strict=False):

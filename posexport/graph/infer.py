@@ -1,4 +1,4 @@
-"""Types and shapes of what one node computes, from those of its inputs: ONNX's own inference, node by node."""
+"""Types and shapes of the outputs of one node, by ONNX's inference."""
 
 import numpy as np
 import onnx
@@ -17,8 +17,8 @@ _MOST = 16
 def infer(node: ir.Node, opset: int) -> None:
     """Set the type and the shape of each output, as far as the inputs decide them; values must have names.
 
-    Control flow is left alone, and calls of functions. Of operators without a schema, as those of com.microsoft, the
-    type alone is known.
+    Nodes with bodies and calls of functions are left as they are. Operators without a schema, as those of
+    com.microsoft, get a type and no shape.
     """
     if bodies(node) or node.domain == DOMAIN:
         return
@@ -33,7 +33,7 @@ def infer(node: ir.Node, opset: int) -> None:
                 {value.name or "": tensor for value in inputs if (tensor := _constant(value)) is not None},
                 opset_imports=[onnx.helper.make_opsetid("", opset)],
             )
-        except InferenceError:  # what a trace states of a size need not be so
+        except InferenceError:  # sizes stated by a trace may contradict each other
             inferred = {}
         for value in node.outputs:
             if value.name in inferred:
@@ -45,7 +45,7 @@ def infer(node: ir.Node, opset: int) -> None:
 
 
 def _constant(value: ir.Value) -> "onnx.TensorProto | None":
-    """A small constant, by which shapes are inferred; an input's default is none."""
+    """The tensor of a small constant, for shapes that depend on it; the default of an input is no constant."""
     tensor = None if value.is_graph_input() else value.const_value
     if (node := producer(value, "Constant")) is not None:
         (attribute,) = node.attributes.values()

@@ -1,11 +1,11 @@
-"""Names of operators of ONNX's own domain that several questions to a graph begin with."""
+"""Names of standard operators by kind, for queries of graphs."""
 
-#: their bodies run inside them
+#: with bodies
 CONTROL_FLOW = ("If", "Loop", "Scan")
-#: sizes of what they read, whatever it holds
+#: return sizes of their input
 SIZES = frozenset(["Shape", "Size"])
-#: nothing of what an input holds is left in the output
+#: the output has none of the input's elements
 SHAPES = SIZES | {"ConstantOfShape"}
 COMPARISONS = frozenset(["Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual"])
-#: what they give is bool
+#: the output is bool
 TRUTHS = COMPARISONS | {"Not", "And", "Or", "IsNaN"}

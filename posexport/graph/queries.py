@@ -1,4 +1,4 @@
-"""Small questions to a graph of onnx_ir."""
+"""Small queries of values and nodes of onnx_ir."""
 
 import ast
 from collections.abc import Sequence
@@ -9,36 +9,36 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-#: what the exporter's optimiser folded a weight from, and what a pass packed it from: lists of parameters' names
+#: metadata of a weight: names of the parameters that the optimiser folded, or a pass packed, into it
 FOLDED_FROM, PACKED_FROM = "pkg.onnxscript.optimizer.folded_from", "posexport.packed_from"
-#: names and classes of the modules that a node was traced in: ``encoder.layer.0``, ``torch.nn.modules.linear.Linear``;
-#: of what the tracer notes at a node, this stays in files
+#: metadata of a node that stays in files: names and classes of the modules that it was traced in,
+#: ``encoder.layer.0``, ``torch.nn.modules.linear.Linear``
 NOTES = ("pkg.torch.onnx.name_scopes", "pkg.torch.onnx.class_hierarchy")
-#: how far a constant may be from the number that a formula has; the exporter writes them in float32
+#: relative tolerance for constants of formulas, which the exporter writes in float32
 _NEAR = 1e-6
 
 
 def number(value: ir.Value | None) -> float | None:
-    """The one number of a constant; None for anything else."""
+    """The element of a constant of one; None for anything else."""
     array = constant(value)
     return float(array.reshape(())) if array is not None and array.size == 1 else None
 
 
-def is_near(value: ir.Value | None, wanted: float) -> bool:
-    """Whether ``value`` is the constant ``wanted``, as near as float32 has it."""
+def is_near(value: ir.Value | None, expected: float) -> bool:
+    """Whether ``value`` is the constant ``expected``, to float32 precision."""
     actual = number(value)
-    return actual is not None and abs(actual - wanted) <= _NEAR * abs(wanted)
+    return actual is not None and abs(actual - expected) <= _NEAR * abs(expected)
 
 
 def constant(value: ir.Value | None, most: int = 16) -> NDArray[Any] | None:
-    """The numbers of a constant of at most ``most``; None for anything else, an input with a default included."""
+    """The elements of a constant of at most ``most``; None for anything else, also for the default of an input."""
     if value is None or value.const_value is None or value.is_graph_input() or value.const_value.size > most:
         return None
     return np.asarray(value.const_value.numpy())
 
 
 def is_weight(value: ir.Value | None, rank: int) -> bool:
-    """Whether ``value`` is an initialiser of so many axes, whose sizes are known."""
+    """Whether ``value`` is an initialiser with ``rank`` axes."""
     return (
         value is not None
         and value.const_value is not None
@@ -49,7 +49,7 @@ def is_weight(value: ir.Value | None, rank: int) -> bool:
 
 
 def width(value: ir.Value | None) -> int | None:
-    """Of the last axis, where it is known."""
+    """The size of the last axis, if it is a known number."""
     if value is None or value.shape is None or not len(value.shape):
         return None
     last = value.shape[-1]
@@ -57,7 +57,7 @@ def width(value: ir.Value | None) -> int | None:
 
 
 def sizes(value: ir.Value | None) -> tuple[int | str, ...] | None:
-    """All sizes, numbers or names, where they are known."""
+    """All sizes, numbers or names; None if one is unknown."""
     if value is None or value.shape is None:
         return None
     known_sizes = [size if isinstance(size, int) else size.value for size in value.shape]
@@ -66,26 +66,26 @@ def sizes(value: ir.Value | None) -> tuple[int | str, ...] | None:
 
 def axis(node: ir.Node, default: int) -> int:
     """The attribute ``axis``, counted from the end where the input's rank is known."""
-    given = node.attributes.get_int("axis", default)
+    number = node.attributes.get_int("axis", default)
     first = node.inputs[0]
     rank = len(first.shape) if first is not None and first.shape is not None else None
-    return given if given is None or given < 0 or rank is None else given - rank
+    return number if number is None or number < 0 or rank is None else number - rank
 
 
 def only(value: ir.Value) -> ir.Node | None:
-    """The node that reads ``value``, where it is the only reader and the graph does not give the value."""
+    """The only reader of ``value``; None if there are several, or if the graph returns it."""
     users = [user for user, _ in value.uses()]
     return users[0] if len(users) == 1 and not value.is_graph_output() else None
 
 
 def producer(value: ir.Value | None, op_type: str) -> ir.Node | None:
-    """The node of that standard operator that gives ``value``."""
+    """The node that computes ``value``, if it is of this standard operator."""
     node = None if value is None else value.producer()
     return node if node is not None and node.op_type == op_type and not node.domain else None
 
 
 def names_of(weight: ir.Value) -> tuple[str, ...]:
-    """The parameters that a weight was made from, else its own name; for users, who know those."""
+    """The parameters that a weight was made from, else its name; users know the parameters' names."""
     for key in (PACKED_FROM, FOLDED_FROM):
         if key in weight.metadata_props:
             return tuple(ast.literal_eval(weight.metadata_props[key]))
