@@ -1,4 +1,4 @@
-"""What passes are told of a source: its inputs and bounds, what its trace recognised, and inputs of several sizes."""
+"""The context of passes from a source: inputs, bounds, attention recognised in the trace, and sample inputs."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial

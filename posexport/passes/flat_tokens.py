@@ -1,7 +1,7 @@
 """What works token by token, on a matrix with a row for every token: [B * T, C] instead of [B, T, C].
 
 A linear projection with a bias is then one Gemm. And ONNX Runtime leaves Add and LayerNormalization alone: of values of
-three axes it makes a SkipLayerNormalization at every session's start, whose CPU kernel takes 2 to 5 times as long and
+three axes it makes a SkipLayerNormalization at every session's start, and its CPU kernel takes 2 to 5 times as long and
 sums one by one in float32. The axes come back where something reads them: mostly at a Reshape to heads, which there is
 anyway.
 

@@ -16,7 +16,7 @@ from posexport.targets.target import Target
 if TYPE_CHECKING:
     from posexport.ops.spec import NodeSpec
 
-#: what a pass is for, in the order in which they run (`posexport.passes.pipeline`)
+#: purposes of passes, in the order in which they run (`posexport.passes.pipeline`)
 Phase = Literal["recognise", "cache", "optimise", "padding", "guard", "device", "name"]
 
 
@@ -24,7 +24,7 @@ Phase = Literal["recognise", "cache", "optimise", "padding", "guard", "device", 
 class PassResult:
     """``nodes``: places in the graph that changed. ``rejected``: why other places did not, each reason once.
 
-    ``recognised``: what was found in those that did, where there are kinds of it.
+    ``recognised``: the kinds of the places that changed, if there are several.
     """
 
     nodes: int = 0
@@ -39,17 +39,17 @@ class PassResult:
 
 @dataclass(frozen=True)
 class Context:
-    """What a pass knows beside the graph: where it will run, and its source (`posexport.passes.context.of_source`).
+    """What a pass knows apart from the graph: the target and the source (`posexport.passes.context.of_source`).
 
     Attributes:
         target: where the graph will run.
         lowering: the one that ``--lowering`` asks for.
-        inputs: what is known of the graph's inputs, in their order.
+        inputs: specifications of the graph's inputs, in their order.
         output_names: of the graph, in their order.
         bounds: sizes that the graph must refuse.
         traced_attention: of a user's module, what became attention while it was traced; None for other sources.
         feeds: makes inputs of several sizes.
-        specs: what functions compute that stand for a record, by their names, once lowerings are chosen.
+        specs: the records of functions by name, once lowerings are chosen.
     """
 
     target: Target
@@ -63,7 +63,7 @@ class Context:
 
     @cached_property
     def samples(self) -> list[Mapping[str, Array]]:
-        """Inputs of several sizes, the largest last, made when they are first asked for."""
+        """Inputs of several sizes, the largest last, made on first use."""
         return self.feeds()
 
 
@@ -76,7 +76,7 @@ class GraphPass(ABC):
         phase: what it is for; passes of a phase run one after the other.
         prepares: the only lowering that profits; the pass is left out where ``--lowering`` asks for another one.
         writes_copies: it writes the same for every layer, which is shared afterwards.
-        is_listed_idle: the manifest has an entry also where it found nothing to change.
+        is_listed_idle: the manifest has an entry also where nothing changed.
     """
 
     name: str
@@ -95,7 +95,7 @@ class GraphPass(ABC):
         return None
 
     def why_not_preferred(self, target: Target) -> str | None:
-        """Why it is left out although it applies, such as that it is slower; None where it is worth having."""
+        """Why it is left out although it applies, for example because it is slower; None where it is not."""
         return target.unprofitable(self.name)
 
     @abstractmethod

@@ -1,7 +1,7 @@
 """Attention that appends its keys and values to a KV cache itself, instead of a TensorScatter or Concat before it.
 
-ONNX Runtime's GroupQueryAttention does both, and reads a static cache where it stands. A dynamic cache it copies as a
-Concat does; on a device it is for what has no position bias, which it then computes fused.
+ONNX Runtime's GroupQueryAttention does both, and reads a static cache in place. A dynamic cache it copies as a Concat
+does; on a device it is for what has no position bias, which it then computes fused.
 """
 
 from dataclasses import replace
@@ -77,7 +77,7 @@ class FilledCache(InPlaceCache):
 
 
 def _write_of(value: ir.Value | None) -> ir.Node | None:
-    """The TensorScatter that wrote ``value``, or the cache of which it is the used slots."""
+    """The TensorScatter that wrote ``value``, or the cache that its used slots are sliced from."""
     node = value.producer() if value is not None else None
     if node is not None and node.op_type == "Slice" and not node.domain and node.inputs[0] is not None:
         node = node.inputs[0].producer()
@@ -101,7 +101,7 @@ def _append(
     writes: list[ir.Node],
     calls: dict[tuple[object, ...], tuple[ir.Value, ...]],
 ) -> None:
-    """Put the attention that appends in the place of ``node`` and of the ``writes`` before it."""
+    """Replace ``node`` and the ``writes`` before it by the attention that appends."""
     graph = node.graph
     assert graph is not None
     past, new = ([write.inputs[place] for write in writes] for place in (0, 1))
@@ -124,7 +124,7 @@ def _append(
 def _call(
     node: ir.Node, spec: AttentionSpec, past: ir.Value | None, calls: dict[tuple[object, ...], tuple[ir.Value, ...]]
 ) -> tuple[ir.Value, ...]:
-    """What the node must know of a call; layers whose caches have the same capacity share it."""
+    """The `CachedCalls` of the node, shared by layers with caches of the same capacity."""
     named = spec.named_inputs(node)
     inputs = [named["mask"], named["qpos"], named["kpos"]]
     shape = sizes(past)

@@ -1,7 +1,7 @@
 """Attention with a mask over keys alone reads the kept keys first, and their number in place of the mask.
 
-For a device (`posexport.lowering.kept_keys`). What a query reads whose keys are all dropped is another thing without a
-mask, so the model itself must put something in its place.
+For a device (`posexport.lowering.kept_keys`). A query with all keys dropped reads something else without a mask,
+so the model itself must replace the result.
 """
 
 from dataclasses import replace

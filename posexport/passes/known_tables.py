@@ -1,6 +1,6 @@
 """What attention reads and weights alone decide, as a weight: projections of an embedding of distances, as of DeBERTa.
 
-ONNX Runtime computes such things once, when it opens a model, where it has kernels for the CPU: in float32. In half
+ONNX Runtime folds constants when it opens a model, where it has kernels for the CPU: in float32. In half
 precision every call would project the whole table in every layer, for DeBERTa two products of 512 rows or more. In
 float64 here, rounded once; the file has these tables more.
 """
@@ -27,7 +27,7 @@ _OTHERS = {"Add", "Constant", "LayerNormalization", "Mul", "Reshape", "Slice", "
 
 
 class KnownTables(GraphPass):
-    """A weight in the place of a product of weights that attention reads.
+    """A weight instead of a product of weights that attention reads.
 
     Before: ``MatMul(distance_embedding, w) -> posexport::Attention``
     After:  ``initializer -> posexport::Attention``
@@ -72,7 +72,7 @@ def _nodes_before(value: ir.Value) -> list[ir.Node] | None:
 
 
 def _store(graph: ir.Graph, value: ir.Value, nodes: list[ir.Node]) -> None:
-    """Put a weight in the place of ``value``."""
+    """Replace ``value`` by a weight."""
     weights = {str(weight.name): weight for weight in _weights(nodes)}
     ordered = [node for node in graph if node in set(nodes)]
     proto = onnx.helper.make_graph(

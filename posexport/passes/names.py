@@ -37,7 +37,7 @@ class OutputNames(GraphPass):
 
 
 class ControlFlowNames(GraphPass):
-    """Every If, Loop and Scan has a name of its own, and the first node of each of its bodies.
+    """Every If, Loop and Scan has a unique name, and the first node of each of its bodies.
 
     Before: ``If -> then_branch: MatMul ..``
     After:  ``If "Attention/context" -> then_branch: MatMul "Attention/context/tiled/MatMul" ..``

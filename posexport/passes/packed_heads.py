@@ -59,10 +59,10 @@ class PackedHeads(GraphPass):
 
     1. Reshape [B, T, H * D] to [B, T, H, D], then Transpose: both go.
     2. The same from [B * T, H * D], as `FlatTokens` leaves it: a Reshape to [B, T, H * D] stays.
-    3. Behind the Transpose a rotation, which then takes packed heads too.
-    4. Behind the Transpose an Add of [H, 1, D], which is added before.
+    3. After the Transpose a rotation, which then takes packed heads too.
+    4. After the Transpose an Add of [H, 1, D], which then comes before it.
 
-    Left: heads from elsewhere, such as keys in a KV cache, and a context that is not packed again.
+    Left: heads from elsewhere (keys in a KV cache), and a context that is not packed again.
     """
 
     name = "packed-heads"
@@ -157,7 +157,7 @@ def _pack(
     packing: ir.Node,
     leads: dict[ir.Value, ir.Value],
 ) -> None:
-    """Put attention on packed heads in the place of ``node``, and drop what split and packed them."""
+    """Replace ``node`` by attention on packed heads, without the nodes that split and packed them."""
     graph = node.graph
     assert graph is not None
     transposed = packing.inputs[0]
@@ -200,7 +200,7 @@ def _packed_input(attention: ir.Node, heads: _SplitHeads, leads: dict[ir.Value, 
     if heads.rotation is not None:
         return _rotated(attention, heads.rotation, heads, _packed_projection(heads, leads))
     split = (heads.bias or heads.reshape).outputs[0]
-    if split not in leads:  # keys may be the values too, and those of several layers
+    if split not in leads:  # keys may be the values too, and the same in several layers
         value = _packed_projection(heads, leads)
         leads[split] = value if heads.bias is None else _biased(heads.bias, value)
     return leads[split]

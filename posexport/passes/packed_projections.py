@@ -71,7 +71,7 @@ class PackedProjections(GraphPass):
         for node in model.graph:
             found = projection(node)
             if found is not None and node.inputs[0] is not None:
-                # what is quantized and what is not are two products
+                # quantized and float projections stay apart
                 by_input[node.inputs[0], matches(names_of(found.weight), context.target.keep_float)].append(found)
         groups = [group for group in by_input.values() if len(group) > 1]
         group_of = {id(node): group for group in groups for each in group for node in each.nodes}
@@ -98,7 +98,7 @@ def projection(node: ir.Node | None) -> Projection | None:
 
 
 def _refusal(group: Sequence[Projection], group_of: dict[int, list[Projection]]) -> str | None:
-    """Packing is for weights whose every reader is in a group of the same: else both forms would be in the file."""
+    """All readers of a weight must be in groups of the same weights: else the file would have both forms."""
     key = _key(group)
     for value in (value for each in group for value in (each.weight, each.bias) if value is not None):
         readers = [group_of.get(id(user)) for user, _ in value.uses()]
@@ -152,7 +152,7 @@ def _packed_bias(graph: ir.Graph, group: Sequence[Projection]) -> ir.Value | Non
 
 
 def _concatenated(tensors: Sequence[ir.TensorProtocol], shape: ir.Shape) -> ir.LazyTensor:
-    """Along the last axis, computed anew whenever it is read, and kept nowhere."""
+    """Concatenated along the last axis, each time that it is read, and not kept."""
 
     def concatenate() -> ir.TensorProtocol:
         return ir.tensor(np.concatenate([np.asarray(tensor.numpy()) for tensor in tensors], -1))

@@ -65,13 +65,13 @@ PASSES: tuple[GraphPass, ...] = (
     TabulatedProjection(),
     KnownTables(),
     PackedHeads(),
-    # as it compares what all nodes add to their scores, it is behind what changes these
+    # it compares what all nodes add to their scores, so it runs after passes that change that
     SharedBias(),
-    # of what has packed heads and no bias
+    # for attention with packed heads and no bias
     KeptKeys(),
-    # padding: last of what changes what is computed, as it puts attention into branches
+    # padding: after all passes that look for attention, as it puts attention into branches
     DropPadding(),
-    # guard: behind the exporter's optimiser and all passes that could move or drop it
+    # guard: after the exporter's optimiser and all passes that could move or drop it
     OutputNames(),
     SizeGuard(),
     # device: functions have bodies
@@ -82,7 +82,7 @@ PASSES: tuple[GraphPass, ...] = (
     # name: nothing is added any more
     ControlFlowNames(),
 )
-#: phases before lowerings are chosen (`posexport.export.functions`), and behind
+#: phases before and after lowerings are chosen (`posexport.export.functions`)
 BEFORE_LOWERING: tuple[Phase, ...] = ("recognise", "cache", "optimise", "padding", "guard")
 AFTER_LOWERING: tuple[Phase, ...] = ("device", "name")
 

@@ -14,7 +14,7 @@ from posexport.targets.target import ATTENTION_OPSET, Target
 
 
 class RmsNorm(GraphPass):
-    """Five nodes to one, whose kernel is the one that ONNX Runtime's own fusion takes.
+    """Five nodes as one, with the kernel that ONNX Runtime's fusion uses.
 
     Before: ``Mul(Div(x, Sqrt(Add(ReduceMean(Pow(x, 2), -1), eps))), scale)``
     After:  ``RMSNormalization(x, scale)``

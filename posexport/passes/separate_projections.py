@@ -20,7 +20,7 @@ from posexport.passes.graph_pass import Context, GraphPass, PassResult
 from posexport.passes.packed_projections import Projection, projection
 from posexport.targets.target import Target
 
-#: numbers of the axes of batch and tokens among those of a value, `_CHANNELS` for others
+#: axes of a value: batch and tokens by number, others are channels
 _LEAD, _CHANNELS = (0, 1), -1
 _SPLIT_HEADS = (0, _CHANNELS, 1, _CHANNELS)
 
@@ -242,7 +242,7 @@ def _put_projection(source: Projection, read: _Read, number: int) -> None:
 
 
 def _columns(graph: ir.Graph, weight: ir.Value, columns: NDArray[np.int64], number: int) -> ir.Value:
-    """Those of a weight or a bias, taken whenever they are read."""
+    """The columns of a weight or a bias, selected each time that they are read."""
     tensor, flat = weight.const_value, columns.ravel()
     assert tensor is not None
 

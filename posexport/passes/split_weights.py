@@ -1,7 +1,7 @@
 """A weight that the graph splits, as the parts: ``in_proj_weight.chunk(3)`` of `nn.MultiheadAttention`, for one.
 
 PyTorch's exporter folds the transposition of a whole weight, and leaves this to every run. Passes for linear
-projections look for weights, not for what is computed from them.
+projections look for weights, not for values computed from them.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,7 +21,7 @@ class SplitWeights(GraphPass):
     Before: ``MatMul(x, Transpose(Split(in_proj_weight)[0]))``
     After:  ``MatMul(x, in_proj_weight_0)``
 
-    Parts are taken when the file is written, so that no second copy of them all is in memory.
+    Weights are split when the file is written, so that no second copy of all is in memory.
     """
 
     name = "split-weights"
@@ -75,7 +75,7 @@ def _stored(
     number: int,
     taken: Callable[[NDArray[np.generic]], NDArray[np.generic]],
 ) -> None:
-    """Put an initialiser in the place of ``old``, which is a part of what ``node`` splits."""
+    """Replace ``old``, an output of the Split ``node``, by an initialiser."""
     weight = node.inputs[0]
     if weight is None or weight.const_value is None or not any(user.op_type != "Transpose" for user, _ in old.uses()):
         return

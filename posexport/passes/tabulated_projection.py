@@ -21,7 +21,7 @@ class TabulatedProjection(GraphPass):
     Before: ``posexport::ProjectedWaves(distances, frequencies, weight)``
     After:  ``posexport::ProjectedWaves(distances, frequencies, weight, table)``
 
-    A table in the file for every layer: what it costs and saves stands in `posexport.lowering.waves.tabulated`.
+    One more table in the file for every layer: see `posexport.lowering.waves.tabulated` for cost and gain.
     """
 
     name = "tabulated-projection"

@@ -32,7 +32,7 @@ _ACTS_ON_CHANNELS: dict[tuple[str, str], Callable[[ir.Node], bool]] = {
     ("", "LayerNormalization"): lambda node: axis(node, -1) == -1,
     ("", "RMSNormalization"): lambda node: axis(node, -1) == -1,
 }
-#: whose other inputs are no values of tokens: a matrix, sizes, axes
+#: operators with other inputs than tokens: a matrix, sizes, axes
 _FIRST_INPUT_ONLY = {"MatMul", "Split", "ReduceMean"}
 
 
@@ -93,7 +93,7 @@ def token_values(node: ir.Node) -> list[ir.Value]:
 
 
 def token_axes(value: ir.Value) -> tuple[int | str, ...] | None:
-    """The sizes of batch and tokens of a value [batch, tokens, channels] whose number of channels is known."""
+    """The sizes of batch and tokens of a value [batch, tokens, channels] with a known number of channels."""
     shape = sizes(value)
     if shape is None or len(shape) != 3 or width(value) is None or value.const_value is not None:
         return None
@@ -113,7 +113,7 @@ def _works_by_token(node: ir.Node, dtype: ir.DataType) -> bool:
     acts_on_channels = _ACTS_ON_CHANNELS.get((node.domain, node.op_type))
     if acts_on_channels is None or not acts_on_channels(node):
         return False
-    # an output of the graph has names of its own for the same sizes
+    # an output of the graph has other names for the same sizes
     if any(value.dtype != dtype or token_axes(value) is None for value in node.outputs):
         return False
     read = node.inputs[:1] if node.op_type in _FIRST_INPUT_ONLY else node.inputs

@@ -1,1 +1,1 @@
-"""What a device would wait for, computed on the host or written in another way."""
+"""Passes for graphs on a device: no copies between host and device, fewer kernels."""

@@ -15,7 +15,7 @@ Shape = Literal["scalar", "one"]
 
 @dataclass(frozen=True)
 class Known:
-    """What is known of a value: its shape where it is a size, where it is a weight, and whether it has one axis."""
+    """Properties of a value: its shape if it is a size, or a weight, and whether it has one axis."""
 
     size: Shape | None = None
     table: tuple[int, ...] | None = None
@@ -34,7 +34,7 @@ class CallsInCommon:
         self._aligned[node.op_type].append(aligned)
 
     def inputs_of(self, function: ir.Function) -> dict[ir.Value, Known]:
-        """Of its inputs what is so in every call."""
+        """The properties of each input that all calls have."""
         calls = self._inputs[function.name]
         common: dict[ir.Value, Known] = {}
         for index, value in enumerate(function.inputs):

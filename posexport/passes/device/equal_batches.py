@@ -7,8 +7,8 @@ from posexport.graph.queries import producer
 from posexport.ops.operator import DOMAIN, OPERATORS, WHOLE
 from posexport.passes.graph_pass import Context, GraphPass, PassResult
 
-#: axes of what attention gives to operators: rows, heads, tokens, channels or keys
-_GIVEN = {"q": 4, "k": 4, "probs": 4}
+#: ranks of the inputs that attention passes to operators: rows, heads, tokens, channels or keys
+_RANKS = {"q": 4, "k": 4, "probs": 4}
 
 
 class EqualBatches(GraphPass):
@@ -19,9 +19,8 @@ class EqualBatches(GraphPass):
 
     ONNX Runtime multiplies by one call of the library where both factors are as many matrices, or the second is a
     single one. Elsewhere it copies a list of addresses to the device for every factor and for the product, also from
-    inside a CUDA graph, whose list may be another one by the time that it is replayed. So a window of distances is
-    copied for every row and a network's weights for every row of its input. Both are small beside the scores that the
-    product makes.
+    inside a CUDA graph, and it may be another one when the graph is replayed. So a window of distances is
+    copied for every row and a network's weights for every row of its input. Both are small compared with the scores.
     """
 
     name = "equal-batches"
@@ -58,7 +57,7 @@ def _equalize(g: Builder, product: ir.Node) -> bool:
             last = [*range(rank - 2), rank - 1, rank - 2]
             product.replace_input_with(1, g.Transpose(_for_every(g, first, window), perm=last))
             return True
-    elif first.producer() is None and first.name not in _GIVEN:
+    elif first.producer() is None and first.name not in _RANKS:
         product.replace_input_with(0, _for_every(g, second, first))
         return True
     return False
@@ -73,7 +72,7 @@ def _rank(value: ir.Value) -> int | None:
     """How many axes; None where that is not known."""
     node = value.producer()
     if node is None:
-        return _GIVEN.get(value.name or "")
+        return _RANKS.get(value.name or "")
     if node.op_type == "Add":
         ranks = [_rank(each) for each in node.inputs if each is not None]
         return max((rank for rank in ranks if rank is not None), default=None)
@@ -83,7 +82,7 @@ def _rank(value: ir.Value) -> int | None:
 
 
 def _count(value: ir.Value | None) -> int | None:
-    """How many sizes a part of a shape has: all but those of another tensor are single ones."""
+    """The number of sizes in a part of a shape: of a Shape by its attributes, else 1."""
     node = producer(value, "Shape")
     if node is None:
         return 1

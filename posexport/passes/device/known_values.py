@@ -1,4 +1,4 @@
-"""What is known of the values of a graph or function: which are sizes, which count, which a device computes."""
+"""Analysis of the values of a graph or function: which are sizes, which count up, which a device computes."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -47,13 +47,13 @@ class KnownValues:
         named = {value.name: value for value in body.inputs}
         self.queries, self.keys = named.get("qpos"), named.get("kpos")
         slots = {"q": self.queries, "k": self.keys}
-        #: of tensors and their axis of tokens the slots that stand for these
+        #: (tensor, axis of its tokens) -> their slots
         self.slots = {(named[name], axis): slots[name] for name, axis in axes.items()}
 
     def shape(self, value: ir.Value) -> Shape | None:
         """Of an integer that follows from sizes and constants; None for anything else."""
         if value not in self.shapes:
-            self.shapes[value] = None  # of what is asked for while it is found
+            self.shapes[value] = None  # ends recursion
             self.shapes[value] = self._shape(value)
         return self.shapes[value]
 
@@ -84,7 +84,7 @@ class KnownValues:
         return None
 
     def on_host(self, value: ir.Value) -> Shape | None:
-        """`shape`, also of what sizes decide and of a size in another type."""
+        """`shape`, also of comparisons of sizes and of a size cast to another type."""
         node, shape = value.producer(), self.shape(value)
         if shape is not None or node is None or node.domain:
             return shape
@@ -108,7 +108,7 @@ class KnownValues:
         return Known() if value is None else Known(self.shape(value), self.table(value), self.is_vector(value))
 
     def on_device(self, value: ir.Value) -> bool:
-        """Whether it is made of what counts, or of the graph's inputs: a device computes it."""
+        """Whether a device computes it: from values that count up, or from elements of the graph's inputs."""
         if value not in self.device:
             node = value.producer()
             inputs = (
@@ -140,7 +140,7 @@ class KnownValues:
 
     def is_aligned(self, node: ir.Node) -> bool:
         """Whether a call's last inputs, or those that a function calls so, are all slots of a call."""
-        # positions stand last in operators and attention alike
+        # positions are the last inputs of operators and of attention
         slots = node.inputs[-2:] if node.op_type != "CachedCalls" else node.inputs[1:3]
         if len(slots) < 2 or None in slots:
             return False

@@ -1,4 +1,4 @@
-"""Positions that count up and the sizes that follow from them, written so that no device is asked for them."""
+"""Positions that count up, and sizes that follow from them, computed on the host without copies from a device."""
 
 from collections.abc import Iterable
 
@@ -14,7 +14,7 @@ from posexport.passes.device.known_values import SUMS, KnownValues, Run, few_num
 from posexport.passes.device.token_axes import token_axes
 from posexport.passes.graph_pass import Context, GraphPass, PassResult
 
-#: of a size and what a device holds, they are computed there
+#: operators of a size and a value on the device: computed there
 _MIXED = (*SUMS, *COMPARISONS, "Concat", "Where", "And", "Or")
 
 
@@ -27,8 +27,8 @@ class SizesOnHost(GraphPass):
     Slots of tokens are a Range plus what is cached. A device computes them, and where their first one decides where a
     Slice or Pad begins, the host waits for a copy; a size that is added to them is copied the other way, which a CUDA
     graph does not allow. Both are sums of sizes, which the host knows. In the position operators, called with all
-    queries and keys of a call, where the queries are the last of the keys, the first query stands at the number of keys
-    minus that of queries. Values are the same integers. Functions are rewritten as all of their calls allow.
+    queries and keys of a call, where the queries are the last of the keys, the slot of the first query is the number of
+    keys minus that of queries. Values are the same integers. Functions are rewritten as all of their calls allow.
     """
 
     name = "sizes-on-host"
@@ -39,7 +39,7 @@ class SizesOnHost(GraphPass):
         return context.target.waits_to_branch
 
     def apply(self, model: ir.Model, context: Context) -> PassResult:
-        """Counts nodes in whose place others stand now."""
+        """Counts replaced nodes and inputs."""
         calls, opset = CallsInCommon(), model.opset_imports[""]
         bodies = [_Body(model.graph, {}, {}, aligned=False, calls=calls)]
         bodies[0].rewrite(opset)
@@ -99,7 +99,7 @@ class _Body(KnownValues):
         ir.convenience.replace_all_uses_with(node.outputs[0], value, replace_graph_outputs=True)
 
     def _counting(self, g: Builder, node: ir.Node, run: Run) -> None:
-        """A Range in the place of ``node``."""
+        """Replace ``node`` by a Range."""
         value = g.Range(run.start, run.limit, run.step)
         self.runs[value] = run
         self._replace(node, value)
@@ -128,7 +128,7 @@ class _Body(KnownValues):
         self._counting(g, node, Run(moved(run.start), moved(run.limit), -run.step if backwards else run.step))
 
     def _picked(self, g: Builder, node: ir.Node) -> None:
-        """The first or the last element of what counts."""
+        """A Gather of the first or the last element of a value that counts up."""
         source, index = node.inputs[:2]
         run, at = self.runs.get(source) if source is not None else None, few_numbers(index)
         if run is None or at is None or at.ndim or int(at) not in (0, -1):
@@ -199,7 +199,7 @@ class _Body(KnownValues):
             self._awaited(Builder.at(node, after=True, opset=g.opset), node, limit)
 
     def _awaited(self, g: Builder, node: ir.Node, limit: ir.Value) -> None:
-        """What a device computes and a Range from 0 waits for is known by the length of the Range from there on."""
+        """Read the limit of a Range from 0 off the length of its output: the Range waits for the device anyway."""
         assert node.graph is not None
         order = {each: number for number, each in enumerate(node.graph)}
         size = g.Shape(node.outputs[0])

@@ -16,7 +16,7 @@ class SliceSizes(GraphPass):
     After:  ``Sub(end, start)``
 
     On a device each of the small nodes that follow is a kernel: in this form they are computed once. Left: bounds that
-    may be beyond what is sliced.
+    may be outside of the sliced value.
     """
 
     name = "slice-sizes"

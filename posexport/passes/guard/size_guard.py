@@ -1,10 +1,10 @@
 """The guards: inputs of sizes that the model does not take make the graph fail, on every provider, saying why.
 
-ONNX has no assertion. ``Reshape(input, [b, l + (l > limit)])`` stands for one: within the limit it changes nothing,
-beyond it the number of elements cannot match, and the runtime names the failing node, whose name is the message. Shapes
+ONNX has no assertion. ``Reshape(input, [b, l + (l > limit)])`` is one: within the limit it changes nothing, beyond it
+the number of elements cannot match, and the runtime names the failing node; its name is the message. Shapes
 are computed on the host, so it fails on CUDA as on the CPU. Every consumer of the input, ``Shape`` included, reads the
-guarded value: a guard off the main path would be pruned, or overtaken by the error (or the silence) of the table's own
-Gather.
+guarded value: a guard off the main path would be pruned, or overtaken by the error (or the silence) of the Gather of
+the table.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,7 +25,7 @@ class SizeGuard(GraphPass):
     Before: ``input_ids [B, T] -> Shape, Gather ..``
     After:  ``Reshape(input_ids, Shape(input_ids) + [0, T > limit]) -> Shape, Gather ..``
 
-    Behind all passes that could move or drop nodes. Past tokens, where there is a cache, count with those of
+    It runs after all passes that could move or drop nodes. Past tokens, where there is a cache, count with those of
     ``sequence_length``. For a target on a device, what position tables hold is guarded, not the positions
     (`posexport.passes.guard.table_guard`).
     """
@@ -46,7 +46,7 @@ def insert(model: ir.Model, inputs: Sequence[InputSpec], bounds: Sequence[Bound]
     places = _Places(graph, list(zip(graph.inputs, inputs, strict=False)))
     for bound in bounds:
         text = bound.message
-        for value, spec in places.given:
+        for value, spec in places.pairs:
             # an input that may be left out is one element then
             if bound.axis in spec.axes and value.uses() and not (bound.least and spec.default is not None):
 
@@ -60,11 +60,11 @@ def insert(model: ir.Model, inputs: Sequence[InputSpec], bounds: Sequence[Bound]
                 _refuse(graph, value, spec.axes.index(bound.axis), text, wrong)
                 guards += 1
                 text = f"{bound.message}: {value.name}"  # node names must differ
-    mask = next((value for value, spec in places.given if spec.role == "mask" and TOTAL in spec.axes), None)
+    mask = next((value for value, spec in places.pairs if spec.role == "mask" and TOTAL in spec.axes), None)
     if mask is not None:
         _refuse(graph, mask, 1, CACHE_FULL if places.has(CAPACITY) else MASK_MISFIT, places.misfit)
         guards += 1
-    for value, spec in places.given:
+    for value, spec in places.pairs:
         if spec.role == "positions" and spec.size is not None and value.uses():
             _refuse_positions(graph, value, spec.size, target)
             guards += 1
@@ -72,17 +72,17 @@ def insert(model: ir.Model, inputs: Sequence[InputSpec], bounds: Sequence[Bound]
 
 
 class _Places:
-    """Where sizes can be read. ``given``: the inputs of ``graph`` and what is known of them."""
+    """Reads sizes off the inputs. ``pairs``: the inputs of ``graph`` and their specifications."""
 
-    def __init__(self, graph: ir.Graph, given: Sequence[tuple[ir.Value, InputSpec]]) -> None:
-        self.graph, self.given = graph, given
+    def __init__(self, graph: ir.Graph, pairs: Sequence[tuple[ir.Value, InputSpec]]) -> None:
+        self.graph, self.pairs = graph, pairs
 
     def has(self, axis: str) -> bool:
-        return any(axis in spec.axes for _, spec in self.given)
+        return any(axis in spec.axes for _, spec in self.pairs)
 
     def size(self, g: Builder, axis: str, among: ir.Value | None = None) -> ir.Value:
         """The length of an axis, [1], read from an input that has it (``among``: from this one)."""
-        value, spec = next((v, s) for v, s in self.given if axis in s.axes and among in (None, v))
+        value, spec = next((v, s) for v, s in self.pairs if axis in s.axes and among in (None, v))
         return g.size(value, spec.axes.index(axis))
 
     def total(self, g: Builder) -> ir.Value | None:
@@ -96,7 +96,7 @@ class _Places:
         length = self.size(g, TOTAL)
         if not self.has(CAPACITY):
             differs = g.Not(g.Equal(length, self.total(g) or self.size(g, SEQUENCE)))
-            mask = next(value for value, spec in self.given if TOTAL in spec.axes)
+            mask = next(value for value, spec in self.pairs if TOTAL in spec.axes)
             # left out, it is one element
             return differs if mask.const_value is None else g.And(differs, g.Greater(length, [1]))
         return g.Or(g.Greater(length, self.size(g, CAPACITY)), g.Less(length, self.size(g, SEQUENCE)))

@@ -1,9 +1,9 @@
 """The guard of position tables for a device: rows of positions beyond the table become NaN, and nothing is waited for.
 
 The guard of sizes would have the host read the largest position from the device, a copy and a wait in every call, and
-no CUDA graph. Left alone, CUDA's Gather answers zeros where an index is beyond the table: an answer that looks right.
-NaN does not, and it stays in what follows from the token. The CPU's Gather fails at such an index; its name is the
-guard's message.
+no CUDA graph. Without a guard, CUDA's Gather returns zeros beyond the end of the table, which look right.
+NaN does not, and it stays in all that is computed from the token. The CPU's Gather fails at such an index; its name is
+the guard's message.
 """
 
 import math
@@ -15,7 +15,7 @@ from posexport.graph.builder import Builder
 
 
 def insert(graph: ir.Graph, positions: ir.Value, size: int, text: str) -> bool:
-    """Guard what is read at ``positions`` [B or 1, T], which must be below ``size``, out of tables [R, C].
+    """Guard the rows that are read of tables [R, C] at ``positions`` [B or 1, T], which must be below ``size``.
 
     False, and nothing changed, where they are read in another way.
     """

@@ -151,20 +151,20 @@ def keeps_rows_apart(node: ir.Node) -> bool:
 
 
 def _read(node: ir.Node) -> list[ir.Value]:
-    """What a row's copy of ``node`` reads: attention of a row computes its bias itself."""
+    """The inputs of a row's copy of ``node``; attention of a row computes its bias itself."""
     spec = AttentionSpec.of(node)
     bias = None if spec is None or spec.bias == "none" else spec.named_inputs(node)["bias"]
     return [value for value in node.inputs if value is not None and value is not bias]
 
 
 def _row_shape(value: ir.Value, lead: Axes) -> list[int]:
-    """What a row is reshaped to where a batch is to the shape of ``value``; tokens in rows have one axis less."""
+    """The shape for one row where a batch is reshaped to that of ``value``."""
     shape = [size if isinstance(size, int) else size.value for size in value.shape or ()]
     return [size if isinstance(size, int) else 1 if size == lead[0] else -1 for size in shape]
 
 
 def _alone(node: ir.Node, padding: Collection[ir.Value]) -> AttentionSpec | None:
-    """What attention of one row is: with a bias of its own, without a mask that only padding has.
+    """The record of attention of one row: it computes its bias, and has no mask of padding.
 
     Where an operator adds scores, the mask costs next to nothing and stays: one function serves rows and batches.
     """
@@ -176,7 +176,7 @@ def _alone(node: ir.Node, padding: Collection[ir.Value]) -> AttentionSpec | None
 
 
 def _copy(g: Builder, node: ir.Node, given: dict[ir.Value, ir.Value], spec: AttentionSpec | None = None) -> None:
-    """A copy of ``node`` that reads what is ``given`` for values, and what it gives; attention as ``spec`` says."""
+    """Write a copy of ``node`` with inputs replaced by ``given``, which gets its outputs; attention as ``spec``."""
     if spec is None:
         copy = ir.Node(
             node.domain,

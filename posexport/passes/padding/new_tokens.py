@@ -1,4 +1,4 @@
-"""Which new tokens of a decoder's call are real: the last of the mask over past and new, found once for a graph."""
+"""Which new tokens of a decoder's call are real, by the end of the mask over past and new tokens."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,7 @@ from posexport.graph.builder import Builder
 
 _BOOL, _INT64 = ir.DataType.BOOL, ir.DataType.INT64
 _END = int(np.iinfo(np.int64).max)
-#: one of so many new tokens must be padding to pay for putting logits back, which takes up to a twentieth of the time
+#: one of this many new tokens must be padding to pay for re-padding logits, up to a twentieth of the time
 _SHARE = 8
 
 
@@ -18,7 +18,7 @@ class NewTokens:
     """Of B rows of T new tokens, N of them computed; int64 but for ``pays``.
 
     Attributes:
-        pays: so many are padding that it is worth it, and not all, bool [].
+        pays: enough of them are padding, and not all, bool [].
         whole: B T, [1].
         keep: indices of the computed ones among all, [N]; all B T where it does not pay.
         indices: the same, [N, 1], as ScatterND reads them.

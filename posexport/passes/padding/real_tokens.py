@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from posexport.graph.builder import Builder
 
-#: tokens of padding a row, on average, that pay for attention row by row: a turn of the loop takes about as long as
+#: tokens of padding a row, on average, that pay for attention row by row: an iteration takes about as long as
 #: one token does in a layer of 384 channels on two cores, or eight on sixteen
 _LEAST = 8
 _BOOL, _INT64 = ir.DataType.BOOL, ir.DataType.INT64
@@ -40,7 +40,7 @@ class RealTokens:
 
 
 def find(g: Builder, mask: ir.Value, *, from_first: bool) -> RealTokens:
-    """Of the mask [B, T], not 0 for real tokens; it pays where each row's real ones stand together.
+    """Of the mask [B, T], not 0 for real tokens; it pays where the real ones of each row are contiguous.
 
     ``from_first``: and begin with the row's first token.
     """

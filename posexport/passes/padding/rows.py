@@ -27,7 +27,7 @@ def is_rows(value: ir.Value) -> bool:
 
 
 def gather(graph: ir.Graph, g: Builder, entering: Iterable[ir.Node], keep: ir.Value) -> None:
-    """Let what reads rows that enter read those of the tokens ``keep`` alone."""
+    """Gather the rows of the tokens ``keep`` for all readers of ``entering``."""
     for node in entering:
         rows = node.outputs[0]
         readers = list(rows.uses())
@@ -39,7 +39,7 @@ def gather(graph: ir.Graph, g: Builder, entering: Iterable[ir.Node], keep: ir.Va
 
 
 def builder(model: ir.Model) -> Builder:
-    """Of nodes for ``model``, whose values' names are taken, those in bodies too."""
+    """A builder of nodes for ``model``, with names that no value has, in bodies either."""
     graph = model.graph
     values = [value for node in ir.traversal.RecursiveGraphIterator(graph) for value in node.outputs]
     taken = {value.name or "" for value in (*graph.inputs, *graph.initializers.values(), *values)}

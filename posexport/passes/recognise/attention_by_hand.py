@@ -25,11 +25,11 @@ _NO_PRODUCT = "its scores are no product of queries and keys, masked and scaled 
 
 @dataclass
 class _Scores:
-    """What a Softmax reads, from its last sum to its product."""
+    """The input of a Softmax, from its last sum back to its product."""
 
     product: ir.Node | None = None
     scale: float = 1.0
-    #: with what they are scaled by afterwards, in the order in which they were found
+    #: with the scale applied after the sum, the last one first
     added: list[content_bias.Scaled] = field(default_factory=list)
     #: (condition, whether it keeps)
     fills: list[tuple[ir.Value, bool]] = field(default_factory=list)
@@ -64,7 +64,7 @@ class AttentionByHand(Recognition):
     writes_copies = False
 
     def apply(self, model: ir.Model, context: Context) -> PassResult:
-        """Counts attention nodes, those of the trace too."""
+        """Counts attention nodes, including those of the trace."""
         reasons: list[str | None] = []
         contents = content_bias.Contents(model)
         for softmax in [node for node in model.graph if node.op_type == "Softmax" and not node.domain]:
@@ -88,7 +88,7 @@ class AttentionByHand(Recognition):
 def _refusals_or_change(
     softmax: ir.Node, output: ir.Node, contents: content_bias.Contents, values: content_values.Values | None
 ) -> list[str | None]:
-    """None where a node was put; beside it why what is added by content is not the node's own."""
+    """None if an attention node was written, and why added scores are a mask; else why none was written."""
     scores = _scores(softmax.inputs[0])
     shape = sizes(softmax.outputs[0])
     if scores.product is None:
@@ -108,7 +108,7 @@ def _refusals_or_change(
         return ["what is added to its scores is not [B, 1, 1, S] or [B or 1, H or 1, T, S]"]
     heads, size = (int(n) for n in (known[0] or ())[1::2])
     term = None if isinstance(content, str) else content
-    if values is not None:  # the node's own output is the sum
+    if values is not None:  # the node returns the sum
         ir.convenience.replace_all_uses_with(values.sum, values.context, replace_graph_outputs=True)
     _put_node(scores, {"q": q, "k": k, "v": v}, (term, values), (heads, size), scale, output)
     return [None, content] if isinstance(content, str) else [None]
@@ -136,7 +136,7 @@ def _put_node(
     scale: float,
     output: ir.Node,
 ) -> None:
-    """Put attention of so many ``heads`` of that size in the place of ``output``, the product of P and V."""
+    """Replace ``output``, the product of P and V, by attention; ``heads``: their number and size."""
     g, rank = Builder.at(output), len(sizes(output.outputs[0]) or ())
     inputs = {**inputs, "k": _transposed(g, inputs["k"])}
     values: dict[str, ir.Value | None] = {name: _four_axes(g, value, rank) for name, value in inputs.items()}

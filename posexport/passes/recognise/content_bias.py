@@ -1,4 +1,4 @@
-"""Scores of queries and keys against a table by distance, that users write by hand, as operators of ours.
+"""Scores of queries and keys against a table by distance, in PyTorch operators, as score operators.
 
 ``q_i . E[row(i, j)]``, by einsum or as products, in whatever layout (Shaw et al., arXiv:1803.02155; Huang et al.,
 arXiv:2009.13658), is one of these:
@@ -6,7 +6,7 @@ arXiv:2009.13658), is one of these:
 1. All that is added reads rows [T, T, D] of one table that is as wide as a head.
 2. It is the sum over queries, or the sum over queries and the one over keys: computed with small whole numbers, of
    which floats are exact, and compared.
-3. The rows are those of distances in their order: computed at lengths up to the table's end, and beyond it where
+3. Rows are numbered by distance: computed at lengths up to the table's end, and beyond it where
    distances are clipped there. Beyond an end without a clip PyTorch raises, so that the module's length has a limit.
 """
 
@@ -43,7 +43,7 @@ class Scaled:
 
 @dataclass(frozen=True)
 class Content:
-    """An ``operator`` whose scores are those that were added, and its ``table``."""
+    """The ``operator`` that computes the added scores, and its ``table``."""
 
     operator: Operator
     table: ir.Value
@@ -69,7 +69,7 @@ def root(value: ir.Value) -> ir.Value:
 
 
 class Contents:
-    """Of one traced graph; the rows of a table are looked at once for all layers."""
+    """Score operators of one traced graph; rows of a table are computed once for all layers."""
 
     def __init__(self, model: ir.Model) -> None:
         self.model = model
@@ -77,9 +77,9 @@ class Contents:
         self._known: dict[tuple[ir.Value, int], Operator | None] = {}
 
     def recognised(self, added: Sequence[Scaled], q: ir.Value, k: ir.Value, scale: float) -> Content | str:
-        """What ``added`` values are together, beside ``scale * (q k)`` of q [B, H, T, D] and k [B, H, D, T].
+        """The operator of the sum of ``added`` values, which is added to ``scale * (q k)``, or why there is none.
 
-        Where that is unknown, why.
+        q is [B, H, T, D] and k [B, H, D, T].
         """
         roots, (tokens, size) = (root(q), root(k)), (sizes(q) or (None, None))[-2:]
         picks = {gather for each in added for gather in gathers(each.value, roots, size)}
@@ -143,7 +143,7 @@ def _picks_rows(node: ir.Node) -> bool:
 
 
 def _part(model: ir.Model, added: Scaled, rows: ir.Value, heads: tuple[ir.Value, ir.Value], scale: float) -> str | None:
-    """Whether ``q``, ``k`` or both (``qk``) meet a table's ``rows`` [T, T, D] in what is ``added``."""
+    """Whether ``q``, ``k`` or both (``qk``) are multiplied by a table's ``rows`` [T, T, D] in ``added``."""
     free = list(dict.fromkeys([*map(root, heads), rows]))
     part = Part(model, [added.value, *heads], free)
     if not part.is_closed or any(value.dtype != ir.DataType.FLOAT for value in free):
@@ -176,7 +176,7 @@ def _by_distance(model: ir.Model, rows: ir.Value, tokens: str, count: int) -> Op
         answer, at = part.run({}, {tokens: length}), np.arange(length)
         if answer is None or answer[0].size != length * length:
             if length > end:
-                continue  # PyTorch raises as well, such as where a slice of a buffer ends
+                continue  # PyTorch raises as well, for example beyond the end of a buffer
             return None
         found = answer[0].reshape(length, length)
         for operator, sign in list(holding):

@@ -1,8 +1,8 @@
-"""Probabilities against a table by distance, that users write by hand, as our operator of values.
+"""Probabilities against a table by distance, in PyTorch operators, as a value operator.
 
-``sum_j p_ij E[row(i, j)]`` beside ``sum_j p_ij v_j`` (Shaw et al., arXiv:1803.02155, equation 3), by einsum or as
-products. The sum is computed with small whole numbers, of which floats are exact, and compared with what the operator
-stands for; the rows are compared as those of scores are (`posexport.passes.recognise.content_bias`).
+``sum_j p_ij E[row(i, j)]`` added to ``sum_j p_ij v_j`` (Shaw et al., arXiv:1803.02155, equation 3), by einsum or as
+products. The sum is computed with small integers, which floats represent exactly, and compared with the operator; rows
+are compared as for scores (`posexport.passes.recognise.content_bias`).
 """
 
 from collections.abc import Iterator
@@ -34,7 +34,7 @@ class Values:
 
 
 def recognised(contents: Contents, probs: ir.Value, product: ir.Node) -> Values | str:
-    """What reads ``probs`` [B, H, T, S] beside ``product``, their product with V; in words where it is not values."""
+    """The second reader of ``probs`` [B, H, T, S] as a value operator, or why it is none; the first is ``product``."""
     added = _sum(product)
     shape = sizes(probs) or ()
     if added is None or len(shape) != 4 or len(probs.uses()) != 2:

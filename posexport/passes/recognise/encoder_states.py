@@ -1,7 +1,7 @@
-"""Sizes that a trace states and that are not so: those of keys and values that a merged decoder may not compute.
+"""Wrong sizes in a trace: of keys and values that a merged decoder may not compute.
 
-The tracer is told the sizes of the whole (`posexport.models.encoder_decoder_parts.completed`), as ONNX's own inference
-finds none. What it made of them must not stay in the file: reshapes to the whole's size fail where nothing is left to
+The tracer gets the sizes of the whole (`posexport.models.encoder_decoder_parts.completed`), as ONNX's inference knows
+none. What it made of them must not stay in the file: reshapes to the whole's size fail where nothing is left to
 compute, and ONNX Runtime reuses buffers by stated sizes.
 """
 
@@ -16,7 +16,7 @@ from posexport.spec import ENCODER_PAST, InputSpec
 
 
 class EncoderStates(GraphPass):
-    """Reshapes of what a merged decoder computes of the encoder's states keep the sizes that are there.
+    """Reshapes of keys and values that a merged decoder computes of the encoder's states keep their sizes.
 
     Before: ``Reshape(MatMul(states, w), [batch, encoder_sequence, H, D])``
     After:  ``Reshape(MatMul(states, w), [0, 0, H, D])``

@@ -1,7 +1,7 @@
-"""Which of our encodings a bias of positions alone is: computed at several lengths, compared with their oracles.
+"""Biases of positions alone that are an encoding of posexport's, by values at several lengths.
 
 ALiBi by the slopes of its number of heads (Press et al., arXiv:2108.12409), T5 by its buckets (Raffel et al.,
-arXiv:1910.10683), of which the table's rows are told by numbers put in its place.
+arXiv:1910.10683), where numbers in place of the table tell its rows.
 """
 
 from abc import ABC, abstractmethod
@@ -141,7 +141,7 @@ def _buckets(model: ir.Model, bias: ir.Value, tokens: str, table: ir.Value) -> B
     part = Part(model, [bias], [table])
     if not part.is_closed:
         return None
-    # a number for every row and head, of which float32 is exact
+    # a number for every row and head that float32 represents exactly
     told = (np.arange(count)[:, None] + count * np.arange(heads)).astype(np.float32)
     far = _FAR if heads <= _FEW else _NEARER
     whole = _computed(part, {table: told}, tokens, far)

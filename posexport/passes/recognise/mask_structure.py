@@ -1,4 +1,4 @@
-"""Masks over pairs of tokens that are causality, padding or both, found by computing them at several sizes."""
+"""Masks over pairs of tokens that are causality, padding or both, by values at several sizes."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

@@ -170,7 +170,7 @@ def _first_of_one(node: ir.Node) -> bool:
 
 
 def _put(change: _Change, mask: ir.Value, operator: str | None) -> None:
-    """Attention with the term, before the first of which the rest of the mask is computed."""
+    """Write attention with the term; the rest of the mask is computed before the first."""
     first = change.nodes[0][0]
     g = Builder.at(first)
     plain = _rest(g, change.rest)
@@ -186,7 +186,7 @@ def _put(change: _Change, mask: ir.Value, operator: str | None) -> None:
 
 
 def _rest(g: Builder, rest: _Sum) -> ir.Value | None:
-    """What a mask is without its bias, of four axes."""
+    """The mask without its bias, [B, 1, T, S]."""
     total: ir.Value | None = None
     for part in [*rest.added, *(g.Where(condition, fill, 0.0) for condition, fill in rest.fills)]:
         missing = list(range(4 - len(sizes(part) or ())))

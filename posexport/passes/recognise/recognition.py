@@ -1,4 +1,4 @@
-"""What passes that recognise a user's operators have in common."""
+"""The base of passes that recognise attention, rotations and biases in PyTorch operators."""
 
 import onnx_ir as ir
 from onnx_ir.passes.common import CommonSubexpressionEliminationPass, RemoveUnusedNodesPass
@@ -7,7 +7,7 @@ from posexport.passes.graph_pass import Context, GraphPass
 
 
 class Recognition(GraphPass):
-    """For users' modules: definitions of posexport have nodes of its own from the start."""
+    """A pass for users' modules; the trace of a definition has posexport's nodes already."""
 
     phase = "recognise"
     writes_copies = True
@@ -17,6 +17,6 @@ class Recognition(GraphPass):
 
 
 def share_equal_nodes(model: ir.Model) -> None:
-    """What layers share once, where a pass wrote it for each."""
+    """Merge equal nodes that a pass wrote for each layer."""
     CommonSubexpressionEliminationPass()(model)
     RemoveUnusedNodesPass()(model)

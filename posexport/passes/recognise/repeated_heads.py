@@ -47,7 +47,7 @@ class GroupedHeads(Recognition):
 
 
 def _takes_keys(spec: AttentionSpec) -> bool:
-    """Whether an operator reads keys, for which every query's head needs its own."""
+    """Whether an operator reads keys, which then need a head for each of the queries."""
     return any("k" in operator.takes for operator in spec.operators.values())
 
 
@@ -68,7 +68,7 @@ def _shared(model: ir.Model, node: ir.Node, spec: AttentionSpec) -> list[str | N
 
 @dataclass(frozen=True)
 class _Once:
-    """A ``value`` [B, G, T, D], or [B, T, G, D] where ``tokens_first``, of so many ``heads``."""
+    """A ``value`` [B, G, T, D], or [B, T, G, D] where ``tokens_first``."""
 
     value: ir.Value
     heads: int
@@ -94,7 +94,7 @@ def _each_once(model: ir.Model, x: ir.Value) -> _Once | None:
 
 
 def _once(model: ir.Model, x: ir.Value) -> Iterator[_Once]:
-    """Values of which ``x`` has each head as often as every other, its copies side by side."""
+    """Values that ``x`` repeats the heads of, each the same number of times, copies adjacent."""
     shape = sizes(x)
     if shape is None or len(shape) != 4 or not isinstance(shape[1], int) or x.dtype != ir.DataType.FLOAT:
         return

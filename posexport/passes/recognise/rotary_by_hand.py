@@ -54,7 +54,7 @@ class _Region:
 
 @dataclass(frozen=True)
 class _Rotary:
-    """What a region computes: ``cos`` and ``sin`` have the channels of ``pairs`` once or, ``doubled``, twice."""
+    """A rotation: ``cos`` and ``sin`` have one channel per pair or, ``doubled``, two."""
 
     cos: ir.Value
     sin: ir.Value
@@ -78,7 +78,7 @@ class _Rotary:
 
 
 class Rotary(Recognition):
-    """One rotation node from the nodes between x and what is rotated.
+    """One rotation node for the nodes between x and the rotated value.
 
     Before: ``Add(Mul(x, cos), Mul(Concat(Neg(Slice(x, D/2..)), Slice(x, ..D/2)), sin))``
     After:  ``posexport::Rotation(x, cos, sin)``
@@ -89,10 +89,9 @@ class Rotary(Recognition):
        most 64 nodes that only move, add and multiply.
     2. What multiplies x in between and is of positions alone: two tensors, of cosines and of sines, each of the width
        of the pairs once or twice.
-    3. The region is computed with small whole numbers, of which floats are exact, at two lengths, and is the oracle of
-       `posexport.ops.rotation` in one layout.
-    4. Cosines and sines are computed for inputs of several sizes: those of one angle for each pair of channels, times
-       one number.
+    3. The region, computed with small integers at two lengths, equals the oracle of `posexport.ops.rotation` in one
+       layout.
+    4. Cosines and sines, computed for inputs of several sizes, are of one angle per pair of channels, times one number.
 
     The cosines and sines stay as the module computes them. Left: rotations of other channels than the first ones of x
     [B, H, T, D] or [B, T, H, D].
@@ -139,7 +138,7 @@ def _regions(model: ir.Model, positional: Collection[str]) -> Iterator[_Region]:
 
 
 def _region(rotated: ir.Value, content: Collection[ir.Value], order: Mapping[ir.Node, int]) -> _Region | None:
-    """From ``rotated`` back to the nearest value of its sizes that it is computed from, beside factors of positions."""
+    """From ``rotated`` back to the nearest value of the same sizes, and the factors of positions in between."""
     todo, inner, moves = {rotated}, set[ir.Value](), False
     factors: dict[ir.Value, None] = {}
     while len(inner) < _MOST and todo:
@@ -170,7 +169,7 @@ def _negate_last(model: ir.Model) -> None:
         for other, _ in () if x is None else x.uses():
             if other.op_type == "Unsqueeze" and other.inputs[1] is node.inputs[1] and not other.domain:
                 replace_value(node.outputs[0], Builder.at(node).Neg(other.outputs[0]))
-                model.graph.sort()  # the other may stand behind
+                model.graph.sort()  # the other may come later
                 break
 
 
@@ -216,12 +215,12 @@ def _heads_axis(region: _Region) -> Literal[1, 2] | None:
 
 
 def _is_size(size: int | str, tokens: int | str) -> bool:
-    """Whether it is as many as ``tokens``, which it multiplies: a name may differ, such as by where a table ends."""
+    """Whether ``size`` is that of ``tokens``; names may differ, for example where a table ends."""
     return size == tokens or (isinstance(size, str) and isinstance(tokens, str))
 
 
 def _trailing(factor: ir.Value) -> bool:
-    """Whether it has an axis of 1 behind that of its channels, for pairs on an axis of their own."""
+    """Whether it has an axis of 1 after its channels, for pairs on a separate axis."""
     return (sizes(factor) or ())[-1] == 1
 
 
@@ -232,7 +231,7 @@ def _width(factor: ir.Value) -> int:
 
 
 def _of_three(factor: ir.Value) -> tuple[int | str, ...]:
-    """Sizes of the axes before that of the channels, ones in front of fewer than three."""
+    """Sizes of the three axes before the channels, 1 for missing ones."""
     shape = (sizes(factor) or ())[: -1 - _trailing(factor)]
     return (1,) * (3 - len(shape)) + shape
 
@@ -265,7 +264,7 @@ def _is_rotated(part: Part, region: _Region, rotary: _Rotary, length: int) -> bo
 
 
 def _leading(factor: ir.Value) -> int:
-    """How many axes there are before that of the channels, of three."""
+    """The number of axes before the channels."""
     return len(sizes(factor) or ()) - 1 - _trailing(factor)
 
 
@@ -308,7 +307,7 @@ class _Angles:
 
 
 def _put_node(region: _Region, rotary: _Rotary) -> None:
-    """A rotation in the place of a region, on heads [B, H, T, D]; behind a transposition where x has tokens first."""
+    """Replace a region by a rotation of [B, H, T, D], after a transposition if x is [B, T, H, D]."""
     before = region.rotated.producer()
     assert before is not None
     g = Builder.at(before)

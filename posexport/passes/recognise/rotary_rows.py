@@ -1,4 +1,4 @@
-"""Cosines and sines of a RotaryEmbedding that onnxscript's optimiser made of a module's own rotation."""
+"""Cosines and sines of the RotaryEmbedding that onnxscript's optimiser writes for a user's rotation."""
 
 import onnx_ir as ir
 
@@ -41,7 +41,7 @@ def _expanded(node: ir.Node) -> bool:
 
 
 def _of_all_rows(angle: ir.Value | None) -> bool:
-    """Whether a cosine or sine has a batch of 1; the optimiser gives the shape of what it is of alone."""
+    """Whether a cosine or sine has a batch of 1; the optimiser keeps the shape of its input alone."""
     node = None if angle is None else angle.producer()
     of = None if node is None or not node.inputs else node.inputs[0]
     shape = next((each.shape for each in (angle, of) if each is not None and each.shape is not None), None)
