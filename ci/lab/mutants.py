@@ -52,7 +52,7 @@ PLACES = {
     "posexport/ops": MATHS,
     "posexport/lowering": LOWERING,
     "posexport/passes": ("test_passes", "test_packed_heads"),
-    "posexport/export/guard.py": ("test_guard", "test_longformer", "test_vision", "test_convert"),
+    "posexport/passes/guard/size_guard.py": ("test_guard", "test_longformer", "test_vision", "test_convert"),
     "posexport/parity/criterion.py": PROOF,
     "posexport/parity/report/median.py": PROOF,
     "posexport/parity/grid": PROOF,

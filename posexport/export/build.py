@@ -42,9 +42,9 @@ class _Lowered(NamedTuple):
 
 @dataclass(frozen=True)
 class Built:
-    """What a file has: functions, what each pass did, what nodes were lowered to, versions, precision.
+    """The contents of a file: functions, results of passes, lowerings, versions, precision.
 
-    ``weights``: their bytes, and what the same graph's take in float32. ``written``: what is known of a user's module
+    ``weights``: their bytes, and what the same graph's take in float32. ``written``: remarks on a user's module
     where its proof fails.
     """
 
@@ -104,7 +104,7 @@ def build(
 def _lowered(source: Source, recipe: Recipe, clients_have: frozenset[str]) -> _Lowered:
     """The graph in float32: traced, changed by passes, with a lowering for each node of domain posexport.
 
-    Functions are attached behind everything that would inline them.
+    Functions are attached after everything that would inline them.
     """
     model = trace(source, recipe.opset)
     model.ir_version = IR_VERSION
@@ -136,7 +136,7 @@ def _save(
     recipe: Recipe,
     store: Store | None = None,
 ) -> None:
-    """Fill the metadata, and write the file with what is in it and nothing else."""
+    """Fill the metadata and write the file, without notes of other tools."""
     metadata.fill(model, source, lowerings, recipe)
     provenance.strip(model)
     encoder_states.forget_sizes(model, source.inputs)

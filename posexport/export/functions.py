@@ -1,7 +1,7 @@
 """Give the nodes of domain ``posexport`` their meaning: a function for each record, with a body in standard operators.
 
-Attached last, because optimisers and version converters inline or drop functions, and with the model's own opset, which
-the checker asks for.
+Attached last, because optimisers and version converters inline or drop functions, and with the opset of the model,
+which the checker asks for.
 """
 
 from collections import defaultdict
@@ -47,12 +47,12 @@ class _Planned:
 
     @property
     def needs_full_bias(self) -> bool:
-        """It computes all queries at once in any call."""
+        """Whether it computes all queries in one step in any call."""
         return not (self.lowering.tiles_queries and may_tile(self.target))
 
 
 def attach(model: ir.Model, target: Target | None = None, lowering: str = "auto") -> dict[str, Chosen]:
-    """Attach the functions of all nodes of our domain; answers what each that has several ways got, by its name.
+    """Attach the functions of all nodes of our domain; returns the lowering of each that has several, by its name.
 
     Raises:
         PosexportError: ``lowering`` does not apply to attention in the graph (the reason is in the message).

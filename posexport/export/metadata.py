@@ -1,4 +1,4 @@
-"""What a lone .onnx says of itself: the essentials of the manifest in ``metadata_props``."""
+"""The metadata of an .onnx file: the essentials of the manifest in ``metadata_props``."""
 
 import onnx_ir as ir
 

@@ -1,4 +1,4 @@
-"""Opset and IR version that the installed ONNX Runtime takes, found by asking it."""
+"""Opset and IR version that the installed ONNX Runtime accepts, tried with a small model."""
 
 import functools
 
@@ -39,7 +39,7 @@ def opset(wanted: int | None, *, static_cache: bool = False, made_for: str = "po
 
     ``static_cache``: the graph writes to a cache of fixed size. ``made_for``: for ONNX Runtime alone the default is the
     first opset that has Attention, on a device one with a number of keys, where the installed one takes it.
-    ``blocked``: weights share scales in blocks, and no operator of ONNX Runtime's own multiplies them.
+    ``blocked``: weights share scales in blocks, and no operator of com.microsoft multiplies them.
 
     Raises:
         PosexportError: naming the lowest and the highest opset that work here.

@@ -1,4 +1,4 @@
-"""Write a graph to disk, large weights beside it, checked."""
+"""Write a graph to disk with external data for large weights, and check it."""
 
 import hashlib
 from abc import ABC, abstractmethod
@@ -12,7 +12,7 @@ from torch import nn
 
 from posexport.sources.mapped import release
 
-#: Above this much weight, weights go to a file of their own.
+#: Above this many bytes, weights are external data.
 EXTERNAL_ABOVE = 1 << 28
 #: Tensors smaller than this never leave the model: ONNX Runtime reads shape constants while it builds the graph.
 KEEP_INSIDE = 1024
@@ -25,7 +25,7 @@ class Store(ABC):
 
     @abstractmethod
     def write(self, model: ir.Model, path: Path, module: nn.Module | None) -> None:
-        """Write ``model`` to ``path`` and weights beside it, never above it."""
+        """Write ``model`` to ``path`` and weights next to it, never above it."""
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
-"""What is known of the lines of a user's module that a graph was made from, for the message where its proof fails.
+"""Remarks on lines of a user's module that its graph was made from, for the message if its proof fails.
 
-It is kept in memory beside the graph: the file has no paths of the machine that wrote it
+It is kept in memory, not in the graph: the file has no paths of the machine that wrote it
 (`posexport.export.provenance`).
 """
 
@@ -24,14 +24,14 @@ _NAMED = re.compile(r"(?:Name: ?|Node ?\()'?([\w./-]+)'?")
 class Written:
     """The user's lines, by the name of the node that they became.
 
-    ``suspects``: lines that a missed proof may come from, with what is known of them.
+    ``suspects``: lines that a missed proof may come from, with a remark on each.
     """
 
     lines: Mapping[str, str] = field(default_factory=dict)
     suspects: Mapping[str, str] = field(default_factory=dict)
 
     def about(self, text: str) -> str | None:
-        """What a message of ONNX Runtime means for the module."""
+        """A message of ONNX Runtime explained for the module."""
         named = _NAMED.search(text)
         return meaning(text, self.lines.get(named[1], "") if named else "")
 

@@ -1,8 +1,8 @@
-"""Attention whose bias has rows of a multiple of some number of elements, so that a device computes it fused.
+"""Attention with a bias padded to rows of a multiple of some number of elements, which a device computes fused.
 
 ONNX Runtime's memory-efficient kernels for CUDA read a bias in aligned pieces: they take no other number of queries or
 keys (`posexport.targets.providers.Provider.bias_multiples`), and all scores are held instead. Missing keys are filled
-in as zeros whose bias drops them, missing queries as zeros whose context is cut off. How many are missing follows from
+in as zeros that the bias drops, missing queries as zeros with their context cut off. How many are missing follows from
 sizes, so nothing waits for it. Where none is, keys and values are copied for nothing: a branch would avoid that, and a
 CUDA graph has none.
 """
@@ -32,7 +32,7 @@ def aligned(attention: Attention, *, queries: int, keys: int, fill: Fill | None 
     alone = attention.adds_mask_alone
     bias = x["mask"] if alone else attention.bias()
     assert bias is not None
-    # by the sizes of the bias: layers that share it share what is filled into it
+    # by the sizes of the bias: layers with the same bias share the padding
     old, new = g.size(bias, 3), attention.queries() if alone else g.size(bias, 2)
     no_keys, no_queries = _missing(g, old, keys), _missing(g, new, queries) if queries > 1 else None
     filled = {name: (fill or zeros)(name, old, no_keys) for name in "kv"}
@@ -47,7 +47,7 @@ def aligned(attention: Attention, *, queries: int, keys: int, fill: Fill | None 
 
 
 def _behind(g: Builder, missing: ir.Value, *, packed: bool) -> ir.Value:
-    """The pads that put so many behind the tokens of [B, T, H D] or [B, H, T, D].
+    """The pads that append tokens to [B, T, H D] or [B, H, T, D].
 
     Of every axis: where it moves a transposition, ONNX Runtime 1.31 takes the pads of some axes for those of all.
     """

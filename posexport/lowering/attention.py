@@ -21,11 +21,11 @@ class Attention:
     """Attention over some queries and keys.
 
     Attributes:
-        x: the node's inputs by name (`AttentionSpec.inputs`), or what is in their place for a tile.
+        x: the node's inputs by name (`AttentionSpec.inputs`), or the same for a tile.
         like: a value with the type of the scores.
-        position_bias: [B or 1, H, T, S], in the place of what the score operator computes.
+        position_bias: [B or 1, H, T, S], instead of the score operator.
         whole: queries and keys are in whole chunks (`posexport.ops.skew`).
-        mask_drops: bool scalar: the mask drops some keys; None where nobody asked. A mask that does not is not added.
+        mask_drops: bool scalar: the mask drops some keys; None if unknown. A mask that drops none is not added.
     """
 
     g: Builder
@@ -224,7 +224,7 @@ class Attention:
     def by_operator(self) -> ir.Value:
         """O by ai.onnx Attention (opset 23), for what `operator_refusal` accepts.
 
-        ONNX Runtime's kernel starts the product of queries and keys from what is added, which then costs no pass.
+        ONNX Runtime's kernel starts the product of queries and keys from the bias, which then costs no pass.
         """
         if self.mask_drops is None or not self._has_mask():
             return self.operator_with(self.bias())
@@ -234,7 +234,7 @@ class Attention:
         )
 
     def operator_with(self, added: ir.Value | None) -> ir.Value:
-        """`by_operator`, with what is added to the scores."""
+        """`by_operator` with the bias."""
         g = self.g
         counts = {"q_num_heads": g.attribute("heads", int), "kv_num_heads": g.attribute("kv_heads", int)}
         inputs = [self.x[name] for name in "qkv"] + ([] if added is None else [added])

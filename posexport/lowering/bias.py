@@ -1,8 +1,8 @@
 """What positions, causality and padding add to the scores, computed once for all layers that share it.
 
-T5's bias costs a pass over all pairs in every layer, unless it stands ready and the product of queries and keys starts
-from it. It is held as long as it is small: all of ``[B, H, T, S]`` up to `MAX_SHARED_BIAS_ELEMENTS`, and for causality
-and padding alone, which every tile can cheaply compute, only where attention holds all scores at once anyway.
+T5's bias costs a pass over all pairs in every layer, unless it is there already and the product of queries and keys
+starts from it. It is held as long as it is small: all of ``[B, H, T, S]`` up to `MAX_SHARED_BIAS_ELEMENTS`, and for
+causality and padding alone, which every tile can cheaply compute, only where attention holds all scores anyway.
 """
 
 import onnx_ir as ir
@@ -17,7 +17,7 @@ from posexport.ops.skew import CHUNK
 from posexport.targets.target import Target
 
 #: elements of a bias that is held for all layers, 64 MB of float32: beyond that a fresh process is faster by tiles, but
-#: for a few queries, such as a step of a large batch, which are not worth tiling
+#: for a few queries, as in a decode step of a large batch, which are not worth tiling
 MAX_SHARED_BIAS_ELEMENTS = 1 << 24
 #: pairs of all heads up to which all scores are computed at once, without a position bias
 MAX_UNTILED_SCORES = 1 << 22

@@ -1,8 +1,8 @@
-"""Attention by a few chunks of queries, one behind the other in the graph: no Scan, and no scores of all pairs at once.
+"""Attention by a few chunks of queries, unrolled in the graph: no Scan, and never the scores of all pairs.
 
-A chunk's position bias meets the distances of its own queries alone, (T / 4 + S) of them where whole matrices need
-T + S, causal chunks leave out keys that they cannot see, and what is held is a quarter. For accelerators, which go
-through a Scan slowly. Few queries are computed at once.
+A chunk's position bias covers the distances of its queries alone, (T / 4 + S) of them where whole matrices need
+T + S, causal chunks leave out keys that they cannot see, and memory is a quarter. For accelerators, which run
+a Scan slowly. Few queries are computed in one step.
 """
 
 from dataclasses import replace

@@ -86,7 +86,7 @@ def written(split: Attention) -> tuple[ir.Value, ir.Value]:
 
 
 def with_types(outputs: Appended, target: Target, axes: list[int]) -> Appended:
-    """``outputs``, the first of them with types of so many axes, which nothing infers from ONNX Runtime's operators."""
+    """``outputs``, with the rank of the first of them, which nothing infers from ONNX Runtime's operators."""
     for value, rank in zip(outputs, axes, strict=False):
         value.type = ir.TensorType(ir.DataType[target.dtype.onnx])
         value.shape = ir.Shape([f"{value.name}_axis_{axis}" for axis in range(rank)])

@@ -1,4 +1,4 @@
-"""Attention as the formula has it: all scores at once.
+"""Attention by the formula: the scores of all pairs.
 
 Memory grows with heads times the square of the length. The body a reader checks the others against.
 """

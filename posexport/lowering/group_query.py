@@ -1,6 +1,6 @@
 """Attention by ONNX Runtime's GroupQueryAttention, which writes to a static KV cache in place and reads it there.
 
-Its own rotation and its own idea of padding (row by row, on the right) are not used: the first would need tables of
+Its rotation and its padding (row by row, on the right) are not used: the first would need tables of
 every position, the second is wrong for prompts that are padded on the left. What positions and padding add to the
 scores is its ``attention_bias``. Of several rows it accepts several tokens only as a first prompt; a later chunk of a
 prompt goes by the formula there, in the same graph.

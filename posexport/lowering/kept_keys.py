@@ -1,4 +1,4 @@
-"""Attention by ai.onnx Attention (opset 24), the kept keys first and their number in the place of a mask.
+"""Attention by ai.onnx Attention (opset 24), the kept keys first and their number instead of a mask.
 
 A device then needs no bias: ONNX Runtime has flash attention for CUDA in half precision, memory-efficient attention in
 float32, of any length and without a branch. Keys and values are copied once, in that order.
@@ -13,7 +13,7 @@ from posexport.targets.target import KEPT_KEYS_OPSET, Target
 
 
 class KeptKeys(Lowering[AttentionSpec]):
-    """For what the pass of this name found: attention between packed heads, with a mask over keys alone."""
+    """For attention that the pass of this name changed: between packed heads, with a mask over keys alone."""
 
     name = "kept-keys"
     accepts_packed_heads = True
@@ -27,7 +27,7 @@ class KeptKeys(Lowering[AttentionSpec]):
 
     def build(self, g: Builder, spec: AttentionSpec, x: Inputs, target: Target) -> ir.Value:
         def in_order(name: str) -> ir.Value:
-            """[B, S, H D], by operators of which the last axis is inferred: else Attention's would be none."""
+            """[B, S, H D], by operators that the last axis is inferred for: else Attention's would be unknown."""
             return g.Gather(g.Flatten(x[name], axis=2), x["key_order"], axis=0, name=f"{name}_kept_first")
 
         return g.Attention(

@@ -1,8 +1,8 @@
-"""What a way of computing a node of domain ``posexport`` says about itself.
+"""A lowering: one way to compute nodes of domain ``posexport``.
 
 A lowering writes the body of the function of one `NodeSpec`, in standard operators, the position operators and, where
-the target allows, ONNX Runtime's own. All bodies of a record have the same inputs and outputs, so that any can stand
-for any other.
+the target allows, operators of com.microsoft. All bodies of a record have the same inputs and outputs, so that they
+are interchangeable.
 """
 
 from abc import ABC, abstractmethod
@@ -28,7 +28,7 @@ class Lowering(ABC, Generic[S]):
 
     Attributes:
         name: what ``--lowering`` accepts and the manifest records.
-        tiles_queries: it goes tile by tile over the queries, and does without a bias of all pairs where that is large.
+        tiles_queries: it computes tiles of queries, and needs no bias of all pairs where that is large.
         accepts_packed_heads: its body takes packed heads as they are; around others they are split.
         why_not_preferred: where it applies and another one is chosen, why.
         family: of a lowering that a package adds, the family of nodes (`posexport.lowering.plan.FAMILIES`) that it

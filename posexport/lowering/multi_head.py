@@ -38,7 +38,7 @@ class MultiHead(Lowering[AttentionSpec]):
 def by_multi_head(attention: Attention, bias: ir.Value | None, queries: ir.Value | None = None) -> ir.Value:
     """The context by the operator, which takes packed queries whatever keys and values are, and returns it packed.
 
-    ``queries``: how many of them count, int64 [1], where others are behind them.
+    ``queries``: how many of them count, int64 [1], if more follow.
     """
     g, spec, x = attention.g, attention.spec, attention.x
     q = x["q"] if spec.packed else pack_heads(g, x["q"])

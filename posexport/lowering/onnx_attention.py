@@ -11,7 +11,7 @@ from posexport.targets.target import Target
 
 
 class OnnxAttention(Lowering[AttentionSpec]):
-    """The operator, over whole matrices: ONNX Runtime holds the scores of all pairs, and what is added to them."""
+    """The operator, over whole matrices: ONNX Runtime holds the scores of all pairs, and their bias."""
 
     name = "attention"
     accepts_packed_heads = True
@@ -27,7 +27,7 @@ class OnnxAttention(Lowering[AttentionSpec]):
             return attention.by_operator()
 
         def fill(name: str, _: ir.Value, missing: ir.Value) -> ir.Value:
-            """[B, S', H D] by operators of which the last axis is inferred: of Pad's none is, and Attention's is 0."""
+            """[B, S', H D] by operators that the last axis is inferred for: Pad's is unknown, and Attention's 0."""
             shape = g.shape(g.size(x[name], 0), missing, g.size(x[name], -1))
             return g.Concat(x[name], g.Expand(g.CastLike(0.0, x[name]), shape), axis=1, name=f"{name}_filled")
 

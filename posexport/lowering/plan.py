@@ -37,8 +37,8 @@ class Family:
 
     Attributes:
         spec: the record of a node; None for nodes of other families.
-        name: what providers name it by, whose preferred lowerings are others.
-        lowerings: in order of preference: the first that does not refuse is taken.
+        name: the key of a provider's ``preferred`` lowerings.
+        lowerings: in order of preference; the first that does not refuse is chosen.
     """
 
     name: str
@@ -56,7 +56,7 @@ class Family:
 
 @dataclass(frozen=True)
 class Choice:
-    """A way of computing a node, and of every other one why it was not taken."""
+    """The lowering of a node, and why each of the others was not chosen."""
 
     lowering: Lowering[Any]
     rejected: dict[str, str]
@@ -80,7 +80,7 @@ def _shared_rotation(node: ir.Node) -> RotationSpec | None:
     return spec if spec is not None and spec.shared else None
 
 
-#: the first that knows a node decides: rotations that all rows share stand before any rotations
+#: the first that knows a node decides: rotations that all rows share come before any rotations
 FAMILIES: list[Family] = [
     ATTENTION,
     Family("shared rotation", _shared_rotation, SHARED_LOWERINGS),

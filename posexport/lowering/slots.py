@@ -17,7 +17,7 @@ Product = Callable[[ir.Value, ir.Value], ir.Value]
 
 
 def used_scores(g: Builder, scores: ir.Value, used: ir.Value) -> ir.Value:
-    """The scores of the first ``used`` (int64 [1]) slots, from those of the capacity."""
+    """The scores of the first ``used`` (int64 [1]) slots of the capacity."""
     return g.slice(scores, [0], used, -1, name="used_scores")
 
 

@@ -2,7 +2,7 @@
 
 Copying these slots out of the cache costs a decode step more than its arithmetic: where at least half of the capacity
 is used, a call of few tokens attends to the whole capacity and drops the unused slots' scores and values; all other
-calls copy the used slots, so that a step costs what is used, not what there is room for.
+calls copy the used slots, so that a step costs the used slots, not the capacity.
 """
 
 import onnx_ir as ir

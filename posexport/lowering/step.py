@@ -17,7 +17,7 @@ from posexport.targets.target import MICROSOFT
 def step(attention: Attention, bias: Callable[[], ir.Value | None]) -> tuple[ir.Value, ir.Value, ir.Value]:
     """The context and the buffers of keys and values, of attention that appends a single token to its cache.
 
-    ``bias`` writes what is added to the scores, [B or 1, H or 1, 1, S]. (Where that is the mask alone, nothing is.)
+    ``bias`` writes the bias of the scores, [B or 1, H or 1, 1, S]; None where that is the mask alone.
     """
     g, spec, x = attention.g, attention.spec, attention.x
     heads, kv_heads = (g.Reshape(g.attribute(name, int), [1]) for name in ("heads", "kv_heads"))

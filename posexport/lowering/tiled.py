@@ -67,12 +67,12 @@ class Tiled(Lowering[AttentionSpec]):
 
 
 def _only_length_counts(spec: AttentionSpec) -> bool:
-    """The number of queries decides alone whether all is computed at once."""
+    """The number of queries alone decides whether there is a single tile."""
     return bool(spec.operators) or spec.causal
 
 
 def _is_small(attention: Attention) -> ir.Value:
-    """Whether all is computed at once, bool []."""
+    """Whether there is a single tile, bool []."""
     g, spec, x = attention.g, attention.spec, attention.x
     if spec.bias == "tiled":
         return x["bias_is_full"]
@@ -127,7 +127,7 @@ def _by_tiles(attention: Attention, target: Target, *, by_operator: bool) -> ir.
 
 
 def _over_keys_of_tiles(attention: Attention, target: Target) -> Attention:
-    """Split heads, the tile's own bias, and keys in whole chunks where an operator has a relative shift."""
+    """Split heads, the bias of the tile, and keys in whole chunks where an operator has a relative shift."""
     spec = attention.spec
     own = replace(attention.split(), spec=replace(spec.split, bias="none"))
     if spec.base is not None or not any(skews(operator) for operator in spec.operators.values()):

@@ -10,7 +10,7 @@ from posexport.lowering.rotation.microsoft import MicrosoftRotary
 from posexport.lowering.rotation.onnx import OnnxRotary
 from posexport.ops.rotation import RotationSpec
 
-#: In order of preference: the first that does not refuse is taken.
+#: In order of preference: the first that does not refuse is chosen.
 LOWERINGS: tuple[Lowering[RotationSpec], ...] = (OnnxRotary(), MicrosoftRotary(), Turned())
 #: the same for those whose cosines and sines are the same in all rows, which only ONNX Runtime's operator takes so
 SHARED_LOWERINGS: tuple[Lowering[RotationSpec], ...] = (MicrosoftRotary(), OnnxRotary(), Turned())

@@ -24,7 +24,7 @@ class Turned(Lowering[RotationSpec]):
         else:
             if spec.partial:
                 wide, *rest = _split(g, wide, ["rotating", "rest"], partial=True)
-            # channels of a pair on an axis of their own: cheaper than slices with steps, or Gather
+            # channels of a pair on a separate axis: cheaper than slices with steps, or Gather
             pairs = g.Reshape(wide, [0, 0, 0, -1, 2])
             first, second = _split(g, pairs, ["first", "second"], partial=False)
             cos, sin = g.Unsqueeze(cos, [-1]), g.Unsqueeze(sin, [-1])

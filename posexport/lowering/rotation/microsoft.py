@@ -27,7 +27,7 @@ class MicrosoftRotary(Lowering[RotationSpec]):
         cos, sin = x["cos"], x["sin"]
         wide = g.CastLike(x["x"], cos)
         if spec.shared:
-            # one index stands for the first token of every row
+            # one index of the first token serves every row
             indices: Operand = [0]
             cos_rows, sin_rows = g.Squeeze(cos, [0, 1]), g.Squeeze(sin, [0, 1])
         else:

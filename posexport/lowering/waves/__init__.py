@@ -5,5 +5,5 @@ from posexport.lowering.waves.projected import Projected
 from posexport.lowering.waves.tabulated import Tabulated
 from posexport.ops.waves import ProjectionSpec
 
-#: In order of preference: the first that does not refuse is taken.
+#: In order of preference: the first that does not refuse is chosen.
 LOWERINGS: tuple[Lowering[ProjectionSpec], ...] = (Tabulated(), Projected())

@@ -1,4 +1,4 @@
-"""The sinusoidal features of a call's own distances, and their product with the weight."""
+"""The sinusoidal features of a call's distances, and their product with the weight."""
 
 import onnx_ir as ir
 

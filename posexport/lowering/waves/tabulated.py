@@ -2,7 +2,7 @@
 
 Without it a call of l tokens projects 2l - 1 distances in every layer, as many products again as two of a layer's
 linear projections, and a decode step projects all of its past. With it a layer has 12.6 MB more (768 channels), of
-which a call reads the rows of its own distances only: the file is mapped into memory, not read.
+which a call reads the rows of its distances only: the file is mapped into memory, not read.
 """
 
 import numpy as np
@@ -15,7 +15,7 @@ from posexport.ops.operator import Array
 from posexport.ops.waves import Layout, ProjectionSpec
 from posexport.targets.target import Target
 
-#: the greatest distance in a table; calls with greater ones project their own
+#: the greatest distance in a table; calls with greater ones project theirs
 REACH = 2048
 
 
