@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from posexport.parity.report.report import Report
     from posexport.runtime.generation_config import GenerationConfig
     from posexport.runtime.session import Session
-    from posexport.serve.drop_in.program import ExportedModel
+    from posexport.serve.drop_in.finish import ExportedModel
 
 __version__ = VERSION
 __all__ = [
@@ -37,7 +37,7 @@ __all__ = [
 #: what is imported when it is asked for: it needs NumPy, or more
 _LATER = {
     "Conversion": "posexport.conversion.result",
-    "ExportedModel": "posexport.serve.drop_in.program",
+    "ExportedModel": "posexport.serve.drop_in.finish",
     "GenerationConfig": "posexport.runtime.generation_config",
     "Report": "posexport.parity.report.report",
     "Session": "posexport.runtime.session",

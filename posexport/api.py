@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from posexport.encodings.encoding import Encoding
     from posexport.parity.report.report import Report
     from posexport.runtime.session import Session
-    from posexport.serve.drop_in.program import ExportedModel
+    from posexport.serve.drop_in.finish import ExportedModel
 
 
 class _Conversion(ConvertOptions, frozen=True):
@@ -224,12 +224,11 @@ def torch_onnx_export(
     """
     arguments = dict(locals())
     require("posexport.torch_onnx_export", "torch", "onnxscript", "onnx_ir", "onnxruntime")
-    from posexport.serve.drop_in.arguments import by_name, check
     from posexport.serve.drop_in.export import export
-    from posexport.serve.drop_in.request import request
+    from posexport.serve.drop_in.request import by_name, check_arguments, request
 
     arguments = by_name(arguments, arguments.pop("positional"))
-    check(arguments)
+    check_arguments(arguments)
     with ONE_AT_A_TIME:
         return export(request(arguments))
 

@@ -10,7 +10,7 @@ from posexport.bundle.manifest import MODEL
 from posexport.bundle.read import locate
 from posexport.errors import PosexportError
 from posexport.serve.deploy.engine import Deployment, Engine
-from posexport.serve.deploy.render import render
+from posexport.serve.deploy.write import render
 from posexport.serve.engines.fit import has_tokenizer
 from posexport.spec import BATCH, is_cache_output
 

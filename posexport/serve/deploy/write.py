@@ -1,12 +1,14 @@
-"""Writes the folder of a deployment, atomically."""
+"""Writes the folder of a deployment: renders the templates (jinja2), and moves the folder into place."""
 
 import os
 import re
 import shlex
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from functools import cache
+from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -15,13 +17,16 @@ from posexport.bundle.read import check_hashes, locate, read
 from posexport.bundle.write import staged
 from posexport.errors import PosexportError
 from posexport.serve.deploy.engine import ENGINES, Deployment, Engine
-from posexport.serve.deploy.render import render, template_names
 from posexport.serve.engines.fit import check_provider
 from posexport.targets.providers import DEFAULT_PROVIDER, provider_named
 from posexport.version import VERSION
 
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
 #: the name of the bundle's copy
 BUNDLE = "bundle"
+_SUFFIX, _PART = ".jinja", ".part"
 
 
 class Deployed(msgspec.Struct, frozen=True):
@@ -159,3 +164,30 @@ def _name(text: str) -> str:
     if not name:
         raise PosexportError(f"{text!r} cannot name a model; give --name with letters or digits")
     return name
+
+
+def render(engine: Engine, file: str, /, **values: object) -> str:
+    """The text of the engine's template ``file``."""
+    return _environment(engine.package).get_template(f"{engine.name}/{file}{_SUFFIX}").render(values)
+
+
+def template_names(engine: Engine) -> Iterator[str]:
+    """The files in the engine's folder of templates, without those that end in ``.part``, which code renders."""
+    folder = files(engine.package) / "templates" / engine.name
+    for name in sorted(path.name for path in folder.iterdir()) if folder.is_dir() else ():
+        file = name.removesuffix(_SUFFIX)
+        if file != name and not file.endswith(_PART):
+            yield file
+
+
+@cache
+def _environment(package: str) -> "Environment":
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    return Environment(
+        undefined=StrictUndefined,
+        loader=PackageLoader(package, "templates"),
+        keep_trailing_newline=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )

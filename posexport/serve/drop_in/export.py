@@ -22,7 +22,7 @@ from posexport.serve.drop_in import finish
 from posexport.serve.drop_in.axes import from_dynamic_axes, from_dynamic_shapes
 from posexport.serve.drop_in.equal_axes import Symbol, equal_axes
 from posexport.serve.drop_in.example import ExampleCall, example_call
-from posexport.serve.drop_in.program import ExportedModel, into_place
+from posexport.serve.drop_in.finish import ExportedModel, into_place
 from posexport.serve.drop_in.request import Request
 from posexport.serve.drop_in.type_adapters import InputAdapter, OutputAdapter, bundle_names, input_adapter
 from posexport.serve.drop_in.wrapped import Wrapped, wrapped

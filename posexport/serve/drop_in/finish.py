@@ -1,10 +1,12 @@
-"""Turns a bundle's graph into a drop-in file: names, types, axes, and the metadata ``posexport.*``."""
+"""From a bundle's graph to a drop-in file: names, types, axes, the metadata ``posexport.*``, and the call's result."""
 
 import json
+import os
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import onnx
 import onnx_ir as ir
@@ -15,6 +17,9 @@ from posexport.graph.edits import free_names
 from posexport.modules.axes.example_calls import TensorAxis
 from posexport.serve.drop_in import type_adapters
 from posexport.serve.drop_in.type_adapters import InputAdapter, OutputAdapter
+
+if TYPE_CHECKING:
+    from posexport.parity.report.report import Report
 
 #: the most bytes of weights within a protobuf file, which leaves some for the graph
 LARGEST = (1 << 31) - (1 << 24)
@@ -127,3 +132,42 @@ def _renamed(record: Any, symbols: Mapping[str, str]) -> Any:
     if isinstance(record, Sequence) and not isinstance(record, str):
         return [symbols.get(value, value) if isinstance(value, str) else _renamed(value, symbols) for value in record]
     return record
+
+
+@dataclass(frozen=True)
+class ExportedModel:
+    """An exported model.
+
+    Attributes:
+        model: the onnx_ir model, like ``.model`` of torch's ``ONNXProgram``.
+        report: the report of the proof; None if ``parity=False``.
+        remarks: sentences about the module and the file that a user should know.
+    """
+
+    model: ir.Model
+    report: "Report | None"
+    remarks: tuple[str, ...]
+
+    @property
+    def model_proto(self) -> onnx.ModelProto:
+        """The model as ``onnx.ModelProto``; external weights stay external."""
+        return ir.to_proto(self.model)
+
+    @property
+    def verdict(self) -> str:
+        """The verdict of the proof: ``proven``, or what is missing for that."""
+        from posexport.parity.report.verdict import verdict
+
+        return verdict(self.report).words
+
+    def save(self, destination: "str | os.PathLike[str]", *, external_data: bool | None = None) -> None:
+        """Write the ``.onnx``; ``external_data``: weights in a second file, by default if one cannot hold them."""
+        path = Path(destination)
+        with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as folder:
+            into_place(save(self.model, Path(folder) / path.name, external=external_data), path)
+
+
+def into_place(files: list[Path], path: Path) -> None:
+    """Move finished files into the folder of ``path``, weights first; existing files are replaced."""
+    for file in files:
+        os.replace(file, path.parent / file.name)
