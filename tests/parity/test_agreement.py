@@ -130,7 +130,7 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
         settings=SETTINGS,
         precision="int8",
         tokenizer=folder / "tokenizer.json",
-        texts=corpus,
+        evaluate=corpus,
         lengths=[1, 17, 65],
         threads=1,
     )

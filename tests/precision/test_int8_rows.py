@@ -324,7 +324,7 @@ def test_static_scales_must_fit_texts(tmp_path, monkeypatch):
     assert fits.manifest.cost.on_texts.texts == 1
     monkeypatch.setattr("posexport.parity.agreement.texts.LEAST_STATIC", 1 - 1e-6)
     with pytest.raises(PosexportError, match=r"mean cosine of last_hidden_state .* on .*others.txt, needed .*; give "):
-        posexport.convert("encoder-learned", tmp_path / "b", texts=others, **options)
+        posexport.convert("encoder-learned", tmp_path / "b", evaluate=others, **options)
     assert not (tmp_path / "b").exists()
 
 
