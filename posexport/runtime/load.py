@@ -43,7 +43,7 @@ def load(
     Raises PosexportError if it is not a bundle, if a file is missing or altered, if the provider does not load or has
     no such option, or if the model is not the one that the manifest describes.
     """
-    captures = provider_named(provider).told(provider_options).get(CAPTURES) == "1"
+    captures = provider_named(provider).session_options(provider_options).get(CAPTURES) == "1"
     # what a graph was captured with must stay where it is
     kept, path = Kept("fast" if captures else memory, provider), Path(directory)
     manifest = read(path, precision)

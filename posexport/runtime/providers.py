@@ -34,7 +34,7 @@ def check_uncaptured(provider: str, options: Mapping[str, Any] | None) -> None:
 
     A captured graph reads and writes the buffers of its first call, which only a loaded bundle holds.
     """
-    if provider_named(provider).told(options).get(CAPTURES) == "1":
+    if provider_named(provider).session_options(options).get(CAPTURES) == "1":
         raise PosexportError("graph=on is for posexport.load and run, which hold the buffers of a graph; leave it out")
 
 
@@ -66,7 +66,7 @@ def make_session(
     import onnxruntime
 
     record = provider_named(provider)
-    ort_options = {**record.told(provider_options), **record.pool(threads)}
+    ort_options = {**record.session_options(provider_options), **record.pool(threads)}
     if isinstance(model, Path) and not model.is_file():
         raise PosexportError(f"{model} does not exist or is not a file; give an ONNX model")
     options = _session_options(threads, level, profile, spinning)

@@ -1,6 +1,6 @@
 """Optional libraries, and the extras of posexport that install them. Imports none of them.
 
-The base installation runs bundles beside an ONNX Runtime of the user's choice; PyTorch and the rest come with extras.
+The base installation runs bundles with any ONNX Runtime package; PyTorch and the rest are extras.
 """
 
 import importlib.util
@@ -30,7 +30,7 @@ RUNTIMES = ("onnxruntime", "onnxruntime-gpu", "onnxruntime-directml", "onnxrunti
 def require(purpose: str, *modules: str) -> None:
     """Raise PosexportError with the ``pip install`` command where one of ``modules``, keys of `LIBRARIES`, is missing.
 
-    ``purpose``: the subject of the sentence, such as ``convert``.
+    ``purpose``: the subject of the sentence, for example ``convert``.
 
     Example:
         require("convert", "torch", "onnxscript", "onnxruntime")
@@ -51,7 +51,7 @@ def installed_runtimes() -> list[str]:
 
 
 def runtime_conflict() -> str | None:
-    """What is wrong where several ONNX Runtime packages are installed, and the commands that mend it; None if fine."""
+    """A sentence if several ONNX Runtime packages are installed, with the commands that repair it; otherwise None."""
     names = installed_runtimes()
     if len(names) < 2:
         return None
@@ -62,12 +62,12 @@ def runtime_conflict() -> str | None:
 
 
 def is_installed(module: str) -> bool:
-    """Whether ``module`` can be imported, found without importing it."""
+    """Whether ``module`` can be imported; it is not imported."""
     try:
         spec = importlib.util.find_spec(module)
-    except ValueError:  # a module without a spec, put into sys.modules by hand
+    except ValueError:  # a module without a spec in sys.modules
         return True
-    # a folder without __init__.py is what pip leaves behind where two packages overwrote each other
+    # pip leaves a folder without __init__.py where two packages overwrote each other
     return spec is not None and spec.origin is not None
 
 

@@ -13,7 +13,7 @@ CPU_INFO = Path("/proc/cpuinfo")
 
 
 def available() -> int:
-    """Bytes that can be taken now: the machine's, or less inside a control group."""
+    """Free memory in bytes: of the machine, or of the control group (container) if that is less."""
     free: int = psutil.virtual_memory().available
     limit, used = GROUP / "memory.max", GROUP / "memory.current"
     if limit.exists() and used.exists() and limit.read_text().strip().isdigit():

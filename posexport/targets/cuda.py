@@ -19,7 +19,7 @@ def preload() -> None:
 
     if hasattr(onnxruntime, "preload_dlls"):
         with contextlib.redirect_stdout(io.StringIO()):  # it prints; `load_failure` says the same in one sentence
-            # ONNX Runtime itself looks beside its own folder alone
+            # ONNX Runtime searches only its package folder
             for folder in _elsewhere(Path(onnxruntime.__file__).parents[1]):
                 onnxruntime.preload_dlls(directory=str(folder))
             onnxruntime.preload_dlls()
@@ -35,13 +35,13 @@ def _elsewhere(site: Path) -> list[Path]:
 def load_failure(error: str) -> str | None:
     """Why the provider did not load, ``error`` being what ONNX Runtime raised; None where no reason is known.
 
-    To be asked after ONNX Runtime has tried in vain: loaded before, its provider library takes a wrong turn.
+    Call it only after ONNX Runtime has failed: if the driver is loaded before, its provider library fails differently.
     """
     return cuda_errors.explained(error) or missing()
 
 
 def missing() -> str | None:
-    """The libraries or the device that are not here, asked of the loader and of CUDA's driver; None if none is."""
+    """A sentence on missing CUDA libraries or a missing device, from the loader and CUDA's driver; None if complete."""
     import onnxruntime
 
     suffix = ".dll" if sys.platform == "win32" else ".so"
@@ -76,7 +76,7 @@ def built_for() -> int:
 
 
 def _no_device() -> str | None:
-    """What CUDA's driver says about devices, asked directly."""
+    """The message of CUDA's driver about devices."""
     name = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
     try:
         driver = ctypes.CDLL(name)

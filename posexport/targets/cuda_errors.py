@@ -1,6 +1,6 @@
 """What ONNX Runtime says when CUDA fails, in a sentence with what to do.
 
-The numbers are those of CUDA's ``cudaError_t``; ONNX Runtime writes ``CUDA failure 35: CUDA driver version is ...``.
+The numbers are values of CUDA's ``cudaError_t``; ONNX Runtime writes ``CUDA failure 35: CUDA driver version is ...``.
 """
 
 import re
@@ -47,11 +47,11 @@ def explained(error: str) -> str | None:
     if reason := failed(error):
         return reason
     if arena := _ARENA.search(error):
-        asked = int(arena["asked"] or arena[1])
+        requested = int(arena["asked"] or arena[1])
         if arena["free"]:
             room = f"{_megabytes(int(arena['free']))} are left of the memory_limit that was given"
-            return f"{_megabytes(asked)} more are needed, and {room}: raise it"
-        return f"{_megabytes(asked)} more were needed and not to be had: {_BY_CODE[_MEMORY]}"
+            return f"{_megabytes(requested)} more are needed, and {room}: raise it"
+        return f"{_megabytes(requested)} more were needed and not to be had: {_BY_CODE[_MEMORY]}"
     return None
 
 

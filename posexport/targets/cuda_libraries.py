@@ -41,7 +41,7 @@ def named(error: str) -> str | None:
 def absent(first: str | None, cuda: int, loads: "Callable[[str], bool] | None" = None) -> list[str]:
     """The libraries of that CUDA that are not here, ``first`` at their head: a loader names one at a time.
 
-    ``loads``: whether a library is found; by default the loader is asked, which finds those that are loaded too.
+    ``loads``: whether a library can be loaded; the default asks the dynamic loader.
     """
     here = loads or _loads
     others = [name for name in _PACKAGES.get(cuda, {}) if name != first and not here(name)]
@@ -49,7 +49,7 @@ def absent(first: str | None, cuda: int, loads: "Callable[[str], bool] | None" =
 
 
 def sentence(missing: Iterable[str], cuda: int) -> str:
-    """What is missing, and the command that installs it."""
+    """A sentence with the missing library and the command that installs it."""
     names, known = list(missing), _PACKAGES.get(cuda, {})
     packages = list(dict.fromkeys(known[name] for name in names if name in known))
     what = f"the {'library' if len(names) == 1 else 'libraries'} {_listed(names)} {'is' if len(names) == 1 else 'are'}"

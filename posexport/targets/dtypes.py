@@ -15,7 +15,7 @@ class DType:
     Attributes:
         name: NumPy's and PyTorch's, which manifests record.
         onnx: its name in ``TensorProto.DataType``.
-        ort: its name in ONNX Runtime's type strings, such as ``tensor(float)``.
+        ort: its name in ONNX Runtime's type strings, for example ``tensor(float)``.
         safetensors: its name in a safetensors header.
         in_bundles: a bundle's inputs may have it and, if it is a floating-point type, its weights and activations.
         precision: what reports and manifests call a model of it; empty for a type that no model is compared in.
@@ -44,7 +44,7 @@ class DType:
 
     @property
     def numpy(self) -> "np.dtype[Any]":
-        """NumPy's type, which is that of ml_dtypes where NumPy has none."""
+        """The NumPy type; from ml_dtypes if NumPy does not define it."""
         import numpy as np
 
         if self.name == "bfloat16":

@@ -1,4 +1,4 @@
-"""How a model is brought to its precision: what ``posexport convert`` may be told about it. Imports no torch."""
+"""Options of ``posexport convert`` about precision. Imports no torch."""
 
 from collections.abc import Sequence
 from typing import Annotated, Literal, TypeVar
@@ -27,12 +27,11 @@ _NEEDS = {
 
 
 class PrecisionOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A precision, and how a model is brought to it.
+    """A precision, and how values are converted to it.
 
     Attributes:
         precision: of weights and activations.
-        calibrate: sha256 of the texts that static scales of activations come from, or GPTQ's errors; None: every row
-            has its own scale.
+        calibrate: sha256 of the calibration texts, for static scales of activations or GPTQ; None: one scale per row.
     """
 
     precision: PrecisionName = FP32.name
@@ -86,33 +85,33 @@ class PrecisionOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 
     @property
     def half(self) -> bool:
-        """Activations have 16 bits."""
+        """Whether activations have 16 bits."""
         return self.record.half
 
     @property
     def weight_bits(self) -> int | None:
-        """Of the weights of linear projections where these are quantised to integers."""
+        """Bits of quantized weights of linear projections; None if they are not quantized."""
         return self.record.weight_bits
 
     @property
     def blocked(self) -> bool:
-        """Only weights are quantised, in blocks."""
+        """Whether only weights are quantized, in blocks."""
         bits = self.weight_bits
         return bits == _BITS_OF_INT4 or (bits == _BITS_OF_INT8 and self.weight_only)
 
     @property
     def by_rows(self) -> bool:
-        """Linear projections multiply integers: int8 weights by uint8 activations."""
+        """Whether linear projections multiply integers: int8 weights by uint8 activations."""
         return self.weight_bits == 8 and not self.blocked
 
     @property
     def reads_texts(self) -> bool:
-        """Texts change what is stored: static scales of activations, or GPTQ."""
+        """Whether calibration texts change the file: static scales of activations, or GPTQ."""
         return self.by_rows or self.quantizer == "gptq"
 
     @property
     def static(self) -> bool:
-        """Activations have static scales."""
+        """Whether activations have static scales."""
         return self.by_rows and self.calibrate is not None
 
     def check(self) -> None:
@@ -131,7 +130,7 @@ class PrecisionOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
             )
 
     def unfit(self) -> list[str]:
-        """The options that were given and do not fit the precision."""
+        """Names of options that are set and do not fit the precision."""
         fits = {
             "io": self.half,
             "keep_float": self.quantized,

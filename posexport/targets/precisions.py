@@ -27,12 +27,12 @@ class Precision:
 
     @property
     def quantized(self) -> bool:
-        """Judged by agreement with the float64 reference: a tolerance in eps would refuse every such model."""
+        """Whether agreement with the float64 reference decides; a tolerance in eps would refuse every quantized model."""
         return self.weight_bits is not None
 
     @property
     def half(self) -> bool:
-        """Activations have 16 bits."""
+        """Whether activations have 16 bits."""
         return self.dtype != FLOAT32
 
     @property

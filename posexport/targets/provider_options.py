@@ -1,4 +1,4 @@
-"""What users may choose of an execution provider's session: names, values, and what ONNX Runtime is told.
+"""Provider options that users may set: names, values, and the options of ONNX Runtime that they become.
 
 The same in Python (``posexport.load(provider_options={"tf32": True})``) and on the command line
 (``--provider-option tf32=on``).
@@ -19,21 +19,21 @@ _TRUTHS = {"on": True, "true": True, "1": True, "off": False, "false": False, "0
 
 @dataclass(frozen=True)
 class ProviderOption:
-    """One choice.
+    """One option of a provider.
 
     Attributes:
-        values: what it takes, for people.
-        help: what it does.
-        told: a value -> ONNX Runtime's options; ValueError for one that it does not take.
+        values: the accepted values, for messages and help.
+        help: the effect.
+        to_ort: converts a value to options of ONNX Runtime; ValueError for an invalid value.
     """
 
     values: str
     help: str
-    told: Callable[[Any], Mapping[str, str]]
+    to_ort: Callable[[Any], Mapping[str, str]]
 
 
 def _size(value: Any) -> int:
-    """Bytes, of a number or of a text such as 4GB."""
+    """Bytes from a number or from a text with a unit (``4GB``)."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?) ?([A-Za-z]*)", str(value).strip())
     if isinstance(value, bool) or match is None or match[2].upper() not in _UNITS:
         raise ValueError
@@ -70,7 +70,7 @@ def _growth(value: Any) -> str:
 #: of CUDA
 CUDA_OPTIONS: Mapping[str, ProviderOption] = {
     "memory_limit": ProviderOption(
-        "bytes, or a size such as 4GB",
+        "bytes, or a size with a unit, 4GB",
         "The most that the session's arena takes of the card's memory; a call that needs more is an error.",
         lambda value: {"gpu_mem_limit": str(_size(value))},
     ),
@@ -97,21 +97,22 @@ CUDA_OPTIONS: Mapping[str, ProviderOption] = {
 }
 
 
-def ort_options(label: str, known: Mapping[str, ProviderOption], given: Mapping[str, Any] | None) -> dict[str, str]:
-    """What ONNX Runtime is told for options that users chose of the provider that sentences call ``label``.
+def ort_options(label: str, known: Mapping[str, ProviderOption], chosen: Mapping[str, Any] | None) -> dict[str, str]:
+    """ONNX Runtime's provider options for the options that a user chose; ``label``: the provider's name in messages.
 
-    Raises PosexportError for an option that the provider does not have, and for a value that it does not take.
+    Raises:
+        PosexportError: an unknown option or an invalid value.
     """
-    told: dict[str, str] = {}
-    for name, value in (given or {}).items():
+    options: dict[str, str] = {}
+    for name, value in (chosen or {}).items():
         if name not in known:
             has = f"it has {', '.join(known)}" if known else "it has none; give provider cuda, or leave it out"
             raise PosexportError(f"{label} has no option {name!r:.60}; {has}")
         try:
-            told |= known[name].told(value)
+            options |= known[name].to_ort(value)
         except (ValueError, TypeError) as err:
             raise PosexportError(f"{name} of {label} takes {known[name].values}, got {value!r:.60}") from err
-    return told
+    return options
 
 
 def as_mapping(pairs: Sequence[str]) -> dict[str, str]:

@@ -71,7 +71,7 @@ class Provider:
     prepare: Callable[[], None] = lambda: None
     load_failure: Callable[[str], str | None] = lambda _: None
 
-    def told(self, options: Mapping[str, Any] | None) -> dict[str, str]:
+    def session_options(self, options: Mapping[str, Any] | None) -> dict[str, str]:
         """ONNX Runtime's provider options, with the user's ``options``; PosexportError for an invalid one."""
         return {**self.options, **ort_options(self.label, self.choices, options)}
 

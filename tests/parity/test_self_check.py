@@ -224,7 +224,7 @@ def test_one_without_a_device_says_what_it_needs(monkeypatch: Any) -> None:
 
 def test_openvino_computes_in_float32_and_in_as_many_threads_as_asked() -> None:
     record = PROVIDERS["openvino"]
-    assert record.told(None)["load_config"] == '{"CPU": {"INFERENCE_PRECISION_HINT": "f32"}}'
+    assert record.session_options(None)["load_config"] == '{"CPU": {"INFERENCE_PRECISION_HINT": "f32"}}'
     assert record.pool(0) == {}
     assert record.pool(3) == {"num_of_threads": "3"}
     assert CPU.pool(3) == {}

@@ -153,14 +153,14 @@ def test_what_is_no_failure_of_cuda_is_not_told_as_one():
 
 def test_choices_are_told_to_onnxruntime():
     given = {"memory_limit": "1.5GB", "arena_growth": "exact", "tf32": True, "stream": 0x7F00, "graph": "off"}
-    assert CUDA.told(given) == {
+    assert CUDA.session_options(given) == {
         "gpu_mem_limit": "1500000000",
         "arena_extend_strategy": "kSameAsRequested",
         "use_tf32": "1",
         "user_compute_stream": "32512",
         "enable_cuda_graph": "0",
     }
-    assert CUDA.told(None) == {"use_tf32": "0"}
+    assert CUDA.session_options(None) == {"use_tf32": "0"}
 
 
 @pytest.mark.parametrize(
@@ -175,14 +175,14 @@ def test_choices_are_told_to_onnxruntime():
 )
 def test_a_bad_choice_is_one_sentence(given, said):
     with pytest.raises(PosexportError) as info:
-        CUDA.told(given)
+        CUDA.session_options(given)
     assert said in str(info.value)
 
 
 def test_the_cpu_has_no_choices(bundle):
     with pytest.raises(PosexportError, match="the CPU has no option 'tf32'; it has none; give provider cuda"):
         posexport.load(bundle, provider_options={"tf32": True})
-    assert CPU.told({}) == {}
+    assert CPU.session_options({}) == {}
     with pytest.raises(PosexportError, match="the CPU has no option 'graph'"):
         Service(bundle, provider_options={"graph": "on"})
 

@@ -121,7 +121,7 @@ def _check_options(engine: Engine, provider: str, options: Mapping[str, Any]) ->
         raise PosexportError(f"{engine.name} opens sessions by settings of its own; leave --provider-option out")
     if "stream" in options:
         raise PosexportError("a stream is of one process, and the engine computes in others; leave it out")
-    provider_named(provider).told(options)
+    provider_named(provider).session_options(options)
 
 
 def copy_bundle(bundle: Path, manifest: Manifest, target: Path) -> None:
