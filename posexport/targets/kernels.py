@@ -107,7 +107,7 @@ def version_for(version: str | None) -> str:
 def table_of(provider: str) -> str:
     """The version of ONNX Runtime with the kernel table of ``provider``, chosen as `version_for` does.
 
-    A wheel has the kernels of the providers in it: of CUDA there is the table of an onnxruntime-gpu, which appears later
+    A wheel has the kernels of the providers in it: of CUDA there is the table of onnxruntime-gpu, which appears later
     than the onnxruntime of that version.
     """
     installed = installed_version()

@@ -27,7 +27,7 @@ class Precision:
 
     @property
     def quantized(self) -> bool:
-        """Whether agreement with the float64 reference decides; a tolerance in eps would refuse every quantized model."""
+        """Whether agreement with the float64 reference decides; a tolerance in eps would refuse quantized models."""
         return self.weight_bits is not None
 
     @property
