@@ -1,7 +1,7 @@
-"""Rows of tokens in calls of about the same size: a call's tokens, not its rows, are what memory and time follow.
+"""Groups rows of similar length into calls of bounded size, counted in padded tokens.
 
-Rows of about the same length share a call, as in sentence-transformers: a short text is not computed at the length of
-the longest.
+Memory and time depend on the tokens of a call, not on its rows. Sorting by length, as sentence-transformers does, keeps
+short texts from being padded to the longest one.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 from posexport.errors import PosexportError
 from posexport.runtime.texts import Texts
 
-#: padded tokens of one call: more were no faster on two cores, and take memory
+#: padded tokens of one call; larger calls were not faster on two cores
 BATCH_TOKENS = 4096
 
 Floats = NDArray[np.floating]
 Run = Callable[[Mapping[str, NDArray[np.int64]]], Floats]
-#: rows that are done, rows in all, and what is told of them
+#: finished rows, all rows, and the unit
 Progress = Callable[[int, int, str], None]
 
 
@@ -33,12 +33,12 @@ class Batching(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class Batches:
-    """How rows share calls.
+    """How rows are grouped into calls.
 
     Attributes:
-        batch_tokens: of one call at most, padding too; a longer row has a call of its own.
-        batch_size: rows of one call at most; None: as many as the tokens allow.
-        progress: called with the texts that are done, those there are, and ``"texts"``.
+        batch_tokens: largest number of tokens in a call, with padding; a longer row gets a separate call.
+        batch_size: largest number of rows in a call; None for no limit.
+        progress: called with the number of finished texts, the number of all texts, and ``"texts"``.
     """
 
     batch_tokens: int = BATCH_TOKENS
@@ -51,7 +51,7 @@ class Batches:
                 raise PosexportError(f"{name} must be at least 1, got {value}")
 
     def places(self, lengths: Sequence[int]) -> Iterator[list[int]]:
-        """Of rows of so many tokens those that share a call, the longest rows first."""
+        """Indices of the rows of each call, for rows with these ``lengths`` in tokens; the longest rows come first."""
         longest_first = sorted(range(len(lengths)), key=lambda row: -lengths[row])
         done, rows = 0, len(lengths)
         while done < rows:
@@ -63,7 +63,7 @@ class Batches:
                 self.progress(done, rows, "texts")
 
     def run(self, run: Run, tokenizer: Texts, rows: Sequence[Any]) -> Floats:
-        """What ``run`` gives for calls of the tokenizer's rows, for all rows in their order."""
+        """Calls ``run`` on groups of tokenized ``rows`` and returns its results in the order of ``rows``."""
         out: Floats | None = None
         for chosen in self.places([len(row.ids) for row in rows]):
             values = run(tokenizer.padded([rows[row] for row in chosen]))

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from posexport.errors import PosexportError
-from posexport.runtime.cache import Ports
+from posexport.runtime.cache import DecoderInterface
 from posexport.runtime.generation import Completion, Decode, Finish, Generation, GenerationRules
 from posexport.runtime.logits.processor import Scores, log_softmax
 from posexport.runtime.logits.registry import process, processors
@@ -34,7 +34,7 @@ NEVER = np.float32(-1e9)
 
 def beam_search(
     make_reader: Callable[[], Reader],
-    ports: Ports,
+    decoder: DecoderInterface,
     prompts: Sequence[Sequence[int]],
     rows: TokenRows,
     rules: GenerationRules,
@@ -52,7 +52,7 @@ def beam_search(
     ]
     started = time.perf_counter()
     reader = make_reader()
-    logits_RV = reader.prompts(ports.tokens.padding)
+    logits_RV = reader.prompts(decoder.tokens.padding)
     read, steps = time.perf_counter(), 0
     running, width = searches, 1  # cache rows per search
     while True:

@@ -1,4 +1,4 @@
-"""A decoder's KV cache between calls: each call's outputs are the next one's inputs, on the device, without a copy.
+"""A decoder's KV cache between calls: outputs of a call become inputs of the next on the device, without a copy.
 
 Shape letters: B rows, T new tokens, S tokens read so far, V vocabulary.
 """
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from onnxruntime import OrtValue
 
 LOGITS = "logits"
-#: what inputs of these roles hold at tokens of text
+#: values of inputs with these roles for text tokens
 _OF_TEXT = {"positions": -1, "blocks": 0}
 Ids = NDArray[np.int64]
 S = TypeVar("S", InputSpec, OutputSpec)
@@ -43,11 +43,17 @@ def left_padded(prompts: Sequence[Sequence[int]], padding: int) -> tuple[Ids, Id
 
 
 @dataclass(frozen=True)
-class Ports:
-    """Which inputs and outputs of a decoder are which; ``present`` names what becomes each of ``past``.
+class DecoderInterface:
+    """Inputs and outputs of a decoder by their roles.
 
-    ``fixed``: inputs that are the same in every call (what is attended to). ``text``: positions that cannot be left
-    out, and marks of images, which text has none of.
+    Attributes:
+        tokens: ids of the new tokens.
+        mask: attention mask over past and new tokens.
+        past: cache inputs.
+        present: names of the cache outputs, in the order of ``past``.
+        vocab: size of the vocabulary.
+        fixed: inputs that are the same in every call, for example encoder states.
+        text: required inputs with one value for all text tokens: position ids (-1) and image marks (0).
     """
 
     tokens: InputSpec
@@ -58,18 +64,18 @@ class Ports:
     fixed: list[InputSpec]
     text: list[InputSpec] = field(default_factory=list)
 
-    def of(self, needed: Collection[str]) -> "Ports":
-        """Without fixed inputs that are not among ``needed``."""
+    def of(self, needed: Collection[str]) -> "DecoderInterface":
+        """A copy without fixed inputs outside ``needed``."""
         return replace(self, fixed=[spec for spec in self.fixed if spec.name in needed])
 
     @property
     def static(self) -> bool:
-        """A static KV cache: one buffer of a capacity."""
+        """Whether the KV cache is static: a buffer of fixed capacity."""
         return CAPACITY in self.past[0].axes
 
 
-def ports(inputs: Sequence[InputSpec], outputs: Sequence[OutputSpec]) -> Ports | None:
-    """The ports of a decoder with a KV cache and logits; None where the model is none."""
+def decoder_interface(inputs: Sequence[InputSpec], outputs: Sequence[OutputSpec]) -> DecoderInterface | None:
+    """The roles of the inputs and outputs; None if the model is no decoder with a KV cache and logits."""
     tokens = _only(spec for spec in inputs if spec.role == "tokens" and spec.axes == [BATCH, SEQUENCE])
     mask = _only(spec for spec in inputs if spec.role == "mask" and spec.axes == [BATCH, TOTAL])
     logits = _only(spec for spec in outputs if spec.name == LOGITS and spec.axes[:2] == [BATCH, SEQUENCE])
@@ -83,40 +89,40 @@ def ports(inputs: Sequence[InputSpec], outputs: Sequence[OutputSpec]) -> Ports |
     if varies or not isinstance(vocab, int):
         return None
     text = [spec for spec in inputs if spec.role in _OF_TEXT and spec.default is None]
-    return Ports(tokens, mask, past, present, vocab, fixed, text)
+    return DecoderInterface(tokens, mask, past, present, vocab, fixed, text)
 
 
-def of_text(ports: Ports, ids_BT: Ids) -> dict[str, Ids]:
-    """That the mask counts the positions of tokens (of M-RoPE all three, [3, B, T]), and that none is of an image."""
-    shapes = [(*(axis for axis in spec.axes if isinstance(axis, int)), *ids_BT.shape) for spec in ports.text]
+def of_text(decoder: DecoderInterface, ids_BT: Ids) -> dict[str, Ids]:
+    """Feeds for ``decoder.text``: positions follow the mask (for M-RoPE [3, B, T]), no token belongs to an image."""
+    shapes = [(*(axis for axis in spec.axes if isinstance(axis, int)), *ids_BT.shape) for spec in decoder.text]
     return {
         spec.name: np.full(shape, _OF_TEXT[spec.role], ids_BT.dtype)
-        for spec, shape in zip(ports.text, shapes, strict=True)
+        for spec, shape in zip(decoder.text, shapes, strict=True)
     }
 
 
 def _only(specs: Iterable[S]) -> S | None:
-    """The one spec; None where there are more or none."""
+    """The only element; None if there are none or several."""
     listed = list(specs)
     return listed[0] if len(listed) == 1 else None
 
 
-def renamed(ports: Ports, link: Link, embedding: Link | None = None) -> Ports:
-    """The same by the names that one graph gives them, without what is fixed.
+def renamed(decoder: DecoderInterface, link: Link, embedding: Link | None = None) -> DecoderInterface:
+    """``decoder`` with the names of one graph, without fixed inputs.
 
-    ``embedding``: the graph whose answer the tokens become before.
+    ``embedding``: a separate graph that computes the embeddings of the tokens first.
     """
     inputs = {whole: name for name, whole in link.input_names.items()}
     if embedding is not None:
         (whole,) = embedding.output_names.values()
-        inputs[ports.tokens.name] = inputs[whole]
+        inputs[decoder.tokens.name] = inputs[whole]
     outputs = {whole: name for name, whole in link.output_names.items()}
-    tokens, mask, *past = (_rename(spec, inputs) for spec in (ports.tokens, ports.mask, *ports.past))
-    text = [_rename(spec, inputs) for spec in ports.text]
+    tokens, mask, *past = (_rename(spec, inputs) for spec in (decoder.tokens, decoder.mask, *decoder.past))
+    text = [_rename(spec, inputs) for spec in decoder.text]
     if any(spec.name == mask.name and spec.default is not None for spec in link.inputs):
         mask = msgspec.structs.replace(mask, default=1)
-    present = [outputs[name] for name in ports.present]
-    return replace(ports, tokens=tokens, mask=mask, past=past, present=present, fixed=[], text=text)
+    present = [outputs[name] for name in decoder.present]
+    return replace(decoder, tokens=tokens, mask=mask, past=past, present=present, fixed=[], text=text)
 
 
 def _rename(spec: InputSpec, names: Mapping[str, str]) -> InputSpec:
@@ -124,16 +130,16 @@ def _rename(spec: InputSpec, names: Mapping[str, str]) -> InputSpec:
 
 
 class Cache:
-    """What a session knows of the tokens read so far, for every row. ``mask_BS``: 1 for each token, 0 for padding.
+    """The KV cache of a batch of rows, with the tokens read so far. ``mask_BS``: 1 for tokens, 0 for padding.
 
-    ``room``: the capacity of a static KV cache in tokens, padding included. ``fixed``: arrays for the inputs of that
-    name, a row each; the graphs before the last one run on them once, here. What ONNX Runtime raises passes as it is.
+    ``room``: capacity of a static KV cache in tokens, with padding. ``fixed``: arrays for the fixed inputs by name, one
+    row each; graphs before the decoder (an encoder) run on them once, here. Errors of ONNX Runtime are not converted.
     """
 
     def __init__(
         self,
         chain: Chain,
-        ports: Ports,
+        decoder: DecoderInterface,
         *,
         rows: int,
         room: int = 0,
@@ -144,12 +150,12 @@ class Cache:
         device = provider_named(provider).device
         self._session, self._device, self._room = last.session, device, room
         self._provider, self._gathers = provider, dict[tuple[str, int], GatherRows]()
-        self._embedding = chain.embedding(ports.tokens.name)
-        self._ports = renamed(ports, last, self._embedding)
+        self._embedding = chain.embedding(decoder.tokens.name)
+        self._decoder = renamed(decoder, last, self._embedding)
         self._last = None if device == HOST else LastToken(provider, self._logits_type())
         before = chain.before_last(fixed or {}, self._embedding)
         self._fixed = {name: self._on_device(array) for name, array in before.items()}
-        #: the row of the fixed inputs that each row began as
+        #: index of the row of ``fixed`` that each row comes from
         self._origin_B = np.arange(rows)
         self.clear(rows)
 
@@ -159,7 +165,7 @@ class Cache:
         return BY_ORT_TYPE[types[LOGITS]].ort
 
     def reopen(self, rows: int, room: int) -> None:
-        """Forget all tokens; a static KV cache has room for so many from now on."""
+        """Remove all tokens, and set the capacity of a static KV cache to ``room``."""
         self._room = room
         self.clear(rows)
 
@@ -168,35 +174,38 @@ class Cache:
         self.ids_BS: Ids = np.zeros((rows, 0), dtype=np.int64)
         sizes = {BATCH: rows, PAST: 0, CAPACITY: self._room}
         self._held: dict[str, OrtValue] = {}
-        for spec in self._ports.past:
+        for spec in self._decoder.past:
             shape = [sizes[axis] if isinstance(axis, str) else axis for axis in spec.axes]
             self._held[spec.name] = self._on_device(np.zeros(shape, BY_NAME[spec.dtype].numpy))
 
     def _on_device(self, array: NDArray[Any]) -> "OrtValue":
-        # what is empty has no place on a device
+        # empty tensors stay on the host
         return to_value(array, self._device if array.size else HOST)
 
     @property
     def slots(self) -> int:
-        """Tokens read so far, padding included."""
+        """Number of tokens read so far, with padding."""
         return int(self.mask_BS.shape[1])
 
     @property
     def tokens_B(self) -> Ids:
-        """Tokens read so far, row by row, without padding."""
+        """Number of tokens read so far in each row, without padding."""
         counts: Ids = self.mask_BS.sum(1)
         return counts
 
     def read(self, ids_BT: Ids, keep_BT: Ids) -> NDArray[Any]:
-        """Read more tokens of every row, and give the logits after the last of them, [B, V].
+        """Run the decoder on new tokens of every row; returns the logits of the last one, [B, V].
 
-        What ONNX Runtime raises passes as it is, and then nothing was read.
+        If ONNX Runtime raises an error, the cache is unchanged.
         """
         mask_BS = np.concatenate((self.mask_BS, keep_BT), 1)
-        arrays = {self._ports.tokens.name: self._embedded(np.ascontiguousarray(ids_BT)), self._ports.mask.name: mask_BS}
-        arrays |= of_text(self._ports, ids_BT)
-        logits, *present = self._bound(arrays) if self._ports.mask.default is None else self._unbound(arrays)
-        if not self._ports.static:  # else it holds what was given, and the arrays whose memory that is
+        arrays = {
+            self._decoder.tokens.name: self._embedded(np.ascontiguousarray(ids_BT)),
+            self._decoder.mask.name: mask_BS,
+        }
+        arrays |= of_text(self._decoder, ids_BT)
+        logits, *present = self._bound(arrays) if self._decoder.mask.default is None else self._unbound(arrays)
+        if not self._decoder.static:  # a static cache was written in place
             self._held = dict(zip(self._held, present, strict=True))
         self.mask_BS, self.ids_BS = mask_BS, np.concatenate((self.ids_BS, ids_BT), 1)
         if self._last is not None:
@@ -206,7 +215,7 @@ class Cache:
         return last_BV
 
     def _embedded(self, ids_BT: Ids) -> NDArray[Any]:
-        """What the last graph takes of tokens: the ids, or their embeddings."""
+        """The decoder graph's input for tokens: ids, or embeddings from a separate graph."""
         if self._embedding is None:
             return ids_BT
         (name,), (output,) = self._embedding.input_names, self._embedding.output_names
@@ -215,27 +224,27 @@ class Cache:
         return embeds_BTC
 
     def _bound(self, arrays: Mapping[str, NDArray[Any]]) -> "list[OrtValue]":
-        """Logits, and the KV cache after the call, on the device."""
-        targets = self._held.values() if self._ports.static else [self._device] * len(self._held)
-        outputs = {LOGITS: self._device, **dict(zip(self._ports.present, targets, strict=True))}
+        """Logits and the new KV cache, on the device."""
+        targets = self._held.values() if self._decoder.static else [self._device] * len(self._held)
+        outputs = {LOGITS: self._device, **dict(zip(self._decoder.present, targets, strict=True))}
         return run_bound(self._session, arrays, {**self._fixed, **self._held}, outputs)
 
     def _unbound(self, arrays: Mapping[str, NDArray[Any]]) -> "list[OrtValue]":
-        """The same for a mask that may be left out: ONNX Runtime binds no input that has a default."""
+        """As `_bound`, for an optional mask: ONNX Runtime cannot bind inputs that have a default."""
         values = {name: to_value(array) for name, array in arrays.items()} | self._fixed | self._held
-        return run_placed(self._session, values, [LOGITS, *self._ports.present], self._device)
+        return run_placed(self._session, values, [LOGITS, *self._decoder.present], self._device)
 
     def reorder(self, rows: Sequence[int]) -> None:
-        """Row ``rows[i]`` becomes row i; one may become several. This copies, unless every row stays where it is."""
+        """Row ``rows[i]`` becomes row i; a row may occur several times. Copies unless the order is unchanged."""
         index = np.asarray(rows)
         if np.array_equal(index, np.arange(len(self.mask_BS))):
             return
         self.mask_BS, self.ids_BS = self.mask_BS[index], self.ids_BS[index]
-        for spec in self._ports.past:
+        for spec in self._decoder.past:
             self._held[spec.name] = self._gathered(self._held[spec.name], index, spec.axes.index(BATCH))
         origin_B, self._origin_B = self._origin_B, self._origin_B[index]
-        if not np.array_equal(origin_B, self._origin_B):  # beams of one prompt have the same
-            # all of these begin with the row
+        if not np.array_equal(origin_B, self._origin_B):  # beams of one prompt share the fixed inputs
+            # axis 0 of all fixed inputs is the batch
             self._fixed = {name: self._gathered(value, index, 0) for name, value in self._fixed.items()}
 
     def _gathered(self, value: "OrtValue", index: NDArray[np.intp], axis: int) -> "OrtValue":
@@ -247,15 +256,15 @@ class Cache:
         return self._gathers[key](value, index, self._device)
 
     def compact(self, rows: Sequence[int]) -> None:
-        """Keep only some rows, and drop the padding that they have in common on the left. This copies."""
+        """Keep only ``rows``, and remove left padding that they have in common. Copies."""
         self.reorder(rows)
         start = int(np.argmax(self.mask_BS.any(0)))
         if not start:
             return
         self.mask_BS, self.ids_BS = self.mask_BS[:, start:], self.ids_BS[:, start:]
-        for spec in self._ports.past:
+        for spec in self._decoder.past:
             held = to_array(self._held[spec.name])
-            if self._ports.static:
+            if self._decoder.static:
                 held = np.roll(held, -start, axis=spec.axes.index(CAPACITY))
             else:
                 held = np.take(held, range(start, held.shape[spec.axes.index(PAST)]), axis=spec.axes.index(PAST))
@@ -263,7 +272,7 @@ class Cache:
 
 
 class GatherRows:
-    """Rows of a tensor in another order, copied on the device."""
+    """Gathers rows of a tensor on the device."""
 
     def __init__(self, provider: str, dtype: str, axis: int) -> None:
         import onnx.parser
@@ -280,7 +289,7 @@ class GatherRows:
 
 
 class LastToken:
-    """The last token's logits, taken on the device: those of a prefill's other tokens are not copied to the host."""
+    """Selects the logits of the last token on the device, so that other logits of a prefill are not copied."""
 
     def __init__(self, provider: str, dtype: str) -> None:
         import onnx.parser

@@ -1,4 +1,4 @@
-"""A model's graphs, called as one: most have one; parts run in turn, what one gives fed to the next."""
+"""The graphs of a model, run in sequence: the outputs of one are inputs of the next. Most models have one graph."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,9 +21,14 @@ Arrays = dict[str, NDArray[Any]]
 
 @dataclass(frozen=True)
 class Link:
-    """One graph. ``input_names`` and ``output_names``: what its inputs and outputs are called in the whole.
+    """One graph of a model.
 
-    ``when``: as `PartSpec` says; ``inputs``: of a graph that does not always run.
+    Attributes:
+        session: the graph's session.
+        input_names: name in the graph -> name in the model.
+        output_names: name in the graph -> name in the model.
+        when: the calls in which it runs, as in `PartSpec`.
+        inputs: specifications of its inputs, if it does not run in every call.
     """
 
     session: "InferenceSession"
@@ -32,27 +37,32 @@ class Link:
     when: str = "always"
     inputs: Sequence[InputSpec] = field(default=())
 
-    def taken(self, known: Mapping[str, NDArray[Any]]) -> Arrays:
-        """Its inputs by its own names, taken from ``known``, which has the whole's; unfed caches are empty."""
-        return taken_by(self.inputs, self.input_names, known)
+    def feeds(self, known: Mapping[str, NDArray[Any]]) -> Arrays:
+        """Its feeds by the graph's names, from ``known`` by the model's names; a cache that nothing feeds is empty."""
+        return graph_feeds(self.inputs, self.input_names, known)
 
     def one_token(self, known: Mapping[str, NDArray[Any]]) -> Arrays:
-        """The same with one token in every row, whichever there are, and nothing in a cache."""
+        """Feeds with one arbitrary token in every row and an empty cache."""
         varying = [spec for spec in self.inputs if {SEQUENCE, TOTAL, PAST} & set(spec.axes)]
-        fixed = {spec.name for spec in varying}
-        arrays = {own: known[whole] for own, whole in self.input_names.items() if whole in known and own not in fixed}
+        dynamic = {spec.name for spec in varying}
+        arrays = {
+            name: known[whole] for name, whole in self.input_names.items() if whole in known and name not in dynamic
+        }
         return arrays | _filled([s for s in self.inputs if s.name not in self.input_names or s in varying], arrays)
 
 
-def taken_by(inputs: Sequence[InputSpec], feeds: Mapping[str, str], known: Mapping[str, NDArray[Any]]) -> Arrays:
-    """The inputs of a graph by its own names, taken from ``known``, which has the whole's; unfed caches are empty."""
-    arrays = {own: known[whole] for own, whole in feeds.items() if whole in known}
-    return arrays | _filled([spec for spec in inputs if spec.name not in feeds], arrays)
+def graph_feeds(inputs: Sequence[InputSpec], names: Mapping[str, str], known: Mapping[str, NDArray[Any]]) -> Arrays:
+    """Feeds of a graph by its names, from ``known`` by the model's names; a cache that nothing feeds is empty.
+
+    ``names``: name in the graph -> name in the model.
+    """
+    arrays = {name: known[whole] for name, whole in names.items() if whole in known}
+    return arrays | _filled([spec for spec in inputs if spec.name not in names], arrays)
 
 
-def _filled(specs: Sequence[InputSpec], beside: Arrays) -> Arrays:
-    """Tokens 0 that the mask keeps, one in a row; caches that hold nothing."""
-    rows = next((array.shape[0] for array in beside.values()), 1)
+def _filled(specs: Sequence[InputSpec], others: Arrays) -> Arrays:
+    """One token 0 per row, not padding, and empty caches; as many rows as ``others`` have."""
+    rows = next((array.shape[0] for array in others.values()), 1)
     sizes = {BATCH: rows, SEQUENCE: 1, TOTAL: 1}
     return {
         spec.name: np.full(
@@ -65,15 +75,15 @@ def _filled(specs: Sequence[InputSpec], beside: Arrays) -> Arrays:
 
 
 class Chain:
-    """Graphs in the order they run. Those whose outputs nobody asks for do not run."""
+    """Graphs in the order in which they run. A graph runs only if one of its outputs is needed."""
 
     def __init__(self, links: Sequence[Link]) -> None:
         self.links = list(links)
-        self._given = {whole for link in self.links for whole in link.output_names.values()}
+        self._computed = {whole for link in self.links for whole in link.output_names.values()}
         later = [link for link in self.links if link.when == "later"]
-        #: what the parts of later calls give: in these, the ``first`` ones are not asked for it
+        #: outputs that parts for later calls compute, so that the ``first`` parts do not compute them there
         self._by_later = {whole for link in later for whole in link.output_names.values()}
-        #: the caches that say which calls are later ones, with the axis of tokens
+        #: caches with their axis of tokens: a call with past tokens is a later one
         self._past = [
             (link.input_names[spec.name], spec.axes.index(PAST))
             for link in later
@@ -83,45 +93,45 @@ class Chain:
 
     @property
     def types(self) -> dict[str, str]:
-        """ONNX Runtime's type of every input of the whole."""
+        """ONNX Runtime's type string of every input of the model."""
         types = {
             link.input_names[value.name]: value.type
             for link in self.links
-            for value in taken(link.session)
+            for value in all_inputs(link.session)
             if value.name in link.input_names
         }
-        return {name: kind for name, kind in types.items() if name not in self._given}
+        return {name: kind for name, kind in types.items() if name not in self._computed}
 
     @property
     def outputs(self) -> set[str]:
-        return set(self._given)
+        return set(self._computed)
 
     @property
     def providers(self) -> list[str]:
-        """ONNX Runtime's execution providers: the same for all graphs."""
+        """ONNX Runtime's execution providers, the same for all graphs."""
         return list(self.links[0].session.get_providers())
 
     def needs(self, outputs: Sequence[str]) -> set[str]:
-        """The inputs that these outputs depend on."""
-        return self._wanted(outputs) - self._given
+        """The inputs of the model that ``outputs`` depend on."""
+        return self._reachable(outputs) - self._computed
 
     def run(
         self, outputs: Sequence[str], feeds: Mapping[str, NDArray[Any]], options: "RunOptions | None" = None
     ) -> list[NDArray[Any]]:
-        """The outputs in the order asked for, from inputs by name."""
+        """The values of ``outputs``, in their order."""
         known = self._known(self.links, feeds, outputs, options, later=self._is_later(feeds))
         return [known[name] for name in outputs]
 
     def embedding(self, tokens: str) -> Link | None:
-        """The graph between the input ``tokens`` and the last graph; None where that takes them itself."""
+        """The graph between the input ``tokens`` and the last graph; None if the last graph reads ``tokens``."""
         if tokens in self.links[-1].input_names.values():
             return None
         return next(link for link in self.links if set(link.input_names.values()) == {tokens})
 
     def before_last(self, feeds: Mapping[str, NDArray[Any]], without: Link | None = None) -> Arrays:
-        """What ``feeds`` and the graphs before it give the last one, by its own names; without new tokens.
+        """Feeds of the last graph by its names, except the new tokens.
 
-        ``without``: the graph that new tokens go through.
+        ``without``: the graph that computes embeddings of the new tokens, which does not run.
         """
         last, left_out = self.links[-1], set() if without is None else set(without.output_names.values())
         outputs = [whole for whole in last.input_names.values() if whole not in left_out]
@@ -129,16 +139,16 @@ class Chain:
         return {name: known[whole] for name, whole in last.input_names.items() if whole in known}
 
     def each(self, feeds: Mapping[str, NDArray[Any]]) -> list[Arrays]:
-        """What every graph takes when the whole is run on ``feeds``; those of other calls, what they would take."""
+        """The feeds of every graph for a call with ``feeds``, also of graphs that run in other calls."""
         later = self._is_later(feeds)
-        known = self._known(self.links[:-1], feeds, sorted(self._given), None, later=later)
-        return [link.one_token(known) if later and link.when == "first" else link.taken(known) for link in self.links]
+        known = self._known(self.links[:-1], feeds, sorted(self._computed), None, later=later)
+        return [link.one_token(known) if later and link.when == "first" else link.feeds(known) for link in self.links]
 
     def _is_later(self, feeds: Mapping[str, NDArray[Any]]) -> bool:
         return any(name in feeds and feeds[name].shape[axis] for name, axis in self._past)
 
-    def _wanted(self, outputs: Sequence[str]) -> set[str]:
-        """All that is read or given on the way to ``outputs``."""
+    def _reachable(self, outputs: Sequence[str]) -> set[str]:
+        """Names of all values from which ``outputs`` are computed, and ``outputs``."""
         names = set(outputs)
         for link in reversed(self.links):
             if names & set(link.output_names.values()):
@@ -154,7 +164,7 @@ class Chain:
         *,
         later: bool,
     ) -> Arrays:
-        needed, known = self._wanted(outputs), dict(feeds)
+        needed, known = self._reachable(outputs), dict(feeds)
         for link in links:
             if link.when == "later" and not later:
                 continue
@@ -163,25 +173,27 @@ class Chain:
             names = [name for name, whole in link.output_names.items() if whole in left]
             if names:
                 with denormals.as_zero():
-                    arrays = link.one_token(known) if alone else link.taken(known)
+                    arrays = link.one_token(known) if alone else link.feeds(known)
                     values = run(link.session, names, arrays, options)
                 known |= {link.output_names[name]: value for name, value in zip(names, values, strict=True)}
         return known
 
 
-def taken(session: "InferenceSession") -> list[Any]:
-    """The inputs of a session, those that may be left out among them."""
+def all_inputs(session: "InferenceSession") -> list[Any]:
+    """The inputs of a session, including optional ones."""
     return [*session.get_inputs(), *session.get_overridable_initializers()]
 
 
 def open_chain(
     model: Path | bytes, parts: Sequence[PartSpec], make: "Callable[[Path | bytes], InferenceSession]"
 ) -> Chain:
-    """``model`` as a whole; of ``parts``, it is the directory where their files are, each of which is opened once."""
+    """Opens a model; with ``parts``, ``model`` is the directory of their files, each of which is opened once."""
     if parts:
         assert isinstance(model, Path)
         sessions = {file: make(model / file) for file in dict.fromkeys(part.file for part in parts)}
         return Chain([Link(sessions[p.file], p.input_names, p.output_names, p.when, p.inputs) for p in parts])
     session = make(model)
-    feeds, gives = ({value.name: value.name for value in end} for end in (taken(session), session.get_outputs()))
-    return Chain([Link(session, feeds, gives)])
+    inputs, outputs = (
+        {value.name: value.name for value in ends} for ends in (all_inputs(session), session.get_outputs())
+    )
+    return Chain([Link(session, inputs, outputs)])

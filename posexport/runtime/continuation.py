@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from posexport.bundle.manifest import Manifest
 from posexport.errors import PosexportError
-from posexport.runtime.cache import LOGITS, Cache, Ports, ports, refuse
+from posexport.runtime.cache import LOGITS, Cache, DecoderInterface, decoder_interface, refuse
 from posexport.runtime.chain import Chain
 from posexport.runtime.chat import Message
 from posexport.runtime.generate import generate
@@ -58,7 +58,7 @@ class Continuation:
         ``texts``: pieces of text are requested for.
         """
         manifest = self.manifest
-        decoder = ports(manifest.inputs, manifest.outputs)
+        decoder = decoder_interface(manifest.inputs, manifest.outputs)
         if decoder is None:
             raise refuse(manifest.task, manifest.inputs, manifest.outputs)
         decoder = decoder.of(self.chain.needs([LOGITS, *decoder.present]))
@@ -67,7 +67,7 @@ class Continuation:
         request = read_request(
             prompts,
             decoder_prompts,
-            ports=decoder,
+            decoder=decoder,
             limits=manifest.limits,
             texts=self.texts,
             has_tokenizer=TOKENIZER in manifest.files,
@@ -146,7 +146,9 @@ class Continuation:
             ),
         )
 
-    def _cache(self, decoder: Ports, encoder_feeds: Mapping[str, NDArray[Any]], rows: int, room: int) -> Cache:
+    def _cache(
+        self, decoder: DecoderInterface, encoder_feeds: Mapping[str, NDArray[Any]], rows: int, room: int
+    ) -> Cache:
         provider = next(known.name for known in PROVIDERS.values() if known.ort_name == self.chain.providers[0])
         if not PROVIDERS[provider].takes_defaults and any(spec.role == "positions" for spec in self.manifest.inputs):
             label = PROVIDERS[provider].label

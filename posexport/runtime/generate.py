@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from posexport.errors import PosexportError
 from posexport.runtime.beams import beam_search
-from posexport.runtime.cache import Cache, Ports
+from posexport.runtime.cache import Cache, DecoderInterface
 from posexport.runtime.generation import Completion, Decode, Finish, Generation, GenerationRules, Piece, Streamer
 from posexport.runtime.logits.registry import process, processors
 from posexport.runtime.logits.token_rows import NONE, TokenRows
@@ -44,7 +44,7 @@ def as_ids(prompts: Sequence[Any], tokens: InputSpec) -> list[list[int]]:
 
 def generate(
     make_cache: Callable[[int, int], Cache],
-    ports: Ports,
+    decoder: DecoderInterface,
     limits: LengthContract,
     prompts: Sequence[Sequence[int]],
     rules: GenerationRules,
@@ -94,12 +94,12 @@ def generate(
         return Reader(make_cache(len(prompts), room), threshold, prompts, rules.config)
 
     if rules.config.beams > 1:
-        yield beam_search(reader, ports, prompts, rows, rules, limit=limit, turns=turns, decode=decode)
+        yield beam_search(reader, decoder, prompts, rows, rules, limit=limit, turns=turns, decode=decode)
         return
     pieces: list[Piece] = []
     numbered = zip(range(len(prompts)), prompts, turns, strict=True)
     sequences = [_Sequence(*numbers, rules, limit, decode, pieces) for numbers in numbered]
-    yield from _loop(reader, ports, sequences, rows, rules, limit, pieces)
+    yield from _loop(reader, decoder, sequences, rows, rules, limit, pieces)
 
 
 def _turns(prompts: Sequence[Sequence[int]], keys: Sequence[bytes] | None) -> list[int]:
@@ -115,7 +115,7 @@ def _turns(prompts: Sequence[Sequence[int]], keys: Sequence[bytes] | None) -> li
 
 def _loop(
     make_reader: Callable[[], Reader],
-    ports: Ports,
+    decoder: DecoderInterface,
     sequences: "list[_Sequence]",
     token_rows: TokenRows,
     rules: GenerationRules,
@@ -126,7 +126,7 @@ def _loop(
     chain = processors(rules.config, rules.setting)
     started = time.perf_counter()
     reader = make_reader()
-    logits_BV = reader.prompts(ports.tokens.padding)
+    logits_BV = reader.prompts(decoder.tokens.padding)
     read = time.perf_counter()
     cached, steps = sequences, 0  # rows in the cache, finished ones included
     while True:
@@ -150,7 +150,7 @@ def _loop(
             reader.cache.compact(going)
             token_rows.take(going)
             cached = [cached[index] for index in going]
-        ids = [ports.tokens.padding if sequence.finish else sequence.tokens[-1] for sequence in cached]
+        ids = [decoder.tokens.padding if sequence.finish else sequence.tokens[-1] for sequence in cached]
         keep = [int(sequence.finish is None) for sequence in cached]
         logits_BV = reader.read(np.array([ids]).T, np.array([keep]).T)
         steps += sum(keep)

@@ -9,9 +9,9 @@ from posexport.bundle.manifest import MODEL, Manifest, model_of
 from posexport.bundle.read import check_hashes, locate, read
 from posexport.errors import PosexportError
 from posexport.runtime.captured import CapturedSession
-from posexport.runtime.chain import open_chain, taken
+from posexport.runtime.chain import all_inputs, open_chain
 from posexport.runtime.declared import check_declared
-from posexport.runtime.memory import DEFAULT_MEMORY, Kept, Memory
+from posexport.runtime.memory import DEFAULT_MEMORY, Memory, MemoryPolicy
 from posexport.runtime.providers import bundle_session
 from posexport.runtime.session import Session
 from posexport.spec import PartSpec
@@ -35,20 +35,27 @@ def load(
 ) -> Session:
     """Open the bundle in ``directory`` on ``provider`` (``posexport list providers``).
 
-    ``precision``: of a bundle with several, which one; None: the first. ``threads``: of one operator (0: ONNX Runtime
-    decides). ``memory``: ``flat``: a call of more than 4,096 tokens returns what it took; ``fast``: all is kept for the
-    next call. ``check``: compare every file with its sha256 first. Numbers below 1.2e-38 are taken as 0
-    (`make_session`, ``denormals``). ``provider_options``: by the names of `posexport.targets.provider_options`.
+    Denormal numbers (below 1.2e-38) are flushed to 0.
 
-    Raises PosexportError if it is not a bundle, if a file is missing or altered, if the provider does not load or has
-    no such option, or if the model is not the one that the manifest describes.
+    Args:
+        directory: a folder that `posexport.convert` wrote.
+        precision: one of the bundle's precisions; None: the first.
+        provider: the execution provider.
+        threads: threads of one operator; 0: ONNX Runtime decides.
+        memory: ``flat``: a call of more than 4,096 tokens releases its memory; ``fast``: it is kept for the next call.
+        check: compare every file with its sha256 first.
+        provider_options: options by the names of `posexport.targets.provider_options`.
+
+    Raises:
+        PosexportError: no bundle, a missing or altered file, a provider that does not load, an unknown option, or a
+            graph that the manifest does not describe.
     """
     captures = provider_named(provider).session_options(provider_options).get(CAPTURES) == "1"
-    # what a graph was captured with must stay where it is
-    kept, path = Kept("fast" if captures else memory, provider), Path(directory)
+    # a captured graph reads and writes at fixed addresses
+    policy, path = MemoryPolicy("fast" if captures else memory, provider), Path(directory)
     manifest = read(path, precision)
     if captures:
-        _check_shapes_come_again(manifest)
+        _check_capturable(manifest)
     if check:
         check_hashes(path, manifest)
     graphs: Sequence[tuple[str, Manifest | PartSpec]] = [(p.file, p) for p in manifest.parts] or [(MODEL, manifest)]
@@ -57,22 +64,25 @@ def load(
 
     def make(model: Path | bytes) -> "InferenceSession":
         session = bundle_session(model, provider=provider, threads=threads, provider_options=provider_options)
-        if captures:  # a session, as far as a chain of graphs asks
+        if captures:  # it has the methods that a chain calls
             return cast("InferenceSession", CapturedSession(session, provider_named(provider).device))
         return session
 
     chain = open_chain(model_of(path, manifest.parts), manifest.parts, make)
     for link, (file, graph) in zip(chain.links, graphs, strict=True):
-        found = link.session.get_outputs()
-        places = {spec.name: place for place, spec in enumerate(graph.inputs)}
-        # those that may be left out come last in a session
-        given = sorted(taken(link.session), key=lambda arg: places.get(arg.name, len(places)))
-        check_declared(file, graph, given, found)
-    return Session(path, manifest, chain, kept)
+        order = {spec.name: position for position, spec in enumerate(graph.inputs)}
+        # a session lists optional inputs last
+        inputs = sorted(all_inputs(link.session), key=lambda arg: order.get(arg.name, len(order)))
+        check_declared(file, graph, inputs, link.session.get_outputs())
+    return Session(path, manifest, chain, policy)
 
 
-def _check_shapes_come_again(manifest: Manifest) -> None:
-    """PosexportError for a model of which no CUDA graph could be used again."""
+def _check_capturable(manifest: Manifest) -> None:
+    """Refuse CUDA graphs for a model in which no shape occurs twice.
+
+    Raises:
+        PosexportError: a model of several graphs, or with a KV cache.
+    """
     if manifest.parts or any(spec.role == "cache" for spec in manifest.inputs):
         what = "several graphs" if manifest.parts else "a KV cache, which or whose mask grows in every call"
         raise PosexportError(f"this bundle has {what}: its calls are not captured as CUDA graphs; leave graph out")

@@ -1,7 +1,7 @@
-"""Memory between calls: ONNX Runtime keeps what its largest call took, for good, unless it is told to give it back.
+"""Arena memory between calls: ONNX Runtime keeps the memory of its largest call unless a run option shrinks the arena.
 
-Giving back costs the next call the pages that it asks for anew, which is little beside a call of many tokens and much
-beside a short one. So calls up to `LARGE` keep their memory, which their size bounds, and larger ones return theirs.
+After shrinking, the next call allocates its pages again, which costs little relative to a long call and much relative
+to a short one. So calls of up to `LARGE` tokens keep their memory, and larger ones release it.
 """
 
 import ctypes
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 Memory = Literal["flat", "fast"]
 DEFAULT_MEMORY: Memory = "flat"
-#: tokens, or other integers, of the largest input of a call whose memory is kept
+#: elements of the largest integer input (tokens) of a call that keeps its memory
 LARGE = 4096
-#: and numbers of what is no integer: images, samples, frames
+#: the same for other inputs: images, samples, frames
 _LARGE_FLOATS = 1 << 20
 
 
-class Kept:
-    """What a session keeps after a call: with ``fast`` all of it."""
+class MemoryPolicy:
+    """Whether a session releases its arena after a call; with ``fast`` it never does."""
 
     def __init__(self, memory: Memory = DEFAULT_MEMORY, provider: str = DEFAULT_PROVIDER) -> None:
         if memory not in get_args(Memory):
@@ -36,14 +36,14 @@ class Kept:
         self._devices = [HOST, *({"gpu"} if provider_named(provider).device != HOST else ())]
 
     def options(self, feeds: Iterable[NDArray[Any]]) -> "RunOptions | None":
-        """Of a call that gives back what it took; None: it keeps it. ``feeds``: without a KV cache."""
+        """Run options that release the arena after a call with ``feeds`` (KV cache excluded); None to keep it."""
         if self._memory == "fast" or not any(map(_is_large, feeds)):
             return None
-        return _giving_back(tuple(self._devices))
+        return _shrinking(tuple(self._devices))
 
     @staticmethod
     def trim() -> None:
-        """Give the system what ONNX Runtime gave the C library, which keeps it where anything lies behind it."""
+        """Return freed heap memory from the C library to the system (``malloc_trim``)."""
         trim = _malloc_trim()
         if trim is not None:
             trim(0)
@@ -54,7 +54,7 @@ def _is_large(array: NDArray[Any]) -> bool:
 
 
 @functools.cache
-def _giving_back(devices: tuple[str, ...]) -> "RunOptions":
+def _shrinking(devices: tuple[str, ...]) -> "RunOptions":
     from onnxruntime import RunOptions
 
     options = RunOptions()
@@ -64,5 +64,5 @@ def _giving_back(devices: tuple[str, ...]) -> "RunOptions":
 
 @functools.cache
 def _malloc_trim() -> Any:
-    """Of glibc; None elsewhere."""
+    """glibc's ``malloc_trim``; None on other systems."""
     return getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None

@@ -1,4 +1,4 @@
-"""What `posexport.Session.generate` is asked: prompts of every kind, as token ids and an encoder's arrays."""
+"""Reads the prompts of `posexport.Session.generate`: texts, ids, messages or arrays, to token ids and encoder feeds."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from posexport.errors import PosexportError
-from posexport.runtime.cache import Ports
+from posexport.runtime.cache import DecoderInterface
 from posexport.runtime.chat import Message, as_chats
 from posexport.runtime.generate import as_ids
 from posexport.runtime.seq2seq import decoder_prompts as begin
@@ -21,15 +21,15 @@ Prompts = Sequence[str] | Sequence[Sequence[int]] | Sequence[Sequence[Message]] 
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """Prompts, read.
+    """Prompts as token ids and arrays.
 
     Attributes:
         ids: token ids of every row.
-        texts: the tokenizer, where completions are to be text.
+        texts: the tokenizer, if completions become text.
         encoder_feeds: an encoder's inputs by name.
-        keys: what rows continue beside their ids, where that differs.
-        encoder_tokens: that the encoder reads.
-        context: token ids that the encoder reads for each row, of a decoder alone those of the prompt.
+        keys: one key per row of the encoder feeds; rows with equal ids and keys have equal completions.
+        encoder_tokens: number of tokens that the encoder reads.
+        context: token ids of the encoder for each row; for a decoder, of the prompt.
     """
 
     ids: list[list[int]]
@@ -40,7 +40,7 @@ class Request:
     context: Sequence[Sequence[int]] = ()
 
     def repeated(self, count: int) -> "Request":
-        """Every row so many times."""
+        """Every row ``count`` times."""
         return replace(
             self,
             ids=[ids for ids in self.ids for _ in range(count)],
@@ -54,7 +54,7 @@ def read_request(
     prompts: Prompts,
     decoder_prompts: Sequence[str] | Sequence[Sequence[int]] | None,
     *,
-    ports: Ports,
+    decoder: DecoderInterface,
     limits: LengthContract,
     texts: Callable[[], Texts],
     has_tokenizer: bool,
@@ -62,43 +62,42 @@ def read_request(
     start: Callable[[], int | None],
     all_ids: bool = False,
 ) -> Request:
-    """Prompts for the graph with ``ports``.
+    """Read prompts for ``decoder``.
 
-    ``texts``, ``render`` and ``start``: the bundle's tokenizer, chat template and first token of a decoder, read only
-    where the prompts need them.
+    ``texts``, ``render`` and ``start`` return the bundle's tokenizer, render its chat template and return the decoder's
+    start token; they are called only if the prompts need them. ``all_ids``: decoder prompts include the start token.
 
-    ``all_ids``: a decoder's first ids are taken as they are.
-
-    Raises PosexportError for prompts of another kind than the bundle takes.
+    Raises:
+        PosexportError: prompts of a kind that the bundle does not accept.
     """
     if isinstance(prompts, str):
         raise PosexportError("prompts must be a list of texts, got one text; give [text]")
     if (chats := as_chats(prompts)) is not None:
-        if ports.fixed:
+        if decoder.fixed:
             raise PosexportError("lists of messages are for decoders; this bundle has an encoder: give texts")
         prompts = [texts().pieces(render(chat)) for chat in chats]
     as_texts = not isinstance(prompts, Mapping) and bool(prompts) and all(isinstance(prompt, str) for prompt in prompts)
     tokenizer = texts() if as_texts or has_tokenizer else None
-    if ports.fixed:
-        feeds = encoder_feeds(prompts, ports.fixed, limits, tokenizer)
-        ids = begin(decoder_prompts, rows_of(feeds), ports.tokens, start(), tokenizer, all_ids=all_ids)
+    if decoder.fixed:
+        feeds = encoder_feeds(prompts, decoder.fixed, limits, tokenizer)
+        ids = begin(decoder_prompts, rows_of(feeds), decoder.tokens, start(), tokenizer, all_ids=all_ids)
         return Request(
             ids=ids,
             texts=tokenizer,
             encoder_feeds=feeds,
-            keys=keys_of(feeds, ports.fixed) if feeds else None,
-            encoder_tokens=read_tokens(feeds, ports.fixed),
-            context=encoder_ids(feeds, ports.fixed),
+            keys=keys_of(feeds, decoder.fixed) if feeds else None,
+            encoder_tokens=read_tokens(feeds, decoder.fixed),
+            context=encoder_ids(feeds, decoder.fixed),
         )
-    if isinstance(prompts, Mapping) and set(prompts) == {ports.tokens.name}:
-        prompts = list(prompts[ports.tokens.name])  # a file of ids
+    if isinstance(prompts, Mapping) and set(prompts) == {decoder.tokens.name}:
+        prompts = list(prompts[decoder.tokens.name])  # a file of ids
     if decoder_prompts is not None or isinstance(prompts, Mapping):
         raise PosexportError(
             "this bundle is a decoder alone; give prompts as texts or ids (a file with nothing but "
-            f"{ports.tokens.name}), and no decoder_prompts"
+            f"{decoder.tokens.name}), and no decoder_prompts"
         )
     if as_texts and tokenizer is not None:
         ids = tokenizer.prompts([str(prompt) for prompt in prompts])
     else:
-        ids = as_ids(prompts, ports.tokens)
+        ids = as_ids(prompts, decoder.tokens)
     return Request(ids=ids, texts=tokenizer, context=ids)

@@ -1,4 +1,4 @@
-"""What an encoder-decoder begins with: what its encoder reads, once, and the first tokens of its decoder."""
+"""Inputs of encoder-decoders: the encoder's feeds and the first tokens of the decoder."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -20,10 +20,10 @@ def encoder_feeds(
     limits: LengthContract,
     texts: Texts | None,
 ) -> Arrays:
-    """Arrays for the encoder's inputs (``fixed``) from texts, lists of ids, padded on the right, or arrays by name.
+    """Arrays for the encoder's inputs (``fixed``) from texts, lists of ids (padded on the right), or arrays by name.
 
-    Raises PosexportError for what `prepare` refuses, for no prompts, an empty one, and ids or texts where the encoder
-    reads none.
+    Raises:
+        PosexportError: no prompts, an empty one, texts or ids for an encoder without tokens, or what `prepare` refuses.
     """
     if isinstance(prompts, Mapping):
         return prepare(prompts, fixed, limits)
@@ -57,11 +57,12 @@ def decoder_prompts(
     *,
     all_ids: bool = False,
 ) -> list[list[int]]:
-    """The decoder's first tokens, row by row: ``start``, and behind it those of texts or lists of ids.
+    """The decoder's first tokens of each row: ``start`` followed by the tokens of texts or by lists of ids.
 
-    A list that begins with ``start`` is all there is, as in transformers; with ``all_ids`` (Whisper) every list.
+    A list that begins with ``start`` is taken as it is, as in transformers; with ``all_ids`` (Whisper) every list.
 
-    Raises PosexportError where nothing says how to begin, and for another number of prompts than ``rows``.
+    Raises:
+        PosexportError: neither a start token nor prompts, or another number of prompts than ``rows``.
     """
     if prompts is None:
         prompts = [""] * rows
@@ -85,20 +86,20 @@ def decoder_prompts(
 
 
 def keys_of(feeds: Mapping[str, NDArray[Any]], fixed: Sequence[InputSpec]) -> list[bytes]:
-    """What tells the rows of the encoder's inputs apart, padding left out."""
+    """One key per row of the encoder's inputs, without padding; equal rows have equal keys."""
     masks = {tuple(spec.axes): feeds[spec.name] for spec in fixed if spec.role == "mask"}
     keys = []
     for row in range(rows_of(feeds)):
-        parts = []
+        values = []
         for spec in fixed:
             array, mask = feeds[spec.name][row], masks.get(tuple(spec.axes))
-            parts.append((array if mask is None else array[mask[row] == 1]).tobytes())
-        keys.append(b"".join(parts))
+            values.append((array if mask is None else array[mask[row] == 1]).tobytes())
+        keys.append(b"".join(values))
     return keys
 
 
 def read_tokens(feeds: Mapping[str, NDArray[Any]], fixed: Sequence[InputSpec]) -> int:
-    """How many tokens the encoder reads, padding not counted; 0 where it reads none."""
+    """Number of tokens that the encoder reads, without padding; 0 if it reads no tokens."""
     masks = [feeds[spec.name] for spec in fixed if spec.role == "mask"]
     return int(masks[0].sum()) if masks and any(spec.role == "tokens" for spec in fixed) else 0
 
@@ -108,11 +109,11 @@ def rows_of(feeds: Mapping[str, NDArray[Any]]) -> int:
 
 
 def encoder_ids(feeds: Mapping[str, NDArray[Any]], fixed: Sequence[InputSpec]) -> list[list[int]]:
-    """The token ids that the encoder reads, row by row, without padding; empty where it reads none."""
+    """The encoder's token ids of each row, without padding; empty if it reads no tokens."""
     tokens = next((spec for spec in fixed if spec.role == "tokens"), None)
     if tokens is None:
         return []
     mask = next((spec for spec in fixed if spec.role == "mask" and spec.axes == tokens.axes), None)
     ids = feeds[tokens.name]
     keep = [[True] * len(row) for row in ids] if mask is None else feeds[mask.name] == 1
-    return [[int(token) for token in row[kept]] for row, kept in zip(ids, keep, strict=True)]
+    return [[int(token) for token in row[selected]] for row, selected in zip(ids, keep, strict=True)]

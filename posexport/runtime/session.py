@@ -1,4 +1,4 @@
-"""A bundle that is open: checked files, checked model, checked inputs."""
+"""An open bundle: run it, tokenize, generate, prepare pictures and sound."""
 
 import functools
 import importlib
@@ -18,7 +18,7 @@ from posexport.runtime.feeds import prepare
 from posexport.runtime.generate import drain
 from posexport.runtime.generation import Generation, Piece, Streamer
 from posexport.runtime.generation_config import GenerationConfig
-from posexport.runtime.memory import Kept
+from posexport.runtime.memory import MemoryPolicy
 from posexport.runtime.preparation import Processor, open_processor
 from posexport.runtime.refusal import refusal
 from posexport.runtime.requests import Prompts
@@ -32,13 +32,13 @@ if TYPE_CHECKING:
 
 
 class Session(ScoreMethods):
-    """An open bundle; made by `load`. Not changed by use: threads may share it."""
+    """An open bundle, made by `load`. Threads may share it: calls change no state."""
 
-    def __init__(self, directory: Path, manifest: Manifest, chain: Chain, kept: Kept | None = None) -> None:
+    def __init__(self, directory: Path, manifest: Manifest, chain: Chain, memory: MemoryPolicy | None = None) -> None:
         self._directory = self.directory = directory
         self._manifest = manifest
         self._chain = chain
-        self._kept = kept or Kept()
+        self._memory = memory or MemoryPolicy()
 
     def __reduce__(self) -> NoReturn:
         raise PosexportError(
@@ -47,7 +47,7 @@ class Session(ScoreMethods):
         )
 
     def __repr__(self) -> str:
-        """What it takes and gives, and how long an input may be."""
+        """Inputs, outputs, and the longest input."""
         inputs = ", ".join(f"{spec.name} {_sizes(spec)}" for spec in self.inputs if spec.role != "cache")
         cache = " and a KV cache" if any(spec.role == "cache" for spec in self.inputs) else ""
         outputs = ", ".join(f"{spec.name} {_sizes(spec)}" for spec in self.outputs if not set(PRESENT) & set(spec.axes))
@@ -61,7 +61,7 @@ class Session(ScoreMethods):
 
     @property
     def manifest(self) -> Manifest:
-        """What the bundle is and was proven to do."""
+        """The bundle's manifest."""
         return self._manifest
 
     @property
@@ -76,21 +76,26 @@ class Session(ScoreMethods):
 
     @property
     def providers(self) -> list[str]:
-        """ONNX Runtime's execution providers of this session, the one asked for first."""
+        """ONNX Runtime's execution providers of this session, in their order of preference."""
         return self._chain.providers
 
     def run(self, inputs: Mapping[str, Any], *, outputs: Sequence[str] | None = None) -> dict[str, NDArray[Any]]:
         """The outputs (all, or those named) for arrays or nested lists by input name.
 
-        ``attention_mask`` may be left out (every token counts), ``token_type_ids`` too (all 0), and a decoder's cache
-        (no tokens before); of an encoder-decoder also what only other outputs depend on. Raises PosexportError for
-        inputs that the bundle does not take, such as one over its limit; see `posexport.runtime.feeds.prepare`.
+        ``attention_mask`` may be left out (no padding), ``token_type_ids`` (all 0), a decoder's cache (no past tokens),
+        and inputs that only other outputs depend on.
+
+        Raises:
+            PosexportError: inputs that the bundle does not accept, for example one over its limit; see
+                `posexport.runtime.feeds.prepare`.
         """
         names = self._chosen(outputs)
         needed = self._chain.needs(names)
         specs = [spec for spec in self.inputs if spec.name in needed or spec.name in inputs]
         feeds = prepare(inputs, specs, self._manifest.limits)
-        options = self._kept.options(feeds[spec.name] for spec in specs if spec.role != "cache" and spec.name in feeds)
+        options = self._memory.options(
+            feeds[spec.name] for spec in specs if spec.role != "cache" and spec.name in feeds
+        )
         try:
             values = self._chain.run(names, feeds, options)
         except Exception as err:
@@ -99,29 +104,32 @@ class Session(ScoreMethods):
                 raise PosexportError(f"the bundle refuses {shapes}: {reason}") from err
             raise
         if options is not None:
-            self._kept.trim()
+            self._memory.trim()
         return dict(zip(names, values, strict=True))
 
     def self_check(self) -> "SelfCheck":
-        """Whether this session gives the right answers here: those of the sample that the bundle carries.
+        """Run the bundle's stored sample on this session and compare the outputs.
 
-        A report, true where they are right; ``failure_location`` names the first part of the graph that is not.
-        Raises PosexportError for a bundle without a sample.
+        Returns:
+            a report that is true if all outputs are right; ``failure_location`` names the first wrong node group.
+
+        Raises:
+            PosexportError: a bundle without a sample.
         """
-        check = importlib.import_module("posexport.parity.sample.check")  # it stands on this package
+        check = importlib.import_module("posexport.parity.sample.check")  # parity imports this package
         report: SelfCheck = check.self_check(self._directory, self._manifest, self._chain, self._provider)
         return report
 
     def prepare(self, *, images: Any = None, audio: Any = None, **options: Any) -> dict[str, NDArray[Any]]:
-        """The arrays that `run` takes for pictures or for sounds, as the checkpoint's own processor prepares them.
+        """The arrays for `run` from pictures or sounds, by the checkpoint's image processor or feature extractor.
 
         Args:
             images: one picture or a list: paths, bytes, ``PIL.Image``, arrays [H, W, C] (`posexport.images`).
             audio: one sound or a list: paths of WAV or FLAC files, arrays of samples (`posexport.audio`).
-            options: of that processor, such as ``sampling_rate`` for arrays of samples.
+            options: options of the processor, for example ``sampling_rate`` for arrays of samples.
 
         Raises:
-            PosexportError: not exactly one of both, a bundle that takes no such input, or a file that is none.
+            PosexportError: both or neither, a bundle without such an input, or a file that cannot be read.
         """
         kinds = {kind: value for kind, value in (("images", images), ("audio", audio)) if value is not None}
         if len(kinds) != 1:
@@ -130,10 +138,13 @@ class Session(ScoreMethods):
         return self._processor(kind)(value, **options)
 
     def tokenize(self, texts: Sequence[str], *, truncate: bool = False) -> dict[str, NDArray[np.int64]]:
-        """The arrays that `run_texts` runs: texts as token ids, padded to the longest, with mask and types.
+        """Token ids of texts, padded to the longest, with attention mask and token types: the input of `run`.
 
-        Special tokens, padding side and padding id are the tokenizer's. A text over the limit is an error unless
-        ``truncate``. Raises PosexportError if the bundle has no tokenizer.
+        The tokenizer decides special tokens, padding side and padding id. A text over the limit is an error unless
+        ``truncate``.
+
+        Raises:
+            PosexportError: a bundle without a tokenizer, or a text over the limit.
         """
         return self._texts.tokenize(texts, truncate=truncate)
 
@@ -153,21 +164,20 @@ class Session(ScoreMethods):
         streamer: Streamer | None = None,
         **options: Any,
     ) -> Generation:
-        """Continue prompts: texts, lists of token ids, or lists of messages, all at once, each as if it were alone.
+        """Continue prompts in one batch: texts, lists of token ids, or lists of messages. Rows are independent.
 
         Args:
-            prompts: a message has a ``role`` and ``content``; the bundle's chat template makes a prompt of every list
-                of them, and the completion is the answer. Of an encoder-decoder: what the encoder reads, once, or
-                arrays by the names of its inputs.
-            config: how tokens are chosen and when to stop (`posexport.GenerationConfig`); what it does not set is as
-                the bundle's generation_config.json says, as in transformers' ``generate``.
-            decoder_prompts: of an encoder-decoder, what answers begin with, behind the token that the configuration
-                names: texts, or lists of ids, which of Whisper are all there is.
+            prompts: a message has a ``role`` and ``content``; the bundle's chat template makes a prompt of each list of
+                messages. For an encoder-decoder, the inputs of the encoder, or arrays by their names.
+            config: sampling and stopping (`posexport.GenerationConfig`); fields that are not set follow the bundle's
+                generation_config.json, as in transformers' ``generate``.
+            decoder_prompts: for an encoder-decoder, texts or lists of ids with which completions begin, after the start
+                token of the configuration; Whisper's lists include the start token.
             streamer: called with the row and each new piece of its text.
-            options: fields of the config by name, in place of its own.
+            options: fields of the config by name; they go before ``config``.
 
         Raises:
-            PosexportError: what cannot be continued: no decoder with a cache, an empty prompt, one beyond the limit.
+            PosexportError: no decoder with a cache, an empty prompt, or one beyond the limit.
 
         Examples:
             >>> import posexport
@@ -188,10 +198,10 @@ class Session(ScoreMethods):
     ) -> Iterator[str]:
         """The completion of one prompt, piece by piece: ``for piece in session.stream("Once"): print(piece, end="")``.
 
-        A piece holds whole characters and nothing of a stop string. Arguments and errors are those of `generate`.
+        A piece has whole characters and no part of a stop string. Arguments and errors are those of `generate`.
         """
-        begun = None if decoder_prompt is None else [decoder_prompt]
-        events = self._events([prompt], config, begun, options, texts=True)
+        decoder_prompts = None if decoder_prompt is None else [decoder_prompt]
+        events = self._events([prompt], config, decoder_prompts, options, texts=True)
         return (event[1] for event in events if not isinstance(event, Generation))
 
     def _events(
@@ -203,8 +213,8 @@ class Session(ScoreMethods):
         *,
         texts: bool,
     ) -> Iterator[Piece | Generation]:
-        asked = (config or GenerationConfig()).changed(options)
-        return self._continuation.events(prompts, asked, decoder_prompts, texts=texts)
+        config = (config or GenerationConfig()).changed(options)
+        return self._continuation.events(prompts, config, decoder_prompts, texts=texts)
 
     @functools.cached_property
     def _continuation(self) -> Continuation:
@@ -212,13 +222,15 @@ class Session(ScoreMethods):
 
     @property
     def _provider(self) -> str:
-        return next(each.name for each in PROVIDERS.values() if each.ort_name == self.providers[0])
+        return next(record.name for record in PROVIDERS.values() if record.ort_name == self.providers[0])
 
     def render_chat(self, messages: Sequence[Message], **options: Any) -> str:
-        """The prompt that the bundle's chat template makes of messages, special tokens and the answer's start included.
+        """The prompt of messages by the bundle's chat template, with special tokens and the generation prompt.
 
-        ``options``: ``add_generation_prompt``, ``tools`` and ``documents``, which the template is told.
-        Raises PosexportError if the bundle has no template, or its template refuses the messages.
+        ``options``: ``add_generation_prompt``, ``tools`` and ``documents``, which are passed to the template.
+
+        Raises:
+            PosexportError: a bundle without a template, or messages that the template refuses.
         """
         return self._chat.render(messages, **options)
 

@@ -1,10 +1,10 @@
-"""What is asked of a session of ONNX Runtime beside its answers, passed on: for classes that run it otherwise."""
+"""Base class of objects that replace ``InferenceSession.run`` and delegate everything else."""
 
 from typing import Any
 
 
 class WrappedSession:
-    """Tells inputs, outputs and providers of ``session``; how it runs is the subclass's."""
+    """Delegates inputs, outputs and providers to ``session``; subclasses define ``run``."""
 
     def __init__(self, session: Any) -> None:
         self._session = session

@@ -19,11 +19,11 @@ def suffices():
     """The function as a session: rows of kept keys, and whether the operator takes the call."""
     import onnx_ir as ir
 
-    ports = [helper.make_tensor_value_info("mask", TensorProto.FLOAT, ["B", 1, 1, "S"])]
-    ports += [helper.make_tensor_value_info(name, TensorProto.BOOL, []) for name in ("takes", "y")]
+    decoder = [helper.make_tensor_value_info("mask", TensorProto.FLOAT, ["B", 1, 1, "S"])]
+    decoder += [helper.make_tensor_value_info(name, TensorProto.BOOL, []) for name in ("takes", "y")]
     node = helper.make_node("OrderSuffices", ["mask", "takes"], ["y"], domain=DOMAIN)
     model = helper.make_model(
-        helper.make_graph([node], "g", ports[:2], ports[2:]),
+        helper.make_graph([node], "g", decoder[:2], decoder[2:]),
         opset_imports=[helper.make_opsetid("", 23), helper.make_opsetid(DOMAIN, 1)],
         functions=[ir.serde.serialize_function(each) for each in functions(OrderSuffices, 23)],
         ir_version=10,

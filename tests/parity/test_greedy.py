@@ -13,7 +13,7 @@ from posexport.parity.criterion import measure, tolerance
 from posexport.parity.invariants import rollout as steps
 from posexport.parity.references.precision_copy import PrecisionCopy
 from posexport.parity.subjects.runner import Runner
-from posexport.runtime.cache import ports
+from posexport.runtime.cache import decoder_interface
 from posexport.sources import builtin
 from posexport.sources.source import Source
 from tests.parity_models import exported
@@ -50,7 +50,7 @@ def decoder(name: str, settings: tuple[str, ...], seed: int) -> Source:
 def test_every_token_is_pytorchs(name: str, settings: tuple[str, ...], seed: int, tmp_path: Path) -> None:
     source = decoder(name, settings, seed)
     inputs, outputs, limits = source.inputs, source.outputs, source.limits
-    of = ports(inputs, outputs)
+    of = decoder_interface(inputs, outputs)
     assert of is not None
     length, count = steps.sizes(limits)
     assert count == steps.STEPS == 64

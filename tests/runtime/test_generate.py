@@ -21,7 +21,7 @@ from posexport.bundle.read import read
 from posexport.bundle.write import seal
 from posexport.cli import group
 from posexport.errors import PosexportError
-from posexport.runtime.cache import Cache, LastToken, ports
+from posexport.runtime.cache import Cache, LastToken, decoder_interface
 from posexport.runtime.chain import Chain
 from posexport.runtime.completion import InTurn
 from posexport.runtime.session import Session
@@ -319,7 +319,7 @@ class Spy:
 
 def test_the_cache_stays_where_it_is(session: Callable[..., Session]) -> None:
     opened = session("rope")
-    of = ports(opened.inputs, opened.outputs)
+    of = decoder_interface(opened.inputs, opened.outputs)
     assert of is not None
     link = opened._chain.links[-1]
     spy = Spy(link.session)
@@ -336,7 +336,7 @@ def test_the_cache_stays_where_it_is(session: Callable[..., Session]) -> None:
 
 def test_a_failed_call_reads_nothing(session: Callable[..., Session]) -> None:
     opened = session("absolute")
-    of = ports(opened.inputs, opened.outputs)
+    of = decoder_interface(opened.inputs, opened.outputs)
     assert of is not None
     cache = Cache(opened._chain, of, rows=1)
     first = np.arange(2, 22)[None]

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from posexport.parity.criterion import Array
 from posexport.parity.grid.inputs import Feeds
 from posexport.parity.subjects.runner import Make, Runner
-from posexport.runtime.cache import LOGITS, Cache, Ids, Ports
+from posexport.runtime.cache import LOGITS, Cache, DecoderInterface, Ids
 from posexport.spec import BATCH, PAST, SEQUENCE, TOTAL, InputSpec
 from posexport.targets.providers import DEFAULT_PROVIDER
 
@@ -73,7 +73,7 @@ class ForeignRunner(Runner):
         return dict(zip(self._foreign.crossed, self._kept, strict=True))
 
     def cache(
-        self, of: Ports, *, rows: int, room: int, fixed: Mapping[str, NDArray[Any]] | None, provider: str
+        self, of: DecoderInterface, *, rows: int, room: int, fixed: Mapping[str, NDArray[Any]] | None, provider: str
     ) -> Cache:
         """One that feeds what the graph declares beside tokens, mask and past."""
         del room, provider  # it grows, and lies in memory
@@ -89,9 +89,9 @@ class FedCache(Cache):
     """A `Cache` whose calls go through a runner, array by array."""
 
     def __init__(
-        self, runner: ForeignRunner, of: Ports, *, rows: int, fixed: Mapping[str, NDArray[Any]] | None
+        self, runner: ForeignRunner, of: DecoderInterface, *, rows: int, fixed: Mapping[str, NDArray[Any]] | None
     ) -> None:
-        self._runner, self._ports = runner, of
+        self._runner, self._decoder = runner, of
         self._given = dict(fixed or {})
         self._names = list(runner.outputs)
         self.clear(rows)
@@ -103,15 +103,15 @@ class FedCache(Cache):
         sizes = {BATCH: rows, PAST: 0}
         self._past = {
             spec.name: np.zeros([sizes[axis] if isinstance(axis, str) else axis for axis in spec.axes], spec.dtype)
-            for spec in self._ports.past
+            for spec in self._decoder.past
         }
 
     def read(self, ids_BT: Ids, keep_BT: Ids) -> NDArray[Any]:
         """Read more tokens of every row, and give the logits after the last of them, [B, V]."""
         mask_BS = np.concatenate((self.mask_BS, keep_BT), 1)
-        feeds = {self._ports.tokens.name: ids_BT, self._ports.mask.name: mask_BS, **self._given, **self._past}
+        feeds = {self._decoder.tokens.name: ids_BT, self._decoder.mask.name: mask_BS, **self._given, **self._past}
         outputs = dict(zip(self._names, self._runner(feeds), strict=True))
-        self._past = dict(zip(self._past, (outputs[name] for name in self._ports.present), strict=True))
+        self._past = dict(zip(self._past, (outputs[name] for name in self._decoder.present), strict=True))
         self.mask_BS, self.ids_BS = mask_BS, np.concatenate((self.ids_BS, ids_BT), 1)
         last_BV: NDArray[Any] = outputs[LOGITS][:, -1]
         return last_BV
@@ -122,7 +122,7 @@ class FedCache(Cache):
         self.mask_BS, self.ids_BS = self.mask_BS[index], self.ids_BS[index]
         start = int(np.argmax(self.mask_BS.any(0)))
         self.mask_BS, self.ids_BS = self.mask_BS[:, start:], self.ids_BS[:, start:]
-        for spec in self._ports.past:
+        for spec in self._decoder.past:
             kept = np.take(self._past[spec.name], index, axis=spec.axes.index(BATCH))
             axis = spec.axes.index(PAST)
             self._past[spec.name] = np.take(kept, range(start, kept.shape[axis]), axis=axis)

@@ -24,8 +24,8 @@ from posexport.parity.report.points import Invariant
 from posexport.parity.report.points import Outcome as Verdict
 from posexport.parity.report.report import Report
 from posexport.parity.subjects.runner import RunError, Runner
-from posexport.runtime.cache import LOGITS, Cache, Ids, Ports, left_padded, of_text
-from posexport.runtime.cache import ports as ports_of
+from posexport.runtime.cache import LOGITS, Cache, DecoderInterface, Ids, left_padded, of_text
+from posexport.runtime.cache import decoder_interface as ports_of
 from posexport.runtime.generate import drain, generate
 from posexport.runtime.generation import GenerationRules
 from posexport.runtime.generation_config import GenerationConfig
@@ -69,17 +69,17 @@ class GreedySteps:
 def check(reference: "DefinitionReference", subject: Runner, proof: Proof) -> Iterator[Invariant]:
     """Both comparisons."""
     source, truth, baseline = reference.source, reference.truth, reference.baseline
-    ports = ports_of(source.inputs, source.outputs)
-    if ports is None or not source.limits.kv_cache:
+    decoder = ports_of(source.inputs, source.outputs)
+    if decoder is None or not source.limits.kv_cache:
         return
     length, steps = sizes(source.limits)
-    prompts = draw_prompts(ports.tokens, source.limits, length)
-    fixed = draw_fixed(ports.fixed, source.limits)
+    prompts = draw_prompts(decoder.tokens, source.limits, length)
+    fixed = draw_fixed(decoder.fixed, source.limits)
     names = [spec.name for spec in source.outputs]
     axes = source.outputs[names.index(LOGITS)].axes
 
     def rolled(run: Run, tokens_BK: Ids | None = None) -> Rollout:
-        return rollout(run, ports, prompts, steps, names, tokens_BK, fixed)
+        return rollout(run, decoder, prompts, steps, names, tokens_BK, fixed)
 
     greedy = rolled(baseline)
     y64 = rolled(truth, greedy.tokens_BK).logits_BKV
@@ -106,7 +106,7 @@ def check(reference: "DefinitionReference", subject: Runner, proof: Proof) -> It
         return
     # logits that miss the criterion excuse no token
     least = MARGIN * min(max(error.error, baseline_error.error), limit) * error.scale
-    free = free_tokens(subject, ports, prompts, steps, source.limits, proof.about.provider, fixed)
+    free = free_tokens(subject, decoder, prompts, steps, source.limits, proof.about.provider, fixed)
     verdict, note = compare(free, greedy.tokens_BK, gaps(y64), least)
     yield _judged(f"{steps} greedy decode steps choose PyTorch's tokens", total, verdict, note=note)
 
@@ -143,7 +143,7 @@ def draw_fixed(fixed: Sequence[InputSpec], limits: Limits) -> Feeds:
 
 def rollout(
     run: Run,
-    ports: Ports,
+    decoder: DecoderInterface,
     prompts: Sequence[Sequence[int]],
     steps: int,
     names: Sequence[str],
@@ -154,23 +154,23 @@ def rollout(
 
     ``names``: of the outputs of ``run``.
     """
-    ids, mask = left_padded(prompts, ports.tokens.padding)
+    ids, mask = left_padded(prompts, decoder.tokens.padding)
     sizes = {BATCH: len(prompts), PAST: 0, CAPACITY: ids.shape[1] + steps}
     # nothing is in a cache yet: what a static one holds must not matter
     past = {
         spec.name: np.full([sizes[axis] if isinstance(axis, str) else axis for axis in spec.axes], np.nan, spec.dtype)
-        for spec in ports.past
+        for spec in decoder.past
     }
     chosen: list[Ids] = []
     logits: list[Array] = []
     for step in range(steps):
-        named = {ports.tokens.name: ids, ports.mask.name: mask, **of_text(ports, ids)}
+        named = {decoder.tokens.name: ids, decoder.mask.name: mask, **of_text(decoder, ids)}
         outputs = run({**(fixed or {}), **named, **past})
         by_name = dict(zip(names, outputs, strict=True))
         logits.append(by_name[LOGITS][:, -1].copy())
         best_B = logits[-1].argmax(-1) if tokens_BK is None else tokens_BK[:, step]
         chosen.append(best_B.astype(np.int64))
-        past = dict(zip(past, (by_name[name] for name in ports.present), strict=True))
+        past = dict(zip(past, (by_name[name] for name in decoder.present), strict=True))
         ids = chosen[-1][:, None]
         mask = np.concatenate((mask, np.ones_like(ids)), 1)
     return Rollout(tokens_BK=np.stack(chosen, 1), logits_BKV=np.stack(logits, 1))
@@ -178,7 +178,7 @@ def rollout(
 
 def free_tokens(
     runner: Runner,
-    ports: Ports,
+    decoder: DecoderInterface,
     prompts: Sequence[Sequence[int]],
     steps: int,
     limits: LengthContract,
@@ -188,11 +188,11 @@ def free_tokens(
     """The tokens that ``posexport generate`` chooses, in the same calls; or why it fails."""
 
     def cache(rows: int, room: int) -> Cache:
-        return runner.cache(ports, rows=rows, room=room, fixed=fixed, provider=provider)
+        return runner.cache(decoder, rows=rows, room=room, fixed=fixed, provider=provider)
 
     try:
         generation = drain(
-            generate(cache, ports, limits, prompts, GenerationRules(config=GenerationConfig(max_new_tokens=steps)))
+            generate(cache, decoder, limits, prompts, GenerationRules(config=GenerationConfig(max_new_tokens=steps)))
         )
     except MemoryError:
         raise

@@ -15,7 +15,7 @@ from posexport.graph.protos import bodies
 from posexport.parity.criterion import Array
 from posexport.parity.grid.inputs import Feeds
 from posexport.parity.subjects.runner import Runner
-from posexport.runtime.chain import taken_by
+from posexport.runtime.chain import graph_feeds
 from posexport.spec import PartSpec
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class Exposed:
             return _run(self.models[0], feeds, provider, threads)
         known, values = dict(feeds), dict[str, Array]()
         for number, (model, part) in enumerate(zip(self.models, self.parts, strict=True)):
-            part_feeds = taken_by(part.inputs, part.input_names, known)
+            part_feeds = graph_feeds(part.inputs, part.input_names, known)
             outputs = _run(model, part_feeds, provider, threads)
             known |= {whole: outputs[inner] for inner, whole in part.output_names.items()}
             values |= {f"{number}/{name}": value for name, value in outputs.items()}

@@ -23,7 +23,7 @@ from posexport.parity.locate.graph_values import scopes
 from posexport.parity.proof import Case, Outcome, Proof, Value
 from posexport.parity.report.report import Report
 from posexport.parity.subjects.runner import RunError, Runner
-from posexport.runtime.chain import taken_by
+from posexport.runtime.chain import graph_feeds
 from posexport.runtime.providers import LEVELS, bundle_session
 from posexport.spec import Interface, PartSpec
 from posexport.targets.precisions import PRECISIONS
@@ -168,7 +168,7 @@ class SampleLocation:
             if spec.when == "later":
                 continue
             number, graph = by_path[self.model / spec.file]
-            results = run(graph, _typed(graph, taken_by(spec.inputs, spec.input_names, known)))
+            results = run(graph, _typed(graph, graph_feeds(spec.inputs, spec.input_names, known)))
             known |= {whole: results[inner] for inner, whole in spec.output_names.items()}
             values |= {f"{number}/{name}": value for name, value in results.items()}
         return values | {name: array for name, array in known.items() if name not in feeds}

@@ -13,7 +13,7 @@ from posexport.errors import PosexportError
 from posexport.parity.criterion import Array
 from posexport.parity.grid.inputs import Feeds
 from posexport.parity.last_call import RememberingSession
-from posexport.runtime.cache import Cache, Ports
+from posexport.runtime.cache import Cache, DecoderInterface
 from posexport.runtime.chain import Chain, open_chain
 from posexport.runtime.providers import bundle_session
 from posexport.spec import Interface, PartSpec
@@ -125,7 +125,7 @@ class Runner:
         return outputs
 
     def cache(
-        self, of: Ports, *, rows: int, room: int, fixed: Mapping[str, NDArray[Any]] | None, provider: str
+        self, of: DecoderInterface, *, rows: int, room: int, fixed: Mapping[str, NDArray[Any]] | None, provider: str
     ) -> Cache:
         """An empty cache of the model, as `posexport.runtime.generate` asks for it."""
         return Cache(self.chain, of, rows=rows, room=room, fixed=fixed, provider=provider)

@@ -85,9 +85,9 @@ def explain(
                 if when == "first" and later:  # what it gives is in the cache
                     arrays |= _outputs(opened.link, opened.link.one_token(arrays))
                     continue
-                parts.append(_part(opened, opened.link.taken(arrays), manifest, provider))
+                parts.append(_part(opened, opened.link.feeds(arrays), manifest, provider))
                 if number < len(graphs) - 1:
-                    arrays |= _outputs(opened.link, opened.link.taken(arrays))
+                    arrays |= _outputs(opened.link, opened.link.feeds(arrays))
             except Exception as err:
                 if reason := refusal(err):
                     raise PosexportError(f"the bundle refuses {_words(named, manifest)}: {reason}") from err
