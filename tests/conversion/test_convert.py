@@ -1,4 +1,7 @@
-"""The main job, whole: every built-in model becomes a proven bundle; a new encoding needs nothing but itself."""
+"""The main job, whole: built-in models become proven bundles; a new encoding needs nothing but itself.
+
+tests/matrix proves all of them.
+"""
 
 import typing
 from collections.abc import Sequence
@@ -14,7 +17,6 @@ import posexport
 from posexport.conversion.convert import convert
 from posexport.conversion.options import ConvertOptions
 from posexport.encodings import encoding as registry
-from posexport.encodings.describe import describe
 from posexport.encodings.encoding import Encoding, register
 from posexport.encodings.positions import Positions
 from posexport.parity.grid.grid import grid
@@ -29,24 +31,7 @@ from tests.tolerances import allowed
 #: two layers: what a second layer shares with the first has branches of its own
 TINY = ("layers=2", "hidden=60", "heads=5", "feedforward=37", "vocab=61")
 FIRST = {encoding: name for name, (_, encoding) in reversed(builtin.models().items())}
-#: on both sides of a tile of attention, and the first length of whole chunks beyond it
-FEW = (1, 2, 17, 128, 129, 160)
-
-
-def _ways() -> dict[object, str]:
-    """A model of each kind for every way in which encodings act, which is every kind of attention."""
-    ways: dict[object, str] = {}
-    for name, (kind, encoding) in builtin.models().items():
-        found = describe(registry.ENCODINGS[encoding], {"hidden": 60, "heads": 5, "head_size": 12, "max_positions": 40})
-        ways.setdefault((kind.what, *found.hooks, *found.operators), name)
-    return ways
-
-
-#: the models that are proven over the whole grid; the others are checked at few lengths. An encoder-decoder's attention
-#: is an encoder's and a decoder's, and sound's is an encoder's
-WHOLE = {name for name in _ways().values() if not name.startswith(("encoder-decoder-", "audio-"))}
-WHOLE |= {"encoder-decoder-alibi"}
-#: of these, the short run has one
+#: the model that the short run proves over the whole grid
 WHOLE_IN_SHORT = ("encoder-alibi",)
 #: in the short run, of models whose attention is of those kinds and whose own part is unlike theirs: a sum of numbers
 #: that are computed, a rotation that depends on the length, terms by a table and by a network
@@ -66,11 +51,6 @@ KINDS_IN_SHORT = {
     *WHOLE_IN_SHORT,
     *("encoder-nezha", "decoder-rope", "decoder-cope", "audio-conformer"),
 }
-
-
-def _chosen() -> list[str]:
-    """The first model of every encoding, and of each kind one for every way in which encodings act."""
-    return sorted({*FIRST.values(), *_ways().values()})
 
 
 def options(*settings: str, **given: object) -> ConvertOptions:
@@ -120,22 +100,6 @@ def test_every_kind_of_attention_is_checked_on_both_sides_of_its_switches(name: 
 def test_a_model_of_every_other_encoding_is_checked(name: str, tmp_path: Path) -> None:
     settings = [pair for pair in shared(name) if not pair.startswith("layers")]
     check(name, known(name, ("layers=1", *settings)), (1, 17), tmp_path)
-
-
-@pytest.mark.all  # test_caching.py proves caches of fixed size at some lengths
-@pytest.mark.parametrize("name", ["decoder-alibi"])
-def test_a_cache_of_fixed_size_is_proven(name: str, tmp_path: Path) -> None:
-    done = convert(name, tmp_path / "b", ConvertOptions(settings=shared(name), threads=1, cache="static"))
-    assert done.manifest is not None
-    assert done.manifest.proven
-
-
-@pytest.mark.all
-@pytest.mark.parametrize("name", _chosen())
-def test_every_built_in_model_is_proven(name: str, tmp_path: Path) -> None:
-    hints = typing.get_type_hints(builtin.models()[name][0].config)
-    settings = tuple(pair for pair in TINY if hints.get(pair.split("=")[0]) is int)
-    check(name, settings, None if name in WHOLE else FEW, tmp_path)
 
 
 def test_every_encoding_has_a_model() -> None:

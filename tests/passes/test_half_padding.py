@@ -23,7 +23,7 @@ from posexport.sizes import samples
 from posexport.sources.load import LoadOptions, load_source
 from posexport.sources.source import Source
 from posexport.targets.precisions import PrecisionName
-from tests.conversion.test_every_family import GOLDEN, of_families
+from tests.matrix.cases import GOLDEN, models
 from tests.small import by_attention, in_short, shared
 
 #: not a multiple of the 4 characters of a molecule: of two real characters behind 13 of padding no molecule is made
@@ -33,7 +33,9 @@ REAL = ((0, LENGTH), (0, 6), (13, LENGTH), (0, 0))
 
 BUILT_IN = [*by_attention("encoder-"), *by_attention("decoder-"), "audio-conformer", "encoder-decoder-t5"]
 #: a checkpoint of each family, and each definition without its head
-CHECKPOINTS = sorted({*of_families(), "canine-model", "longformer-model", "modernbert-formaskedlm", "xlnet-model"})
+#: the first checkpoint of every family
+FAMILIES = {model.form: model.name for model in reversed([*models()]) if model.encoding is None and model.quantizes}
+CHECKPOINTS = sorted({*FAMILIES.values(), "canine-model", "longformer-model", "modernbert-formaskedlm", "xlnet-model"})
 #: CANINE, whose graph is long, is in test_canine.py
 SHORT = {("encoder-absolute", "fp16")}
 
