@@ -70,7 +70,7 @@ def _growth(value: Any) -> str:
 #: of CUDA
 CUDA_OPTIONS: Mapping[str, ProviderOption] = {
     "memory_limit": ProviderOption(
-        "bytes, or a size with a unit, 4GB",
+        "bytes, or a size such as 4GB",
         "The most that the session's arena takes of the card's memory; a call that needs more is an error.",
         lambda value: {"gpu_mem_limit": str(_size(value))},
     ),
