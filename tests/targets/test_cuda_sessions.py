@@ -229,7 +229,7 @@ def told(monkeypatch) -> list:
         asked.append(options)
         return {}
 
-    monkeypatch.setattr(Provider, "told", told)
+    monkeypatch.setattr(Provider, "session_options", told)
     return asked
 
 
