@@ -64,7 +64,7 @@ def reduced(imports: Mapping[str, set[str]]) -> dict[str, set[str]]:
 
 
 def load_module(path: Path) -> ModuleType:
-    """A Python file as a module."""
+    """Import a Python file that is no part of a package."""
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None
     assert spec.loader is not None

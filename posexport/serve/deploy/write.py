@@ -35,7 +35,7 @@ class Deployed(msgspec.Struct, frozen=True):
     Attributes:
         engine: the engine's name.
         folder: the folder.
-        files: names of its files, without those of the bundle.
+        files: names of its files, without the bundle's.
         install: the command that installs the engine; empty if pip does not install it.
         command: the command that runs the engine in the folder.
     """
@@ -69,7 +69,7 @@ def deploy(
         bundle: a bundle's folder.
         to: one of `ENGINES`.
         output: the folder to write, which must not exist.
-        name: the model's name in the engine; None: that of the bundle's folder.
+        name: the model's name in the engine; None: the name of the bundle's folder.
         link: refer to the bundle by its path; False: copy it.
         provider: the execution provider.
         provider_options: options of the sessions, as in `posexport.load`.
@@ -82,6 +82,7 @@ def deploy(
     engine = ENGINES.get(to)
     if engine is None:
         raise PosexportError(f"unknown engine {to!r}; known: {', '.join(ENGINES.names)}")
+    # arguments that do not fit the engine or the bundle
     _check_output(bundle, output)
     manifest = read(bundle)
     check_provider(manifest, provider)
@@ -99,6 +100,7 @@ def deploy(
         workers=workers,
         provider_options=provider_options or {},
     )
+    # the folder, moved into place once it is complete
     engine.check(deployment)
     check_hashes(bundle, manifest)
     with staged(output, force=False) as folder:

@@ -33,7 +33,7 @@ class DynamicAxis:
 def from_dynamic_axes(
     call: ExampleCall, dynamic_axes: Mapping[str, Any], outputs: Mapping[str, Tensor]
 ) -> tuple[dict[TensorAxis, DynamicAxis], dict[TensorAxis, str]]:
-    """Dynamic axes of inputs, and names of axes of outputs, in ``dynamic_axes``; ``outputs``: those of the example.
+    """Dynamic axes of inputs, and names of axes of outputs, in ``dynamic_axes``; ``outputs``: outputs of the example.
 
     Raises:
         PosexportError: a name is neither an input nor an output, or an axis is not there.

@@ -1,4 +1,4 @@
-"""Which dynamic axes must be equal, found by calling the module with its example resized.
+"""Which dynamic axes must be equal, by calling the module with its example resized.
 
 Axes of the same name in ``dynamic_axes`` are equal. Of the others only the module knows whether they must be equal (ids
 and their mask): they are if it raises for different sizes.
@@ -33,7 +33,6 @@ class Symbol:
         return min((axis.most for axis in self.axes if axis.most is not None), default=None)
 
     def described(self) -> str:
-        """The first axis, for messages."""
         (name, axis), dynamic = self.members[0], self.axes[0]
         return f"axis {axis} of input {name!r} ({dynamic.name})"
 
@@ -60,11 +59,11 @@ def equal_axes(
 
 def _varying(label: str, module: "_ResizedCalls", symbols: Sequence[Symbol]) -> list[Symbol]:
     """The symbols that vary one at a time, if they do not vary together; raises for one that must vary and cannot."""
-    kept = []
+    varying = []
     for symbol in symbols:
         alone = [module.failure([symbol], sizes) for sizes in _sizes([symbol])]
         if None in alone:
-            kept.append(symbol)
+            varying.append(symbol)
         elif not all(axis.optional for axis in symbol.axes):
             err = alone[0]
             assert err is not None  # for mypy: none of them is
@@ -72,12 +71,12 @@ def _varying(label: str, module: "_ResizedCalls", symbols: Sequence[Symbol]) -> 
                 f"{label}: {symbol.described()} is declared to vary and cannot: at another size than the example's "
                 f"{symbol.size} the module raised {raised(err)}{_at(err)}"
             ) from err
-    if kept and not module.accepts(kept):
+    if varying and not module.accepts(varying):
         raise PosexportError(
-            f"{label}: {' and '.join(symbol.described() for symbol in kept)} vary alone and not together; give axes "
+            f"{label}: {' and '.join(symbol.described() for symbol in varying)} vary alone and not together; give axes "
             "that must be equal one name"
         )
-    return kept
+    return varying
 
 
 def _at(err: BaseException) -> str:
@@ -108,7 +107,6 @@ def _by_axis(symbols: Sequence[Symbol]) -> list[Symbol]:
 
 
 def _by_size(symbols: Sequence[Symbol]) -> list[Symbol]:
-    """Merges axes of the same size."""
     return _merged(symbols, lambda symbol: symbol.size)
 
 

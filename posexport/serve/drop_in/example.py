@@ -85,7 +85,7 @@ def _order(signature: inspect.Signature) -> Any:
 
 
 def _positional_names(signature: inspect.Signature, count: int) -> list[str]:
-    """Names of positional arguments; those of ``*args`` are numbered."""
+    """Names of positional arguments; in ``*args`` they are numbered."""
     names: list[str] = []
     for parameter in signature.parameters.values():
         if parameter.kind is parameter.VAR_POSITIONAL:

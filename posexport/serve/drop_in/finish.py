@@ -68,17 +68,17 @@ def save(model: ir.Model, path: Path, *, external: bool | None) -> list[Path]:
     if external or size > LARGEST:
         data = path.with_name(f"{path.name}.data")
         ir.save(model, path, external_data=data.name, size_threshold_bytes=KEEP_INSIDE)
-        written = [data, path] if data.exists() else [path]
+        files = [data, path] if data.exists() else [path]
     else:
         into_memory(model)
         ir.save(model, path)
-        written = [path]
+        files = [path]
     onnx.checker.check_model(str(path), full_check=True)
-    return written
+    return files
 
 
 def into_memory(model: ir.Model) -> None:
-    """Load external weights."""
+    """Load external weights, so that the model does not depend on the file that it came from."""
     for value in model.graph.initializers.values():
         if isinstance(value.const_value, ir.ExternalTensor):
             value.const_value = ir.tensor(value.const_value.numpy().copy(), name=value.name)
@@ -155,7 +155,7 @@ class ExportedModel:
 
     @property
     def verdict(self) -> str:
-        """The verdict of the proof: ``proven``, or what is missing for that."""
+        """The verdict of the proof: ``proven``, or a weaker one with the reason."""
         from posexport.parity.report.verdict import verdict
 
         return verdict(self.report).words

@@ -105,7 +105,7 @@ def request(arguments: Mapping[str, Any]) -> Request:
         buffer=buffer,
         options={
             **{name: arguments[name] for name in _OPTIONS},
-            # an old version is asked for so that every runtime reads the file; the lowest one does that
+            # scripts name an old version so that every runtime reads the file, which the lowest one here does too
             "opset": None if version is None else max(version, LOWEST_OPSET),
         },
         **{name: arguments[name] for name in _UNCHANGED},
@@ -142,7 +142,7 @@ def check_arguments(arguments: Mapping[str, Any]) -> None:
     for name, (neutral, instead) in REFUSED.items():
         if not any(arguments[name] is value for value in neutral) and arguments[name] != {}:
             raise PosexportError(f"torch_onnx_export cannot do {name}={arguments[name]!r}: {instead}")
-    # enums of torch, whose names are the same in every version
+    # enums of torch with the same names in every version
     if (mode := arguments["training"]) is not None and getattr(mode, "name", mode) not in ("EVAL", False):
         raise PosexportError(
             f"torch_onnx_export cannot do training={mode}: the module is converted in eval mode; leave it out"

@@ -1,4 +1,4 @@
-"""Type adapters: from the types of a drop-in file's inputs and outputs to those of a bundle, and back.
+"""Type adapters between a drop-in file's inputs and outputs and a bundle's.
 
 A bundle takes float32 and int64 and returns float32; a drop-in file has the types of the user's module. So the module
 is wrapped to take a bundle's inputs, and Cast, Sub and Squeeze nodes at the ends of the finished graph restore them.

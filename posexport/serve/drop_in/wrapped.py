@@ -81,7 +81,7 @@ def _entries(output: Any) -> Iterable[tuple[Any, Any]]:
         return enumerate(output)
     if dataclasses.is_dataclass(output):
         return [(field.name, getattr(output, field.name)) for field in dataclasses.fields(output)]
-    if not pytree.tree_is_leaf(output):  # classes that are registered with torch, such as caches of transformers
+    if not pytree.tree_is_leaf(output):  # classes that are registered with torch, e.g. caches of transformers
         return enumerate(pytree.tree_leaves(output))
     raise PosexportError(
         f"the module must return tensors, in tuples, lists, dicts or dataclasses, got {type(output).__name__}"

@@ -1,7 +1,7 @@
-"""Adaptive batches by tokens, for engines whose own batching counts requests.
+"""Adaptive batching by tokens, for engines with batching by the number of requests.
 
 A batch holds the requests that arrived while the previous batch was computed, up to a budget of tokens: an idle machine
-computes a request at once, and batches grow with the load. Requests are validated before they are joined.
+computes a request immediately, and batches grow with the load. Requests are validated before they are joined.
 """
 
 import asyncio
@@ -48,7 +48,7 @@ class Batcher:
             self._on_batch(len(requests), sum(request.tokens for request in requests))
             try:
                 results = await asyncio.get_running_loop().run_in_executor(self._thread, self._compute, requests)
-            except Exception as err:  # noqa: BLE001 (the callers get the exception, the worker goes on)
+            except Exception as err:  # noqa: BLE001 (the callers get the exception, the worker continues)
                 for _, future in batch:
                     if not future.done():
                         future.set_exception(err)

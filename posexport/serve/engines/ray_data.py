@@ -1,6 +1,6 @@
 """A batch job in Ray Data: parquet or JSON Lines of texts in, parquet with their vectors out.
 
-Ray Data sends blocks to workers, and those of a worker that dies to another one. Every block has one output file
+Ray Data sends blocks to workers, and the blocks of a dead worker to another one. Every block has one output file
 (`posexport.serve.engines.blocks`), so no row is lost or duplicated if a block is computed twice.
 """
 
@@ -30,7 +30,7 @@ import ray
 
 #: rows of an output file: half a minute of work of a small model on one core
 ROWS = 1024
-#: the columns that outputs add to those of the input
+#: the columns that outputs add to the input's
 EMBEDDING, ERROR = "embedding", "error"
 
 
@@ -38,7 +38,7 @@ class Summary(msgspec.Struct, frozen=True):
     """The results of a job.
 
     Attributes:
-        rows: number of rows of all outputs, which is that of the input.
+        rows: number of rows of all outputs, equal to the input's.
         failed: number of rows without a vector; ``error`` says why.
         blocks: number of output files.
         done_before: number of output files of an earlier run.

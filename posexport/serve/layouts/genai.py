@@ -1,6 +1,6 @@
 """``--layout genai``: a bundle with ``genai_config.json``, which onnxruntime-genai (0.18) runs.
 
-The graph is that of a bundle. onnxruntime-genai computes the positions and feeds a mask of ones: it ignores padding.
+The graph is a bundle's. onnxruntime-genai computes the positions and feeds a mask of ones: it ignores padding.
 """
 
 import json
@@ -44,6 +44,7 @@ def config(source: Source) -> dict[str, Any]:
     check(source)
     module = source.module
     assert isinstance(module, DecoderModel)
+    # special tokens: generation_config.json before config.json
     stored, generation = (read_json(source.files.get(name)) for name in ("config.json", "generation_config.json"))
     ids = {**stored, **{key: value for key, value in generation.items() if value is not None}}
     settings = module.decoder.config
@@ -51,6 +52,7 @@ def config(source: Source) -> dict[str, Any]:
     ends = [token for token in _listed(ids.get("eos_token_id")) if token < settings.vocab]
     padding = ids.get("pad_token_id")
     ids = {"bos_token_id": ids.get("bos_token_id"), "pad_token_id": padding if padding is not None else [*ends, 0][0]}
+    # sizes are the definition's, names of tensors the graph's
     return {
         "model": {
             "type": model_type(stored),
