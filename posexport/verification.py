@@ -51,6 +51,7 @@ def verify(target: Path, against: "str | nn.Module | None" = None, options: Veri
     from posexport.sources.load import LoadOptions
     from posexport.sources.transformers_model import as_checkpoint
 
+    # with a source: load it as the recipe says, then prove the graph as a conversion does
     live = options.example_inputs is not None
     with (
         ONE_AT_A_TIME,
@@ -70,6 +71,7 @@ def verify(target: Path, against: "str | nn.Module | None" = None, options: Veri
         )
         if options.emulate is not None:
             check_emulation(target, wishes.precision, options.emulate)
+        # another tool's graph has other inputs, and other ways to reject lengths
         if manifest is None and (foreign := _foreign(target, source, remark)) is not None:
             return prove_model(source, target, wishes, foreign)
         parts, source_parts = ([] if manifest is None else manifest.parts), [part.spec for part in source.parts]

@@ -86,6 +86,7 @@ def command(
 
     if stream and as_json:
         raise PosexportError("--stream prints text as it comes and --json one document at the end; give one of them")
+    # options that are not on the command line come from the bundle's generation_config.json
     chosen = {name: value for name, value in choices.items() if value not in (None, ())}
     if greedy:
         if chosen.get("do_sample") or chosen.get("num_beams", 1) > 1:

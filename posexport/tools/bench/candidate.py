@@ -102,6 +102,7 @@ def convert(source: str, options: Sequence[str], bundle: Path) -> Export:
 def _candidate(
     model: str, precision: PrecisionName | None, options: Sequence[str], bundle: Path
 ) -> tuple[Candidate, Manifest]:
+    # a bundle is measured as it is, anything else is converted first
     name, export = model, None
     if (Path(model) / MANIFEST).is_file():
         bundle = Path(model)
@@ -111,6 +112,7 @@ def _candidate(
         name = model if precision is None else f"{model} {precision}"
         export = convert(model, (*options, *precision_options), bundle)
         manifest = read(bundle)
+    # workers feed tokens to one graph
     if manifest.parts:
         raise PosexportError(f"{model} has several graphs; bench measures models that are one")
     others = [

@@ -69,6 +69,7 @@ def _table(result: Result) -> Group:
         table.add_column(head, justify="right", no_wrap=True)
     for figure in result.figures:
         table.add_row(*_cells(figure))
+    # below the table: candidates without figures, and why
     notes = [f"{f.candidate}: does not work: {f.failed}" for f in result.figures if f.failed is not None]
     notes += [f"{f.candidate}: not measured: {f.left_out}" for f in result.figures if f.left_out is not None]
     notes += [f"{f.candidate}: WRONG: {differs(f)}" for f in result.figures if f.wrong]

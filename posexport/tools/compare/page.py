@@ -84,6 +84,7 @@ def against_latency(document: Document, length: int) -> Picture:
         if row.latency_to_nope is not None and (mean := row.mean(length)) is not None
     ]
     points.sort(key=lambda point: point[:2])
+    # encodings with a shorter limit have no point and are listed below
     refused = [row.encoding for row in document.rows if _ends(row, length)]
     note = textwrap.wrap(f"{LIMIT}: {', '.join(refused)}", 62) if refused else []
     figure, axes = _frame(500, max(400, 16 * len(points) + 90) + 16 * len(note), size=13)
@@ -91,6 +92,7 @@ def against_latency(document: Document, length: int) -> Picture:
     axes.set_xlabel("\n".join(["latency, nope = 1", *note]), fontsize=13)
     axes.yaxis.set_major_formatter(lambda share, _: shown(share))
     axes.margins(0.1)
+    # names are in the margin, each connected to its point by a line
     for index, (mean, latency, row) in enumerate(points):
         colour = COLOURS[_hook(row)]
         axes.plot([latency], [mean], "o", color=colour, markersize=8)

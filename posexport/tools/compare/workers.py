@@ -36,6 +36,7 @@ def each(
         mp_context=multiprocessing.get_context("spawn"),
         initializer=_prepare,
     )
+    # processes of the caller, which are not ended below
     others = set(multiprocessing.active_children())
     try:
         running: dict[Future[Any], str] = {pool.submit(work, *args): name for name, args in calls.items()}

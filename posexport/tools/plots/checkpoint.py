@@ -46,6 +46,7 @@ def pictures(directory: Path, *, length: int | None = None, allow_pickle: bool =
         PosexportError: it cannot be read, it is a bundle whose graph does not hold its tables, or nothing in it depends
             on positions.
     """
+    # the encodings, from a bundle's graph or from a checkpoint's definition
     if (directory / MANIFEST).is_file():
         encodings, manifest = encodings_of(directory)
         places = list(_places(encodings))
@@ -55,6 +56,7 @@ def pictures(directory: Path, *, length: int | None = None, allow_pickle: bool =
         places = list(found_in(source.module))
         label, overhead = source.public_name, source.promises.position_offset
     name = directory.resolve().name
+    # layers with the same settings share a picture
     by_settings: dict[tuple[str, str, str], list[Place]] = {}
     for place in places:
         key = (place.part, place.encoding.name, str(place.encoding.parameters_given))
@@ -68,6 +70,7 @@ def pictures(directory: Path, *, length: int | None = None, allow_pickle: bool =
         groups += [replace(drawn[0], heading=_joined(heading, drawn[0].heading)), *drawn[1:]]
     if not groups:
         raise PosexportError(f"{directory} has no position encoding to show: nothing in it depends on positions")
+    # title, summary and sources
     kinds = list(dict.fromkeys(place.encoding.name for place in places))
     first = places[0].encoding
     words = f" ({settings_in_words(first, SIZES)})" if len(by_settings) == 1 and first.parameters_given else ""

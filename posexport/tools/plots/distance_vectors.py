@@ -39,6 +39,7 @@ def groups(subject: Subject) -> list[Group]:
     """The vectors of the first layer and head, their likeness, and the norms of all; of checkpoints only."""
     if not subject.trained:
         return []
+    # some layers, with the vectors [H, W, D] of each
     names = [list(subject.by_layer)[n] for n in evenly(len(subject.by_layer), LINES)]
     tables = {name: met_vectors(subject.by_layer[name], subject.length) for name in names}
     first = tables[names[0]]
@@ -105,6 +106,7 @@ def _from(alone: EncodingAlone, query: int, keys: "object", length: int) -> Arra
 
 def _norms(tables: dict[str, tuple[Array, int]], layers: int) -> Panel:
     """A line a layer, the mean over its heads; of one layer a line a head."""
+    # label -> norms [W]
     lines: dict[str, Array] = {}
     lowest = 0
     for name, (vectors_HWD, first) in tables.items():

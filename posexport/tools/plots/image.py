@@ -66,6 +66,7 @@ def _vectors(subject: Subject) -> list[Group]:
     rows, columns = grid(subject.alone, subject.length)
     prefix = subject.alone.layer.parameters_given.get("prefix")
     prefix = prefix if isinstance(prefix, int) else 0
+    # the vectors of patches, without those of prefix tokens, and their similarity
     at = Positions.image(rows, columns, prefix=prefix)
     all_PC, made_of = position_vectors(subject.alone, rows * columns + prefix, at)
     vectors_PC = all_PC[prefix:]
@@ -87,6 +88,7 @@ def _vectors(subject: Subject) -> list[Group]:
         )
         for patch in (middle, 0)
     ]
+    # the first dimension of each half: one half has the column, one the row
     shown = sorted({0, channels // 2})
     over = [
         _map("dimension", vectors_PC[:, channel].reshape(rows, columns), "value", f"Dimension {channel} over the image")
@@ -159,6 +161,7 @@ def _decay(subject: Subject) -> list[Group]:
     alone = subject.alone
     rows, columns = grid(alone, subject.length)
     middle = _middle(rows, columns)
+    # random vectors, rotated to every patch, against themselves at the middle patch
     generator = torch.Generator().manual_seed(1)
     x_NHD = torch.randn(VECTORS, 1, alone.head_size, generator=generator, dtype=torch.float64)
     at, layer = Positions.image(rows, columns), alone.layer.double()

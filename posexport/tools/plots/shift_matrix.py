@@ -26,6 +26,7 @@ def groups(subject: Subject) -> list[Group]:
     shifts = [k for k in SHIFTS if k < subject.length]
     if not shifts or not len(shift.sine_P):
         return []
+    # T(k) of the middle shift, and the largest residual of each shift by position
     k = shifts[len(shifts) // 2]
     matrix = shift.matrix(k)
     shown = min(len(matrix), LARGEST)
@@ -54,6 +55,7 @@ def groups(subject: Subject) -> list[Group]:
         whole_ticks(axes, "x")
         legend_beside(axes)
 
+    # the caption has the figure
     largest = float(max(map(np.max, worst.values())))
     if largest <= TOLERANCE:
         caption = f"One matrix of rotations moves every position by {k}: it is off by at most {largest:.0e}."

@@ -65,6 +65,7 @@ def table_rows(subject: Subject, length: int) -> dict[str, tuple[Array, int]]:
         if np.abs(scores_TS - rows_TS).max() < 1e-6 and np.ptp(rows_TS) > 0 and rows_TS.min() >= 0:
             tables[name] = rows_TS, count
 
+    # each parameter in turn holds its row indices while all others are zero
     stored = {name: parameter.clone() for name, parameter in layer.named_parameters()}
     for name, parameter in layer.named_parameters():
         if parameter.dim() == 2:
@@ -74,6 +75,7 @@ def table_rows(subject: Subject, length: int) -> dict[str, tuple[Array, int]]:
             note(name, layer.scores(q, k, at, at), len(parameter))
     for name, parameter in layer.named_parameters():
         parameter.copy_(stored[name])
+    # then the fixed tensors of the term
     term = layer.scores(q, k, at, at)
     if not tables and term is not None and "q" in term.operator.takes:
         for name, tensor in zip(term.operator.own, term.tensors, strict=True):

@@ -104,6 +104,7 @@ def groups(subject: Subject) -> list[Group]:
         PanelRow([Panel("heat map", whole)], HEAT_MAP),
         PanelRow([Panel("slice of positions", of_positions)], SLICE),
     ]
+    # similarity only where vectors can be compared
     dimension = Panel("slice of dimensions", of_dimensions)
     if len(vectors_TC) < 2 or not _comparable(vectors_TC):
         return [Group([*rows, PanelRow([dimension])], ALONE)]

@@ -36,6 +36,7 @@ def groups(subject: Subject) -> list[Group]:
     """Wavelengths, and the stretch of each pair, or for an unscaled rotation its cosines."""
     if not isinstance(subject.alone.layer, Rope):
         return []
+    # frequencies in radians per position, as the schedule scales them and unscaled
     schedule = subject.alone.layer.schedule
     pairs = np.arange(schedule.dim // 2)
     unscaled_F = schedule.base ** (-2.0 * pairs / schedule.dim)
