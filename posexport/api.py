@@ -246,10 +246,10 @@ def replace(
         module: yours; it is not changed.
         encodings: from names of submodules, as in ``named_modules()``, or patterns (``layers.*.bias``), to encodings: a
             name of ``posexport list encodings``, a name and settings, ``("t5", {"max_distance": 64})``, or an
-            ``Encoding``. Sizes are those of the submodule's calls. For a name, a table of the same shape is copied.
+            ``Encoding``. Sizes come from the submodule's calls. For a name, a table of the same shape is copied.
         example_inputs: of the module, as in `convert`.
-        must_agree: submodules and the whole module must give the same values in float64 at two lengths, beside what
-            the rounding of their float32 constants explains. False: the model is changed on purpose.
+        must_agree: submodules and the whole module must give the same values in float64 at two lengths, up
+            to the rounding of their float32 constants. False: the model is changed on purpose.
 
     Raises:
         PosexportError: a submodule does not exist or has another signature, or values differ.

@@ -148,7 +148,7 @@ def _source(
                 recipe,
             )
             source = arranged(source, recipe.layout, recipe.record, alone=manifest is None)
-        except PosexportError as err:  # options that fitted the bundle's own source, and do not fit this one
+        except PosexportError as err:  # recorded options that do not fit this source
             if manifest is None or prepare(against, loading).sha256 == manifest.source.sha256:
                 raise
             raise PosexportError(f"{_not_the_source(against, target, manifest)}; verify it against that") from err
@@ -165,7 +165,7 @@ def source_again(bundle: Path, against: str) -> "Source":
 
 
 def _foreign(target: Path, source: "Source", remark: Callable[[str], None]) -> "Foreign | None":
-    """How another tool's graph is fed and compared; None for one of posexport's own."""
+    """The feeds and the comparison of another tool's graph; None for a graph of posexport."""
     from posexport.parity.foreign.fit import fit
     from posexport.parity.foreign.signature import signature
 
@@ -237,6 +237,6 @@ def _metadata(model: Path) -> dict[str, str]:
 
     try:
         proto = onnx.load(str(model), load_external_data=False)
-    except Exception as err:  # protobuf's parser raises its own kinds
+    except Exception as err:  # protobuf's parser raises various types
         raise PosexportError(f"{model} is not an ONNX model: {err}") from err
     return {entry.key: entry.value for entry in proto.metadata_props}

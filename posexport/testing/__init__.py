@@ -1,4 +1,4 @@
-"""Parity in the tests of your own project: a function to assert it, and a pytest plugin. Imports nothing heavy.
+"""Parity in the tests of your project: a function to assert it, and a pytest plugin. Imports nothing heavy.
 
 The plugin is `posexport.testing.plugin`; pytest loads it wherever posexport is installed.
 """

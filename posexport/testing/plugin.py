@@ -66,7 +66,7 @@ def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skip a test whose provider does not load, or fail it where that provider is required."""
+    """Skip a test if its provider does not load, or fail it if the provider is required."""
     if (marker := item.get_closest_marker(MARKER)) is not None:
         _check_provider(item.config, _provider(marker))
 
@@ -128,12 +128,12 @@ def posexport_session(posexport_bundle: Path, request: pytest.FixtureRequest) ->
 
 
 def _bundles(config: pytest.Config) -> list[Path]:
-    """The bundles asked for, relative to where pytest was called."""
+    """The bundles of the command line, relative to where pytest was called."""
     return [config.invocation_params.dir / name for name in dict.fromkeys(config.getoption("posexport_bundle"))]
 
 
 def _names(bundles: list[Path]) -> list[str]:
-    """The folders' own names; whole paths where two of them have the same."""
+    """The names of the folders; whole paths if two have the same name."""
     names = [bundle.name for bundle in bundles]
     return names if len(set(names)) == len(names) else [str(bundle) for bundle in bundles]
 

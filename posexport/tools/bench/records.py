@@ -49,7 +49,7 @@ class Figure(_Record, frozen=True, kw_only=True):
         difference: of the output from ``reference``'s, the first candidate with the same weights, relative to the
             largest entry (None: it is the first, or the difference is not finite).
         cosine: with that output, if one of the two has a precision below float32.
-        wrong: the output is not that of these weights, and the time says nothing.
+        wrong: the output disagrees with these weights, so that the time is meaningless.
         by_posexport: ``posexport convert`` wrote the graph.
         nodes: of the graph, those of functions counted once.
         export_seconds, export_peak: the time and memory of the export.

@@ -8,13 +8,13 @@ and its B) and letters of an alphabet of eight, every letter equally often. Labe
 ``marker`` (4 classes)  up to 16 positions from the marker: 9 to 16 before it, 1 to 8 before, 1 to 8 after, 9 to 16
                         after (only if the row is long enough on both sides for all four)
 
-An encoder without positions cannot do better than chance: it gives tokens of one kind the same answer wherever they
-stand, all rows of a length hold the same tokens, and every answer is the right one equally often. An encoder that knows
-only how far apart tokens are, not which stands first, finds the start token's distance as its one way to tell.
+An encoder without positions cannot do better than chance: it has the same output for all tokens of a kind, all rows of
+a length hold the same tokens, and every class is equally frequent. An encoder that knows distances but not their sign
+can use the distance to the start token only.
 
-All three are meant at any length: a longer row has more letters, and its marker and pairs stand anywhere in it, so
-that distances and places come up that were never trained. ``copy`` asks for one exact distance, ``order`` for the
-sign of any distance, ``marker`` for the rough size and the sign of a distance.
+The tasks exist at any length: a longer row has more letters, and its marker and pairs are anywhere, so that it has
+distances and positions that were never trained. ``copy`` needs one exact distance, ``order`` the sign of any distance,
+``marker`` the rough size and the sign of a distance.
 """
 
 from dataclasses import dataclass
