@@ -23,7 +23,7 @@ LAYOUTS: "Registry[Layout]" = Registry(
 
 
 def layout_names() -> tuple[str, ...]:
-    """The values of ``--layout``, with those of installed packages."""
+    """The values of ``--layout``, with names of installed packages."""
     return LAYOUTS.names
 
 
