@@ -375,6 +375,8 @@ def test_every_key_of_a_recipe_is_an_option_or_documented() -> None:
     recipe = inspect.getdoc(Recipe) or ""
     command = group.get_command(click.Context(group), "convert")
     assert command is not None
-    options = {name.removeprefix("--").replace("-", "_") for each in command.params for name in each.opts}
+    options = {each.name for each in command.params} | {
+        name.removeprefix("--").replace("-", "_") for each in command.params for name in each.opts
+    }
     for field in msgspec.structs.fields(Recipe):
         assert field.name in options or f"    {field.name}: " in recipe, field.name
