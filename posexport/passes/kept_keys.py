@@ -6,7 +6,6 @@ so the model itself must replace the result.
 
 from dataclasses import replace
 
-import numpy as np
 import onnx_ir as ir
 
 from posexport.graph.builder import Builder
@@ -14,6 +13,7 @@ from posexport.graph.edits import take_place
 from posexport.graph.queries import number, only, producer
 from posexport.lowering.plan import KEPT_KEYS
 from posexport.ops.attention import AttentionSpec
+from posexport.ops.dropped_scores import drops
 from posexport.ops.kept_keys import KEPT
 from posexport.ops.operator import DOMAIN
 from posexport.passes.graph_pass import Context, GraphPass, PassResult
@@ -71,7 +71,7 @@ def _keeps_or_drops(mask: ir.Value | None) -> bool:
     """A mask chosen from 0 and the lowest score."""
     chosen = producer(mask, "Where")
     values = [] if chosen is None else [number(value) for value in chosen.inputs[1:]]
-    return len(values) == 2 and 0.0 in values and any(n is not None and n <= np.finfo("f").min / 4 for n in values)
+    return len(values) == 2 and 0.0 in values and any(n is not None and drops(n) for n in values)
 
 
 def _count(node: ir.Node, spec: AttentionSpec, known: dict[ir.Value, tuple[ir.Value, ...]]) -> None:

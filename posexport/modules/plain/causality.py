@@ -13,9 +13,8 @@ from torch import Tensor
 
 from posexport.modules.plain import soft_cap
 from posexport.modules.plain.plan import Context, Order
+from posexport.ops.dropped_scores import drops
 
-#: what a mask adds at most where it drops a key
-_DROPS = -1000.0
 #: of a slope in float32, and of its product with a distance
 _ROUNDING = 1e-6
 _BIAS = (
@@ -35,7 +34,7 @@ def of_masks(masks: Sequence[Tensor], order: Order, *, is_causal: bool, axes: in
     for mask in masks:
         # without an axis of heads, or of the batch
         shaped = mask.unsqueeze(1) if axes == mask.ndim == 3 else mask[(None,) * (4 - mask.ndim)]
-        keeps = shaped if shaped.dtype == torch.bool else shaped > _DROPS
+        keeps = shaped if shaped.dtype == torch.bool else ~drops(shaped)
         if shaped.dtype != torch.bool:
             bias_BHTT = bias_BHTT + torch.where(keeps, shaped, 0).double()
         kept_BHTT = kept_BHTT & keeps

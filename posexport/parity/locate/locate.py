@@ -17,6 +17,7 @@ import torch
 from numpy.typing import NDArray
 
 from posexport.errors import PosexportError
+from posexport.ops.dropped_scores import drops
 from posexport.parity.criterion import Array, tolerance
 from posexport.parity.grid.conditioning import inputs_of
 from posexport.parity.grid.inputs import kept, tokens_of
@@ -37,8 +38,6 @@ from posexport.torch_fixes.module_precision import in_precision
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-#: scores below this are masked: their exact value is the dtype's affair
-_MASKED = -1e29
 #: protobuf cannot hold more
 _LARGEST = 1_500_000_000
 _NOWHERE = "It could not be located"
@@ -182,7 +181,7 @@ def _error(y: Array, item: Checkpoint, keeps: list[NDArray[np.bool_]]) -> float:
     truth = item.value
     counts = np.broadcast_to(_real(truth.shape, keeps), truth.shape)
     if item.side == "scores":
-        counts = counts & (truth > _MASKED)
+        counts = counts & ~drops(truth)  # how low a masked score is depends on the type
     truth, y = truth[counts].astype(np.float64), y[counts].astype(np.float64)
     scale = np.abs(truth).max(initial=0.0)
     if not np.isfinite(y).all():

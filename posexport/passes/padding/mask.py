@@ -16,6 +16,7 @@ from posexport.graph.dataflow import inputs
 from posexport.graph.partial import Part
 from posexport.graph.queries import sizes
 from posexport.ops.attention import AttentionSpec
+from posexport.ops.dropped_scores import drops
 
 Axes = tuple[int | str, ...]
 #: lengths of three rows that are looked at
@@ -135,7 +136,7 @@ def _drops(model: ir.Model, feeds: Mapping[ir.Value, NDArray[Any]], value: ir.Va
     if mask.shape[-1] != real.shape[1] or mask.shape[0] not in (1, len(real)):
         return False
     dropped = np.broadcast_to(mask, np.broadcast_shapes(mask.shape, (len(real), 1, 1, real.shape[1])))
-    dropped = dropped <= np.finfo(np.float32).min / 4
+    dropped = drops(dropped)
     return bool(dropped[np.broadcast_to(~real[:, None, None], dropped.shape)].all() and not dropped[0].all())
 
 

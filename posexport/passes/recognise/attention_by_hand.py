@@ -11,6 +11,7 @@ from posexport.graph.builder import Builder
 from posexport.graph.edits import replace
 from posexport.graph.queries import axis, number, only, producer, sizes
 from posexport.ops.attention import AttentionSpec, Mask
+from posexport.ops.dropped_scores import drops
 from posexport.ops.operator import DOMAIN
 from posexport.passes.graph_pass import Context, PassResult
 from posexport.passes.recognise import content_bias, content_values
@@ -18,8 +19,6 @@ from posexport.passes.recognise.recognition import Recognition, share_equal_node
 
 #: what drops a key: half of the least number, as `posexport.nn.attention.lowest` has it
 _LOWEST = float(np.finfo(np.float32).min) / 2
-#: what fills a dropped score is at most this: its exponential is 0 beside any score that is kept
-_DROPS = -1e4
 _NO_PRODUCT = "its scores are no product of queries and keys, masked and scaled by constants"
 
 
@@ -211,7 +210,7 @@ def _scaled_by(node: ir.Node, found: _Scores) -> ir.Value | None:
 def _filled(node: ir.Node, found: _Scores) -> ir.Value | None:
     condition, yes, no = node.inputs
     for keeps, fill, scores in ((False, number(yes), no), (True, number(no), yes)):
-        if fill is not None and fill <= _DROPS and condition is not None:
+        if fill is not None and drops(fill) and condition is not None:
             found.fills.append((condition, keeps))
             return scores
     return None

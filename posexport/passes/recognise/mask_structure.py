@@ -12,6 +12,7 @@ from posexport.graph.edits import take_place
 from posexport.graph.partial import Array, Part
 from posexport.graph.queries import sizes
 from posexport.ops.attention import AttentionSpec
+from posexport.ops.dropped_scores import drops
 from posexport.passes.graph_pass import Context, PassResult
 from posexport.passes.recognise.content_bias import counted
 from posexport.passes.recognise.recognition import Recognition
@@ -89,7 +90,7 @@ def _may_differ_beyond(graph: ir.Graph, longest: int) -> bool:
 
 
 def _is(structure: Structure, mask: Array) -> bool:
-    dropped = mask <= np.finfo(np.float32).min / 4
+    dropped = drops(mask)
     later = np.arange(mask.shape[3]) > np.arange(mask.shape[2])[:, None]
     if structure == "causal":
         return bool(((mask == 0) & ~dropped | later).all() and dropped[..., later].all())

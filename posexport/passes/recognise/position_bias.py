@@ -11,13 +11,12 @@ from posexport.graph.builder import Builder
 from posexport.graph.edits import take_place
 from posexport.graph.queries import number, sizes
 from posexport.ops.attention import AttentionSpec, BiasSpec
+from posexport.ops.dropped_scores import drops
 from posexport.passes.graph_pass import Context, PassResult
 from posexport.passes.recognise import known_bias
 from posexport.passes.recognise.content_bias import counted
 from posexport.passes.recognise.recognition import Recognition
 
-#: what fills a dropped score is at most this: its exponential is 0 beside any score that is kept
-_DROPS = -1e4
 _LOWEST = float(np.finfo(np.float32).min) / 2
 _UNKNOWN = "what its mask adds by positions alone is none of our encodings' bias"
 #: operators that change the axes of a bias, not its numbers
@@ -125,13 +124,13 @@ def _split(value: ir.Value, total: _Sum) -> None:
     first, *others = node.inputs if node is not None and not node.domain else [None]
     if node is not None and first is not None:
         cut = number(others[0]) if others else None
-        if node.op_type in ("Clip", "Max") and cut is not None and cut <= _DROPS and len(others) == 1:
+        if node.op_type in ("Clip", "Max") and cut is not None and drops(cut) and len(others) == 1:
             return _split(first, total)
         if node.op_type == "Add" and others[0] is not None:
             _split(first, total)
             return _split(others[0], total)
         fill = number(others[0]) if node.op_type == "Where" else None
-        if fill is not None and fill <= _DROPS and others[1] is not None and number(others[1]) is None:
+        if fill is not None and drops(fill) and others[1] is not None and number(others[1]) is None:
             total.fills.append((first, fill))
             return _split(others[1], total)
     total.added.append(value)
