@@ -59,7 +59,7 @@ def _row(case: Case, target: str, folder: Path, texts: Path | None) -> dict[str,
     """Digest, nodes and operators of what is written, or the sentence that refuses it."""
     torch.manual_seed(0)
     bundle = folder / "bundle"
-    any_size = mock.patch("posexport.precision.chosen.shrinking", lambda chosen, _: chosen)
+    any_size = mock.patch("posexport.precision.selection.shrinking", lambda chosen, _: chosen)
     try:
         asked = {**case.source(folder / target), **case.options, **TARGETS[target]}
         with any_size if asked.get("precision") == "int8" else contextlib.nullcontext():

@@ -64,7 +64,7 @@ def write(
     from posexport.lowering import plan
     from posexport.options.layouts import layout_named
     from posexport.parity.grid.grid import grid
-    from posexport.precision.half.ports import with_precision
+    from posexport.precision.half.half import with_precision
 
     tell = progress or (lambda *_: None)
     layout = layout_named(options.layout)
@@ -185,7 +185,7 @@ def _compared_texts(options: ConvertOptions, recipe: "Recipe") -> Path | None:
 
 def _check_precision(recipe: "Recipe", built: "list[Built]", remark: Callable[[str], None]) -> None:
     """That something was quantized where that was asked for, and the remarks on what was not, each once."""
-    from posexport.precision.result import check_quantized, larger
+    from posexport.precision.selection import check_quantized, larger
 
     results = [graph.precision for graph in built]
     check_quantized(recipe, results)

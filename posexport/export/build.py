@@ -20,8 +20,8 @@ from posexport.passes.padding.drop_padding import DropPadding
 from posexport.passes.recognise import encoder_states
 from posexport.precision.apply import apply
 from posexport.precision.calibration import Calibration
-from posexport.precision.half.ports import with_precision
-from posexport.precision.result import PrecisionResult
+from posexport.precision.half.half import with_precision
+from posexport.precision.selection import PrecisionResult
 from posexport.sources.source import Source
 from posexport.spec import ENCODER_SEQUENCE, SEQUENCE
 from posexport.targets.target import Target

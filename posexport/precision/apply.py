@@ -6,10 +6,10 @@ import onnx_ir as ir
 
 from posexport.precision.blocks.quantize import quantize_blocks
 from posexport.precision.calibration import Calibration
-from posexport.precision.half.arithmetic import check_arithmetic, remarks
 from posexport.precision.half.half import to_half
-from posexport.precision.result import PrecisionResult
+from posexport.precision.half.kernels import check_arithmetic, remarks
 from posexport.precision.rows.quantize import quantize_rows
+from posexport.precision.selection import PrecisionResult
 from posexport.spec import Interface
 from posexport.targets.precision_options import PrecisionOptions
 from posexport.targets.precisions import FP32

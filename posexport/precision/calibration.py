@@ -1,6 +1,13 @@
-"""Inputs that a float32 graph is run on before it is quantized, and what its linear projections read there."""
+"""What linear projections read on example inputs, and SmoothQuant's smoothing of its channels.
+
+SmoothQuant (Xiao et al. 2023, arXiv:2211.10438, section 4): activations are divided by a factor for each channel and
+the weights multiplied by it, so that a channel of large values no longer costs the others their precision. The factor
+goes into the parameters of the normalisation before where nothing else reads that; what a post-norm layer normalises is
+read by the residual sum too, and there it is a Mul.
+"""
 
 import tempfile
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,9 +17,11 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
+from posexport.graph.edits import initializer
 from posexport.graph.partial import Part
-from posexport.precision.derived import Array
-from posexport.precision.linear import Projection
+from posexport.precision.derived import Array, DerivedTensors
+from posexport.precision.insert import Insert
+from posexport.precision.projections import Projection, Weight, tensor_of
 
 #: runs a graph on its inputs by name; answers the outputs that are named
 Run = Callable[[Sequence[str], Mapping[str, Array]], Sequence[Any]]
@@ -51,3 +60,112 @@ def observed(
         for feeds in calibration.feeds:
             arrays = dict(feeds) if run is None else {**feeds, **dict(zip(names, run(names, feeds), strict=True))}
             yield {value: np.asarray(arrays[str(value.name)]).reshape(-1, k) for value, k in channels.items()}
+
+
+#: channels below this share of the largest are smoothed as if they had it: other inputs may have more of them
+_LEAST_SHARE = 1e-3
+#: operators whose first output ends in a factor and a summand for each channel -> where these are among the inputs
+_NORMALISATIONS = {
+    "LayerNormalization": (1, 2),
+    "RMSNormalization": (1,),
+    "SimplifiedLayerNormalization": (1,),
+    "SkipLayerNormalization": (2, 3),
+    "SkipSimplifiedLayerNormalization": (2,),
+}
+
+
+def smoothing(activations: NDArray[np.float32], weights: NDArray[np.float32], strength: float) -> NDArray[np.float32]:
+    """Factors [K] by the largest magnitudes of a channel's activations and weights, equation 4; geometric mean 1."""
+    x = np.maximum(activations, _LEAST_SHARE * activations.max() + 1e-30).astype(np.float64)
+    w = np.maximum(weights, _LEAST_SHARE * weights.max() + 1e-30).astype(np.float64)
+    factor = x**strength / w ** (1 - strength)
+    result: NDArray[np.float32] = (factor / np.exp(np.log(factor).mean())).astype(np.float32)
+    return result
+
+
+@dataclass(frozen=True)
+class Readers:
+    """The projections that read one value.
+
+    Attributes:
+        weights: theirs, each once.
+        own: no other value is multiplied by these weights, and they are stored for nothing else: they may be changed.
+    """
+
+    weights: Sequence[Weight]
+    own: bool
+
+    @property
+    def largest(self) -> NDArray[np.float32]:
+        """The largest magnitude [K] of the weights that each channel is multiplied by."""
+        largest: NDArray[np.float32] = np.max([np.abs(each.array()).max(1) for each in self.weights], axis=0)
+        return largest
+
+
+def readers(chosen: Sequence[Projection], shared: set[ir.Value]) -> Mapping[ir.Value, Readers]:
+    """Of every value that is projected; ``shared``: weights that keep their values."""
+    weights: dict[ir.Value, dict[ir.Value, Weight]] = defaultdict(dict)
+    sources: dict[ir.Value, set[ir.Value]] = defaultdict(set)
+    for projection in chosen:
+        weights[projection.x][projection.weight.value] = projection.weight
+        sources[projection.weight.value].add(projection.x)
+    return {
+        value: Readers(
+            tuple(several.values()), not any(weight in shared or len(sources[weight]) > 1 for weight in several)
+        )
+        for value, several in weights.items()
+    }
+
+
+class Smoother:
+    """Divides what projections of one model read."""
+
+    def __init__(self, tensors: DerivedTensors, chosen: Sequence[Projection]) -> None:
+        self._tensors = tensors
+        self._products = {each.product for each in chosen}
+        self._count = 0
+
+    def divided(self, x: ir.Value, factor: NDArray[np.float32]) -> ir.Value:
+        """``x`` [..., K] by ``factor`` [K]; what else reads x reads it as before."""
+        if self._fold(x, factor):
+            return x
+        producer = x.producer()
+        graph = x.graph if producer is None else producer.graph
+        assert isinstance(graph, ir.Graph)
+        self._count += 1
+        inverse = self._tensors.number(graph, f"smoothing_{self._count}", 1 / factor)
+        add = Insert(graph, (), str(x.name), after=producer)
+        return add("Mul", [x, inverse], "smooth", ir.DataType.FLOAT, shape=x.shape)
+
+    def _fold(self, x: ir.Value, factor: NDArray[np.float32]) -> bool:
+        """Whether the normalisation before divides from now on, as nothing but the projections reads it."""
+        node = x.producer()
+        if node is None or x.is_graph_output() or any(user not in self._products for user, _ in x.uses()):
+            return False
+        parameters = [place for place in _parameters(node, x) if tuple(_shape(node.inputs[place])) == factor.shape]
+        if not parameters or len(parameters) < len(_parameters(node, x)):
+            return False
+        for place in parameters:
+            old = node.inputs[place]
+            tensor = tensor_of(old)
+            assert old is not None
+            assert tensor is not None
+            assert isinstance(node.graph, ir.Graph)
+            new = initializer(node.graph, f"{old.name}_smooth", ir.tensor(tensor.numpy() / factor))
+            node.replace_input_with(place, new)
+        return True
+
+
+def _parameters(node: ir.Node, x: ir.Value) -> list[int]:
+    """The inputs that ``x`` is proportional to together, all of them parameters; none where there are no such."""
+    if node.op_type == "Mul" and not node.domain:
+        return [place for place, value in enumerate(node.inputs) if tensor_of(value) is not None]
+    if node.op_type not in _NORMALISATIONS or x is not node.outputs[0]:
+        return []
+    places = _NORMALISATIONS[node.op_type]
+    return [place for place in places if place < len(node.inputs) and node.inputs[place] is not None]
+
+
+def _shape(value: ir.Value | None) -> Sequence[int]:
+    tensor = tensor_of(value)
+    return () if tensor is None else [int(size) for size in tensor.shape]  # type: ignore[arg-type]  # constants have sizes

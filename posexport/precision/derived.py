@@ -16,7 +16,8 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from posexport.graph.bodies import with_bodies
 from posexport.graph.edits import initializer
-from posexport.precision.linear import Weight, containers
+from posexport.precision.projections import Weight, containers
+from posexport.targets.target import MICROSOFT, MICROSOFT_OPSET
 
 Array = NDArray[Any]
 
@@ -124,3 +125,11 @@ def _set_inputs(node: ir.Node, values: Sequence[ir.Value | None]) -> None:
     node.resize_inputs(len(values))
     for place, value in enumerate(values):
         node.replace_input_with(place, value)
+
+
+def import_microsoft(model: ir.Model) -> None:
+    """Say in the model and in functions that they have ONNX Runtime's own operators, where they do."""
+    for graph in (model.graph, *(function.graph for function in model.functions.values())):
+        if any(node.domain == MICROSOFT for body in with_bodies(graph) for node in body):
+            graph.opset_imports.setdefault(MICROSOFT, MICROSOFT_OPSET)
+            model.opset_imports.setdefault(MICROSOFT, MICROSOFT_OPSET)

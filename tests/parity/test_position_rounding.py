@@ -9,7 +9,7 @@ import pytest
 from posexport.export.build import build
 from posexport.parity.positions.invariant import NAME
 from posexport.parity.positions.trace import roundings
-from posexport.precision.half.ports import with_precision
+from posexport.precision.half.half import with_precision
 from posexport.sources.load import LoadOptions
 from posexport.sources.prepare import prepare
 from posexport.sources.source import Source

@@ -8,9 +8,8 @@ import pytest
 import posexport
 from posexport.errors import PosexportError
 from posexport.precision.apply import apply
-from posexport.precision.blocks.rounding import nearest
-from posexport.precision.blocks.second_order import factor, factors, second_order
-from posexport.precision.linear import projections
+from posexport.precision.blocks.rounding import factor, factors, nearest, second_order
+from posexport.precision.projections import projections
 from posexport.targets.precision_options import PrecisionOptions
 from posexport.targets.target import Target
 from posexport.tokenizer.byte_pair import train
@@ -62,7 +61,7 @@ def moved(rounded, w, x):
 @pytest.mark.parametrize(("size", "together"), [(32, 128), (32, 19), (128, 19)])
 def test_values(size, together, target, monkeypatch):
     # 19: errors of four groups of rows reach those behind, which takes more rows than K at the size that ships
-    monkeypatch.setattr("posexport.precision.blocks.second_order._TOGETHER", together)
+    monkeypatch.setattr("posexport.precision.blocks.rounding._TOGETHER", together)
     w, batches = matrix(K, N), [correlated(40), correlated(233)]
     every = np.concatenate(batches)
     expected = by_definition(w, every, size)

@@ -11,8 +11,8 @@ import pytest
 import posexport
 from posexport.errors import PosexportError
 from posexport.precision.apply import apply
-from posexport.precision.linear import projections
-from posexport.precision.rows.static_scales import ChannelRange, _scale
+from posexport.precision.projections import projections
+from posexport.precision.rows.scales import ChannelRange, _scale
 from posexport.system import machine
 from posexport.targets.precision_options import PrecisionOptions
 from posexport.targets.target import Target
@@ -121,7 +121,7 @@ g (float[r, {K}] x, bool c, float u, float v, float w, float b) => (float z, flo
 @NEEDS_VNNI
 @pytest.mark.parametrize("target", [Target("cpu", 23), Target("portable", 18)], ids=str)
 def test_functions_and_subgraphs(target, monkeypatch):
-    monkeypatch.setattr("posexport.precision.chosen.shrinking", lambda chosen, _: chosen)  # these are too small to
+    monkeypatch.setattr("posexport.precision.selection.shrinking", lambda chosen, _: chosen)  # these are too small to
     inner, u, v, w, b, x = matrix(K, K), matrix(K, N), matrix(K, N), matrix(K, N), matrix(N), matrix(5, K)
     text = EVERYWHERE.replace("MATRIX", ", ".join(map(repr, inner.ravel().tolist())))
     model = graph(text, target.opset, u=u, v=v, w=w, b=b)

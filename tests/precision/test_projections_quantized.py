@@ -13,7 +13,7 @@ from posexport.bundle.manifest import Manifest
 from posexport.parity.quantized import AsStored, as_stored
 from posexport.parity.quantized.read import read
 from posexport.precision.apply import apply
-from posexport.precision.result import check_quantized
+from posexport.precision.selection import check_quantized
 from posexport.runtime.providers import make_session, numeric_options
 from posexport.sources.load import LoadOptions, load_source
 from posexport.spec import InputSpec

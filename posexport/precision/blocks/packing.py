@@ -8,10 +8,9 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from posexport.precision.blocks.rounding import Floats, Rounded, half_quadratic, nearest
-from posexport.precision.blocks.second_order import Factor, second_order
+from posexport.precision.blocks.rounding import Factor, Floats, Rounded, half_quadratic, nearest, second_order
 from posexport.precision.derived import Array, Derived
-from posexport.precision.linear import Weight
+from posexport.precision.projections import Weight
 from posexport.targets.precision_options import QuantizerName
 
 #: bits -> the types of signed and of unsigned numbers, of ONNX and of NumPy

@@ -1,24 +1,135 @@
-"""The pass: weights of linear projections in blocks of 4 or 8 bits, word embeddings and what gives logits at 8."""
+"""The pass: weights of linear projections in blocks of 4 or 8 bits, word embeddings and what gives logits at 8.
 
-from dataclasses import replace
+A projection becomes MatMulNBits, or for any runtime DequantizeLinear and MatMul. Word embeddings that are tied to the
+head are rows of its blocks, so that both are stored once.
+"""
 
+import dataclasses
+from collections.abc import Callable
+
+import numpy as np
 import onnx_ir as ir
 
 from posexport.errors import PosexportError
-from posexport.precision.blocks.packing import Scheme
-from posexport.precision.blocks.products import OPERATOR, Products, replacement
-from posexport.precision.blocks.second_order import factors
-from posexport.precision.blocks.tables import quantize_tied
+from posexport.graph.edits import replace
+from posexport.precision.blocks.packing import Scheme, for_dequantize, for_product
+from posexport.precision.blocks.rounding import factors
 from posexport.precision.calibration import Calibration
-from posexport.precision.chosen import Chosen, choose
-from posexport.precision.derived import DerivedTensors
-from posexport.precision.imports import import_microsoft
-from posexport.precision.result import PrecisionResult
-from posexport.precision.rows import embeddings
-from posexport.precision.worth import Replacement
+from posexport.precision.derived import DerivedTensors, import_microsoft
+from posexport.precision.insert import Insert
+from posexport.precision.projections import Projection
+from posexport.precision.rows.weights import Lookup, quantize_lookup
+from posexport.precision.selection import Chosen, PrecisionResult, Replacement, choose
 from posexport.spec import Interface
 from posexport.targets.precision_options import PrecisionOptions
-from posexport.targets.target import BLOCKED_OPSET, Target
+from posexport.targets.target import BLOCKED_OPSET, MICROSOFT, Target
+
+FLOAT = ir.DataType.FLOAT
+OPERATOR = "MatMulNBits"
+
+
+def replacement(target: Target, scheme_of: Callable[[Projection], Scheme]) -> Replacement:
+    """What `Products` puts in the place of a projection."""
+    if target.may_use(OPERATOR):
+        return Replacement(lambda each: for_product(each.weight, scheme_of(each)), nodes=0)
+    return Replacement(lambda each: for_dequantize(each.weight, scheme_of(each)), nodes=1)
+
+
+class Products:
+    """Of one model."""
+
+    def __init__(self, model: ir.Model, tensors: DerivedTensors, target: Target) -> None:
+        self._main = model.graph
+        self._tensors = tensors
+        self._fused = target.may_use(OPERATOR)
+        # clients that have the operator without being a target are browsers: their kernels are of int8 too
+        self._level = 4 if target.provider is None else target.provider.accuracy_level
+
+    def replace(self, projection: Projection, scheme: Scheme) -> None:
+        """Put a weight in blocks in the place of a float one; the bias is added as it was."""
+        shape = projection.output.shape
+        name = projection.output.name or "linear"
+        add = Insert(projection.container, projection.nodes, name, before=projection.nodes[0])
+        y = self._fused_product(projection, scheme, add) if self._fused else self._product(projection, scheme, add)
+        if projection.bias is not None:
+            y = add("Add", [y, projection.bias], "biased", FLOAT, shape=shape)
+        elif not self._fused:
+            self._as_maximum(projection)
+        replace(projection.output, y)
+        projection.container.remove(projection.nodes, safe=True)
+
+    def _as_maximum(self, projection: Projection) -> None:
+        """Write a Relu right behind a product as Max.
+
+        ONNX Runtime 1.32 takes DequantizeLinear, MatMul and Relu for a part of a product of integers that is not there,
+        and leaves the weight to be dequantized in every call.
+        """
+        for relu in [use.node for use in projection.output.uses() if use.node.op_type == "Relu"]:
+            graph = relu.graph
+            assert isinstance(graph, ir.Graph)
+            value = relu.outputs[0]
+            zero = self._tensors.number(graph, "zero", np.float32(0))
+            add = Insert(graph, [relu], value.name or "relu", before=relu)
+            replace(value, add("Max", [projection.output, zero], "positive", FLOAT, shape=value.shape))
+            graph.remove(relu, safe=True)
+
+    def _fused_product(self, projection: Projection, scheme: Scheme, add: Insert) -> ir.Value:
+        k, n = projection.weight.sizes
+        stored = self._tensors.put(projection.weight, projection.container, for_product(projection.weight, scheme))
+        attributes = {"K": k, "N": n, "bits": scheme.bits, "block_size": scheme.size, "accuracy_level": self._level}
+        inputs = [projection.product.inputs[0], *stored]
+        return add(OPERATOR, inputs, "product", FLOAT, attributes, shape=projection.output.shape, domain=MICROSOFT)
+
+    def _product(self, projection: Projection, scheme: Scheme, add: Insert) -> ir.Value:
+        weight = projection.weight
+        stored = self._tensors.put(weight, projection.container, for_dequantize(weight, scheme))
+        calls = weight.calls
+        main = projection.container is self._main or (calls and all(call.graph is self._main for call in calls))
+        # ONNX Runtime makes MatMulNBits of it by axis 0, and fails to load where the weight is not of the same graph
+        attributes = {"axis": 0 if main else -2, "block_size": scheme.size}
+        real = add("DequantizeLinear", stored, "weight", FLOAT, attributes, shape=ir.Shape(weight.sizes))
+        return add("MatMul", [projection.product.inputs[0], real], "product", FLOAT, shape=projection.output.shape)
+
+
+def quantize_tied(lookup: Lookup, tensors: DerivedTensors, scheme: Scheme, *, fused: bool) -> None:
+    """Look rows up in what the head multiplies by; ``fused``: as MatMulNBits reads it, else DequantizeLinear.
+
+    A row [K] is (whole [blocks, size] - 128) * scale [blocks, 1] without what fills the last block up.
+    """
+    node = lookup.node
+    graph, ids, output = node.graph, node.inputs[1], node.outputs[0]
+    assert isinstance(graph, ir.Graph)
+    assert ids is not None
+    k = lookup.table.sizes[0]
+    add = Insert(graph, (node,), output.name or "embedding", before=node)
+
+    def integers(name: str, *values: int) -> ir.Value:
+        return tensors.number(graph, name, np.array(values, np.int64))
+
+    rank = len(ids.shape or ())
+    if fused:
+        whole, scale = tensors.put(lookup.table, graph, for_product(lookup.table, scheme))
+        whole = add("Gather", [whole, ids], "uint8", ir.DataType.UINT8, {"axis": 0})
+        scale = add("Gather", [scale, ids], "scale", FLOAT, {"axis": 0})
+        scale = add("Unsqueeze", [scale, integers("last_axis", -1)], "scales", FLOAT)
+        middle = tensors.number(graph, "middle_of_uint8", np.float32(1 << (scheme.bits - 1)))
+        real = add("Cast", [whole], "real", FLOAT, {"to": int(FLOAT)})
+        real = add("Mul", [add("Sub", [real, middle], "signed", FLOAT), scale], "blocks", FLOAT)
+        flat = integers(f"rows_flat_{rank}", *[0] * rank, -1)
+        real = add("Reshape", [real, flat], "flat", FLOAT)
+        if k % scheme.size:
+            bounds = [integers("first", 0), integers(f"end_{k}", k), integers("last_axis", -1)]
+            real = add("Slice", [real, *bounds], "row", FLOAT)
+    else:
+        # columns of [K, N], as the product reads it best
+        whole, scale = tensors.put(lookup.table, graph, for_dequantize(lookup.table, scheme))
+        whole = add("Gather", [whole, ids], "int8", ir.DataType.INT8, {"axis": 1})
+        scale = add("Gather", [scale, ids], "scale", FLOAT, {"axis": 1})
+        real = add("DequantizeLinear", [whole, scale], "real", FLOAT, {"axis": 0, "block_size": scheme.size})
+        real = add("Transpose", [real], "row", FLOAT, {"perm": [*range(1, rank + 1), 0]})
+    real.shape = output.shape
+    replace(output, real)
+    graph.remove(node, safe=True)
 
 
 def quantize_blocks(
@@ -55,13 +166,13 @@ def quantize_blocks(
     bodies = [each for each in chosen.projections if each.weight.value not in chosen.logits]
     of_weights = {} if calibration is None else factors(model, bodies, calibration)
     for projection in chosen.projections:
-        scheme = replace(linear, factor=of_weights.get(projection.weight.value))
+        scheme = dataclasses.replace(linear, factor=of_weights.get(projection.weight.value))
         products.replace(projection, head if projection.weight.value in chosen.logits else scheme)
     for lookup in chosen.tables:
         if lookup.table.value in tied:
             quantize_tied(lookup, tensors, head, fused=target.may_use(OPERATOR))
         else:
-            embeddings.quantize(lookup, tensors)
+            quantize_lookup(lookup, tensors)
     import_microsoft(model)
     tensors.finish()
     without = 0 if calibration is None else sum(each.weight.value not in of_weights for each in bodies)

@@ -6,4 +6,4 @@ values of the half type become float32 here, and what an operator computes is ro
 
 from posexport.precision.emulate.emulate import LIMITS as LIMITS
 from posexport.precision.emulate.emulate import emulate as emulate
-from posexport.precision.emulate.files import emulated as emulated
+from posexport.precision.emulate.emulate import emulated as emulated

@@ -2,11 +2,18 @@
 
 Rounding is a Cast to the half type and one back: to the nearest, ties to even, with subnormals, and to infinity where
 float16 overflows. ONNX Runtime keeps both at every level of optimisation, and has kernels of both types on the CPU.
+
+Emulated copies of model files, for as long as a proof runs.
 """
 
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 from onnx_ir.passes.common import InlinePass
 
@@ -14,6 +21,7 @@ from posexport.errors import PosexportError
 from posexport.graph import edits
 from posexport.graph.bodies import bodies
 from posexport.graph.types import settle
+from posexport.spec import PartSpec
 from posexport.targets.dtypes import DType
 
 #: what an emulated proof cannot show, as reports say it
@@ -166,3 +174,37 @@ def _moves(node: ir.Node) -> bool:
     if node.op_type in _MOVES_UNLESS_REDUCING:
         return node.attributes.get_string("reduction", "none") == "none"
     return node.op_type in _MOVES
+
+
+#: weights of so many bytes go to a file beside the copy
+_EXTERNAL_ABOVE = 1 << 28
+
+
+@contextmanager
+def emulated(
+    model: Path | bytes, half: DType, parts: Sequence[PartSpec] = (), *, everywhere: bool = False
+) -> Iterator[Path]:
+    """An emulated copy of ``model``, a file or, of ``parts``, the directory of their files; gone after the block.
+
+    ``everywhere``: as of `posexport.precision.emulate.emulate`. Raises PosexportError where the graph has nothing to
+    emulate.
+    """
+    with tempfile.TemporaryDirectory(prefix="posexport-") as folder:
+        directory = Path(folder)
+        for name in [part.file for part in parts] or ["model.onnx"]:
+            file = model / name if parts and isinstance(model, Path) else model
+            _copy(file, directory / name, half, everywhere=everywhere)
+        yield directory if parts else directory / "model.onnx"
+
+
+def _copy(file: Path | bytes, copy: Path, half: DType, *, everywhere: bool) -> None:
+    loaded = ir.from_proto(onnx.ModelProto.FromString(file)) if isinstance(file, bytes) else ir.load(file)
+    emulate(loaded, half, everywhere=everywhere)
+    copy.parent.mkdir(parents=True, exist_ok=True)
+    size = sum(
+        value.const_value.nbytes for value in loaded.graph.initializers.values() if value.const_value is not None
+    )
+    if size <= _EXTERNAL_ABOVE:
+        ir.save(loaded, copy)
+    else:
+        ir.save(loaded, copy, external_data=copy.name + ".data", size_threshold_bytes=1024)

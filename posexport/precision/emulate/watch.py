@@ -2,17 +2,121 @@
 
 A place of rounding is a Cast to float16, of which an emulated copy has no others. The largest and the smallest numbers
 of all places of a graph go into one vector, which leaves every body around it: of the branch of an If that was not
-taken it is 0, of a Loop or a Scan there is one a turn.
+taken it is 0, of a Loop or a Scan there is one for each iteration.
 """
 
+import ast
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
 
-from posexport.graph.bodies import bodies
-from posexport.precision.emulate.flows import Flows
-from posexport.precision.emulate.layers import layer_of
+from posexport.graph import dataflow
+from posexport.graph.bodies import bodies, with_bodies
+from posexport.graph.operators import CONTROL_FLOW
+
+_SCOPES = "pkg.torch.onnx.name_scopes"
+#: a path up to its first number: ``encoder.layer.3`` of ``encoder.layer.3.attention``
+_NUMBERED = re.compile(r"^(.*?[./]\d+)(?:[./]|$)")
+#: the same in a node's name, which other tools make of the path: ``/encoder/layer.3/attention/MatMul``
+_IN_NAME = re.compile(r"((?:[A-Za-z_]+[./])*[A-Za-z_]+[./]\d+)(?=[./])")
+
+#: so many nodes a graph pass may have put behind one that says where it is from
+_FAR = 30
+
+
+def layer_of(node: ir.Node | None) -> str:
+    """The layer; that of what the node reads first where it does not say, and empty where nothing does."""
+    for _ in range(_FAR):
+        if node is None:
+            return ""
+        if path := _path(node):
+            numbered = _NUMBERED.match(path)
+            return numbered.group(1) if numbered else path
+        if found := _IN_NAME.search((node.name or "").lstrip("/")):
+            return found.group(1)
+        node = next((value.producer() for value in node.inputs if value is not None and value.producer()), None)
+    return ""
+
+
+def _path(node: ir.Node) -> str:
+    """The innermost module."""
+    try:
+        paths = ast.literal_eval(node.metadata_props.get(_SCOPES, "[]"))
+    except (ValueError, SyntaxError):
+        return ""
+    named = [str(path) for path in paths[:-1] if path] if isinstance(paths, list) else []
+    return named[-1] if named else ""
+
+
+#: what may lie between a masked score and its softmax: it stays masked when it becomes -inf
+_TO_SOFTMAX = {
+    *("Add", "Cast", "Concat", "Expand", "Flatten", "Gather", "Identity", "Pad", "Reshape", "Slice", "Split"),
+    *("Squeeze", "Tile", "Transpose", "Unsqueeze", "Where"),
+}
+#: the inputs that are scores or are added to them, by operator
+_SCORES: Mapping[tuple[str, str], Sequence[int]] = {
+    ("", "Softmax"): (0,),
+    ("", "Attention"): (3,),
+    ("com.microsoft", "MultiHeadAttention"): (5,),
+    ("com.microsoft", "GroupQueryAttention"): (10,),
+    ("com.microsoft", "Attention"): (5,),
+}
+
+
+class Flows:
+    """Of a graph without functions."""
+
+    #: stands for readers that are not on the way to a softmax
+    _elsewhere = ir.Value(name="elsewhere")
+
+    def __init__(self, graph: ir.Graph) -> None:
+        self._from = dataflow.passed_values(graph.all_nodes())
+        self._to: dict[ir.Value, list[ir.Value]] = defaultdict(list)
+        for value, others in self._from.items():
+            for other in others:
+                self._to[other].append(value)
+        self._outputs = set(graph.outputs)
+        weights = [value for each in with_bodies(graph) for value in each.initializers.values()]
+        self._infinite = {value for value in weights if _infinite(value.const_value)}
+        for node in graph.all_nodes():
+            tensors = (a.as_tensor() for a in node.attributes.values() if a.type == ir.AttributeType.TENSOR)
+            if any(map(_infinite, tensors)):
+                self._infinite.update(node.outputs)
+
+    def sources(self, value: ir.Value, stops: Mapping[ir.Value, int]) -> tuple[frozenset[int], bool]:
+        """The first of ``stops`` on all ways back from ``value``, and whether a way leads to an infinite constant."""
+        every = set(dataflow.sources(value, stops=stops, breaks=(), passed=self._from))
+        return frozenset(stops[each] for each in every if each in stops), not every.isdisjoint(self._infinite)
+
+    def leads_to_softmax(self, value: ir.Value) -> bool:
+        """Whether all that becomes of ``value`` is added to scores, which a softmax reads."""
+        ended = False
+
+        def onward(each: ir.Value) -> Iterator[ir.Value]:
+            nonlocal ended
+            yield from self._to[each]
+            for node, index in each.uses():
+                if index in _SCORES.get((node.domain, node.op_type), ()):
+                    ended = True
+                elif node.op_type in _TO_SOFTMAX and not node.domain:
+                    yield from node.outputs
+                elif node.op_type not in CONTROL_FLOW or node.domain:
+                    yield self._elsewhere
+
+        walked = set(dataflow.reachable([value], onward))
+        return ended and self._elsewhere not in walked and not walked & self._outputs
+
+
+def _infinite(tensor: "ir.TensorProtocol | None") -> bool:
+    if tensor is None or not tensor.dtype.is_floating_point():
+        return False
+    # a parameter of a layer is no mask: reading it would take its time and memory
+    return tensor.size < 1 << 20 and bool(np.isinf(np.asarray(tensor.numpy(), np.float32)).any())
+
 
 #: begins the names of what is added
 WATCHED = "posexport_range/"
@@ -25,7 +129,7 @@ class Site:
 
     Attributes:
         node: that computes it.
-        layer: as of `posexport.precision.emulate.layers`.
+        layer: as of `posexport.precision.emulate.watch`.
         masked: all that becomes of it is added to scores of a softmax, where -inf does no harm.
         before: the sites, by number, that it is computed from with none between them.
         infinite: an infinite constant takes part.

@@ -1,8 +1,10 @@
-"""Writes what `flow` decided: types, constants, and a Cast where a value is read in another type than it has.
+"""Writes what `flow` decided: types, constants, parameters, and a Cast where a value is read in another type.
 
-One Cast for a value in a scope, where the value is computed or at the start of a branch that alone needs it.
+One Cast for a value in a scope, where the value is computed or at the start of a branch that alone needs it. Parameters
+are brought to 16 bits when they are written, one at a time.
 """
 
+import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -11,10 +13,10 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
+from posexport.errors import PosexportError
 from posexport.graph.bodies import bodies, loop_inputs, loop_results, with_bodies
 from posexport.graph.edits import claim
-from posexport.precision.half.flow import Flow
-from posexport.precision.half.kinds import INDIFFERENT, Kind, is_float_cast
+from posexport.precision.half.flow import INDIFFERENT, Flow, Kind, is_float_cast
 
 Array = NDArray[np.float32]
 WIDE = ir.DataType.FLOAT
@@ -234,3 +236,43 @@ def _captured(body: ir.Graph) -> Iterator[ir.Value]:
     yield from dict.fromkeys(
         value for node in nodes for value in node.inputs if value is not None and value not in inside
     )
+
+
+#: larger parameters are brought to 16 bits only when the file is written
+_LAZY = 1 << 20
+
+
+def convert(graph: ir.Graph, casts: Casts) -> None:
+    """Every initialiser to the type that was decided for it.
+
+    Raises:
+        PosexportError: a parameter is beyond what float16 holds.
+    """
+    for value in graph.initializers.values():
+        tensor = value.const_value
+        if value not in casts.flow.info or tensor is None:
+            continue
+        if value not in casts.flow.half:
+            if tensor.size <= 1:
+                bounded = casts.sentinels(np.asarray(tensor.numpy(), np.float32))
+                value.const_value = ir.Tensor(bounded.reshape(tensor.shape.numpy()), name=value.name)
+            continue
+        narrow = functools.partial(_narrow, value.name or "", tensor, casts)
+        shape = ir.Shape(tensor.shape.numpy())
+        value.const_value = (
+            ir.LazyTensor(narrow, casts.dtype, shape, name=value.name) if tensor.nbytes > _LAZY else narrow()
+        )
+        value.type = ir.TensorType(casts.dtype)
+
+
+def _narrow(name: str, tensor: "ir.TensorProtocol", casts: Casts) -> "ir.TensorProtocol":
+    array = casts.sentinels(np.asarray(tensor.numpy(), np.float32))
+    with np.errstate(over="ignore"):
+        narrow = array.astype(numpy_type(casts.dtype))
+    if not np.array_equal(np.isfinite(array), np.isfinite(narrow.astype(np.float32))):
+        most = np.abs(array[np.isfinite(array)]).max()
+        raise PosexportError(
+            f"{name} holds {most:.6g}, and {casts.dtype.name.lower()} ends at {casts.flow.largest:.6g}; "
+            "use --precision bf16"
+        )
+    return ir.Tensor(narrow, name=name)

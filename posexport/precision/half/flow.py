@@ -1,21 +1,176 @@
-"""What is decided of a program's values: the kind of each, and its type.
+"""What is decided of a program's values, the kind of each and its type: the policy of half precision.
 
-A program is a graph, its branches and loops, and a function for every call (`instances`). Going forward in the order of
-execution, every value gets its `Kind` and, if it is an activation, whether it has 16 bits (`forward`). Going back,
-values that any type would do for - parameters, masks, what is only moved - get the type that their readers need, so
-that a cast stands as early as nothing has to be computed for it, and once (`backward`).
+Positions, and all that is computed from them, stay float32 until they meet an activation. Reductions, powers and
+running sums of activations are float32 islands. Weights and activations have 16 bits.
+
+A program is a graph, its branches and loops, and a copy of its function for every call, so that each call may have
+types of its own; equal copies become one again. Going forward in the order of execution,
+every value gets its `Kind` and, if it is an activation, whether it has 16 bits. Going back, values that any type would
+do for - parameters, masks, what is only moved - get the type that their readers need, so that a cast stands as early as
+nothing has to be computed for it, and once (both in `posexport.precision.half.types`).
 """
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from enum import IntEnum
 from typing import Literal
 
 import onnx_ir as ir
 
-from posexport.precision.half.instances import Calls
+from posexport.graph.edits import claim
+from posexport.graph.operators import COMPARISONS, SIZES
 from posexport.precision.half.kernels import Kernels
-from posexport.precision.half.kinds import MOVES, SMALL, Info, Kind, is_float_cast
+
+
+class Kind(IntEnum):
+    """Where the numbers of a float value come from; of several operands the greatest."""
+
+    #: numbers in the graph's text, and masks made of them
+    CONSTANT = 0
+    #: parameters, and what is computed from them alone
+    WEIGHT = 1
+    #: rows of parameters that are gathered, not yet met by anything else
+    TABLE = 2
+    #: computed from integers: angles, frequencies, slopes, buckets
+    POSITION = 3
+    ACTIVATION = 4
+
+
+@dataclass(frozen=True)
+class Info:
+    """What is known of a float value.
+
+    Attributes:
+        half: an activation that is computed in 16 bits.
+        statistic: a float32 reduction of an activation, such as the root of a mean square.
+        size: elements of a parameter; 0 where it is none.
+        large: it may hold values that only float32 can, because a constant in it does.
+    """
+
+    kind: Kind
+    half: bool = False
+    statistic: bool = False
+    size: int = 0
+    large: bool = False
+
+
+#: parameters of at most so many elements that positions meet are stored in float32, larger ones in 16 bits
+SMALL = 1 << 14
+
+#: these move what they get, and compute nothing
+MOVES = frozenset(
+    [
+        "Reshape",
+        "Transpose",
+        "Slice",
+        "Gather",
+        "GatherElements",
+        "GatherND",
+        "Unsqueeze",
+        "Squeeze",
+        "Expand",
+        "Identity",
+        "Flatten",
+        "Tile",
+        "Split",
+        "DepthToSpace",
+        "SpaceToDepth",
+        "Trilu",
+        "Pad",
+    ]
+)
+#: these choose among what they get
+CHOOSES = frozenset(("Where", "Concat", "Max", "Min", "ReduceMax", "ReduceMin"))
+#: products and whole layers: their results have 16 bits wherever an activation or a large parameter takes part
+LAYERS = frozenset(
+    [
+        "MatMul",
+        "Gemm",
+        "Conv",
+        "ConvTranspose",
+        "Einsum",
+        "LayerNormalization",
+        "RMSNormalization",
+        "GroupNormalization",
+        "InstanceNormalization",
+        "BatchNormalization",
+        "Attention",
+        "RotaryEmbedding",
+        "Gelu",
+        "LSTM",
+        "GRU",
+        "RNN",
+        "GroupQueryAttention",
+        "MultiHeadAttention",
+        "SkipLayerNormalization",
+        "SkipSimplifiedLayerNormalization",
+        "SimplifiedLayerNormalization",
+        "FusedMatMul",
+        "BiasGelu",
+        "FastGelu",
+        "QuickGelu",
+    ]
+)
+#: reductions, whose results say something about all of a row
+STATISTICS = frozenset(
+    ["ReduceMean", "ReduceSum", "ReduceSumSquare", "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp"]
+)
+#: float32 even between activations: sums of many, what overflows 16 bits, what has no kernel in them anywhere
+ISLANDS = STATISTICS | frozenset(
+    ["Pow", "Sqrt", "Exp", "Log", "CumSum", "ScatterElements", "ScatterND", "Mod", "Range", "Resize"]
+)
+#: these take whatever type their operand has, and say nothing in it
+INDIFFERENT = SIZES | {"Cast", "CastLike"}
+#: of these a large constant bounds a result, or is compared with it
+BOUNDS = COMPARISONS | {"Clip", "Min", "Max"}
+
+
+def is_float_cast(node: ir.Node) -> bool:
+    return node.domain == "" and node.op_type in ("Cast", "CastLike")
+
+
+#: the function that a node calls
+Calls = dict[ir.Node, ir.Function]
+
+
+def separate_calls(model: ir.Model) -> Calls:
+    """Every call in the graph, in functions and in branches, with a copy of its function for this call alone."""
+    calls: Calls = {}
+
+    def visit(graph: ir.Graph | ir.Function) -> None:
+        for node in ir.traversal.RecursiveGraphIterator(graph):
+            function = model.functions.get(node.op_identifier())
+            if function is not None:
+                calls[node] = function.clone()
+                visit(calls[node])
+
+    visit(model.graph)
+    return calls
+
+
+def merge_calls(model: ir.Model, calls: Calls) -> None:
+    """Give ``model`` the functions of its calls, each once: those of one kind that differ are numbered."""
+    kept: dict[bytes, ir.Function] = {}
+    names: defaultdict[str, set[str]] = defaultdict(set)
+
+    def visit(graph: ir.Graph | ir.Function) -> None:
+        for node in ir.traversal.RecursiveGraphIterator(graph):
+            if node not in calls:
+                continue
+            function = calls[node]
+            visit(function)  # callees first: their names are part of what a body is
+            key = ir.to_proto(function).SerializeToString(deterministic=True)
+            if key not in kept:
+                function.name = claim(function.name, names[function.domain], between="")
+                kept[key] = function
+            node.op_type = kept[key].name
+
+    visit(model.graph)
+    model.functions.clear()
+    for function in kept.values():
+        model.functions[function.identifier()] = function
+
 
 #: ``wide``: float32, to compute with activations; ``exact``: float32, because positions are computed from it
 Need = Literal["half", "wide", "exact"]

@@ -1,21 +1,51 @@
-"""A float32 graph brought to float16 or bfloat16."""
+"""A float32 graph brought to float16 or bfloat16.
+
+The trace stays float32; inputs of a KV cache, and values as asked for, have 16 bits.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import ml_dtypes
+import msgspec
 import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from posexport.graph.dataflow import dependents
-from posexport.precision.half import instances
-from posexport.precision.half.backward import Backward
-from posexport.precision.half.casts import WIDE, Casts, numpy_type
-from posexport.precision.half.flow import Flow
-from posexport.precision.half.forward import Forward
+from posexport.precision.half.casts import WIDE, Casts, convert, numpy_type
+from posexport.precision.half.flow import Flow, Info, Kind, merge_calls, separate_calls
 from posexport.precision.half.kernels import Kernels
-from posexport.precision.half.kinds import Info, Kind
-from posexport.precision.half.weights import convert
-from posexport.spec import Interface, is_cache_output
+from posexport.precision.half.types import Backward, Forward
+from posexport.spec import InputSpec, Interface, is_cache_input, is_cache_output
 from posexport.targets.precision_options import PrecisionOptions
 from posexport.targets.target import Target
+
+if TYPE_CHECKING:
+    from posexport.sources.source import Source
+
+
+def with_precision(source: "Source", options: PrecisionOptions) -> "Source":
+    """``source`` with the inputs that its graphs have in that precision: a KV cache in 16 bits, values as asked for.
+
+    The module stays as it is, float32, and so does its trace.
+    """
+    if not options.half:
+        return source
+
+    def inputs(specs: Sequence[InputSpec]) -> list[InputSpec]:
+        name = options.dtype.name
+        return [
+            msgspec.structs.replace(spec, dtype=name)
+            if is_cache_input(spec) or (options.io == "half" and spec.role == "values")
+            else spec
+            for spec in specs
+        ]
+
+    parts = [
+        replace(part, spec=msgspec.structs.replace(part.spec, inputs=inputs(part.spec.inputs))) for part in source.parts
+    ]
+    return msgspec.structs.replace(source, inputs=inputs(source.inputs), parts=parts)
 
 
 def to_half(model: ir.Model, interface: Interface, target: Target, options: PrecisionOptions) -> dict[str, str]:
@@ -26,7 +56,7 @@ def to_half(model: ir.Model, interface: Interface, target: Target, options: Prec
     """
     dtype = ir.DataType[options.dtype.onnx]
     kernels = Kernels(target, model.opset_imports[""])
-    calls = instances.separate(model)
+    calls = separate_calls(model)
     largest = float(ml_dtypes.finfo(numpy_type(dtype)).max)  # type: ignore[no-untyped-call]
     flow = Flow(calls, kernels, largest)
     held = {spec.name for spec in interface.inputs if spec.dtype == options.dtype.name}
@@ -53,7 +83,7 @@ def to_half(model: ir.Model, interface: Interface, target: Target, options: Prec
     _outputs(model.graph, casts, outputs)
     stored = _stored(model.graph, casts)
     convert(model.graph, casts)
-    instances.merge(model, calls)
+    merge_calls(model, calls)
     _tidy(model)
     return stored
 

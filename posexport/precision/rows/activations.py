@@ -11,11 +11,10 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
+from posexport.precision.calibration import Smoother
 from posexport.precision.derived import DerivedTensors
 from posexport.precision.insert import Insert
-from posexport.precision.rows.row_scales import PLAIN, RowScale, highest_step, lowest_step
-from posexport.precision.rows.static_scales import StaticScale
-from posexport.precision.smoothing import Smoother
+from posexport.precision.rows.scales import PLAIN, RowScale, StaticScale, highest_step, lowest_step
 from posexport.targets.target import BLOCKED_OPSET, Target
 
 FLOAT, UINT8 = ir.DataType.FLOAT, ir.DataType.UINT8

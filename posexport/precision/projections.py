@@ -1,17 +1,21 @@
-"""Finds the linear projections of a graph: x W, x W + b, with W constant, wherever they are.
+"""Finds the linear projections of a graph: x W, x W + b, with W constant, and those that give logits.
 
 In the main graph, in branches and loop bodies, and in functions, where a weight is a Constant of the body or an input
 that every call gives an initialiser. ONNX Runtime's quantisers pass over all but the first without a word.
+
+Weights that give logits are kept at 8 bits: no later layer averages their errors out. They are found by the name of the
+output, not by sizes: definitions call ``logits`` what a head returns over a vocabulary, characters or classes, and a
+vocabulary may be as large as any layer, or smaller than all.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from posexport.graph.bodies import with_bodies
+from posexport.graph.bodies import bodies, with_bodies
 from posexport.graph.dataflow import content_values
 from posexport.graph.queries import matches, names_of, only
 from posexport.spec import DOMAIN, Interface
@@ -226,3 +230,32 @@ def _is_bias(
 ) -> bool:
     tensors = [tensor_of(value)] if value not in calls else [tensor_of(argument) for _, argument in calls[value]]
     return all(tensor is not None and tuple(tensor.shape) == (channels,) for tensor in tensors)
+
+
+#: of outputs, alone or after an underscore
+LOGITS = "logits"
+#: what a head does to each logit (its bias, a scale, a soft cap), and what moves logits
+_BEHIND = {"Add", "Div", "Mul", "Sub", "Tanh", "Where"}
+_BEHIND |= {"Cast", "Gather", "Identity", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"}
+
+
+def logit_weights(outputs: Iterable[ir.Value], every: Sequence[Projection], content: set[ir.Value]) -> set[ir.Value]:
+    """Of the projections that graph outputs called `LOGITS` come from, with nothing but `_BEHIND` in between.
+
+    ``content``: values that hold tokens (`posexport.graph.dataflow`). Of two that an operator reads neither is
+    followed: a sum of hidden states is no head's result.
+    """
+    by_output = {each.output: each.weight.value for each in every}
+    weights: set[ir.Value] = set()
+    waiting = [value for value in outputs if (value.name or "").split("_")[-1] == LOGITS]
+    while waiting:
+        value = waiting.pop()
+        node = value.producer()
+        if value in by_output:
+            weights.add(by_output[value])
+        elif node is not None and node.op_type == "If":
+            waiting += [body.outputs[value.index() or 0] for body in bodies(node).values()]
+        elif node is not None and node.op_type in _BEHIND and not node.domain:
+            read = [each for each in node.inputs if each in content]
+            waiting += read if len(read) == 1 else []
+    return weights

@@ -1,0 +1,194 @@
+"""Which weights of a graph are quantised, and what that did.
+
+Linear projections and word embeddings, each stored in one form only, and none that would grow: integers take a quarter
+of a weight's bytes or less, but a node takes some 400, most of them notes on where it was traced. In int8, which needs
+about ten nodes, nothing is gained of matrices below 40 by 40.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+
+import onnx_ir as ir
+
+from posexport.errors import PosexportError
+from posexport.graph.dataflow import content_values
+from posexport.graph.queries import NOTES, matches
+from posexport.precision.derived import Derived
+from posexport.precision.projections import Projection, logit_weights, projections, quantizable
+from posexport.precision.rows.weights import Lookup, lookups
+from posexport.spec import Interface
+from posexport.targets.precision_options import PrecisionOptions
+
+
+@dataclass(frozen=True)
+class PrecisionResult:
+    """What a graph's tensors are stored in now.
+
+    Attributes:
+        classes: class of tensors, such as ``linear weights`` -> their precision in words.
+        names: of all weights of linear projections and word embeddings, by which ``--keep-float`` knows them.
+        quantized: how many of them were.
+        projections: how many linear projections have weights of which type: ``int4``, ``int8``, ``float``.
+        larger: how many are in float because quantized they would take more bytes, nodes included.
+        remarks: sentences for the user.
+    """
+
+    classes: dict[str, str] = field(default_factory=dict)
+    names: frozenset[str] = frozenset()
+    quantized: int = 0
+    projections: Mapping[str, int] = field(default_factory=dict)
+    larger: int = 0
+    remarks: tuple[str, ...] = ()
+
+
+def check_quantized(options: PrecisionOptions, graphs: Sequence[PrecisionResult]) -> None:
+    """PosexportError where a pattern of ``--keep-float`` matches nothing in any graph, or nothing was quantized."""
+    if not options.quantized:
+        return
+    names = sorted({name for each in graphs for name in each.names})
+    for pattern in options.keep_float:
+        if not any(fnmatchcase(name, pattern) for name in names):
+            raise PosexportError(
+                f"--keep-float {pattern!r} matches none of {len(names)} weights; give a glob pattern of their names, "
+                f"such as {_some(names)}"
+            )
+    if any(each.quantized or each.larger for each in graphs):
+        return
+    if options.keep_float:
+        patterns = " ".join(f"--keep-float {pattern!r}" for pattern in options.keep_float)
+        raise PosexportError(
+            f"{patterns} leaves none of {len(names)} weights to quantize with --precision {options.precision}; give "
+            f"patterns that match fewer of them, such as {_some(names)}"
+        )
+    raise PosexportError(
+        f"--precision {options.precision} finds no weight to quantize: the model has no linear projection of 16 "
+        "channels or more and no word embeddings of 256 rows or more; leave it out, or give --precision fp16"
+    )
+
+
+def larger(graphs: Sequence[PrecisionResult]) -> str:
+    """How many projections stay in float because they would grow, of all graphs; empty: none."""
+    count, total = (sum(each) for each in zip(*((g.larger, sum(g.projections.values())) for g in graphs), strict=True))
+    what = "quantized, their weights with the scales and nodes that they need would be larger than now"
+    return f"{count} of {total} linear projections stay in float: {what}" if count else ""
+
+
+def _some(names: Iterable[str]) -> str:
+    return ", ".join(list(names)[:3])
+
+
+#: how often a node's name is in a file: its own, its output's, in that one's type, at the node that reads it
+_NAMES = 4
+#: bytes of a node, or of a tensor, beside names and notes: operator, attributes, shapes
+_PLAIN = 120
+#: by how many bytes a product itself is longer then: attributes, inputs, names
+_LONGER = 300
+
+
+@dataclass(frozen=True)
+class Replacement:
+    """What a pass puts in the place of a linear projection.
+
+    Attributes:
+        tensors: of a projection, what its weight is stored as.
+        nodes: how many more nodes a projection has then.
+        shared_nodes: how many are added for what is projected, once for all its projections.
+    """
+
+    tensors: Callable[[Projection], Mapping[str, Derived]]
+    nodes: int
+    shared_nodes: int = 0
+
+
+def shrinking(chosen: Sequence[Projection], replacement: Replacement) -> list[Projection]:
+    """Those of ``chosen`` whose weight and nodes take fewer bytes than now; weights of several readers as a whole."""
+    readers = Counter(each.x for each in chosen)
+    gained: dict[ir.Value, float] = {}
+    for each in chosen:
+        weight = each.weight
+        nodes = replacement.nodes + replacement.shared_nodes / readers[each.x]
+        nodes += each.bias is not None and each.add is None  # a Gemm's own becomes an Add
+        if weight.value not in gained:
+            stored = replacement.tensors(each)
+            now, then = sum(tensor.nbytes for tensor in weight.stored), sum(each.nbytes for each in stored.values())
+            gained[weight.value] = now - then * len(weight.stored) - _PLAIN * (len(stored) - 1)
+        gained[weight.value] -= _LONGER + nodes * node_bytes(each.product)
+    return [each for each in chosen if gained[each.weight.value] > 0]
+
+
+def node_bytes(like: ir.Node) -> int:
+    """Of a node that is inserted for ``like``, with its notes and a longer name."""
+    notes = sum(len(key) + len(note) for key, note in like.metadata_props.items() if key in NOTES)
+    return _PLAIN + _NAMES * len(like.outputs[0].name or "") + notes
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """What a pass quantises.
+
+    Attributes:
+        projections: in the order of the nodes.
+        tables: of word embeddings.
+        logits: weights that give logits, and those of word embeddings, which a projection that reads them shares.
+        left: the number of projections that stay in float.
+        larger: how many of these do because quantized they would take more bytes.
+        names: of all weights of projections and word embeddings, quantised or not.
+    """
+
+    projections: list[Projection]
+    tables: list[Lookup]
+    logits: set[ir.Value]
+    left: int
+    larger: int
+    names: frozenset[str]
+
+    def result(self, classes: dict[str, str], bits: int, bits_of_logits: int) -> PrecisionResult:
+        """What was done, where the weights of projections have so many bits."""
+        logits = sum(each.weight.value in self.logits for each in self.projections)
+        counts = Counter({f"int{bits}": len(self.projections) - logits})
+        counts += Counter({f"int{bits_of_logits}": logits, "float": self.left})
+        return PrecisionResult(classes, self.names, len(self.projections) + len(self.tables), counts, self.larger)
+
+    @property
+    def tied(self) -> set[ir.Value]:
+        """Tables that projections may read as well."""
+        return {each.table.value for each in self.tables}
+
+
+def choose(
+    model: ir.Model,
+    interface: Interface,
+    options: PrecisionOptions,
+    replacement: Callable[[set[ir.Value]], Replacement],
+) -> Chosen:
+    """Without what ``--keep-float`` names, what is read in float too (it would be stored twice), and what would grow.
+
+    ``replacement``: what projections become, where it is known which weights give logits.
+    """
+    every, every_table = projections(model, interface), lookups(model, interface)
+    content = content_values(model, {spec.name: spec.role for spec in interface.inputs})
+    logits = logit_weights(model.graph.outputs, every, content) | {each.table.value for each in every_table}
+    fit = quantizable(every, options.keep_float)
+    chosen = shrinking(fit, replacement(logits))
+    larger = len(fit) - len(chosen)
+    tables = [each for each in every_table if not matches(each.table.names, options.keep_float)]
+    readers = {each.product for each in chosen} | {each.node for each in tables}
+    values = {each.weight.value for each in chosen} | {each.table.value for each in tables}
+    shared = {value for value in values if not _read_only_by(value, readers)}
+    chosen = [each for each in chosen if each.weight.value not in shared]
+    tables = [each for each in tables if each.table.value not in shared]
+    weights = [*(each.weight for each in every), *(each.table for each in every_table)]
+    names = frozenset(name for weight in weights for name in weight.names)
+    return Chosen(chosen, tables, logits, len(every) - len(chosen), larger, names)
+
+
+def _read_only_by(value: ir.Value, readers: set[ir.Node]) -> bool:
+    """Whether all that reads it is quantised, a transposition in between left aside."""
+    for user, _ in value.uses():
+        if user in readers:
+            continue
+        if user.op_type != "Transpose" or not all(last in readers for last, _ in user.outputs[0].uses()):
+            return False
+    return not value.is_graph_output()
