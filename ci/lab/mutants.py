@@ -54,7 +54,7 @@ PLACES = {
     "posexport/passes": ("test_passes", "test_packed_heads"),
     "posexport/passes/guard/size_guard.py": ("test_guard", "test_longformer", "test_vision", "test_convert"),
     "posexport/parity/criterion.py": PROOF,
-    "posexport/parity/report/median.py": PROOF,
+    "posexport/parity/report/record.py": PROOF,
     "posexport/parity/grid": PROOF,
     "posexport/parity/quantized": QUANTIZED,
     "posexport/parity/foreign": ("test_foreign_calls", "test_foreign"),
@@ -113,7 +113,7 @@ EQUIVALENT = {
         "yield y.reshape(len(y), -1), truth.reshape(len(truth), -1)",
     ): "NumPy takes any negative size for the one that it works out; the line's other changes are found",
     (
-        "posexport/parity/range/log.py",
+        "posexport/parity/half_range.py",
         "seen.overflow = max(seen.overflow or 0.0, np.inf if np.isnan(value) else value)",
     ): "any number below 65520, which every overflow exceeds",
     (

@@ -29,7 +29,7 @@ FORMAT_VERSION = 1
 MANIFEST = "posexport.json"
 #: every point of the proof
 PARITY = "parity.json"
-#: inputs and truths for a check without PyTorch (`posexport.parity.sample.header`)
+#: inputs and truths for a check without PyTorch (`posexport.parity.sample.writer`)
 SAMPLE = "parity.safetensors"
 LARGEST = 4 * 1024 * 1024
 

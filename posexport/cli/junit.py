@@ -29,7 +29,7 @@ def writer(path: Path | None, bundle: Path) -> "Iterator[Callable[[Report], None
     if path is None:
         yield lambda _: None
         return
-    from posexport.parity.report.junit import junit, junit_error
+    from posexport.parity.report.report import junit, junit_error
     from posexport.system.files import check_free, write_whole
 
     check_free(path, force=True)

@@ -25,7 +25,7 @@ def calibration(graph: "Source", options: ConvertOptions, texts: "list[Feeds]") 
     """What activations of ``graph`` are measured on: texts, or for int8 random tokens where it reads tokens alone."""
     if not options.reads_texts:
         return None
-    from posexport.parity.agreement.random_rows import random_rows
+    from posexport.parity.agreement.texts import random_rows
     from posexport.precision.calibration import Calibration
     from posexport.runtime.providers import make_session
 

@@ -14,7 +14,7 @@ from posexport.bundle.manifest import LoweringSpec, Manifest, PassSpec, Precisio
 from posexport.conversion.emulated import computed_by
 from posexport.conversion.options import ConvertOptions
 from posexport.options.recipe import Recipe
-from posexport.parity.report.range import nearest
+from posexport.parity.report.points import nearest
 from posexport.runtime.providers import numeric_options
 from posexport.targets.precisions import FP32
 from posexport.targets.providers import DEFAULT_PROVIDER
@@ -68,7 +68,7 @@ def manifest_of(
     report: "Report | None",
     on_texts: "OnTexts | None" = None,
 ) -> Manifest:
-    from posexport.parity.report.verdict import verdict
+    from posexport.parity.report.record import verdict
 
     proven = verdict(report).proven
     return Manifest(

@@ -60,7 +60,7 @@ def agreement_on_texts(
 ) -> OnTexts:
     """How the graph in ``directory`` agrees with that in ``float32`` on the user's texts."""
     from posexport.parity.agreement.texts import check_static, on_texts
-    from posexport.parity.range.log import RangeLog
+    from posexport.parity.half_range import RangeLog
     from posexport.parity.subjects.half import computes, emulated_if, widened
 
     provider, computed = options.provider or DEFAULT_PROVIDER, options.computed

@@ -32,7 +32,7 @@ class Written(NamedTuple):
     @property
     def verdict(self) -> str:
         """The proof in words, as `Conversion.verdict` has it."""
-        from posexport.parity.report.verdict import verdict
+        from posexport.parity.report.record import verdict
 
         return verdict(self.report).words
 
@@ -64,7 +64,7 @@ class Conversion:
     @property
     def verdict(self) -> str:
         """The proof in words: ``proven``, or what is less than that and why."""
-        from posexport.parity.report.verdict import verdict
+        from posexport.parity.report.record import verdict
 
         return verdict(self.report).words
 

@@ -17,28 +17,23 @@ from posexport.bounds import bounds_of
 from posexport.parity.agreement.on_grid import CostOnGrid
 from posexport.parity.branches.coverage import Branches, cover
 from posexport.parity.engine import prove
-from posexport.parity.foreign.beyond import Beyond
-from posexport.parity.foreign.findings import Findings
 from posexport.parity.foreign.fit import Foreign
-from posexport.parity.foreign.runner import ForeignRunner
+from posexport.parity.foreign.runner import Beyond, Findings, ForeignRunner
 from posexport.parity.grid.grid import grid, switches
-from posexport.parity.grid.memory import Budget
-from posexport.parity.grid.point import GridPoint
+from posexport.parity.grid.point import Budget, GridPoint
+from posexport.parity.half_range import Range, RangeLog
 from posexport.parity.invariants.check import Invariants
 from posexport.parity.invariants.rollout import GreedySteps
-from posexport.parity.judges.guard import Guarded
-from posexport.parity.judges.judges import Criterion, UserTolerance
+from posexport.parity.judges import Criterion, Guarded, UserTolerance
 from posexport.parity.locate.locate import Location
 from posexport.parity.placement import Placement
-from posexport.parity.positions.invariant import Positions
+from posexport.parity.positions import Positions
 from posexport.parity.proof import Check, Judge, Progress, Proof, Rejection
 from posexport.parity.quantized import StoredError, as_stored
-from posexport.parity.range.check import Range
-from posexport.parity.range.log import RangeLog
 from posexport.parity.references.own_forward import reference_of
 from posexport.parity.references.precision_copy import torch_threads
 from posexport.parity.report.report import Report
-from posexport.parity.sample.proof import Settled, Shipped
+from posexport.parity.sample.check import Settled, Shipped
 from posexport.parity.sample.writer import SampleWriter
 from posexport.parity.subjects.half import HALVES, computes, emulated_if, loads, widened, widened_parts
 from posexport.parity.subjects.runner import Make, Runner

@@ -3,7 +3,7 @@
 ``error = max |y - y64| / max |y64|`` over elements that are not padding; at most the larger of `FACTOR` times PyTorch's
 baseline error in the same precision and the floor. That is forgiving: at one point the order of summation, which
 differs from processor to processor, decides. That a bundle is as exact as PyTorch as a whole is the rule of
-`posexport.parity.report.median`.
+`posexport.parity.report.record`.
 """
 
 from collections.abc import Mapping, Sequence

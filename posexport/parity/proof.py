@@ -10,9 +10,8 @@ from typing import Any, NamedTuple, Protocol
 
 from posexport.parity.criterion import Array, Measured
 from posexport.parity.grid.inputs import Feeds
-from posexport.parity.grid.memory import Budget
-from posexport.parity.grid.point import GridPoint
-from posexport.parity.judges.guard import Answer
+from posexport.parity.grid.point import Budget, GridPoint
+from posexport.parity.judges import Answer
 from posexport.parity.report.points import MedianRatio, Point
 from posexport.parity.report.report import Report
 from posexport.spec import Interface

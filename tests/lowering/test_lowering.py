@@ -20,12 +20,11 @@ from posexport.lowering.lowering import function
 from posexport.lowering.plan import ATTENTION, choose
 from posexport.ops.attention import AttentionSpec
 from posexport.ops.operator import DOMAIN
-from posexport.parity.calls import in_calls
 from posexport.parity.criterion import measure, tolerance
 from posexport.parity.grid.inputs import draw, token_mask
 from posexport.parity.grid.point import GridPoint
 from posexport.parity.references.precision_copy import PrecisionCopy
-from posexport.parity.subjects.runner import Runner
+from posexport.parity.subjects.runner import Runner, in_calls
 from posexport.passes import pipeline
 from posexport.passes.graph_pass import Context
 from posexport.runtime.providers import make_session

@@ -16,9 +16,9 @@ from posexport.conversion.options import ConvertOptions
 from posexport.graph.builder import Builder
 from posexport.lowering import static
 from posexport.lowering.slots import Product, used_context
-from posexport.parity.calls import in_calls
 from posexport.parity.grid.grid import grid
 from posexport.parity.grid.inputs import UNUSED, draw, roomy, size_of, unused_kind, unused_slots
+from posexport.parity.subjects.runner import in_calls
 from posexport.runtime.load import load
 from posexport.sources.builtin import builtin_source as builtin
 from posexport.sources.cached import cached

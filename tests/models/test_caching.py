@@ -12,7 +12,7 @@ from posexport.conversion.options import ConvertOptions
 from posexport.errors import PosexportError
 from posexport.models.decoder import Decoder
 from posexport.nn.caching import Caching, StaticCache
-from posexport.parity.calls import in_calls, whole
+from posexport.parity.subjects.runner import in_calls, whole
 from posexport.parity.grid.inputs import draw
 from posexport.parity.grid.point import GridPoint
 from posexport.parity.references.precision_copy import PrecisionCopy

@@ -21,7 +21,7 @@ from posexport.modules.plain.decoder import PlainDecoder
 from posexport.modules.with_cache import with_cache
 from posexport.options.recipe import CacheName
 from posexport.parity.criterion import rows
-from posexport.parity.invariants.promise import take_tokens
+from posexport.parity.invariants.changes import take_tokens
 from posexport.sources.cached import cached
 from posexport.sources.example import axis_sizes, example
 from posexport.spec import BATCH, ENCODER_SEQUENCE, SEQUENCE

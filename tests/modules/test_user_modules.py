@@ -23,7 +23,7 @@ from posexport.modules import length_search
 from posexport.parity.grid.grid import grid
 from posexport.parity.grid.point import GridPoint
 from posexport.parity.invariants import check as invariants
-from posexport.parity.judges.judges import Criterion
+from posexport.parity.judges import Criterion
 from posexport.runtime.load import load as load_bundle
 from posexport.sources.load import LoadOptions, load_source
 from posexport.spec import InputSpec, LengthContract, Limits, OutputSpec, Promises

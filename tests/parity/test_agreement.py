@@ -14,8 +14,7 @@ from posexport.bundle.read import read
 from posexport.errors import PosexportError
 from posexport.parity.agreement.cosine import cosines
 from posexport.parity.agreement.on_grid import few
-from posexport.parity.agreement.random_rows import random_rows
-from posexport.parity.agreement.texts import surprise
+from posexport.parity.agreement.texts import random_rows, surprise
 from posexport.parity.grid.point import GridPoint
 from posexport.runtime.text_file import read_texts
 from posexport.runtime.texts import TOKENIZER

@@ -18,7 +18,7 @@ from posexport.parity.branches import coverage
 from posexport.parity.branches.coverage import cover
 from posexport.parity.branches.probes import Branch, Watched
 from posexport.parity.grid.grid import grid
-from posexport.parity.grid.memory import Budget
+from posexport.parity.grid.point import Budget
 from posexport.runtime.providers import make_session
 from posexport.sources import builtin
 from tests.small import in_short

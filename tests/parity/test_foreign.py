@@ -20,13 +20,11 @@ from posexport.api import verify
 from posexport.bounds import Bound
 from posexport.cli import group
 from posexport.errors import PosexportError
-from posexport.parity.foreign.beyond import Beyond, own_words
-from posexport.parity.foreign.derived import Call
-from posexport.parity.foreign.halves import half
-from posexport.parity.foreign.signature import Declared, Signature
-from posexport.parity.grid.memory import Budget
-from posexport.parity.grid.point import GridPoint
-from posexport.parity.judges.judges import Criterion
+from posexport.parity.foreign.fit import half
+from posexport.parity.foreign.runner import Beyond, own_words
+from posexport.parity.foreign.signature import Call, Declared, Signature
+from posexport.parity.grid.point import Budget, GridPoint
+from posexport.parity.judges import Criterion
 from posexport.parity.report.point_table import plain
 from posexport.parity.report.points import Point
 from posexport.parity.report.report import Report

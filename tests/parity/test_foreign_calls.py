@@ -8,11 +8,9 @@ import pytest
 import torch
 from onnx import TensorProto, helper, numpy_helper
 
-from posexport.parity.foreign.derived import Call, positions, unread
-from posexport.parity.foreign.findings import conclusion
 from posexport.parity.foreign.fit import Foreign, _listed, _neutral
-from posexport.parity.foreign.runner import ForeignRunner
-from posexport.parity.foreign.signature import Declared
+from posexport.parity.foreign.runner import ForeignRunner, conclusion
+from posexport.parity.foreign.signature import Call, Declared, positions, unread
 from posexport.parity.grid.inputs import draw
 from posexport.parity.grid.point import GridPoint
 from posexport.parity.report.points import Point

@@ -10,9 +10,9 @@ import torch
 from posexport.lowering.blocks import BLOCK
 from posexport.parity.criterion import EPS, tolerance
 from posexport.parity.grid.grid import switches
-from posexport.parity.report import median
 from posexport.parity.report.point_table import plain
 from posexport.parity.report.points import Point
+from posexport.parity.report.record import check_medians
 from posexport.parity.report.report import Report
 from posexport.sources.source import Source
 from posexport.spec import LengthContract
@@ -43,9 +43,9 @@ def points(errors: list[float], **changes: object) -> list[Point]:
 
 
 def test_the_median_in_units_of_pytorchs_error_decides() -> None:
-    (right,) = median.check(points([8.0] * 5 + [60.0] * 4 + [1.0]), [100], EPS32)
+    (right,) = check_medians(points([8.0] * 5 + [60.0] * 4 + [1.0]), [100], EPS32)
     assert (right.output, right.points, right.ratio, right.verdict) == ("logits", 10, 2.0, "pass")
-    (wrong,) = median.check(points([1.0] * 4 + [8.5] * 6), [100], EPS32)
+    (wrong,) = check_medians(points([1.0] * 4 + [8.5] * 6), [100], EPS32)
     assert (wrong.ratio, wrong.limit, wrong.verdict) == (8.5 / 4, 2.0, "fail")
     assert wrong.describe() == (
         "the median error of logits over 10 points (1 to 10) is 2.1 times PyTorch's: 2 is allowed"
@@ -53,21 +53,21 @@ def test_the_median_in_units_of_pytorchs_error_decides() -> None:
 
 
 def test_pytorchs_error_counts_as_two_eps_at_least() -> None:
-    (found,) = median.check(points([3.0] * 10, worst=0.0), [], EPS32)
+    (found,) = check_medians(points([3.0] * 10, worst=0.0), [], EPS32)
     assert found.ratio == 1.5
     half = points([3.0 * EPS["fp16"] / EPS32] * 10, worst=0.0, precision="fp16")
-    assert median.check(half, [], EPS["fp16"])[0].ratio == 1.5
+    assert check_medians(half, [], EPS["fp16"])[0].ratio == 1.5
 
 
 def test_fewer_than_ten_points_say_nothing() -> None:
-    assert median.check(points([30.0] * 9), [], EPS32) == []
+    assert check_medians(points([30.0] * 9), [], EPS32) == []
     # nor do refusals and skipped points, which have no tolerance
-    assert median.check([*points([30.0] * 9), point(20, None, tolerance=None, verdict="rejected")], [], EPS32) == []
+    assert check_medians([*points([30.0] * 9), point(20, None, tolerance=None, verdict="rejected")], [], EPS32) == []
 
 
 def test_each_side_of_a_switch_is_judged_for_itself() -> None:
     """A branch that is wrong by a little is found even where most points run the others."""
-    found = median.check(points([1.0] * 30 + [12.0] * 10), [10, 30], EPS32)
+    found = check_medians(points([1.0] * 30 + [12.0] * 10), [10, 30], EPS32)
     assert [(item.shortest, item.longest, item.verdict) for item in found] == [
         (1, 40, "pass"),
         (1, 10, "pass"),
@@ -75,12 +75,12 @@ def test_each_side_of_a_switch_is_judged_for_itself() -> None:
         (31, 40, "fail"),
     ]
     # the length of a switch belongs to the side below it
-    assert [item.points for item in median.check(points([1.0] * 30), [10], EPS32)] == [30, 10, 20]
+    assert [item.points for item in check_medians(points([1.0] * 30), [10], EPS32)] == [30, 10, 20]
 
 
 def test_sequences_in_several_calls_are_judged_for_themselves() -> None:
     several = points([12.0] * 10, calls=(1, 1))
-    found = median.check([*points([1.0] * 20), *several], [100], EPS32)
+    found = check_medians([*points([1.0] * 20), *several], [100], EPS32)
     assert [(item.calls, item.points, item.verdict) for item in found] == [
         (None, 30, "pass"),
         ("one", 20, "pass"),
@@ -96,12 +96,12 @@ def test_cache_tensors_are_one_output_with_their_largest_error() -> None:
         for n in range(1, 11)
         for name in names
     ]
-    (found,) = median.check(tensors, [], EPS32)
+    (found,) = check_medians(tensors, [], EPS32)
     assert (found.output, found.points, found.ratio, found.verdict) == ("present.*", 10, 2.25, "fail")
 
 
 def test_an_error_that_is_not_a_number_fails_and_can_be_written() -> None:
-    (found,) = median.check([point(n, None) for n in range(10)], [], EPS32)
+    (found,) = check_medians([point(n, None) for n in range(10)], [], EPS32)
     assert found.verdict == "fail"
     assert np.isfinite(msgspec.json.decode(msgspec.json.encode(found))["ratio"])
 

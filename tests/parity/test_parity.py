@@ -11,13 +11,10 @@ import torch
 
 from posexport.errors import PosexportError
 from posexport.parity import criterion
-from posexport.parity.grid import conditioning, memory
-from posexport.parity.grid.cached import splits
-from posexport.parity.grid.grid import grid
-from posexport.parity.grid.inputs import draw, kept
-from posexport.parity.grid.point import GridPoint
-from posexport.parity.grid.text import lengths_of
-from posexport.parity.references import baseline_error
+from posexport.parity.grid.grid import grid, lengths_of, splits
+from posexport.parity.grid.inputs import DRAWS, draw, inputs_of, kept
+from posexport.parity.grid.point import GridPoint, available, needed_bytes
+from posexport.parity.references.definition import MOST, baseline_errors, more_draws
 from posexport.parity.report.point_table import plain
 from posexport.parity.report.points import Point
 from posexport.parity.report.report import Report
@@ -106,8 +103,8 @@ def test_tolerance_is_8_times_pytorchs_error_or_the_floor() -> None:
 def test_pytorchs_error_is_taken_from_more_draws_where_outputs_are_small() -> None:
     model = SimpleNamespace(inputs=[TOKENS, MASK], outputs=[OutputSpec(name="y", axes=[BATCH, SEQUENCE, 3])])
     small, large = GridPoint(batch=3, length=5), GridPoint(batch=3, length=2000)
-    assert baseline_error.more(small, model) == baseline_error.MOST
-    assert baseline_error.more(large, model) == 0
+    assert more_draws(small, model) == MOST
+    assert more_draws(large, model) == 0
     calls = []
 
     def definition(feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
@@ -120,9 +117,9 @@ def test_pytorchs_error_is_taken_from_more_draws_where_outputs_are_small() -> No
         y[40] *= 1.001
         return [y]
 
-    (found,) = baseline_error.errors(small, model, definition, rounded)
+    (found,) = baseline_errors(small, model, definition, rounded)
     assert 0.0005 < found < 0.0015
-    assert set(calls) == {(3 * baseline_error.MOST, 5)}
+    assert set(calls) == {(3 * MOST, 5)}
 
 
 def test_inputs_avoid_outputs_that_are_small_by_luck() -> None:
@@ -132,8 +129,8 @@ def test_inputs_avoid_outputs_that_are_small_by_luck() -> None:
         return [feeds["input_ids"][:, 0].astype(np.float64) - 30]
 
     point = GridPoint(batch=1, length=2)
-    chosen = abs(definition(conditioning.inputs_of(point, model, definition))[0][0])
-    drawn = [abs(definition(draw(point, [TOKENS], variant))[0][0]) for variant in range(conditioning.DRAWS[1])]
+    chosen = abs(definition(inputs_of(point, model, definition))[0][0])
+    drawn = [abs(definition(draw(point, [TOKENS], variant))[0][0]) for variant in range(DRAWS[1])]
     assert chosen == max(drawn) > np.median(drawn)
 
 
@@ -290,7 +287,7 @@ def test_a_definition_that_keeps_state_gets_fresh_copies(absolute: tuple[Source,
 
 def test_points_too_large_for_memory_are_skipped_with_the_reason(absolute: tuple[Source, onnx.ModelProto]) -> None:
     right, model = absolute
-    most = memory.needed(GridPoint(batch=3, length=2), right.outputs, 5)
+    most = needed_bytes(GridPoint(batch=3, length=2), right.outputs, 5)
     report = proven(right, model, lengths=[2, 17], memory_limit=most)
     skipped = [p for p in report.points if p.verdict == "skipped"]
     assert {p.length for p in skipped} == {17}
@@ -304,7 +301,7 @@ def test_points_too_large_for_memory_are_skipped_with_the_reason(absolute: tuple
 
 
 def test_available_memory_is_plausible() -> None:
-    assert 2**20 < memory.available() < 2**50
+    assert 2**20 < available() < 2**50
 
 
 # -- wrong models ------------------------------------------------------------------------------------------------------

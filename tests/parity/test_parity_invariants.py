@@ -8,7 +8,7 @@ from posexport.parity.criterion import EPS
 from posexport.parity.grid.inputs import Feeds
 from posexport.parity.grid.point import GridPoint
 from posexport.parity.invariants import check as invariants
-from posexport.parity.judges.judges import Criterion
+from posexport.parity.judges import Criterion
 from posexport.parity.report.points import Invariant
 from posexport.spec import BATCH, SEQUENCE, InputSpec, LengthContract, OutputSpec, Promises
 from tests.tolerances import agree

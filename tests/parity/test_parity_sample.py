@@ -14,8 +14,7 @@ from posexport.errors import PosexportError
 from posexport.parity.grid.grid import grid
 from posexport.parity.grid.inputs import draw, token_mask
 from posexport.parity.sample.check import check_sample
-from posexport.parity.sample.header import LARGEST
-from posexport.parity.sample.writer import SampleWriter
+from posexport.parity.sample.writer import LARGEST, SampleWriter
 from posexport.sources.source import Source
 from posexport.spec import BATCH, ENCODER_SEQUENCE, InputSpec, Limits
 from tests.parity_models import exported, prove, source, with_weights

@@ -7,8 +7,7 @@ import onnx_ir as ir
 import pytest
 
 from posexport.export.build import build
-from posexport.parity.positions.invariant import NAME
-from posexport.parity.positions.trace import roundings
+from posexport.parity.positions import NAME, roundings
 from posexport.precision.half.half import with_precision
 from posexport.sources.load import LoadOptions
 from posexport.sources.prepare import prepare

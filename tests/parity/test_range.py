@@ -12,7 +12,7 @@ from onnx import TensorProto, helper
 from torch import nn
 
 import posexport
-from posexport.parity.range.log import RangeLog
+from posexport.parity.half_range import RangeLog
 from posexport.precision.emulate import emulate
 from posexport.targets.dtypes import BY_PRECISION
 

@@ -15,9 +15,8 @@ import pytest
 import posexport
 from posexport.errors import PosexportError
 from posexport.parity.grid.point import GridPoint
-from posexport.parity.sample.header import read
 from posexport.parity.sample.locate import _error
-from posexport.parity.sample.writer import _choice
+from posexport.parity.sample.writer import _choice, read
 from posexport.runtime import providers as sessions
 from posexport.runtime.placement import Placed, strays
 from posexport.spec import BATCH, SEQUENCE, InputSpec, OutputSpec

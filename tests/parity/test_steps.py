@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from posexport.parity.invariants import rollout as steps
-from posexport.parity.judges.judges import Criterion
+from posexport.parity.judges import Criterion
 from posexport.parity.references.precision_copy import PrecisionCopy
 from posexport.parity.report.point_table import plain
 from posexport.parity.report.points import Invariant

@@ -30,9 +30,8 @@ from posexport.cli import group
 from posexport.errors import PosexportError
 from posexport.parity.grid.inputs import draw
 from posexport.parity.grid.point import GridPoint
-from posexport.parity.report.junit import junit, junit_error
-from posexport.parity.sample.header import Header
-from posexport.parity.sample.writer import SampleWriter
+from posexport.parity.report.report import junit, junit_error
+from posexport.parity.sample.writer import Header, SampleWriter
 from posexport.runtime import providers
 from posexport.testing import assert_parity, plugin
 

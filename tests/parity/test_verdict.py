@@ -17,9 +17,9 @@ from posexport.conversion.convert import convert
 from posexport.conversion.options import ConvertOptions
 from posexport.errors import PosexportError
 from posexport.parity.choose import Wishes
-from posexport.parity.grid import memory
+from posexport.parity.grid import point as grid_point
+from posexport.parity.report.record import verdict
 from posexport.parity.report.report import Report
-from posexport.parity.report.verdict import verdict
 from posexport.parity.subjects.runner import Runner
 
 TINY = ("layers=1", "hidden=12", "heads=2", "feedforward=7", "vocab=11")
@@ -63,7 +63,7 @@ def fits(report: Report) -> None:
 
 
 def test_skipped_points_are_not_proven(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "available", lambda: 10_000_000)
+    monkeypatch.setattr(grid_point, "available", lambda: 10_000_000)
     done = convert("encoder-alibi", tmp_path / "b", options())
     assert done.manifest is not None
     assert done.report is not None

@@ -12,12 +12,11 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
 import posexport
-from posexport.parity.calls import whole
 from posexport.parity.criterion import EPS, measure
 from posexport.parity.grid.inputs import draw
 from posexport.parity.grid.point import GridPoint
 from posexport.parity.references.precision_copy import PrecisionCopy
-from posexport.parity.subjects.runner import Runner
+from posexport.parity.subjects.runner import Runner, whole
 from posexport.precision.emulate import emulate, emulated
 from posexport.runtime.providers import make_session
 from posexport.sources.load import LoadOptions

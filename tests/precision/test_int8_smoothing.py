@@ -5,7 +5,7 @@ import onnx_ir as ir
 import pytest
 
 import posexport
-from posexport.parity.agreement.random_rows import random_rows
+from posexport.parity.agreement.texts import random_rows
 from posexport.precision.apply import apply
 from posexport.spec import InputSpec, LengthContract
 from posexport.targets.precision_options import PrecisionOptions

@@ -9,11 +9,9 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from posexport.parity.quantized import rounding
-from posexport.parity.quantized.check import SLACK, check
-from posexport.parity.quantized.forms import Form, forms
-from posexport.parity.quantized.match import Matched, Matcher
-from posexport.parity.quantized.module import AsStored
+from posexport.parity.quantized.match import SLACK, Matched, Matcher, check
+from posexport.parity.quantized.module import AsStored, Form, forms
+from posexport.parity.quantized.module import rounded as rounded_activations
 from posexport.parity.quantized.read import read
 from posexport.parity.quantized.records import FloatProduct, Rounding, Stored, StoredError, Use
 from posexport.precision.apply import apply
@@ -317,5 +315,5 @@ def test_ties_go_either_way_in_float32_s_runs(dtype: torch.dtype) -> None:
     for seed in range(40):
         x = torch.randn(5, K, generator=torch.Generator().manual_seed(seed)).to(dtype).float()
         x[:, 0], x[:, 1] = x.abs().amax(-1) * 2, -x.abs().amax(-1)
-        sides.add(round(float((rounding.rounded(x, Rounding("rows", 128)) / (x[:, :1] / 127))[0, 1])))
+        sides.add(round(float((rounded_activations(x, Rounding("rows", 128)) / (x[:, :1] / 127))[0, 1])))
     assert sides == {-63, -64}

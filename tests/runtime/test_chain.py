@@ -17,7 +17,7 @@ from posexport.bundle.read import read
 from posexport.bundle.write import seal
 from posexport.cli import group
 from posexport.errors import PosexportError
-from posexport.parity.last_call import Remembered
+from posexport.parity.subjects.runner import Remembered
 from posexport.runtime.chain import Chain, Link
 from posexport.runtime.providers import make_session
 from posexport.runtime.session import Session

@@ -22,8 +22,7 @@ from posexport.export.build import build
 from posexport.export.save import KEEP_INSIDE
 from posexport.parity.grid.inputs import Feeds, draw
 from posexport.parity.grid.point import GridPoint
-from posexport.parity.references.precision_copy import PrecisionCopy
-from posexport.parity.references.shared_weights import Reader, shareable
+from posexport.parity.references.precision_copy import PrecisionCopy, Reader, shareable
 from posexport.sources import mapped
 from posexport.sources.builtin import builtin_source
 from posexport.sources.load import LoadOptions, load_source
@@ -86,7 +85,7 @@ def pages(parameter: nn.Parameter) -> bool:
 def test_a_sharing_copy_answers_as_a_whole_one_does(
     name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("posexport.parity.references.shared_weights._PIECE", 512)
+    monkeypatch.setattr("posexport.parity.references.precision_copy._PIECE", 512)
     made = builtin(name)
     whole = PrecisionCopy(made.module, dtype, outputs=len(made.outputs))
     monkeypatch.setattr(mapped, "LARGE", 0)

@@ -31,13 +31,12 @@ from posexport.bundle.manifest import TextAgreement
 from posexport.bundle.read import read
 from posexport.errors import PosexportError
 from posexport.parity.agreement.texts import on_texts
-from posexport.parity.calls import in_calls
 from posexport.parity.foreign.fit import fit
 from posexport.parity.foreign.runner import ForeignRunner
 from posexport.parity.foreign.signature import signature
 from posexport.parity.grid.inputs import draw
 from posexport.parity.grid.point import GridPoint
-from posexport.parity.subjects.runner import Runner
+from posexport.parity.subjects.runner import Runner, in_calls
 from posexport.sources.load import LoadOptions
 from posexport.sources.prepare import prepare
 from posexport.sources.source import Source

@@ -20,7 +20,7 @@ from posexport.bundle.manifest import MODEL, SAMPLE
 from posexport.errors import PosexportError
 from posexport.parity.grid.inputs import draw
 from posexport.parity.grid.point import GridPoint
-from posexport.parity.sample.header import read
+from posexport.parity.sample.writer import read
 from posexport.runtime.providers import LEVELS, make_session
 from posexport.runtime.refusal import refusal
 from posexport.targets.precisions import PRECISIONS

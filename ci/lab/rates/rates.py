@@ -30,7 +30,7 @@ from posexport.conversion.convert import convert
 from posexport.conversion.options import ConvertOptions
 from posexport.errors import PosexportError
 from posexport.parity.criterion import EPS, FACTOR, FLOOR
-from posexport.parity.report.median import LEAST_POINTS, LIMIT
+from posexport.parity.report.record import LEAST_POINTS, LIMIT
 from posexport.parity.report.report import Report
 from posexport.sources.load import LoadOptions, load_source
 from posexport.sources.source import Source

@@ -10,12 +10,12 @@ import msgspec
 import torch
 
 from posexport.parity.agreement.cosine import Cosines, cosines, total
-from posexport.parity.calls import whole
 from posexport.parity.grid.inputs import draw, token_mask
 from posexport.parity.grid.point import GridPoint
 from posexport.parity.proof import Outcome, Proof
 from posexport.parity.references.precision_copy import PrecisionCopy
 from posexport.parity.report.report import CACHE, Report
+from posexport.parity.subjects.runner import whole
 from posexport.sources.source import Source
 
 #: more tokens than these say nothing more

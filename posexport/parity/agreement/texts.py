@@ -1,4 +1,6 @@
-"""What a precision costs on the user's own texts: the graph against the same one in float32. Imports no torch.
+"""Random tokens as a graph's inputs: what its activations look like, without texts. Imports no torch.
+
+What a precision costs on the user's own texts: the graph against the same one in float32. Imports no torch.
 
 A text is a row of its own, so that nothing but the precision differs. Texts longer than the model's limit are cut.
 """
@@ -13,16 +15,37 @@ import numpy as np
 from posexport.bundle.manifest import TextAgreement
 from posexport.errors import PosexportError
 from posexport.parity.agreement.cosine import LOGITS, Cosines, cosines, total
-from posexport.parity.calls import in_calls
 from posexport.parity.criterion import Array
 from posexport.parity.grid.inputs import Feeds, draw
 from posexport.parity.grid.point import GridPoint
 from posexport.parity.proof import Progress
-from posexport.parity.subjects.runner import Make, RunError, Runner
+from posexport.parity.subjects.runner import Make, RunError, Runner, in_calls
 from posexport.runtime.text_file import read_texts
 from posexport.runtime.texts import TOKENIZER, tokenizer_of
-from posexport.spec import ENCODER_SEQUENCE, SEQUENCE, Interface, LengthContract, PartSpec, Promises
+from posexport.sizes import multiple
+from posexport.spec import ENCODER_SEQUENCE, SEQUENCE, Interface, LengthContract, PartSpec, Promises, Role
 from posexport.targets.providers import DEFAULT_PROVIDER
+
+#: (batch, tokens) of the calls
+CALLS = ((4, 13), (4, 48))
+#: what real inputs look like, random ids and all of no padding do too; real numbers, such as sounds, do not
+_ROLES: frozenset[Role] = frozenset(["tokens", "types", "mask", "flags", "cache", "positions", "lengths"])
+
+
+def random_rows(graph: Interface, limits: LengthContract) -> list[Feeds]:
+    """Feeds without padding, within the lengths that the graph accepts; none where it reads more than tokens."""
+    roles = {spec.role for spec in graph.inputs}
+    if "tokens" not in roles or not roles <= _ROLES:
+        return []
+    two = any(ENCODER_SEQUENCE in spec.axes for spec in graph.inputs)
+    feeds = []
+    for batch, wanted in CALLS:
+        length = multiple(max(wanted, limits.min_length), limits.size_steps.get(SEQUENCE, 1))
+        length = min(length, limits.max_length or length)
+        point = GridPoint(batch=batch, length=length, encoder_length=length if two else None)
+        feeds.append(draw(point, graph.inputs))
+    return feeds
+
 
 #: with static scales the outputs on texts have at least this mean cosine with those of float32: right ones have 0.99,
 #: and 0.62 to 0.93 was seen where all rows had one scale by mistake

@@ -14,17 +14,15 @@ import msgspec
 
 from posexport.bundle.manifest import BranchRun
 from posexport.parity.branches.probes import Branch, Watched
-from posexport.parity.calls import in_calls
-from posexport.parity.grid import memory
 from posexport.parity.grid.inputs import draw
-from posexport.parity.grid.memory import Budget
-from posexport.parity.grid.point import GridPoint
+from posexport.parity.grid.point import Budget, GridPoint, needed_bytes
 from posexport.parity.proof import Outcome, Progress, Proof
 from posexport.parity.report.report import Report
-from posexport.parity.subjects.runner import RunError
+from posexport.parity.subjects.runner import RunError, in_calls
 from posexport.sizes import frames, samples
 from posexport.sources.source import Source
 from posexport.spec import ENCODER_SEQUENCE, SEQUENCE, Padding, masked_axis
+from posexport.system.machine import readable
 
 #: tiled attention cuts queries, and fills up keys, in multiples of this (`posexport.ops.skew`)
 _STEP = 32
@@ -126,12 +124,12 @@ class _Search:
         if self._failure:
             return self._failure
         if self._needs is not None:
-            need, limit = map(memory.readable, self._needs)
+            need, limit = map(readable, self._needs)
             return f"needs more than {limit}, {need} at the next size"
         return "no length, batch or padding that was tried reaches it"
 
     def _fits(self, point: GridPoint, most: int | None = None) -> bool:
-        need, limit = memory.needed(point, self._source.outputs, self._heads), min(self._limit, most or self._limit)
+        need, limit = needed_bytes(point, self._source.outputs, self._heads), min(self._limit, most or self._limit)
         if need > limit:
             self._needs = min(self._needs or (need, limit), (need, limit))
         return need <= limit

@@ -1,12 +1,22 @@
 """Running a graph that posexport did not make, and its cache. Imports no torch.
 
 Shape letters: B rows, T new tokens, V vocabulary.
+
+What another tool's graph may do with inputs beyond the limits of its source. Imports no torch.
+
+Such a graph may reject them in any words. If it answers, the answer must be the definition's: where the definition has
+none, because its table has ended, the answer is a finding.
+
+What is said of another tool's graph beside its table: answers where a rejection was due. Imports no torch.
 """
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -127,3 +137,93 @@ class FedCache(Cache):
             axis = spec.axes.index(PAST)
             self._past[spec.name] = np.take(kept, range(start, kept.shape[axis]), axis=axis)
         self._given = {name: array[index] for name, array in self._given.items()}
+
+
+#: of a message, so much is quoted
+_QUOTED = 200
+
+
+@dataclass(frozen=True, kw_only=True)
+class Beyond:
+    """Judges another tool's graph on inputs outside ``bounds``.
+
+    ``definition`` gives what runs it by PyTorch, in float64 and in the graph's precision; it is asked only if needed.
+    """
+
+    model: Interface
+    bounds: Sequence[Bound]
+    definition: Callable[[], Sequence[Run]]
+    values: Judge
+    budget: Budget
+
+    def judge(self, subject: Subject, point: GridPoint) -> Answer:
+        """Any failure is a rejection; an answer is good where it is the definition's own."""
+        feeds = draw(point, self.model.inputs)
+        outside = " or ".join(bound.message for bound in broken(self.bounds, self.model, point))
+        try:
+            outputs = in_calls(subject, feeds, self.model, point.calls)
+        except RunError as failure:
+            return Answer(True, f"rejected: {own_words(str(failure))}")
+        answered = f"it answers an {outside}"
+        if not self.budget.fits(point):
+            return Answer(False, f"{answered}; there is no memory to see what the source gives there")
+        try:
+            truth, baseline_outputs = (in_calls(run, feeds, self.model, point.calls) for run in self.definition())
+        except (IndexError, RuntimeError, ValueError):  # what PyTorch raises beyond a table
+            return Answer(False, f"{answered}, where the source has no positions and gives nothing")
+        for y, y64, mine, spec in zip(outputs, truth, baseline_outputs, self.model.outputs, strict=True):
+            error = measure(y, y64, spec.axes, None).error
+            largest = measure(mine, y64, spec.axes, None).error
+            limit = self.values.tolerance(point.length, spec.name, largest if np.isfinite(largest) else 0.0)
+            if not error <= limit:
+                return Answer(False, f"{answered}, and {spec.name} is off by {error:.1e}, {limit:.1e} is allowed")
+        return Answer(True, f"answered as the source computes it, though it is an {outside}", answered=True)
+
+
+def own_words(message: str) -> str:
+    """ONNX Runtime's failure, shortly: which operator, and what it says."""
+    if match := re.search(r"while running (\w+) node\. Name:'([^']*)' (?:Status Message: )?(.*)", message):
+        node = f" node {match[2]}" if match[2] else ""
+        # files and lines of ONNX Runtime's own sources say nothing to a user
+        said = re.sub(r"^\S+\.(?:cc|h|cu):\d+ [^()]*\([^()]*\)\s*(?:.*? was false\. )?", "", match[3]).strip()
+        text = f"{match[1]}{node}: {said or match[3]}"
+    else:
+        text = re.sub(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ", "", message)
+    return text if len(text) <= _QUOTED else text[: _QUOTED - 3].rstrip() + "..."
+
+
+@dataclass(frozen=True)
+class Findings:
+    """The check; ``limit``: of the source, in tokens."""
+
+    limit: int | None
+
+    def __call__(self, proof: Proof, outcome: Outcome, report: Report) -> Report:
+        """The report with its findings, and with what was shown where there are none."""
+        del proof, outcome
+        shown = conclusion(report.points, self.limit, chosen=bool(report.lengths))
+        return msgspec.structs.replace(report, findings=findings(report.points), conclusion=shown)
+
+
+def findings(points: Sequence[Point]) -> list[str]:
+    """A line for each kind of answer that should have been a refusal, with all its lengths."""
+    lengths: dict[str, list[str]] = {}
+    for point in points:
+        if point.verdict == "fail" and not point.output:
+            lengths.setdefault(point.note, []).append(point.point.size)
+    return [f"at length {', '.join(dict.fromkeys(sizes))}: {note}" for note, sizes in lengths.items()]
+
+
+def conclusion(points: Sequence[Point], limit: int | None, *, chosen: bool) -> str | None:
+    """What was shown, in words, where inputs beyond the limit were tried and refused; None where something failed.
+
+    ``chosen``: the user said at which lengths.
+    """
+    refused = [p for p in points if p.verdict == "rejected" and limit is not None and p.length > limit]
+    right = [p for p in points if p.verdict == "pass"]
+    if not (refused and right) or any(point.verdict == "fail" for point in points):
+        return None
+    words = dict.fromkeys(point.note.removeprefix("rejected: ") for point in refused)
+    sizes = list(dict.fromkeys(point.point.size for point in right))
+    where = f"length {', '.join(sizes)}" if chosen else f"every length up to {limit}"
+    return f"values right at {where}; rejects longer inputs: {next(iter(words))}"

@@ -1,4 +1,8 @@
-"""Properties that must hold between two runs of the model, checked beside the values. Imports no torch.
+"""The criterion applied to two runs. Imports no torch.
+
+The control: permuted tokens change the outputs where the model has positions, and only there. Imports no torch.
+
+Properties that must hold between two runs of the model, checked beside the values. Imports no torch.
 
 They need no float64 reference, so they also catch what the reference shares with the graph. Changes are relative to
 the scale of the outputs. They are allowed as errors of values are: up to 8 times what PyTorch changes for the same pair
@@ -6,28 +10,166 @@ of inputs in the same precision. That counts up to the tolerance of the values a
 and the definition itself does not keep the promise.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import msgspec
+import numpy as np
 
-from posexport.parity.calls import whole
+from posexport.parity.criterion import FACTOR, Array
+from posexport.parity.grid.inputs import draw
 from posexport.parity.grid.point import GridPoint
 from posexport.parity.invariants import changes
-from posexport.parity.invariants.judge import Comparison, judged
-from posexport.parity.invariants.order import order_of_tokens
-from posexport.parity.invariants.promise import CONTENT, Promise
-from posexport.parity.proof import Outcome, Proof
+from posexport.parity.invariants.changes import CONTENT, Changes, Promise, all_tokens, compared, take
+from posexport.parity.proof import Outcome, Proof, Run
 from posexport.parity.report.points import Invariant
+from posexport.parity.report.points import Outcome as Verdict
 from posexport.parity.report.report import Report
 from posexport.parity.subjects.half import HALVES
+from posexport.parity.subjects.runner import RunError, whole
 from posexport.sizes import samples
-from posexport.spec import ENCODER_SEQUENCE, FRAMES, SEQUENCE, Padding
+from posexport.spec import ENCODER_SEQUENCE, FRAMES, HEIGHT, PATCHES, SEQUENCE, Axis, Padding
 from posexport.targets.precisions import PRECISIONS
 
 if TYPE_CHECKING:
     from posexport.parity.references.definition import DefinitionReference
+
+#: of the tolerance of values, `posexport.parity.criterion.FACTOR` times PyTorch's error: two runs with that error each
+_TWO_ERRORS = 2 / FACTOR
+#: the two runs of a promise compared
+Comparison = Callable[[Promise], Changes]
+
+
+def judged(promise: Promise, name: str, length: int, test: Comparison, tolerances: Mapping[str, float]) -> Invariant:
+    """The output that comes nearest to what is allowed decides."""
+    changes = {spec.name: change.error for spec, change in test(replace(promise, run=promise.definition))}
+    try:
+        measured = [(spec.name, error) for spec, error in test(promise)]
+    except RunError as failure:
+        return unmeasured(name, length, "fail", str(failure))
+    if name == CONTENT:
+        measured = [(output, error) for output, error in measured if changes[output] <= tolerances[output]]
+    if promise.judge.precision in HALVES:  # where PyTorch overflows in it, there is nothing to compare
+        measured = [(output, error) for output, error in measured if np.isfinite(changes[output])]
+    if not measured:
+        return unmeasured(
+            name, length, "skipped", "by definition it does not hold here, or only where no output can be compared"
+        )
+    # `min` in this order: a change that is not a number excuses nothing
+    limits = {
+        output: max(
+            promise.judge.tolerance(length, output, min(tolerances[output], changes[output])),
+            tolerances[output] * _TWO_ERRORS,
+        )
+        for output, _ in measured
+    }
+    output, worst = max(measured, key=lambda pair: _ratio(pair[1].error, limits[pair[0]]))
+    limit, change = limits[output], changes[output]
+    good = worst.error <= limit
+    note = worst.note or ("" if good else f"{output} changes by {worst.error:.1e} of its scale, {limit:.1e} is allowed")
+    if not good and change > tolerances[output]:
+        note += f"; PyTorch's changes by {change:.1e}: the definition itself does not keep it"
+    return Invariant(
+        name=name,
+        length=length,
+        output=output,
+        error=worst.error if np.isfinite(worst.error) else None,
+        baseline_change=change if np.isfinite(change) else None,
+        tolerance=limit,
+        verdict="pass" if good else "fail",
+        note=note,
+    )
+
+
+def _ratio(error: float, limit: float) -> float:
+    """In units of the limit, which is zero where two runs must agree in every bit."""
+    return error / limit if limit else float("inf") if error else 0.0
+
+
+def unmeasured(name: str, length: int, verdict: Verdict, note: str) -> Invariant:
+    return Invariant(name=name, length=length, output="", error=None, tolerance=None, verdict=verdict, note=note)
+
+
+#: tokens must be permuted for the control of positions: below this there is too little to permute
+_ENOUGH = 4
+#: a float64 definition whose outputs change by this part of float32's tolerance has no positions
+_NO_ORDER = 1e-3
+
+
+def order_of_tokens(promise: Promise, point: GridPoint, length: int, tolerances: Mapping[str, float]) -> Invariant:
+    """The control: permuted tokens give other outputs, unless there is no position encoding.
+
+    The first token stays where it is, for outputs that are read there.
+    """
+    few = point.tokens < _ENOUGH if point.image is None else point.image[0] < 2 * promise.limits.patch_size
+    positional = promise.promises.positional
+    if promise.exact is not None and not few:
+        tried = _tried(promise, promise.exact, point, tolerances)
+        if not promise.wide:
+            positional = tried
+        elif positional is not False:  # its tolerance is too wide to say that there are none
+            positional = tried or None
+    name = "outputs depend on the order of tokens" if positional else "outputs follow the order of tokens"
+    if positional is False and promise.exact is not None:
+        name += ", as the module's do: it has no positions"
+    if positional is None or few:
+        note = "too few tokens to permute" if few else "it is not known whether the model has positions"
+        if promise.exact is not None and not few:
+            note = "in the module itself their order changes the outputs by less than the tolerance"
+        return unmeasured(name, length, "skipped", note)
+    invariant = judged(promise, name, length, lambda p: _permuted(p, point), tolerances)
+    if not positional or invariant.error is None:
+        return invariant
+    # a difference counts from where values would be wrong, not from what PyTorch changes: that is the positions
+    limit = tolerances[invariant.output]
+    present = invariant.error > limit
+    note = "" if present else "permuted tokens give the same outputs: the positions are not in the graph"
+    return msgspec.structs.replace(invariant, tolerance=limit, verdict="pass" if present else "fail", note=note)
+
+
+def _tried(promise: Promise, exact: Run, point: GridPoint, tolerances: Mapping[str, float]) -> bool | None:
+    """Whether the definition's outputs depend on the order of tokens; None: by less than can be seen in float32."""
+    compared = _permuted(replace(promise, run=exact), point)
+    change = max((measured.error / tolerances[spec.name] for spec, measured in compared), default=0.0)
+    return True if change > 1 else False if change < _NO_ORDER else None
+
+
+def _permuted(promise: Promise, point: GridPoint) -> Changes:
+    """Outputs for permuted tokens, against permuted outputs."""
+    feeds = draw(point, promise.inputs)
+    axis, order = _order(point, promise.limits.patch_size)
+    permuted = {s.name: take(feeds[s.name], s.axes, axis, order) for s in promise.inputs}
+    outputs = zip(promise.run(feeds), promise.outputs, strict=True)
+    if point.image is None:
+        expected = [take(y, s.axes, SEQUENCE, order) for y, s in outputs]
+    else:
+        expected = [_take_rows(y, s.axes, point.image, promise.limits.patch_size, order) for y, s in outputs]
+    yield from compared(promise, promise.run(permuted), expected, all_tokens, by_token=False)
+
+
+def _order(point: GridPoint, patch: int) -> tuple[str, list[int]]:
+    """What to permute: the tokens but the first, or the rows of an image's patches."""
+    rng = np.random.default_rng(point.length)
+    if point.image is None:
+        return SEQUENCE, [0, *(1 + rng.permutation(point.length - 1))]
+    rows = point.image[0] // patch
+    order = np.roll(np.arange(rows), 1)
+    pixels = [row * patch + pixel for row in order for pixel in range(patch)]
+    return HEIGHT, [*pixels, *range(rows * patch, point.image[0])]
+
+
+def _take_rows(array: Array, axes: Sequence[Axis], image: tuple[int, int], patch: int, pixels: Sequence[int]) -> Array:
+    """The rows of patches in the order of their pixels, behind the tokens that stand nowhere."""
+    rows, columns = (side // patch for side in image)
+    if PATCHES not in axes:
+        return array
+    axis = list(axes).index(PATCHES)
+    prefix = array.shape[axis] - rows * columns
+    order = [pixels[row * patch] // patch for row in range(rows)]
+    patches = [prefix + row * columns + column for row in order for column in range(columns)]
+    return np.take(array, [*range(prefix), *patches], axis=axis)
+
 
 #: invariants are looked at at the first length from here on, and at the longest
 _FROM = 17

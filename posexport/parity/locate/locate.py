@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 from posexport.errors import PosexportError
 from posexport.ops.dropped_scores import drops
 from posexport.parity.criterion import Array, tolerance
-from posexport.parity.grid.conditioning import inputs_of
-from posexport.parity.grid.inputs import kept, tokens_of
+from posexport.parity.grid.inputs import inputs_of, kept, tokens_of
 from posexport.parity.grid.point import GridPoint
 from posexport.parity.locate.capture import Checkpoint, capture
 from posexport.parity.locate.graph_values import Exposed, expose

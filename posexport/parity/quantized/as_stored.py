@@ -7,10 +7,8 @@ import msgspec
 import numpy as np
 from torch import nn
 
-from posexport.parity.quantized.check import check
-from posexport.parity.quantized.forms import Form, biases_differ, forms
-from posexport.parity.quantized.match import Matched, Matcher
-from posexport.parity.quantized.module import AsStored
+from posexport.parity.quantized.match import Matched, Matcher, check
+from posexport.parity.quantized.module import AsStored, Form, biases_differ, forms
 from posexport.parity.quantized.read import read
 from posexport.parity.quantized.records import Array, StoredError, Use
 from posexport.sources.source import Source

@@ -1,18 +1,165 @@
-"""A definition whose products and lookups read stored weights."""
+"""Activations as a graph rounds them, in any precision of PyTorch.
+
+What the definition's parameters are in a file: their numbers, and how what they multiply is rounded.
+
+A definition whose products and lookups read stored weights.
+"""
 
 import copy
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from posexport.parity.quantized.forms import Form
-from posexport.parity.quantized.rounding import rounded
-from posexport.parity.references.shared_weights import ORIGIN
+from posexport.parity.quantized.match import Matched
+from posexport.parity.quantized.records import Array, FloatProduct, Rounding, StoredError, Use
+from posexport.parity.references.precision_copy import ORIGIN
+
+#: the largest magnitude of a row that is taken for zeros
+_TINY = 1e-30
+#: of a step: so much float32 runs are shifted before they are rounded. Where a graph falls to the other side of a tie
+#: is chance; PyTorch's own float32 run, which tolerances follow, must not be spared by luck at a few points
+TIES = 2.0**-11
+
+
+def rounded(x: Tensor, how: Rounding) -> Tensor:
+    """``x`` [..., K] as a product reads it."""
+    if how.kind == "exact":
+        return x
+    wide = x if x.dtype == torch.float64 else x.float()
+    shift = 0.0 if x.dtype == torch.float64 else _shift(wide)
+    if how.kind == "static":
+        zero, step = how.zero, torch.tensor(how.step, dtype=wide.dtype)
+        result = (torch.clamp(torch.round(wide / step + shift) + zero, 0, 255) - zero) * step
+    elif how.kind == "rows":
+        result = _rows(wide, how.zero, shift)
+    else:
+        result = _blocks(wide, how.size, shift)
+    return result.to(x.dtype)
+
+
+def _shift(x: Tensor) -> float:
+    """Up to `TIES` up or down, by the bits of ``x``: two runs that should agree, as with other neighbours, differ."""
+    bits = int(x.contiguous().view(torch.int32).sum(dtype=torch.int64))
+    # the golden ratio of 2^32 spreads also sums whose low bits are zeros, those of bfloat16
+    return TIES * ((bits * 0x9E3779B1 >> 28) % 16 - 7.5) / 7.5
+
+
+def _rows(x: Tensor, zero: int, shift: float) -> Tensor:
+    """uint8 about ``zero``: the highest value of a row is 255, or what its lowest asks for."""
+    high, low = 255 - zero, min(zero, 255 - zero)
+    top = torch.maximum(x.amax(-1, keepdim=True), -x.amin(-1, keepdim=True) * (high / low)).clamp(min=_TINY)
+    # steps are those of float32: a graph has them so
+    scale = (top / high).float().to(x.dtype) if x.dtype != torch.float64 else top / high
+    return (torch.clamp(torch.round(x / scale + shift) + zero, 0, 255) - zero) * scale
+
+
+def _blocks(x: Tensor, size: int, shift: float) -> Tensor:
+    """int8, symmetric: the largest magnitude of a block is 127."""
+    k = x.shape[-1]
+    padded = torch.nn.functional.pad(x, (0, -k % size)).reshape(*x.shape[:-1], -1, size)
+    scale = padded.abs().amax(-1, keepdim=True) / 127
+    scale = torch.where(scale == 0, torch.ones_like(scale), scale)
+    return (torch.round(padded / scale + shift) * scale).flatten(-2)[..., :k]
+
+
+@dataclass(eq=False)
+class Form:
+    """One parameter as a product or a lookup of a file has it.
+
+    Attributes:
+        pieces: stored weights with which of their channels are which rows.
+        transposed: the parameter is [K, N].
+        factor: [K], what rows were multiplied by and activations are divided by.
+        roundings: of its products in the order of the nodes.
+        places: of these products among all nodes.
+    """
+
+    name: str
+    rows: int
+    transposed: bool
+    lookup: bool
+    factor: Array
+    roundings: list[Rounding] = field(default_factory=list)
+    places: list[int] = field(default_factory=list)
+    pieces: list[tuple[Use, Array, Array]] = field(default_factory=list)
+
+    def matrix(self, dtype: torch.dtype) -> Tensor:
+        """[N, K] as it is stored, factors and all."""
+        k = self.pieces[0][0].stored.whole.shape[1]
+        wide = dtype if dtype in (torch.float64, torch.float32) else torch.float32
+        result = torch.zeros((self.rows, k), dtype=wide)
+        for use, channels, rows in self.pieces:
+            result[torch.from_numpy(rows)] = torch.from_numpy(use.stored.real(channels)).to(wide)
+        return result.to(dtype)
+
+    def with_float(self, parameter: Array, plain: Sequence[FloatProduct]) -> None:
+        """Find products that read ``parameter`` itself: DeBERTa projects positions by the weights of the content."""
+        if self.lookup:
+            return
+        matrix = parameter.reshape([size for size in parameter.shape if size > 1] or [1])
+        rows = matrix.T if self.transposed else matrix
+        more = [(product.place, Rounding("float")) for product in plain if product.has(rows)]
+        placed = sorted([*zip(self.places, self.roundings, strict=True), *more], key=lambda pair: pair[0])
+        self.places, self.roundings = ([pair[which] for pair in placed] for which in (0, 1))  # type: ignore[assignment]
+
+
+def forms(found: Sequence[tuple[Use, Matched]], zero_rows: Mapping[str, set[int]]) -> dict[tuple[str, bool], Form]:
+    """By parameter, and whether it is looked up.
+
+    Raises:
+        StoredError: of a parameter some rows are stored and others are not.
+    """
+    result: dict[tuple[str, bool], Form] = {}
+    for use, matched in found:
+        for candidate, channels, rows in matched.pieces:
+            key = candidate.name, use.lookup
+            form = result.get(key)
+            if form is None:
+                size = len(candidate.matrix)
+                form = Form(candidate.name, size, candidate.transposed, use.lookup, matched.factor)
+                form.roundings, form.places = list(use.roundings), list(use.places)
+                result[key] = form
+            elif (form.factor != matched.factor).any() or form.transposed != candidate.transposed:
+                raise StoredError(f"{use.stored.name}: its part of {form.name} is not stored as the others are")
+            form.pieces.append((use, channels, rows))
+    for form in result.values():
+        missing = set(range(form.rows)) - zero_rows.get(form.name, set())
+        for _, _, rows in form.pieces:
+            missing -= set(rows.tolist())
+        if missing:
+            raise StoredError(
+                f"{form.pieces[0][0].stored.name} has {form.name} without its row {min(missing)}"
+                f"{f' and {len(missing) - 1} more' if len(missing) > 1 else ''}"
+            )
+    return result
+
+
+def biases_differ(found: Sequence[tuple[Use, Matched]], biases: Mapping[str, Array]) -> Iterator[str]:
+    """Sentences on products to which other biases are added than the definition's."""
+    for use, matched in found:
+        for added in use.biases:
+            if added is None:
+                continue
+            for candidate, channels, rows in matched.pieces:
+                own = biases.get(candidate.name)
+                if own is None or own.shape != (len(candidate.matrix),):
+                    continue
+                wrong = np.flatnonzero(
+                    np.abs(added[channels].astype(np.float64) - own[rows]) > 1e-3 * np.abs(own).max()
+                )
+                if len(wrong):
+                    yield (
+                        f"{use.stored.name}: what is added to channel {int(channels[wrong[0]])} is not the bias of "
+                        f"{candidate.name} ({len(wrong)} of {len(rows)} differ)"
+                    )
+
 
 _aten = torch.ops.aten
 #: bytes of stored weights that are kept unpacked; above it they are unpacked where they are read

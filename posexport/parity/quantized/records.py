@@ -1,9 +1,16 @@
-"""What is read from a file of quantized weights. Shape letters: N channels, K what each multiplies, B blocks of K."""
+"""What is read from a file of quantized weights. Shape letters: N channels, K what each multiplies, B blocks of K.
 
+Constants of a graph, also behind the operators that only move them.
+
+Weights that a DequantizeLinear stores, by tensor, by channel or in blocks.
+"""
+
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
+import onnx_ir as ir
 from numpy.typing import NDArray
 
 from posexport.errors import PosexportError
@@ -126,3 +133,89 @@ def number_range(whole: Array) -> tuple[int, int]:
     name = str(whole.dtype)
     most = 1 << (4 if name.endswith("int4") else 8)
     return (0, most - 1) if name.startswith("u") else (-most // 2, most // 2 - 1)
+
+
+#: types of quantized numbers
+_WHOLE = {ir.DataType.INT4, ir.DataType.UINT4, ir.DataType.INT8, ir.DataType.UINT8}
+
+
+def constant(value: ir.Value | None, known: set[ir.Value] | None = None) -> Array | None:
+    """The numbers of ``value``; None where they are not constant. ``known`` gets what holds them."""
+    if value is None or value.is_graph_input():
+        return None
+    node = value.producer()
+    if node is None or node.op_type == "Constant":
+        tensor = value.const_value
+        if tensor is None and node is not None and "value" in node.attributes:
+            tensor = node.attributes["value"].as_tensor()
+        if tensor is None:
+            return None
+        if known is not None:
+            known.add(value)
+        return np.asarray(tensor.numpy())
+    if node.op_type not in ("Transpose", "Reshape", "Identity", "Squeeze", "Unsqueeze"):
+        return None
+    before = constant(node.inputs[0], known)
+    if before is None:
+        return None
+    if node.op_type == "Transpose":
+        perm = node.attributes.get("perm")
+        return before.transpose(None if perm is None else list(perm.as_ints()))
+    if node.op_type == "Reshape":
+        shape = constant(node.inputs[1])
+        return None if shape is None else before.reshape(shape.tolist())
+    return before
+
+
+def array_of(node: ir.Node, place: int) -> Array | None:
+    """The constant that is a node's input there."""
+    return constant(node.inputs[place]) if place < len(node.inputs) else None
+
+
+def tables(nodes: Iterable[ir.Node], model: ir.Model) -> Iterator[ir.Value]:
+    """All constants of two axes or more with quantized numbers."""
+    for value in model.graph.initializers.values():
+        if value.const_value is not None and value.const_value.dtype in _WHOLE and len(value.const_value.shape) > 1:
+            yield value
+    for node in nodes:
+        if node.op_type == "Constant" and "value" in node.attributes:
+            tensor = node.attributes["value"].as_tensor()
+            if tensor.dtype in _WHOLE and len(tensor.shape) > 1:
+                yield node.outputs[0]
+
+
+def tensor_name(value: ir.Value | None) -> str:
+    """Of the tensor behind ``value``."""
+    while value is not None and value.const_value is None and value.producer() is not None:
+        producer = value.producer()
+        assert producer is not None
+        if not producer.inputs:
+            break
+        value = producer.inputs[0]
+    return "" if value is None else str(value.name)
+
+
+def dequantized(node: ir.Node, known: set[ir.Value], across: int) -> Stored | None:
+    """The constant matrix of a DequantizeLinear; ``across``: the axis along which a channel runs."""
+    whole, scale = constant(node.inputs[0], known), array_of(node, 1)
+    if whole is None or scale is None or whole.ndim != 2:
+        return None
+    zero = array_of(node, 2) if len(node.inputs) > 2 else None
+    if zero is not None:
+        known.add(node.inputs[2])  # type: ignore[arg-type]  # it is there
+    zero = np.zeros(scale.shape) if zero is None else zero.astype(np.float64)
+    axis, size = node.attributes.get_int("axis", 1) % 2, node.attributes.get_int("block_size", 0)
+    scale = scale.astype(np.float64)
+    if size and axis != across:
+        raise StoredError(f"{tensor_name(node.inputs[0])} has blocks across its channels, which is not known")
+    if not size:
+        if scale.ndim and scale.size > 1 and axis == across:
+            raise StoredError(f"{tensor_name(node.inputs[0])} has a scale for each input channel, which is not known")
+        size = whole.shape[across]
+        scale, zero = (np.broadcast_to(each.reshape(-1, 1), (whole.shape[1 - across], 1)) for each in (scale, zero))
+    elif across == 0:
+        scale, zero = scale.T, zero.T
+    matrix = (whole.T if across == 0 else whole).astype(np.int16)
+    tensor = node.inputs[0]
+    assert tensor is not None
+    return Stored(tensor_name(tensor), matrix, scale, zero, size, *number_range(whole))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from posexport.parity.grid.point import PADDINGS
 from posexport.parity.report.points import Point
-from posexport.parity.report.range import lines as range_lines
+from posexport.parity.report.points import lines as range_lines
 from posexport.parity.report.record import Record
 
 if TYPE_CHECKING:

@@ -1,13 +1,25 @@
-"""All that was checked, and what follows from it in numbers. Imports no torch."""
+"""All that was checked, and what follows from it in numbers. Imports no torch.
+
+What a proof lets one say of a bundle: proven, or less than that. The one place that decides. Imports no torch.
+
+Whether a bundle as a whole is as exact as PyTorch: the median error in units of PyTorch's. Imports no torch.
+
+The tolerance of one point is wide, because at one point the order of summation decides. A systematic loss (a table in
+half precision, an approximated function) raises the errors of most points, so it shows in their median.
+"""
 
 import sys
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 import msgspec
+import numpy as np
 
 from posexport.bundle.manifest import BranchRun, OutputAgreement, ParitySummary
-from posexport.parity.report.points import Invariant, MedianRatio, Point
-from posexport.parity.report.range import LayerRange, Overflow
+from posexport.parity.report.points import Calls, Invariant, LayerRange, MedianRatio, Overflow, Point
 from posexport.targets.precisions import PrecisionName
 
 #: the name for all cache tensors together
@@ -143,3 +155,100 @@ def _count(number: int, noun: str, nouns: str = "") -> str:
 
 def _listed(sizes: list[str]) -> str:
     return ", ".join(sizes[:5]) + (" ..." if len(sizes) > 5 else "")
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """``words``: the verdict as the last line of ``posexport convert`` says it."""
+
+    proven: bool
+    words: str
+
+
+def verdict(proof: Record | None) -> Verdict:
+    """Proven is what passed on the whole grid.
+
+    No lengths of the user's choice, no point skipped, and no branch of the graph that did not run.
+    ``proof``: None where nothing was checked.
+    """
+    if proof is None:
+        return Verdict(False, "NOT proven: nothing was checked")
+    if not proof.passed:
+        return Verdict(False, "NOT proven: parity was missed")
+    if proof.tolerance is not None:
+        return Verdict(False, f"within {proof.tolerance:g}")
+    if proof.scope == "sample":
+        return Verdict(False, "checked on the stored sample")
+    if proof.lengths:
+        noun = "token" if proof.lengths == [1] else "tokens"
+        return Verdict(False, f"checked at {', '.join(map(str, proof.lengths))} {noun}, not proven")
+    skipped = [point for point in proof.points if point.verdict == "skipped"]
+    if skipped:
+        shortest = min(skipped, key=lambda point: (point.length, point.batch))
+        count = f"{len(skipped)} point{'s' if len(skipped) > 1 else ''}"
+        return Verdict(False, f"proven except {count}, the first {shortest.where}: {shortest.note}")
+    if proof.unreached:
+        first, *others = proof.unreached
+        more = f", and {len(others)} more branches" if others else ""
+        return Verdict(False, f"proven except {first.branch} ({first.note}){more}")
+    return Verdict(True, "proven in emulation" if proof.emulated else "proven")
+
+
+#: the largest median of error / PyTorch's baseline error
+LIMIT = 2.0
+#: fewer points than this have no median worth judging
+LEAST_POINTS = 10
+#: PyTorch's error counts as at least so many eps
+LEAST_EPS = 2
+
+
+def check_medians(points: Sequence[Point], switches: Sequence[int], eps: float) -> list[MedianRatio]:
+    """Medians per output over all points, and per branch of the graph, where there are `LEAST_POINTS` or more.
+
+    A branch is an interval of lengths between two ``switches``, with sequences in one call apart from sequences in
+    several calls (decode steps behind a cache are computed in another way). ``eps``: of the precision.
+    """
+    groups: dict[str, dict[tuple[int, bool] | None, list[tuple[Point, float]]]] = {}
+    for point, output, ratio in _ratios(points, eps):
+        branches = groups.setdefault(output, defaultdict(list))
+        for branch in (None, (bisect_left(switches, point.length), bool(point.calls))):
+            branches[branch].append((point, ratio))
+    medians = []
+    for output, branches in groups.items():
+        cached = any(branch is not None and branch[1] for branch in branches)
+        for branch, members in branches.items():
+            # where there is but one branch, it is the whole
+            if len(members) >= LEAST_POINTS and (branch is None or len(branches) > 2):
+                calls: Calls = None if branch is None or not cached else "several" if branch[1] else "one"
+                medians.append(_judged(output, members, calls))
+    return medians
+
+
+def _ratios(points: Sequence[Point], eps: float) -> list[tuple[Point, str, float]]:
+    """Point, output and ratio; all cache tensors of a point are one output, whose error is their largest."""
+    errors: dict[tuple[object, str], list[Point]] = defaultdict(list)
+    for point in points:
+        if point.tolerance is not None:
+            errors[point.point, CACHE if point.output.startswith("present.") else point.output].append(point)
+    ratios = []
+    for (_, output), tensors in errors.items():
+        error = max(np.inf if tensor.error is None else tensor.error for tensor in tensors)
+        baseline = max(tensor.worst_baseline_error or 0.0 for tensor in tensors)
+        ratios.append((tensors[0], output, float(error / max(baseline, LEAST_EPS * eps))))
+    return ratios
+
+
+def _judged(output: str, members: Sequence[tuple[Point, float]], calls: Calls) -> MedianRatio:
+    lengths = [point.length for point, _ in members]
+    ratio = float(np.median([ratio for _, ratio in members]))
+    return MedianRatio(
+        output=output,
+        shortest=min(lengths),
+        longest=max(lengths),
+        calls=calls,
+        points=len(members),
+        # JSON has no infinity
+        ratio=min(ratio, float(np.finfo(np.float32).max)),
+        limit=LIMIT,
+        verdict="pass" if ratio <= LIMIT else "fail",
+    )

@@ -1,28 +1,188 @@
-"""A bundle's stored sample, checked. Imports no torch."""
+"""The stored sample as the reference of a proof. Imports no torch.
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+The proof by a stored sample, and the check that a graph itself agrees where a copy of it was proven.
+
+Imports no torch.
+
+A bundle's stored sample, checked. Imports no torch.
+"""
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 
+from posexport.bounds import Bound
 from posexport.bundle.manifest import SAMPLE, Manifest, model_of
 from posexport.bundle.read import read as read_manifest
 from posexport.bundle.variants import variant_file
-from posexport.parity.engine import prove
+from posexport.parity.criterion import Array, Measured, is_exact
+from posexport.parity.engine import judgements, measure, prove
+from posexport.parity.grid.point import Budget, GridPoint
+from posexport.parity.judges import Guarded, StoredTolerances, UserTolerance
 from posexport.parity.placement import Placement
-from posexport.parity.proof import Check
+from posexport.parity.proof import Case, Check, Outcome, PerLength, Progress, Proof, Subject, Value
 from posexport.parity.report.report import Report
-from posexport.parity.sample.header import read
 from posexport.parity.sample.locate import SampleLocation
-from posexport.parity.sample.proof import sample_proof
+from posexport.parity.sample.writer import Header, SampleWriter, flat, read
 from posexport.parity.subjects.half import emulated_if, loads, widened_parts
 from posexport.parity.subjects.runner import Opened, Runner
 from posexport.runtime.chain import Chain
-from posexport.spec import PartSpec
+from posexport.spec import SEQUENCE, OutputSpec, PartSpec
 from posexport.targets.precisions import PRECISIONS
 from posexport.targets.providers import DEFAULT_PROVIDER, provider_named
+
+#: PyTorch's error is stored for a length, not for a point
+_NOT_STORED = Measured(float("nan"), 0.0)
+
+
+@dataclass(frozen=True)
+class Stored:
+    """Stored entries of one output at one point: ``values_NC`` [rows, columns] of the output flattened to [N, C]."""
+
+    spec: OutputSpec
+    scale: float
+    rows: Array
+    columns: Array
+    values_NC: Array
+    baseline: Measured = _NOT_STORED
+
+    @property
+    def output(self) -> str:
+        return self.spec.name
+
+    def measure(self, y: Array) -> Measured:
+        """The error of the stored entries."""
+        flat_NC, _ = flat(y, self.spec.axes, None)
+        if not self.rows.size or self.rows.max() >= flat_NC.shape[0] or self.columns.max() >= flat_NC.shape[1]:
+            return Measured(np.inf, 0.0, f"shape {list(y.shape)} does not hold the sampled entries")
+        if is_exact(y):
+            stored_alike = flat_NC[np.ix_(self.rows, self.columns)].astype(self.values_NC.dtype)
+            return Measured(float((stored_alike != self.values_NC).mean()), 1.0)
+        gap = float(np.abs(flat_NC[np.ix_(self.rows, self.columns)].astype(np.float64) - self.values_NC).max())
+        if not np.isfinite(gap) or self.scale == 0.0:
+            note = "a number that is not finite" if self.scale else "the float64 reference is all zero"
+            return Measured(np.inf, 0.0, note)
+        return Measured(gap / self.scale, self.scale)
+
+
+class StoredReference:
+    """The reference read from a file of `posexport.parity.sample.writer`: ``header``, and ``tensors`` by name."""
+
+    def __init__(self, header: Header, tensors: Mapping[str, Array]) -> None:
+        self._header, self._tensors = header, tensors
+
+    @property
+    def tolerances(self) -> dict[tuple[int, str], float]:
+        """The tolerances of the proof at conversion, by length and output."""
+        return {key: limit for key, (_, limit) in self._of_lengths().items() if limit is not None}
+
+    def start(self, points: Sequence[GridPoint], skipped: Mapping[GridPoint, str]) -> None:
+        """Nothing is computed."""
+
+    def case(self, point: GridPoint) -> Case:
+        """Inputs and stored float64 outputs of a point."""
+        header, tensors, number = self._header, self._tensors, self._header.points.index(point)
+        feeds = {spec.name: tensors[f"{number}.in.{spec.name}"].astype(spec.dtype) for spec in header.inputs}
+        truths = []
+        for spec, known in zip(header.outputs, header.truths[number], strict=True):
+            rows, columns, values = (
+                tensors[f"{number}.out.{spec.name}.{suffix}"] for suffix in ("rows", "columns", "values")
+            )
+            truths.append(Stored(spec, known.scale, rows, columns, values))
+        return Case(feeds, truths)
+
+    def largest(self, values: Sequence[Value], progress: Progress) -> PerLength:
+        """As it was stored; not a number where PyTorch overflowed."""
+        del values, progress
+        return {key: float("nan") if worst is None else worst for key, (worst, _) in self._of_lengths().items()}
+
+    def changed(self) -> bool:
+        return False
+
+    def renew(self) -> None:
+        """Does nothing: there is no state."""
+
+    def _of_lengths(self) -> dict[tuple[int, str], tuple[float | None, float | None]]:
+        """PyTorch's largest error and the tolerance."""
+        header = self._header
+        return {
+            (point.length, spec.name): (known.worst_baseline_error, known.tolerance)
+            for point, truths in zip(header.points, header.truths, strict=True)
+            for spec, known in zip(header.outputs, truths, strict=True)
+        }
+
+
+def sample_proof(
+    header: Header,
+    tensors: Mapping[str, Array],
+    subject: Subject,
+    *,
+    provider: str,
+    tolerance: float | None = None,
+    emulated: bool = False,
+) -> Proof:
+    """The proof of ``subject`` at the points of a sample; ``tolerance``: the user's, instead of the stored ones."""
+    reference = StoredReference(header, tensors)
+    computed = PRECISIONS[header.precision].computed
+    return Proof(
+        model=header,
+        subject=subject,
+        reference=reference,
+        judge=StoredTolerances(computed, reference.tolerances)
+        if tolerance is None
+        else UserTolerance(computed, tolerance),
+        rejection=Guarded(header, [Bound(SEQUENCE, header.limit or 0)]),
+        points=[*header.points, *header.refusals],
+        # they were run before, and are small
+        budget=Budget(outputs=header.outputs, limit=sys.maxsize),
+        about=Report(
+            scope="sample",
+            provider=provider,
+            precision=header.precision,
+            points=[],
+            tolerance=tolerance,
+            emulated=emulated,
+        ),
+    )
+
+
+@dataclass(frozen=True)
+class Settled:
+    """The check that gives the sample the tolerances of the finished report."""
+
+    sample: SampleWriter
+
+    def __call__(self, proof: Proof, outcome: Outcome, report: Report) -> Report:
+        """Returns ``report`` unchanged."""
+        del proof, outcome
+        self.sample.finish(report)
+        return report
+
+
+@dataclass(frozen=True)
+class Shipped:
+    """The check of the graph that ships, where an emulated copy was proven: at the points of the sample.
+
+    A provider that computes in float32 what it has no half kernel for must be as exact as the emulated copy.
+    ``subject`` opens the graph.
+    """
+
+    sample: SampleWriter
+    subject: Callable[[], Subject]
+
+    def __call__(self, proof: Proof, outcome: Outcome, report: Report) -> Report:
+        """Returns ``report`` with the results of the graph itself."""
+        del proof, outcome
+        header = self.sample.header
+        if header is None or not header.points:
+            return report
+        stored = sample_proof(header, self.sample.tensors, self.subject(), provider=report.provider)
+        return msgspec.structs.replace(report, shipped=judgements(stored, measure(stored)))
 
 
 def check_sample(

@@ -16,7 +16,6 @@ import msgspec
 import numpy as np
 
 from posexport.errors import PosexportError
-from posexport.parity.calls import in_calls
 from posexport.parity.criterion import Array
 from posexport.parity.grid.inputs import Feeds
 from posexport.parity.locate.graph_values import scopes

@@ -1,5 +1,10 @@
-"""The model as ONNX Runtime runs it: outputs, or the reason why there are none. Imports no torch."""
+"""Runs a model's graphs in ONNX Runtime: in one call, or a sequence in several, each with the cache of those before.
 
+An encoder is asked once for all calls of its decoder: Whisper's reads 30 seconds of sound whatever the decoder does; in
+float64 that takes seconds, and a proof makes thousands of the decoder's calls. Imports no torch.
+"""
+
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -12,16 +17,133 @@ from numpy.typing import NDArray
 from posexport.errors import PosexportError
 from posexport.parity.criterion import Array
 from posexport.parity.grid.inputs import Feeds
-from posexport.parity.last_call import RememberingSession
+from posexport.parity.subjects.runner import RememberingSession
 from posexport.runtime.cache import Cache, DecoderInterface
 from posexport.runtime.chain import Chain, open_chain
 from posexport.runtime.providers import bundle_session
-from posexport.spec import Interface, PartSpec
+from posexport.runtime.wrapped_session import WrappedSession
+from posexport.spec import CAPACITY, PRESENT, SEQUENCE, TOTAL, InputSpec, Interface, OutputSpec, PartSpec
 from posexport.targets.dtypes import BY_ORT_TYPE
 from posexport.targets.providers import DEFAULT_PROVIDER
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession
+
+
+class Remembered:
+    """``run``, called anew only for other inputs (arrays by name) than the last."""
+
+    def __init__(self, run: Callable[..., Any]) -> None:
+        self._run = run
+        self._key = b""
+        self._found: Any = None
+
+    def __call__(self, *args: Any, **named: Any) -> Any:
+        """The answer for these arguments."""
+        key = _key((*args, named))
+        if key != self._key:
+            self._found, self._key = self._run(*args, **named), key
+        return self._found
+
+
+class RememberingSession(WrappedSession):
+    """A session that runs anew only for other inputs than the last."""
+
+    def __init__(self, session: Any) -> None:
+        super().__init__(session)
+        self._key = b""
+        self._found: Any = None
+
+    def run(self, names: Sequence[str], feeds: Mapping[str, Any], options: Any = None) -> Any:
+        key = _key((list(names), feeds))
+        if key != self._key:
+            self._found, self._key = self._session.run(names, feeds, options), key
+        return self._found
+
+
+def _key(value: Any) -> bytes:
+    digest = hashlib.blake2b()
+
+    def add(value: Any) -> None:
+        if isinstance(value, Mapping):
+            for name in value:
+                digest.update(repr(name).encode())
+                add(value[name])
+        elif isinstance(value, list | tuple):
+            for one in value:
+                add(one)
+        elif value is None or isinstance(value, str):
+            digest.update(repr(value).encode())
+        else:
+            # NumPy has no bfloat16; float32 holds every value of it
+            if str(getattr(value, "dtype", "")) == "torch.bfloat16":
+                value = value.float()
+            array = np.ascontiguousarray(value.cpu() if hasattr(value, "cpu") else value)
+            digest.update(repr((array.shape, array.dtype.str)).encode())
+            digest.update(array.data)
+
+    add(value)
+    return digest.digest()
+
+
+Run = Callable[[Feeds], list[Array]]
+
+
+def in_calls(run: Run, feeds: Feeds, model: Interface, calls: Sequence[int]) -> list[Array]:
+    """The outputs of a whole sequence (``feeds``, with an empty past), computed in calls of so many new tokens.
+
+    What has a number a new token is put together; caches are those of the last call, without unused slots. Before every
+    call the unused slots of static KV caches hold what they hold in ``feeds``: programs may change them or not.
+    No ``calls``: one call.
+    """
+    inputs, outputs = model.inputs, model.outputs
+    if not calls:
+        tokens = (spec.name for spec in inputs if spec.role == "tokens" and SEQUENCE in spec.axes)
+        total = next((feeds[name].shape[1] for name in tokens), 0)
+        return _taken(run(feeds), outputs, total)
+    held = {spec.name: feeds[spec.name] for spec in inputs if spec.role == "cache"}
+    parts: list[list[Array]] = []
+    end = 0
+    for new in calls:
+        start, end = end, end + new
+        call_feeds = {}
+        for spec in inputs:
+            array = feeds[spec.name]
+            if SEQUENCE in spec.axes:
+                array = np.take(array, range(start, end), axis=spec.axes.index(SEQUENCE))
+            elif TOTAL in spec.axes:
+                array = np.take(array, range(end), axis=spec.axes.index(TOTAL))
+            call_feeds[spec.name] = _refilled(held[spec.name], array, spec, start) if spec.name in held else array
+        parts.append(run(call_feeds))
+        presents = [y for y, spec in zip(parts[-1], outputs, strict=True) if set(PRESENT) & set(spec.axes)]
+        held = dict(zip(held, presents, strict=True))
+    columns = list(zip(*parts, strict=True))
+    joined = [
+        np.concatenate(column, spec.axes.index(SEQUENCE)) if SEQUENCE in spec.axes else column[-1]
+        for column, spec in zip(columns, outputs, strict=True)
+    ]
+    return _taken(joined, outputs, end)
+
+
+def whole(run: Run, model: Interface) -> Run:
+    """``run`` for a sequence in one call, its caches without unused slots."""
+    return partial(in_calls, run, model=model, calls=())
+
+
+def _refilled(cache: Array, first: Array, spec: InputSpec, used: int) -> Array:
+    """``cache`` whose slots from ``used`` on hold what they do in ``first``."""
+    if CAPACITY not in spec.axes or not used:
+        return cache
+    axis = spec.axes.index(CAPACITY)
+    unused = range(used, first.shape[axis])
+    return np.concatenate((np.take(cache, range(used), axis=axis), np.take(first, unused, axis=axis)), axis)
+
+
+def _taken(found: Sequence[Array], outputs: Sequence[OutputSpec], total: int) -> list[Array]:
+    return [
+        np.take(y, range(total), axis=spec.axes.index(CAPACITY)) if CAPACITY in spec.axes else y
+        for y, spec in zip(found, outputs, strict=True)
+    ]
 
 
 #: opens a session of a file

@@ -1,17 +1,26 @@
 """The largest magnitudes that a graph of float16 computed, over all calls of sessions that say them.
 
 Sessions are those of emulated copies (`posexport.precision.emulate`), with outputs more. Imports no torch.
+
+The check of the range of float16: how near values come to its end, and that none goes beyond.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 
+from posexport.parity.agreement.on_grid import few
 from posexport.parity.criterion import Array
-from posexport.parity.report.range import LARGEST, LayerRange, Overflow
+from posexport.parity.grid.inputs import draw
+from posexport.parity.proof import Outcome, Proof, Subject
+from posexport.parity.report.points import LARGEST, LayerRange, Overflow
+from posexport.parity.report.report import Report
+from posexport.parity.subjects.runner import RunError, in_calls
 from posexport.runtime.providers import bundle_session
 from posexport.runtime.wrapped_session import WrappedSession
 
@@ -156,3 +165,24 @@ def _magnitudes(seen: Sequence[_Seen], least: Array, most: Array) -> Iterator[tu
 def _within(array: Any) -> bool:
     array = np.asarray(array)
     return array.dtype.kind != "f" or array.size == 0 or bool(np.abs(array).max() <= LARGEST)
+
+
+@dataclass(frozen=True)
+class Range:
+    """The check of what ``log`` remembers.
+
+    ``copy``: opens what runs some points first, where the subject of the proof does not fill ``log``.
+    """
+
+    log: RangeLog
+    copy: Callable[[], AbstractContextManager[Subject]] | None = None
+
+    def __call__(self, proof: Proof, outcome: Outcome, report: Report) -> Report:
+        """The report with the largest magnitudes by layer and all overflows."""
+        if self.copy is not None:
+            with self.copy() as subject:
+                for point in few([p for p in proof.points if p not in outcome.skipped]):
+                    # where it fails the proof's own subject fails too, and says so
+                    with suppress(RunError):
+                        in_calls(subject, draw(point, proof.model.inputs), proof.model, point.calls)
+        return msgspec.structs.replace(report, range=self.log.layers(), overflows=self.log.overflows())

@@ -1,0 +1,117 @@
+"""When a value is right, and whether a point beyond the limits was rejected as it must be. Imports no torch."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
+
+from posexport.bounds import Bound
+from posexport.parity import criterion
+from posexport.parity.criterion import Array
+from posexport.parity.grid.inputs import Feeds, draw, size_of
+from posexport.parity.grid.point import GridPoint
+from posexport.parity.report.points import MedianRatio, Point
+from posexport.parity.report.record import check_medians
+from posexport.parity.subjects.runner import RunError, in_calls
+from posexport.spec import Interface
+from posexport.targets.precisions import PrecisionName
+
+
+@dataclass(frozen=True)
+class Guarded:
+    """A graph with a length guard: ``bounds`` of ``model``, whose messages the guard gives."""
+
+    model: Interface
+    bounds: Sequence[Bound]
+
+    def judge(self, subject: Callable[[Feeds], list[Array]], point: GridPoint) -> "Answer":
+        """Only the message of a bound that the point breaks counts as its rejection."""
+        run = partial(in_calls, subject, model=self.model, calls=point.calls)
+        return refused(run, draw(point, self.model.inputs), broken(self.bounds, self.model, point))
+
+
+class Answer(NamedTuple):
+    """``good``: the guard refused, naming the limit. ``note`` says what happened. ``answered``: it did not refuse.
+
+    Of another tool's graph an answer can be good too (`posexport.parity.foreign.runner`).
+    """
+
+    good: bool
+    note: str
+    answered: bool = False
+
+
+def refused(run: Callable[[Feeds], list[Array]], feeds: Feeds, bounds: Sequence[Bound]) -> Answer:
+    """Feed an input outside one of ``bounds``. Only the guard's failure counts: others may be missing elsewhere."""
+    messages = [bound.message for bound in bounds]
+    named = " or ".join(messages)
+    try:
+        run(feeds)
+    except RunError as failure:
+        said = next((message for message in messages if message in str(failure)), None)
+        if said:
+            return Answer(True, f"rejected: {said}")
+        return Answer(False, f"it failed without the length guard's message ({named}): {failure}")
+    return Answer(False, f"it was answered, though it must be rejected ({named}): no length guard")
+
+
+def broken(bounds: Sequence[Bound], model: Interface, point: GridPoint) -> list[Bound]:
+    """Those of ``bounds`` that ``point`` breaks, on axes that ``model`` has."""
+    axes = {axis for spec in model.inputs for axis in spec.axes}
+    return [bound for bound in bounds if bound.axis in axes and bound.broken(size_of(bound.axis, point))]
+
+
+@dataclass(frozen=True)
+class Criterion:
+    """`posexport.parity.criterion` at every point, and `posexport.parity.report.record` over all.
+
+    ``switches``: lengths at which the graph computes in another way (`posexport.parity.grid.grid.switches`).
+    """
+
+    precision: PrecisionName
+    switches: Sequence[int] = ()
+
+    def tolerance(self, length: int, output: str, baseline: float) -> float:
+        """The larger of 8 times PyTorch's error and the floor."""
+        del length
+        return criterion.tolerance(self.precision, output, baseline)
+
+    def medians(self, points: Sequence[Point]) -> list[MedianRatio]:
+        """Per output, and per side of each switch."""
+        return check_medians(points, self.switches, criterion.EPS[self.precision])
+
+
+@dataclass(frozen=True)
+class UserTolerance:
+    """One error that passes everywhere; medians are not judged."""
+
+    precision: PrecisionName
+    error: float
+
+    def tolerance(self, length: int, output: str, baseline: float) -> float:
+        """The user's."""
+        del length, output, baseline
+        return self.error
+
+    def medians(self, points: Sequence[Point]) -> list[MedianRatio]:
+        """None."""
+        del points
+        return []
+
+
+@dataclass(frozen=True)
+class StoredTolerances:
+    """Those of the proof that a sample was taken from; where PyTorch overflowed there, the criterion's floor."""
+
+    precision: PrecisionName
+    stored: Mapping[tuple[int, str], float]
+
+    def tolerance(self, length: int, output: str, baseline: float) -> float:
+        """By length and output."""
+        del baseline
+        return self.stored.get((length, output), criterion.floor(self.precision, output))
+
+    def medians(self, points: Sequence[Point]) -> list[MedianRatio]:
+        """None: a sample has too few points."""
+        del points
+        return []

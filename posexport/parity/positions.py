@@ -1,0 +1,282 @@
+"""What the values of a graph are computed from: the rules, operator by operator.
+
+They are written apart from those by which posexport itself chooses types (`posexport.precision.half`), which they are
+to check.
+
+Every place of a graph in which a number that positions alone lead to is rounded to 16 bits.
+
+Allowed is one rounding, the last: what is cast to 16 bits may be moved and then meets an activation. A wrong graph of
+a small random model can pass every numeric check, because its attention hardly looks at positions.
+
+The line of a report about positions in a graph of half precision.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+import onnx
+import onnx_ir as ir
+from onnx_ir.passes.common import InlinePass
+
+from posexport.graph.bodies import bodies
+from posexport.graph.types import settle
+from posexport.parity.proof import Outcome, Proof
+from posexport.parity.report.points import Invariant
+from posexport.parity.report.report import Report
+from posexport.sources.source import Source
+from posexport.spec import InputSpec
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+HALVES = frozenset((ir.DataType.FLOAT16, ir.DataType.BFLOAT16))
+
+
+class Origin(IntEnum):
+    """Where a value's numbers come from; of several operands the greatest."""
+
+    #: numbers in the graph's text
+    CONSTANT = 0
+    #: parameters, and what is computed from them alone
+    PARAMETER = 1
+    #: rows of parameters that positions choose: their numbers are those of the parameters
+    ROWS = 2
+    #: one of two: masks, comparisons
+    FLAG = 3
+    #: lengths, positions, distances, and what is computed from them: angles, logarithms, slopes times distances
+    POSITION = 4
+    #: what tokens say: embeddings and all after them
+    ACTIVATION = 5
+
+
+@dataclass(frozen=True)
+class Traced:
+    """A value's ``origin``; ``size``: elements of the largest parameter in it; ``narrow``: that has 16 bits."""
+
+    origin: Origin
+    size: int = 0
+    narrow: bool = False
+
+
+#: they move or choose among what they get
+MOVES = frozenset(
+    [
+        *("Reshape", "Transpose", "Slice", "Gather", "GatherElements", "GatherND", "Unsqueeze", "Squeeze", "Expand"),
+        *("Identity", "Flatten", "Tile", "Split", "DepthToSpace", "SpaceToDepth", "Trilu", "Pad", "Where", "Concat"),
+        *("ScatterElements", "ScatterND", "TensorScatter", "Compress", "ReverseSequence"),
+    ]
+)
+#: of these the operands from so many on say where, not what
+_PLACES = {
+    **dict.fromkeys(("Reshape", "Slice", "Unsqueeze", "Squeeze", "Expand", "Tile", "Split", "Trilu", "Compress"), 1),
+    **dict.fromkeys(("Gather", "GatherElements", "GatherND", "ReverseSequence", "TopK", "OneHot", "CumSum"), 1),
+    **dict.fromkeys(("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceSumSquare"), 1),
+}
+_SIZES = frozenset(("Shape", "Size"))
+_CHOOSING = frozenset(("Gather", "GatherElements", "GatherND"))
+#: lengths and places
+_COUNTS = frozenset(("NonZero", "ArgMax", "ArgMin", "Shape", "Size", "Range"))
+#: how many there are of what is marked
+_SUMS = frozenset(("CumSum", "ReduceSum"))
+#: a layer of parameters makes an activation of what enters it, if it is as large as a layer's
+_LAYERS = frozenset(("MatMul", "Gemm", "Conv", "ConvTranspose", "Einsum", "FusedMatMul"))
+#: elements of the largest parameter that counts as one of the position encoding itself
+SMALL = 1 << 14
+
+
+def numbers(node: ir.Node) -> Sequence[ir.Value | None]:
+    """The operands whose numbers become those of the result."""
+    if node.op_type in _SIZES:
+        return ()
+    if node.op_type == "Where":
+        return node.inputs[1:]
+    if node.op_type == "Pad":
+        return [value for index, value in enumerate(node.inputs) if index in (0, 2)]
+    if node.op_type in ("ScatterElements", "ScatterND", "TensorScatter"):
+        return [value for index, value in enumerate(node.inputs) if index != (2 if "Tensor" in node.op_type else 1)]
+    return node.inputs[: _PLACES.get(node.op_type)]
+
+
+def result(node: ir.Node, operands: Sequence[Traced], places: Sequence[Traced], dtype: ir.DataType | None) -> Traced:
+    """What an output of ``node`` is, from the operands that `numbers` names and all others."""
+    size = max((each.size for each in operands), default=0)
+    narrow = any(each.narrow and each.size == size for each in operands)
+    largest = max((each.origin for each in operands), default=Origin.CONSTANT)
+    origin = largest
+    if dtype == ir.DataType.BOOL:
+        origin = Origin.FLAG
+    elif largest < Origin.ACTIVATION and (
+        node.op_type in _COUNTS or (node.op_type in _SUMS and largest == Origin.FLAG)
+    ):
+        origin = Origin.POSITION
+    elif node.op_type in _LAYERS and any(
+        each.origin in (Origin.PARAMETER, Origin.ROWS) and each.size > SMALL for each in operands
+    ):
+        origin = Origin.ACTIVATION
+    elif node.op_type in _CHOOSING and largest <= Origin.ROWS:
+        origin = _chosen(largest, places, dtype)
+    elif node.op_type in ("Where", "OneHot") and largest <= Origin.CONSTANT:
+        origin = Origin.FLAG
+    return Traced(origin, size, narrow or (dtype in HALVES and origin <= Origin.ROWS))
+
+
+def _chosen(of: Origin, places: Sequence[Traced], dtype: ir.DataType | None) -> Origin:
+    """Rows of parameters: an embedding by tokens, a table by positions; integers of a table are places again."""
+    by = max((each.origin for each in places), default=Origin.CONSTANT)
+    if by == Origin.ACTIVATION:
+        return Origin.ACTIVATION
+    if by <= Origin.CONSTANT:
+        return of
+    return Origin.ROWS if dtype is None or dtype.is_floating_point() else Origin.POSITION
+
+
+#: what an input is by its role
+_ROLES = {"positions": Origin.POSITION, "grids": Origin.POSITION, "mask": Origin.FLAG, "lengths": Origin.POSITION}
+
+
+def roundings(model: Path | bytes, inputs: Sequence[InputSpec]) -> list[str]:
+    """A sentence for every such place in the graph ``model``, whose inputs have the roles of ``inputs``."""
+    graph = ir.from_proto(onnx.ModelProto.FromString(model)) if isinstance(model, bytes) else ir.load(model)
+    InlinePass()(graph)
+    settle(graph.graph, graph.opset_imports)
+    roles: Mapping[str, str] = {spec.name: spec.role for spec in inputs}
+    trace = _Trace()
+    for value in graph.graph.inputs:
+        trace.values[value] = Traced(_ROLES.get(roles.get(value.name or "", ""), Origin.ACTIVATION))
+    trace.follow(graph.graph)
+    return list(trace.places.values())
+
+
+@dataclass
+class _Trace:
+    """What is known of the values so far, and the sentences by the node that they are about."""
+
+    values: dict[ir.Value, Traced] = field(default_factory=dict)
+    places: dict[ir.Node, str] = field(default_factory=dict)
+
+    def follow(self, graph: ir.Graph) -> None:
+        """In the order of execution."""
+        for value in graph.initializers.values():
+            self.values[value] = _parameter(value.const_value)
+        for node in graph:
+            if node.op_type == "If":
+                branches = list(bodies(node).values())
+                for branch in branches:
+                    self.follow(branch)
+                for index, value in enumerate(node.outputs):
+                    self._join(value, [branch.outputs[index] for branch in branches])
+            elif node.op_type in ("Loop", "Scan"):
+                self._loop(node)
+            else:
+                self._node(node)
+
+    def _loop(self, node: ir.Node) -> None:
+        body = bodies(node)["body"]
+        loop = node.op_type == "Loop"
+        # a Loop's body gets the number of its turn and a condition first, and gives a condition first
+        inner, outer = (body.inputs[2:], node.inputs[2:]) if loop else (body.inputs, node.inputs)
+        for value in body.inputs[:2] if loop else ():
+            self.values[value] = Traced(Origin.POSITION)
+        states = len(inner) - (0 if loop else node.attributes["num_scan_inputs"].as_int())
+        results = body.outputs[1:] if loop else body.outputs
+        for value, fed in zip(inner, outer, strict=True):
+            self.values[value] = self._of(fed)
+        for _ in range(2):  # a state after a turn is one before the next
+            self.follow(body)
+            for before, after in zip(inner[:states], results[:states], strict=True):
+                self._join(before, [before, after])
+        for value, after in zip(node.outputs, results, strict=True):
+            self.values[value] = self._of(after)
+
+    def _join(self, value: ir.Value, others: Sequence[ir.Value]) -> None:
+        self.values[value] = max((self._of(other) for other in others), key=lambda each: (each.origin, each.narrow))
+
+    def _of(self, value: ir.Value | None) -> Traced:
+        return self.values.get(value, Traced(Origin.CONSTANT)) if value is not None else Traced(Origin.CONSTANT)
+
+    def _node(self, node: ir.Node) -> None:
+        if node.op_type == "Constant":
+            attribute = node.attributes.get("value")
+            for value in node.outputs:
+                self.values[value] = _parameter(None if attribute is None else attribute.as_tensor())
+            return
+        data = [value for value in numbers(node) if value is not None]
+        operands = [self._of(value) for value in data]
+        places = [self._of(value) for value in node.inputs if value is not None and value not in data]
+        for value in node.outputs:
+            self.values[value] = result(node, operands, places, value.dtype)
+        if node.op_type not in MOVES and node.outputs and (reason := self._rounds(node, data)):
+            self.places.setdefault(node, f"{node.op_type} {node.name!r} {reason}")
+
+    def _rounds(self, node: ir.Node, data: Sequence[ir.Value]) -> str:
+        """Why ``node`` must not compute what it does; empty where it may."""
+        value = node.outputs[0]
+        if self._of(value).origin == Origin.ACTIVATION:
+            return ""
+        for each in data:
+            if self._of(each).origin == Origin.POSITION and each.dtype in HALVES:
+                return f"reads {each.name!r}, which is computed from positions and was rounded to {_type(each)}"
+        if self._of(value).origin != Origin.POSITION:
+            return ""
+        integer = any(each.dtype is not None and not each.dtype.is_floating_point() for each in data)
+        if value.dtype in HALVES and (node.op_type != "Cast" or integer):
+            return f"computes {value.name!r} from positions in {_type(value)}"
+        for each in data:
+            traced = self._of(each)
+            if traced.narrow and traced.origin <= Origin.ROWS and traced.size <= SMALL:
+                return f"computes {value.name!r} from positions and {each.name!r}, which was rounded to 16 bits"
+        return ""
+
+
+def _parameter(tensor: "ir.TensorProtocol | None") -> Traced:
+    if tensor is None:
+        return Traced(Origin.CONSTANT, 1)
+    origin = Origin.CONSTANT if tensor.size <= 1 else Origin.PARAMETER
+    return Traced(origin, tensor.size, tensor.dtype in HALVES)
+
+
+def _type(value: ir.Value) -> str:
+    return "" if value.dtype is None else value.dtype.name.lower()
+
+
+NAME = "what positions alone lead to is rounded to 16 bits once, when it meets an activation"
+#: places that a note names
+_NAMED = 3
+
+
+@dataclass(frozen=True)
+class Positions:
+    """The check of ``model``, a graph of posexport's own in half precision: the graph itself shows it.
+
+    Of a source of parts ``model`` is the directory of their files.
+    """
+
+    source: Source
+    model: Path | bytes
+
+    def __call__(self, proof: Proof, outcome: Outcome, report: Report) -> Report:
+        """The report with one invariant more."""
+        del proof, outcome
+        return _with_positions(report, self.source, self.model)
+
+
+def _with_positions(report: Report, source: Source, model: Path | bytes) -> Report:
+    graphs: Mapping[Path | bytes, Sequence[InputSpec]] = {model: source.inputs}
+    if source.parts and isinstance(model, Path):
+        graphs = {model / part.spec.file: part.spec.inputs for part in source.parts}
+    places = [place for graph, inputs in graphs.items() for place in roundings(graph, inputs)]
+    more = f", and {len(places) - _NAMED} more" if len(places) > _NAMED else ""
+    invariant = Invariant(
+        name=NAME,
+        length=max((point.length for point in report.points if point.verdict == "pass"), default=0),
+        output="",
+        error=None,
+        tolerance=None,
+        verdict="fail" if places else "pass",
+        note="; ".join(places[:_NAMED]) + more,
+    )
+    return msgspec.structs.replace(report, invariants=[*report.invariants, invariant])
