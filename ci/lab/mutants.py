@@ -60,7 +60,7 @@ PLACES = {
     "posexport/parity/foreign": ("test_foreign_calls", "test_foreign"),
     "posexport/parity/locate": ("test_parity_locate",),
     "posexport/parity/agreement": ("test_agreement",),
-    "posexport/parity/range": ("test_range",),
+    "posexport/parity/half_range.py": ("test_range",),
     "posexport/precision": PRECISION,
     "posexport/checkpoints": SOURCES,
     "posexport/modules": SOURCES,
