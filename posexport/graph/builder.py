@@ -144,7 +144,7 @@ class Builder:
     def at_start(cls, graph: ir.Graph, *, like: Sequence[ir.Node] = (), name: str = "") -> Self:
         """Writes at the start of ``graph``, after its constants, where only inputs are read."""
         start = next((node for node in graph if node.op_type != "Constant" or node.domain), None)
-        return cls._placed(_Place(graph, start, None, like, name, initializers=True))
+        return cls._placed(_Place(graph, start, None, like, name, initializers=True), opset)
 
     @classmethod
     def _placed(cls, place: _Place, opset: int | None = None) -> Self:

@@ -17,10 +17,10 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
+from posexport.graph.builder import Builder
 from posexport.graph.edits import initializer
 from posexport.graph.partial import Part
 from posexport.precision.derived import Array, DerivedTensors
-from posexport.precision.insert import Insert
 from posexport.precision.projections import Projection, Weight, tensor_of
 
 #: runs a graph on its inputs by name; answers the outputs that are named
@@ -134,8 +134,8 @@ class Smoother:
         assert isinstance(graph, ir.Graph)
         self._count += 1
         inverse = self._tensors.number(graph, f"smoothing_{self._count}", 1 / factor)
-        add = Insert(graph, (), str(x.name), after=producer)
-        return add("Mul", [x, inverse], "smooth", ir.DataType.FLOAT, shape=x.shape)
+        g = Builder.behind(graph, x, name=str(x.name), opset=self._tensors.opset)
+        return g.Mul(x, inverse, name="smooth", shape=x.shape)
 
     def _fold(self, x: ir.Value, factor: NDArray[np.float32]) -> bool:
         """Whether the normalisation before divides from now on, as nothing but the projections reads it."""

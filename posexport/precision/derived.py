@@ -46,6 +46,11 @@ class DerivedTensors:
         inside = {id(graph) for graph in with_bodies(model.graph)}
         self._in_functions = {id(graph) for graph in containers(model)} - inside
 
+    @property
+    def opset(self) -> int:
+        """Of the model: bodies of branches do not say theirs."""
+        return self._model.opset_imports[""]
+
     def put(self, weight: Weight, container: ir.Graph, tensors: Mapping[str, Derived]) -> list[ir.Value]:
         """What a node of ``container`` reads for each of ``tensors``: ``weight``'s name and a key -> how it is made.
 

@@ -11,12 +11,12 @@ import numpy as np
 import onnx_ir as ir
 
 from posexport.errors import PosexportError
+from posexport.graph.builder import Builder
 from posexport.graph.edits import replace
 from posexport.precision.blocks.packing import Scheme, for_dequantize, for_product
 from posexport.precision.blocks.rounding import factors
 from posexport.precision.calibration import Calibration
 from posexport.precision.derived import DerivedTensors, import_microsoft
-from posexport.precision.insert import Insert
 from posexport.precision.projections import Projection
 from posexport.precision.rows.weights import Lookup, quantize_lookup
 from posexport.precision.selection import Chosen, PrecisionResult, Replacement, choose
@@ -49,10 +49,10 @@ class Products:
         """Put a weight in blocks in the place of a float one; the bias is added as it was."""
         shape = projection.output.shape
         name = projection.output.name or "linear"
-        add = Insert(projection.container, projection.nodes, name, before=projection.nodes[0])
-        y = self._fused_product(projection, scheme, add) if self._fused else self._product(projection, scheme, add)
+        g = Builder.at(projection.nodes[0], like=projection.nodes, name=name, opset=self._tensors.opset)
+        y = self._fused_product(projection, scheme, g) if self._fused else self._product(projection, scheme, g)
         if projection.bias is not None:
-            y = add("Add", [y, projection.bias], "biased", FLOAT, shape=shape)
+            y = g.Add(y, projection.bias, name="biased", shape=shape)
         elif not self._fused:
             self._as_maximum(projection)
         replace(projection.output, y)
@@ -69,26 +69,26 @@ class Products:
             assert isinstance(graph, ir.Graph)
             value = relu.outputs[0]
             zero = self._tensors.number(graph, "zero", np.float32(0))
-            add = Insert(graph, [relu], value.name or "relu", before=relu)
-            replace(value, add("Max", [projection.output, zero], "positive", FLOAT, shape=value.shape))
+            g = Builder.at(relu, name=value.name or "relu", opset=self._tensors.opset)
+            replace(value, g.Max(projection.output, zero, name="positive", shape=value.shape))
             graph.remove(relu, safe=True)
 
-    def _fused_product(self, projection: Projection, scheme: Scheme, add: Insert) -> ir.Value:
+    def _fused_product(self, projection: Projection, scheme: Scheme, g: Builder) -> ir.Value:
         k, n = projection.weight.sizes
         stored = self._tensors.put(projection.weight, projection.container, for_product(projection.weight, scheme))
         attributes = {"K": k, "N": n, "bits": scheme.bits, "block_size": scheme.size, "accuracy_level": self._level}
         inputs = [projection.product.inputs[0], *stored]
-        return add(OPERATOR, inputs, "product", FLOAT, attributes, shape=projection.output.shape, domain=MICROSOFT)
+        return g.op(OPERATOR, *inputs, name="product", shape=projection.output.shape, domain=MICROSOFT, **attributes)
 
-    def _product(self, projection: Projection, scheme: Scheme, add: Insert) -> ir.Value:
+    def _product(self, projection: Projection, scheme: Scheme, g: Builder) -> ir.Value:
         weight = projection.weight
         stored = self._tensors.put(weight, projection.container, for_dequantize(weight, scheme))
         calls = weight.calls
         main = projection.container is self._main or (calls and all(call.graph is self._main for call in calls))
         # ONNX Runtime makes MatMulNBits of it by axis 0, and fails to load where the weight is not of the same graph
         attributes = {"axis": 0 if main else -2, "block_size": scheme.size}
-        real = add("DequantizeLinear", stored, "weight", FLOAT, attributes, shape=ir.Shape(weight.sizes))
-        return add("MatMul", [projection.product.inputs[0], real], "product", FLOAT, shape=projection.output.shape)
+        real = g.DequantizeLinear(*stored, name="weight", shape=ir.Shape(weight.sizes), **attributes)
+        return g.MatMul(projection.product.inputs[0], real, name="product", shape=projection.output.shape)
 
 
 def quantize_tied(lookup: Lookup, tensors: DerivedTensors, scheme: Scheme, *, fused: bool) -> None:
@@ -101,7 +101,7 @@ def quantize_tied(lookup: Lookup, tensors: DerivedTensors, scheme: Scheme, *, fu
     assert isinstance(graph, ir.Graph)
     assert ids is not None
     k = lookup.table.sizes[0]
-    add = Insert(graph, (node,), output.name or "embedding", before=node)
+    g = Builder.at(node, name=output.name or "embedding", opset=tensors.opset)
 
     def integers(name: str, *values: int) -> ir.Value:
         return tensors.number(graph, name, np.array(values, np.int64))
@@ -109,24 +109,24 @@ def quantize_tied(lookup: Lookup, tensors: DerivedTensors, scheme: Scheme, *, fu
     rank = len(ids.shape or ())
     if fused:
         whole, scale = tensors.put(lookup.table, graph, for_product(lookup.table, scheme))
-        whole = add("Gather", [whole, ids], "uint8", ir.DataType.UINT8, {"axis": 0})
-        scale = add("Gather", [scale, ids], "scale", FLOAT, {"axis": 0})
-        scale = add("Unsqueeze", [scale, integers("last_axis", -1)], "scales", FLOAT)
+        whole = g.Gather(whole, ids, name="uint8", axis=0)
+        scale = g.Gather(scale, ids, name="scale", axis=0)
+        scale = g.Unsqueeze(scale, integers("last_axis", -1), name="scales")
         middle = tensors.number(graph, "middle_of_uint8", np.float32(1 << (scheme.bits - 1)))
-        real = add("Cast", [whole], "real", FLOAT, {"to": int(FLOAT)})
-        real = add("Mul", [add("Sub", [real, middle], "signed", FLOAT), scale], "blocks", FLOAT)
+        real = g.Cast(whole, name="real", to=int(FLOAT))
+        real = g.Mul(g.Sub(real, middle, name="signed"), scale, name="blocks")
         flat = integers(f"rows_flat_{rank}", *[0] * rank, -1)
-        real = add("Reshape", [real, flat], "flat", FLOAT)
+        real = g.Reshape(real, flat, name="flat")
         if k % scheme.size:
             bounds = [integers("first", 0), integers(f"end_{k}", k), integers("last_axis", -1)]
-            real = add("Slice", [real, *bounds], "row", FLOAT)
+            real = g.Slice(real, *bounds, name="row")
     else:
         # columns of [K, N], as the product reads it best
         whole, scale = tensors.put(lookup.table, graph, for_dequantize(lookup.table, scheme))
-        whole = add("Gather", [whole, ids], "int8", ir.DataType.INT8, {"axis": 1})
-        scale = add("Gather", [scale, ids], "scale", FLOAT, {"axis": 1})
-        real = add("DequantizeLinear", [whole, scale], "real", FLOAT, {"axis": 0, "block_size": scheme.size})
-        real = add("Transpose", [real], "row", FLOAT, {"perm": [*range(1, rank + 1), 0]})
+        whole = g.Gather(whole, ids, name="int8", axis=1)
+        scale = g.Gather(scale, ids, name="scale", axis=1)
+        real = g.DequantizeLinear(whole, scale, name="real", axis=0, block_size=scheme.size)
+        real = g.Transpose(real, name="row", perm=[*range(1, rank + 1), 0])
     real.shape = output.shape
     replace(output, real)
     graph.remove(node, safe=True)

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
+from posexport.graph.builder import Builder
 from posexport.precision.calibration import Smoother
 from posexport.precision.derived import DerivedTensors
-from posexport.precision.insert import Insert
 from posexport.precision.rows.scales import PLAIN, RowScale, StaticScale, highest_step, lowest_step
 from posexport.targets.target import BLOCKED_OPSET, Target
 
@@ -58,10 +58,10 @@ class Activations:
         """``x`` [..., K] by a scale that is known before."""
         if x not in self._static:
             x_smooth = x if scale.smoothing is None else self._smoother.divided(x, scale.smoothing)
-            graph, add = self._after(x_smooth, (), "static")
+            graph, g = self._after(x_smooth, (), "static")
             number, count = self._tensors.number, len(self._static)
             step, zero = number(graph, f"step_{count}", scale.scale), number(graph, f"zero_point_{count}", scale.zero)
-            quantized = add("QuantizeLinear", [x_smooth, step, zero], "uint8", UINT8, shape=x.shape)
+            quantized = g.QuantizeLinear(x_smooth, step, zero, name="uint8", shape=x.shape)
             self._static[x] = Static(quantized, step, zero)
         return self._static[x]
 
@@ -72,40 +72,40 @@ class Activations:
             self._known[x] = self._quantize(x_smooth, reader, channels, scale.zero)
         return self._known[x]
 
-    def _after(self, x: ir.Value, like: Sequence[ir.Node], suffix: str) -> tuple[ir.Graph, Insert]:
-        """The graph that ``x`` is computed in, and what adds nodes there."""
+    def _after(self, x: ir.Value, like: Sequence[ir.Node], suffix: str) -> tuple[ir.Graph, Builder]:
+        """The graph that ``x`` is computed in, and what writes nodes there."""
         producer = x.producer()
         graph = x.graph if producer is None else producer.graph
         assert isinstance(graph, ir.Graph)
-        return graph, Insert(graph, like, f"{x.name}_{suffix}", after=producer)
+        return graph, Builder.behind(graph, x, like=like, name=f"{x.name}_{suffix}", opset=self._tensors.opset)
 
     def _quantize(self, x: ir.Value, reader: ir.Node, channels: int, zero: int) -> Rows:
-        graph, add = self._after(x, (reader,), "rows")
+        graph, g = self._after(x, (reader,), "rows")
         number = self._tensors.number
         point = number(graph, "zero_point" if zero == PLAIN.zero else f"zero_point_{zero}", np.uint8(zero))
         steps = highest_step(zero)
         step = number(graph, f"step_of_{steps}", np.float32(1 / steps))
-        top = self._highest(x, graph, add, zero)
-        scale = add("Mul", [top, step], "scale", FLOAT)
+        top = self._highest(x, graph, g, zero)
+        scale = g.Mul(top, step, name="scale")
         if self._target.provider is None or self._target.opset < BLOCKED_OPSET:
             # with a scalar scale, which every runtime knows: the row is brought to [-1, 1] first
-            unit = add("Div", [x, top], "unit", FLOAT, shape=x.shape)
-            quantized = add("QuantizeLinear", [unit, step, point], "uint8", UINT8, shape=x.shape)
+            unit = g.Div(x, top, name="unit", shape=x.shape)
+            quantized = g.QuantizeLinear(unit, step, point, name="uint8", shape=x.shape)
         else:
             # one block for every row: half the passes over x. A zero point for every block, by one operator: what is
             # far below half a step is the zero point itself
-            zeros = add("QuantizeLinear", [scale, number(graph, "huge", np.float32(_HUGE)), point], "zeros", UINT8)
+            zeros = g.QuantizeLinear(scale, number(graph, "huge", np.float32(_HUGE)), point, name="zeros")
             blocks = {"axis": -1, "block_size": channels}
-            quantized = add("QuantizeLinear", [x, scale, zeros], "uint8", UINT8, blocks, shape=x.shape)
+            quantized = g.QuantizeLinear(x, scale, zeros, name="uint8", shape=x.shape, **blocks)
         return Rows(quantized, scale, point)
 
-    def _highest(self, x: ir.Value, graph: ir.Graph, add: Insert, zero: int) -> ir.Value:
+    def _highest(self, x: ir.Value, graph: ir.Graph, g: Builder, zero: int) -> ir.Value:
         """The value of each row that is brought to 255: its highest, or what its lowest asks for."""
         number = self._tensors.number
         last, tiny = number(graph, "last_axis", np.array([-1])), number(graph, "tiny", np.float32(TINY))
-        lowest, ratio = add("ReduceMin", [x, last], "lowest", FLOAT), highest_step(zero) / lowest_step(zero)
+        lowest, ratio = g.ReduceMin(x, last, name="lowest"), highest_step(zero) / lowest_step(zero)
         if ratio == 1:
-            low = add("Neg", [lowest], "low", FLOAT)
+            low = g.Neg(lowest, name="low")
         else:
-            low = add("Mul", [lowest, number(graph, f"down_{zero}", np.float32(-ratio))], "low", FLOAT)
-        return add("Max", [add("ReduceMax", [x, last], "highest", FLOAT), low, tiny], "largest", FLOAT)
+            low = g.Mul(lowest, number(graph, f"down_{zero}", np.float32(-ratio)), name="low")
+        return g.Max(g.ReduceMax(x, last, name="highest"), low, tiny, name="largest")

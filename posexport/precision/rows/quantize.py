@@ -13,10 +13,10 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from posexport.errors import PosexportError
+from posexport.graph.builder import Builder
 from posexport.graph.edits import replace
 from posexport.precision.calibration import Calibration, Smoother
 from posexport.precision.derived import DerivedTensors, import_microsoft
-from posexport.precision.insert import Insert
 from posexport.precision.projections import Projection
 from posexport.precision.rows.activations import ROW_NODES, Activations, Rows
 from posexport.precision.rows.scales import PLAIN, RowScale, StaticScale, row_scales, static_scales
@@ -65,13 +65,12 @@ class Products:
             self._replace_static(projection, x, scale_x)
             return
         rows = self._activations.rows(x, product, projection.weight.sizes[0], scale_x)
-        last = projection.nodes[0]
-        add = Insert(projection.container, projection.nodes, projection.output.name or "linear", before=last)
-        weight, scale = self._weight(projection, add, scale_x.smoothing)
-        y = self._scaled_by_channel(projection, add, rows, weight, scale)
-        y = add("Mul", [y, rows.scale], "by_row", FLOAT, shape=shape)
+        g = self._builder(projection)
+        weight, scale = self._weight(projection, g, scale_x.smoothing)
+        y = self._scaled_by_channel(projection, g, rows, weight, scale)
+        y = g.Mul(y, rows.scale, name="by_row", shape=shape)
         if projection.bias is not None:
-            y = add("Add", [y, projection.bias], "biased", FLOAT, shape=shape)
+            y = g.Add(y, projection.bias, name="biased", shape=shape)
         replace(projection.output, y)
         projection.container.remove(projection.nodes, safe=True)
 
@@ -79,24 +78,26 @@ class Products:
         """With one scale for all rows, which the product multiplies by together with the channel's, before the bias."""
         shape, bias = projection.output.shape, projection.bias
         given = self._activations.static(x, scale)
-        add = Insert(
-            projection.container, projection.nodes, projection.output.name or "linear", before=projection.nodes[0]
-        )
-        weight, channel = self._weight(projection, add, scale.smoothing)
+        g = self._builder(projection)
+        weight, channel = self._weight(projection, g, scale.smoothing)
         if self._target.microsoft:
             inputs: list[ir.Value | None] = [given.quantized, weight, given.scale, channel, given.zero]
             inputs += [] if bias is None else [None, bias]
-            y = add("MatMulIntegerToFloat", inputs, "static", FLOAT, shape=shape, domain=MICROSOFT)
+            y = g.op("MatMulIntegerToFloat", *inputs, name="static", shape=shape, domain=MICROSOFT)
         else:
-            count = add("MatMulInteger", [given.quantized, weight, given.zero], "count", INT32, shape=shape)
-            y = add("Cast", [count], "real", FLOAT, {"to": int(FLOAT)}, shape=shape)
-            y = add("Mul", [y, channel], "by_channel", FLOAT, shape=shape)
-            y = add("Mul", [y, given.scale], "by_scale", FLOAT, shape=shape)
-            y = y if bias is None else add("Add", [y, bias], "biased", FLOAT, shape=shape)
+            count = g.MatMulInteger(given.quantized, weight, given.zero, name="count", shape=shape)
+            y = g.Cast(count, name="real", shape=shape, to=int(FLOAT))
+            y = g.Mul(y, channel, name="by_channel", shape=shape)
+            y = g.Mul(y, given.scale, name="by_scale", shape=shape)
+            y = y if bias is None else g.Add(y, bias, name="biased", shape=shape)
         replace(projection.output, y)
         projection.container.remove(projection.nodes, safe=True)
 
-    def _weight(self, projection: Projection, add: Insert, smoothing: NDArray[np.float32] | None) -> list[ir.Value]:
+    def _builder(self, projection: Projection) -> Builder:
+        name, nodes = projection.output.name or "linear", projection.nodes
+        return Builder.at(nodes[0], like=nodes, name=name, opset=self._tensors.opset)
+
+    def _weight(self, projection: Projection, g: Builder, smoothing: NDArray[np.float32] | None) -> list[ir.Value]:
         """int8 [K, N] and its scales, [N] or what reads so."""
         weight = projection.weight
         if weight.value not in self._tied:
@@ -105,22 +106,22 @@ class Products:
         stored, scale = self._tensors.put(weight, projection.container, by_row(weight))
         flat = self._tensors.number(projection.container, "flat", np.array([-1]))
         return [
-            add("Transpose", [stored], "weight", INT8, shape=ir.Shape(weight.sizes)),
-            add("Reshape", [scale, flat], "weight_scale", FLOAT, shape=ir.Shape([weight.sizes[1]])),
+            g.Transpose(stored, name="weight", shape=ir.Shape(weight.sizes)),
+            g.Reshape(scale, flat, name="weight_scale", shape=ir.Shape([weight.sizes[1]])),
         ]
 
     def _scaled_by_channel(
-        self, projection: Projection, add: Insert, rows: Rows, weight: ir.Value, scale: ir.Value
+        self, projection: Projection, g: Builder, rows: Rows, weight: ir.Value, scale: ir.Value
     ) -> ir.Value:
         """The product in float32, [..., N], which only the row's scale is missing from."""
         container, shape = projection.container, projection.output.shape
         if self._target.microsoft:
             one = self._tensors.number(container, "one", np.float32(1))
             inputs = [rows.quantized, weight, one, scale, rows.zero]
-            return add("MatMulIntegerToFloat", inputs, "by_channel", FLOAT, shape=shape, domain=MICROSOFT)
-        count = add("MatMulInteger", [rows.quantized, weight, rows.zero], "count", INT32, shape=shape)
-        real = add("Cast", [count], "real", FLOAT, {"to": int(FLOAT)}, shape=shape)
-        return add("Mul", [real, scale], "by_channel", FLOAT, shape=shape)
+            return g.op("MatMulIntegerToFloat", *inputs, name="by_channel", shape=shape, domain=MICROSOFT)
+        count = g.MatMulInteger(rows.quantized, weight, rows.zero, name="count", shape=shape)
+        real = g.Cast(count, name="real", shape=shape, to=int(FLOAT))
+        return g.Mul(real, scale, name="by_channel", shape=shape)
 
 
 _UINT8 = DType(name="uint8", onnx="UINT8", ort="uint8", safetensors="U8")

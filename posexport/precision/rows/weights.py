@@ -12,11 +12,11 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from posexport.graph.bodies import with_bodies
+from posexport.graph.builder import Builder
 from posexport.graph.dataflow import content_values
 from posexport.graph.edits import replace
 from posexport.graph.queries import names_of
 from posexport.precision.derived import Derived, DerivedTensors
-from posexport.precision.insert import Insert
 from posexport.precision.projections import Weight, tensor_of
 from posexport.spec import Interface
 
@@ -96,10 +96,10 @@ def quantize_lookup(lookup: Lookup, tensors: DerivedTensors) -> None:
     graph, ids, output = node.graph, node.inputs[1], node.outputs[0]
     assert isinstance(graph, ir.Graph)
     rows, scales = tensors.put(lookup.table, graph, by_row(lookup.table))
-    add = Insert(graph, (node,), output.name or "embedding", before=node)
+    g = Builder.at(node, name=output.name or "embedding", opset=tensors.opset)
     float32 = ir.DataType.FLOAT
-    whole = add("Gather", [rows, ids], "int8", ir.DataType.INT8, {"axis": 0}, shape=output.shape)
-    real = add("Cast", [whole], "real", float32, {"to": int(float32)}, shape=output.shape)
-    scale = add("Gather", [scales, ids], "scale", float32, {"axis": 0})
-    replace(output, add("Mul", [real, scale], "scaled", float32, shape=output.shape))
+    whole = g.Gather(rows, ids, name="int8", shape=output.shape, axis=0)
+    real = g.Cast(whole, name="real", shape=output.shape, to=int(float32))
+    scale = g.Gather(scales, ids, name="scale", axis=0)
+    replace(output, g.Mul(real, scale, name="scaled", shape=output.shape))
     graph.remove(node, safe=True)
