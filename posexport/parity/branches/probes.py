@@ -9,20 +9,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import onnx
+import onnx_ir as ir
 
+from posexport.graph.bodies import bodies
 from posexport.parity.subjects.runner import Runner
 from posexport.runtime.providers import bundle_session
 from posexport.runtime.wrapped_session import WrappedSession
 from posexport.spec import PartSpec
 from posexport.targets.providers import DEFAULT_PROVIDER
-
-if TYPE_CHECKING:
-    from collections.abc import MutableSequence
-
-    from onnx import FunctionProto, GraphProto, ModelProto, NodeProto
 
 #: begins the names of what is added
 _PROBE = "posexport_branch/"
@@ -76,19 +74,13 @@ class Watched(Runner):
         super().__init__(model, parts=parts, make=make, **names)
 
     def _session(self, model: Path | bytes, *, provider: str, threads: int, whole: bool) -> "_WatchedSession":
-        import onnx
-
-        if isinstance(model, bytes):
-            proto, weights = onnx.ModelProto.FromString(model), None
-        else:
-            proto, weights = onnx.load(str(model), load_external_data=False), model.parent
+        loaded = ir.from_proto(onnx.ModelProto.FromString(model)) if isinstance(model, bytes) else ir.load(model)
         part = "" if whole or isinstance(model, bytes) else model.name
-        probes = watch(proto)
+        probes = watch(loaded)
         self.branches |= {Branch(probe.node, body, part) for probe in probes for body in _BODIES[probe.op_type]}
-        session = bundle_session(
-            proto.SerializeToString(), provider=provider, threads=threads, spinning=False, weights=weights
-        )
-
+        weights = None if isinstance(model, bytes) else model.parent
+        data = ir.to_proto(loaded).SerializeToString()
+        session = bundle_session(data, provider=provider, threads=threads, spinning=False, weights=weights)
         return _WatchedSession(session, probes, part, self.ran)
 
 
@@ -110,120 +102,103 @@ class _WatchedSession(WrappedSession):
         return [value for value in super().get_outputs() if not value.name.startswith(_PROBE)]
 
 
-def watch(model: "ModelProto") -> list[Probe]:
-    """Add outputs that say which branches ran, in place; answers what they are called."""
-    functions = {(function.domain, function.name): function for function in model.functions}
-    watched: dict[tuple[str, str], list[Probe]] = {}
-    probes = _Watcher(functions, watched).graph(model.graph.node, "main")
-    for probe in probes:
-        model.graph.output.append(_value_info(probe.value))
+def watch(model: ir.Model) -> list[Probe]:
+    """Add outputs that say which branches ran, in place; returns what they are called."""
+    watcher = _Watcher(model)
+    probes = watcher.graph(model.graph, "main")
+    model.graph.outputs.extend(watcher.values[probe] for probe in probes)
     return probes
 
 
 class _Watcher:
-    """Adds probes to lists of nodes, callees first. Names are numbered, so that none occurs twice in a file."""
+    """Adds probes to graphs and functions, callees first. Names are numbered, so that none occurs twice in a file."""
 
-    def __init__(
-        self,
-        functions: Mapping[tuple[str, str], "FunctionProto"],
-        watched: dict[tuple[str, str], list[Probe]],
-    ) -> None:
-        self._functions, self._watched = functions, watched
+    def __init__(self, model: ir.Model) -> None:
+        self._model = model
+        self._functions: dict[ir.Function, list[Probe]] = {}
         self._count = 0
+        #: int64 [2] for every probe
+        self.values: dict[Probe, ir.Value] = {}
 
-    def graph(self, nodes: "MutableSequence[NodeProto]", scope: str) -> list[Probe]:
-        """The probes that nodes of one scope can give."""
+    def graph(self, graph: ir.Graph, scope: str) -> list[Probe]:
+        """The probes of the nodes of a graph or a body, as values of it."""
         probes: list[Probe] = []
-        for node in list(nodes):
+        for node in list(graph):
+            function = self._model.functions.get(node.op_identifier())
             if node.op_type in _BODIES and node.domain in ("", "ai.onnx"):
-                probes += self._control_flow(nodes, node, scope)
-            elif (node.domain, node.op_type) in self._functions:
-                probes += self._call(node)
+                probes += self._control_flow(graph, node, scope)
+            elif function is not None:
+                probes += self._call(node, function)
         return probes
 
-    def _function(self, key: tuple[str, str]) -> list[Probe]:
-        if key not in self._watched:
-            function = self._functions[key]
-            self._watched[key] = self.graph(function.node, function.name)
-            function.output.extend(probe.value for probe in self._watched[key])
-        return self._watched[key]
+    def _call(self, node: ir.Node, function: ir.Function) -> list[Probe]:
+        """The probes of a call are new outputs, behind those that the call leaves out at the end."""
+        if function not in self._functions:
+            probes = self._functions[function] = self.graph(function.graph, function.name)
+            function.outputs.extend(self.values[probe] for probe in probes)
+        inner = self._functions[function]
+        if inner:
+            node.resize_outputs(len(function.outputs) - len(inner))
+        return [self._output(node, probe.node, probe.op_type) for probe in inner]
 
-    def _call(self, node: "NodeProto") -> list[Probe]:
-        probes = [Probe(p.node, p.op_type, self._name()) for p in self._function((node.domain, node.op_type))]
-        if probes:
-            declared = self._functions[node.domain, node.op_type].output
-            # outputs that the call leaves out at the end keep their places
-            node.output.extend([""] * (len(declared) - len(probes) - len(node.output)))
-        node.output.extend(probe.value for probe in probes)
-        return probes
-
-    def _control_flow(self, nodes: "MutableSequence[NodeProto]", node: "NodeProto", scope: str) -> list[Probe]:
-        own = node.name or f"{scope}/{node.output[0]}"
-        graphs = {
-            attribute.name: attribute.g for attribute in node.attribute if attribute.name in _BODIES[node.op_type]
-        }
-        inner = {name: self.graph(graph.node, own) for name, graph in graphs.items()}
+    def _control_flow(self, graph: ir.Graph, node: ir.Node, scope: str) -> list[Probe]:
+        name = node.name or f"{scope}/{node.outputs[0].name}"
+        inside = {body: self.graph(body, name) for body in bodies(node).values()}
         if node.op_type == "If":
-            taken = self._name()
-            nodes.extend(_sides(node.input[0], taken))
-            return [Probe(own, "If", taken), *self._either(node, graphs, inner)]
-        (graph,) = graphs.values()
-        (probes,) = inner.values()
-        once = self._name()
-        graph.node.append(_node("Constant", [], once, value_ints=[1, 0]))
+            return [self._of_sides(graph, node, name), *self._of_branches(node, inside)]
+        ((body, probes),) = inside.items()
+        once = self._constant(body, [1, 0])
         found = []
-        for value, probe in [(once, None), *((probe.value, probe) for probe in probes)]:
-            graph.output.append(_value_info(value))
-            stacked, total = self._name(), self._name()
-            node.output.append(stacked)
-            nodes.append(_node("Constant", [], f"{total}/iterations", value_ints=[0]))
-            nodes.append(_node("ReduceSum", [stacked, f"{total}/iterations"], total, keepdims=0))
-            found.append(Probe(own, node.op_type, total) if probe is None else Probe(probe.node, probe.op_type, total))
-        for attribute in node.attribute:
-            if attribute.name in ("scan_output_axes", "scan_output_directions"):
-                attribute.ints.extend([0] * len(found))
+        for value, of, op_type in [(once, name, node.op_type), *((self.values[p], p.node, p.op_type) for p in probes)]:
+            body.outputs.append(value)
+            # of every iteration, stacked
+            node.resize_outputs(len(node.outputs) + 1)
+            node.outputs[-1].name = self._name()
+            total = self._node(graph, "ReduceSum", [node.outputs[-1], self._constant(graph, [0])], keepdims=0)
+            found.append(self._probe(of, op_type, total))
+        for attribute in ("scan_output_axes", "scan_output_directions"):
+            if attribute in node.attributes:
+                before = node.attributes[attribute].as_ints()
+                node.attributes[attribute] = ir.AttrInt64s(attribute, [*before, *[0] * len(found)])
         return found
 
-    def _either(
-        self, node: "NodeProto", graphs: Mapping[str, "GraphProto"], inner: Mapping[str, Sequence[Probe]]
-    ) -> Iterator[Probe]:
-        """The probes of an If's branches: the branch that is not taken gives zeros."""
-        for name, probes in inner.items():
+    def _of_sides(self, graph: ir.Graph, node: ir.Node, name: str) -> Probe:
+        """[1, 0] where an If takes its then branch, else [0, 1]."""
+        one = self._constant(graph, [1])
+        scalar = self._node(graph, "Cast", [node.inputs[0]], to=int(ir.DataType.INT64))
+        then = self._node(graph, "Reshape", [scalar, one])
+        sides = self._node(graph, "Concat", [then, self._node(graph, "Sub", [one, then])], axis=0)
+        return self._probe(name, "If", sides)
+
+    def _of_branches(self, node: ir.Node, inside: Mapping[ir.Graph, Sequence[Probe]]) -> Iterator[Probe]:
+        """The probes in an If's branches: the branch that is not taken gives zeros."""
+        for branch, probes in inside.items():
             for probe in probes:
-                outside = self._name()
-                node.output.append(outside)
-                for branch, graph in graphs.items():
-                    value = probe.value
-                    if branch != name:
-                        value = self._name()
-                        graph.node.append(_node("Constant", [], value, value_ints=[0, 0]))
-                    graph.output.append(_value_info(value))
-                yield Probe(probe.node, probe.op_type, outside)
+                for each in inside:
+                    each.outputs.append(self.values[probe] if each is branch else self._constant(each, [0, 0]))
+                yield self._output(node, probe.node, probe.op_type)
+
+    def _output(self, node: ir.Node, of: str, op_type: str) -> Probe:
+        """A new output of ``node``."""
+        node.resize_outputs(len(node.outputs) + 1)
+        node.outputs[-1].name = self._name()
+        return self._probe(of, op_type, node.outputs[-1])
+
+    def _probe(self, node: str, op_type: str, value: ir.Value) -> Probe:
+        probe = Probe(node, op_type, str(value.name))
+        value.type, value.shape = ir.TensorType(ir.DataType.INT64), ir.Shape([2])
+        self.values[probe] = value
+        return probe
+
+    def _constant(self, graph: ir.Graph, numbers: Sequence[int]) -> ir.Value:
+        return self._node(graph, "Constant", [], value_ints=numbers)
+
+    def _node(self, graph: ir.Graph, op_type: str, inputs: Sequence[ir.Value | None], **attributes: Any) -> ir.Value:
+        name = self._name()
+        node = ir.node(op_type, inputs, attributes, outputs=[ir.Value(name=name)], name=name)
+        graph.append(node)
+        return node.outputs[0]
 
     def _name(self) -> str:
         self._count += 1
         return f"{_PROBE}{self._count}"
-
-
-def _sides(condition: str, to: str) -> list["NodeProto"]:
-    """Nodes that give ``to``: [1, 0] where an If takes its then branch, else [0, 1]."""
-    one, scalar, then, orelse = (f"{to}/{name}" for name in ("one", "scalar", "then", "else"))
-    return [
-        _node("Constant", [], one, value_ints=[1]),
-        _node("Cast", [condition], scalar, to=7),
-        _node("Reshape", [scalar, one], then),
-        _node("Sub", [one, then], orelse),
-        _node("Concat", [then, orelse], to, axis=0),
-    ]
-
-
-def _node(op_type: str, inputs: Sequence[str], output: str, **attributes: Any) -> "NodeProto":
-    from onnx import helper
-
-    return helper.make_node(op_type, list(inputs), [output], name=output, **attributes)
-
-
-def _value_info(name: str) -> Any:
-    from onnx import TensorProto, helper
-
-    return helper.make_tensor_value_info(name, TensorProto.INT64, [2])
