@@ -1,4 +1,4 @@
-"""No axis is declared dynamic that was not seen to vary."""
+"""The check that every dynamic axis was seen to vary."""
 
 from pathlib import Path
 

@@ -1,6 +1,6 @@
-"""Which proof a graph gets: the one place where subjects, references, judges, points and checks are put together.
+"""Which proof a graph gets: the one place that puts subjects, references, judges, points and checks together.
 
-`posexport.convert` and `posexport.verify` both ask here.
+`posexport.convert` and `posexport.verify` both take their proofs from here.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

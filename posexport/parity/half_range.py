@@ -1,8 +1,6 @@
-"""The largest magnitudes that a graph of float16 computed, over all calls of sessions that say them.
+"""The largest magnitudes that a float16 graph computes, and the check that none is beyond 65504. Imports no torch.
 
-Sessions are those of emulated copies (`posexport.precision.emulate`), with outputs more. Imports no torch.
-
-The check of the range of float16: how near values come to its end, and that none goes beyond.
+They come from sessions of emulated copies (`posexport.precision.emulate`), which have them as additional outputs.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""The check that every node ran on the provider that was asked for. Imports no torch."""
+"""The check that every node ran on the requested provider. Imports no torch."""
 
 from dataclasses import dataclass
 from pathlib import Path

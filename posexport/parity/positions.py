@@ -1,14 +1,9 @@
-"""What the values of a graph are computed from: the rules, operator by operator.
-
-They are written apart from those by which posexport itself chooses types (`posexport.precision.half`), which they are
-to check.
-
-Every place of a graph in which a number that positions alone lead to is rounded to 16 bits.
+"""Every place of a graph in half precision at which a number that depends on positions alone is rounded to 16 bits.
 
 Allowed is one rounding, the last: what is cast to 16 bits may be moved and then meets an activation. A wrong graph of
-a small random model can pass every numeric check, because its attention hardly looks at positions.
-
-The line of a report about positions in a graph of half precision.
+a small random model can pass every numeric check, because its attention hardly looks at positions; so the graph itself
+is read, operator by operator. The rules are written independently of those by which posexport chooses types
+(`posexport.precision.half`), which they check.
 """
 
 from collections.abc import Mapping, Sequence

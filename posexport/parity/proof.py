@@ -1,4 +1,4 @@
-"""A proof as a value: what answers, what is right, what decides, and where. Imports no torch.
+"""A proof as a value: subject, reference, judge, points and checks. Imports no torch.
 
 A new kind of graph is a new subject, a new truth a new reference, a new rule a new judge, and whatever else must hold
 is a check; each is a file, and `posexport.parity.choose` puts them together.

@@ -1,6 +1,6 @@
-"""Cosine per token against the float64 reference, and whether the best class is the same. Imports no torch.
+"""Cosine of each token with the float64 reference, and how often the best class is the same. Imports no torch.
 
-A cosine ignores the scale of the outputs; the error of `posexport.parity.criterion` is reported and judged beside it.
+A cosine ignores the scale of the outputs; the error of `posexport.parity.criterion` is reported and judged as well.
 """
 
 from collections.abc import Iterator, Sequence

@@ -1,6 +1,6 @@
-"""The check that says what quantizing costs: the graph against the definition with its own weights, at a few points.
+"""The check that reports what quantizing costs: the graph against the float32 definition, at a few points.
 
-A figure, no verdict: what is right is said by the proof, whose reference has the weights of the file.
+A figure, not a verdict: the proof itself compares with the weights that are in the file.
 """
 
 from collections.abc import Sequence

@@ -1,8 +1,7 @@
-"""Random tokens as a graph's inputs: what its activations look like, without texts. Imports no torch.
+"""What a precision costs on a user's texts: the graph against the same graph in float32. Imports no torch.
 
-What a precision costs on the user's own texts: the graph against the same one in float32. Imports no torch.
-
-A text is a row of its own, so that nothing but the precision differs. Texts longer than the model's limit are cut.
+Each text is a row of a call without padding, so that nothing but the precision differs. Texts beyond the model's limit
+are cut. Random tokens stand in for texts where a graph's activations are measured without any.
 """
 
 import hashlib

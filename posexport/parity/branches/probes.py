@@ -1,8 +1,8 @@
-"""Which branches of a graph run: copies of its graphs that also say it, and sessions that remember what they said.
+"""Which branches of a graph run: a copy of the graph with counters as outputs, and a session that collects them.
 
 A branch is one side of an If, or the body of a Scan or a Loop, in the main graph or in a function. How often each ran
-becomes an output of everything around it; loops add up what their iterations say, so that a loop in a loop may have
-another number of them each time. Imports no torch.
+becomes an output of every graph around it; loops sum the counts of their iterations, so that an inner loop may have a
+different number of iterations each time. Imports no torch.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,15 +1,13 @@
-"""The half of an encoder-decoder that a graph of another tool is, as a source of its own.
+"""A graph that another tool made as a subject: its inputs from the source's, and the outputs that are compared.
 
-optimum writes an encoder, which returns its states, and decoders that take these states. posexport's own decoder takes
-the keys and values of the states instead, so that the definition is cut in another way here.
+Such a graph does not follow posexport's conventions. Its ``position_ids`` are counted from the attention mask, as
+transformers' ``generate`` counts them; inputs that only the graph has are derived; outputs that it lacks are left out
+of the source too.
+
+optimum writes an encoder, which returns its states, and decoders that take these states. posexport's decoder takes the
+keys and values of the states instead, so that the definition is divided in another way here.
 
 Shape letters: B batch, T new tokens of the decoder, S the encoder's states, C model size.
-
-A graph that posexport did not make, beside its source: what it is fed, and what of it is compared.
-
-Such a graph knows nothing of posexport's conventions. Its ``position_ids`` are counted from the attention mask, as
-transformers' ``generate`` counts them; what it declares and the source does not have is derived; what it lacks is left
-out of the source too. Imports torch for the source's side only.
 """
 
 import re

@@ -1,13 +1,9 @@
-"""Running a graph that posexport did not make, and its cache. Imports no torch.
+"""Runs a graph that another tool made, with its KV cache, and judges what it does beyond the source's limits.
+
+Such a graph may reject inputs beyond the limits with any message. If it computes them, the outputs must be the
+definition's; where the definition has none, because its table has ended, that is a finding. Imports no torch.
 
 Shape letters: B rows, T new tokens, V vocabulary.
-
-What another tool's graph may do with inputs beyond the limits of its source. Imports no torch.
-
-Such a graph may reject them in any words. If it answers, the answer must be the definition's: where the definition has
-none, because its table has ended, the answer is a finding.
-
-What is said of another tool's graph beside its table: answers where a rejection was due. Imports no torch.
 """
 
 import re

@@ -1,11 +1,7 @@
-"""What a graph declares: its inputs and outputs with types and shapes, and whether posexport made it.
+"""What a graph declares, whether posexport made it, and inputs that its source does not have. Imports no torch.
 
-Imports no torch.
-
-What a graph of another tool is fed that its source does not say: counted positions, and inputs of its own.
-
-Shape letters: B batch, T new tokens, S past and new tokens (of caches: the encoder's states), C model
-size, D head size.
+Shape letters: B batch, T new tokens, S past and new tokens (of caches: the encoder's states), C model size, D head
+size.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -1,12 +1,8 @@
-"""The lengths and paddings of sequences: tokens, samples of sound, and what an encoder's states are read from.
+"""The points at which a model is proven. Imports no torch.
 
-Sequences in several calls, each with the KV cache of those before, and with positions that are given.
-
-The sizes of images.
-
-The sizes of axes that are neither batch nor sequence: sides of images, samples of sound, of a user's module.
-
-The points at which a model is proven. Imports no torch.
+Lengths and paddings of sequences (tokens, samples of sound, an encoder's states), sequences in several calls that each
+continue the KV cache of the calls before, explicit position ids, sizes of images, and sizes of the axes of a user's
+module that are neither batch nor sequence.
 """
 
 import math

@@ -1,10 +1,9 @@
-"""Inputs of a point: seeded by the point, so that everybody who asks gets the same. Imports no torch.
+"""The inputs of a point, seeded by the point, so that every caller gets the same. Imports no torch.
 
-Well-conditioned inputs of a point whose outputs have few elements: not those on which an output is small by chance.
-
-A relative error means little where the scale is the magnitude of one or two elements that happen to be near zero: two
-right programs then differ by many times 16 eps, and neither is to blame: of 24 right models with one element a token
-or a sentence 11 failed without this choice. Wide outputs are never small as a whole. Imports no torch.
+Inputs are well-conditioned where outputs have few elements: not those for which an output is small by chance. A
+relative error means little where the scale is the magnitude of one or two elements that happen to be near zero: two
+right programs then differ by many times 16 eps. Of 24 right models with one element a token or a sentence 11 failed
+without this choice. Wide outputs are never small as a whole.
 """
 
 import math

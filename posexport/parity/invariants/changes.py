@@ -1,6 +1,6 @@
-"""What a model promises, and how two of its runs are compared. Imports no torch.
+"""What a model promises, and changes of its inputs that must not change its outputs. Imports no torch.
 
-Changes of the inputs that must not change the outputs: other rows, later tokens, padding. Imports no torch.
+Other rows, later tokens, padding, unused slots of a cache, positions shifted.
 """
 
 from collections.abc import Callable, Iterator, Sequence

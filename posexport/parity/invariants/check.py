@@ -1,13 +1,11 @@
-"""The criterion applied to two runs. Imports no torch.
+"""Properties that must hold between two runs of the model, checked in addition to the values. Imports no torch.
 
-The control: permuted tokens change the outputs where the model has positions, and only there. Imports no torch.
+They need no float64 reference, so they also catch errors that the reference shares with the graph. Changes are relative
+to the scale of the outputs, and judged as errors of values are: up to 8 times what PyTorch changes for the same pair of
+inputs in the same precision. Beyond the tolerance of the values at that length PyTorch's change is no rounding, and
+allows nothing: the definition itself does not keep the promise.
 
-Properties that must hold between two runs of the model, checked beside the values. Imports no torch.
-
-They need no float64 reference, so they also catch what the reference shares with the graph. Changes are relative to
-the scale of the outputs. They are allowed as errors of values are: up to 8 times what PyTorch changes for the same pair
-of inputs in the same precision. That counts up to the tolerance of the values at that length: beyond it is no rounding,
-and the definition itself does not keep the promise.
+The control: permuted tokens change the outputs where the model has positions, and only there.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

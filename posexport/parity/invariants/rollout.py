@@ -1,8 +1,8 @@
-"""Greedy rollout, 64 decode steps behind a prefill: logits on PyTorch's tokens, and tokens chosen freely.
+"""Greedy rollout, 64 decode steps after a prefill: logits on PyTorch's tokens, and tokens chosen freely.
 
 Two right programs may part where two tokens are almost equally likely: free tokens are compared up to the first step
 at which the two best logits lie nearer to each other than `MARGIN` times the error. Rows of different lengths are
-padded on the left, as `posexport.runtime.generate` pads them, which also chooses the free tokens.
+padded on the left, as by `posexport.runtime.generate`, which also chooses the free tokens.
 
 Shape letters: B batch, T tokens, K steps, V vocabulary.
 """

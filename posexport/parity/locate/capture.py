@@ -1,4 +1,4 @@
-"""What every submodule of the definition computes, in the order it is computed."""
+"""Records what every submodule of the definition computes, in the order of computation."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping

@@ -1,6 +1,6 @@
-"""The same values in the ONNX graph: found by the module path that each node carries, read out as extra outputs.
+"""The values of modules and softmaxes in the ONNX graph, as additional outputs. Imports no torch.
 
-Imports no torch. `torch.onnx.export` writes the modules a node was traced in into its ``metadata_props``.
+They are found by the module path of each node, which `torch.onnx.export` writes into its ``metadata_props``.
 """
 
 import ast

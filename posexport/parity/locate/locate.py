@@ -1,7 +1,7 @@
-"""Where a wrong output starts: the first module, in order of computation, with right inputs and a wrong answer.
+"""Where a wrong output starts: the first module, in order of computation, with right inputs and a wrong output.
 
-The definition's values come from hooks on a float64 copy, the graph's from extra outputs on the nodes' module paths.
-A value is wrong when its error exceeds the tolerance it would have as an output, on its own scale.
+The definition's values come from hooks on a float64 copy, the graph's from additional outputs. A value is wrong when
+its error exceeds the tolerance it would have as an output, on its scale.
 """
 
 import copy

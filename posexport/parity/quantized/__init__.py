@@ -1,8 +1,8 @@
 """What a quantized graph is proven against: the definition with the weights that are in the file.
 
-``read`` finds quantized products and lookups in a file, ``match`` says which parameter each is, ``check`` whether it is
-that parameter up to what its scheme may err, ``as_stored`` puts them in the definition's place. Nothing is shared with
-the code that quantizes (`posexport.precision`).
+``read`` finds quantized products and lookups in a file, ``match`` says which parameter each is and checks that it is
+that parameter up to the rounding error of its scheme, ``module`` is the definition with these weights, ``as_stored``
+puts it in the source. Nothing is shared with the code that quantizes (`posexport.precision`).
 """
 
 from posexport.parity.quantized.as_stored import as_stored as as_stored

@@ -1,4 +1,4 @@
-"""The definition with the weights that are in a file, rounding activations as the file's nodes say."""
+"""The source of a quantized file: its definition with the file's weights, rounding activations as the file does."""
 
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,8 +1,6 @@
-"""Activations as a graph rounds them, in any precision of PyTorch.
+"""The definition with stored weights: products and lookups read them, activations are rounded as the graph does.
 
-What the definition's parameters are in a file: their numbers, and how what they multiply is rounded.
-
-A definition whose products and lookups read stored weights.
+A form is one parameter as the file has it. Shape letters: N channels, K the channels of the input.
 """
 
 import copy

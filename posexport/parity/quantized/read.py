@@ -1,7 +1,4 @@
-"""Quantized tables that rows are looked up in, and that it is ids which look them up.
-
-Finds quantized products and lookups of a file, wherever they are: functions are inlined, bodies are entered.
-"""
+"""Reads the quantized products and lookups of a file, in functions (inlined) and in bodies of control flow."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path

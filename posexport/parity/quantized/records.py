@@ -1,8 +1,7 @@
-"""What is read from a file of quantized weights. Shape letters: N channels, K what each multiplies, B blocks of K.
+"""Quantized weights of a file and the constants that they are read from. Shape letters: N channels, K inputs, B blocks.
 
-Constants of a graph, also behind the operators that only move them.
-
-Weights that a DequantizeLinear stores, by tensor, by channel or in blocks.
+Constants are found through operators that only move them; DequantizeLinear stores a weight by tensor, by channel or in
+blocks.
 """
 
 from collections.abc import Iterable, Iterator

@@ -1,9 +1,8 @@
-"""PyTorch's baseline error at a length, from more draws where a few points would say little. Imports no torch.
+"""The definition as the reference: PyTorch in float64 is the truth, in the graph's precision the baseline error.
 
-The error of a small output is the largest of few elements. Over 200 draws of a right model with three labels, PyTorch's
-and ONNX Runtime's errors have nearly the same median (0.9e-6) and largest value (2.2e-6, 2.5e-6): seven are chance.
-
-The definition as the reference: PyTorch in float64 is the truth, PyTorch in the graph's precision the baseline.
+The baseline is taken from more draws where an output has few elements. The error of a small output is the largest of
+few elements: over 200 draws of a right model with three labels, PyTorch's and ONNX Runtime's errors have nearly the
+same median (0.9e-6) and largest value (2.2e-6, 2.5e-6): seven are chance.
 """
 
 from collections import defaultdict

@@ -1,15 +1,10 @@
-"""Matrix products of float16 on the CPU, at the speed of float32's.
+"""The definition run by PyTorch in another precision: a copy that shares the original's parameters.
 
-PyTorch has no fast CPU kernel for them: its own sums in float32 and rounds once, 20 times slower than the product of
-float32 matrices. Here the factors, which float32 holds exactly, are multiplied in float32 and the result is rounded:
-the same but for the order of the sum.
+A parameter is cast when a module of the copy reads it, and released when that module has returned, so that proving a
+large model takes the memory of one more layer, not three times its own. The values are those of a whole copy, bit for
+bit: casting float32 to float64 adds nothing, and casting once more gives the same.
 
-Copies of large modules that share the original's parameters: proving them needs one layer more memory, not thrice.
-
-A parameter is cast when a part of the copy reads it, and forgotten when that part has done its work. The numbers are
-those of a whole copy, bit for bit: casting float32 to float64 adds nothing, and casting once more gives the same.
-
-The definition, run by PyTorch: in float64 it is the truth, in the model's own precision it is the measure.
+Products of float16 matrices are computed in float32 and rounded: PyTorch's CPU kernels do the same, 20 times slower.
 """
 
 import copy

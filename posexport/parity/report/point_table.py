@@ -1,4 +1,4 @@
-"""The table a person reads: length against padding, worst error, PyTorch's own error, verdict."""
+"""The table for the terminal: length against padding, worst error, PyTorch's error, verdict."""
 
 import io
 import textwrap

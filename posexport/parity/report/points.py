@@ -1,6 +1,4 @@
-"""How near values come to the largest number of float16, as records of the report. Imports no torch.
-
-What was checked, one record a check. Imports no torch.
+"""The records of a report, one for each check. Imports no torch.
 
 An ``error`` of None is one that no number describes (a missing output, a shape, NaN); its note says what it was.
 """

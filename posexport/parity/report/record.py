@@ -1,11 +1,8 @@
-"""All that was checked, and what follows from it in numbers. Imports no torch.
+"""All results of a proof and the verdict that follows from them: the one place that decides. Imports no torch.
 
-What a proof lets one say of a bundle: proven, or less than that. The one place that decides. Imports no torch.
-
-Whether a bundle as a whole is as exact as PyTorch: the median error in units of PyTorch's. Imports no torch.
-
-The tolerance of one point is wide, because at one point the order of summation decides. A systematic loss (a table in
-half precision, an approximated function) raises the errors of most points, so it shows in their median.
+The verdict includes the median error in units of PyTorch's. The tolerance of one point is wide, because at one point
+the order of summation decides. A systematic loss (a table in half precision, an approximated function) raises the
+errors of most points, so it shows in their median.
 """
 
 import sys

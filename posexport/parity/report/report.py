@@ -1,8 +1,6 @@
-"""What `posexport.verify` returns, and ``parity.json``. Imports no torch.
+"""What `posexport.verify` returns, ``parity.json``, and the same as JUnit XML. Imports no torch.
 
-A report as JUnit XML, which CI servers show test by test. Imports no torch.
-
-The layout that Jenkins, GitLab and the GitHub reporters read: https://github.com/testmoapp/junitxml
+JUnit in the layout that Jenkins, GitLab and the GitHub reporters read: https://github.com/testmoapp/junitxml
 """
 
 import re

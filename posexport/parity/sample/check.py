@@ -1,10 +1,6 @@
-"""The stored sample as the reference of a proof. Imports no torch.
+"""Checks a bundle by its stored sample: the reference, the proof, and where an error starts. Imports no torch.
 
-The proof by a stored sample, and the check that a graph itself agrees where a copy of it was proven.
-
-Imports no torch.
-
-A bundle's stored sample, checked. Imports no torch.
+Where an emulated copy was proven, the graph that ships is compared with it as well.
 """
 
 import sys
