@@ -1,4 +1,4 @@
-"""Bring a finished float32 graph to the precision that was asked for."""
+"""Brings a finished float32 graph to the requested precision."""
 
 from dataclasses import replace
 

@@ -1,9 +1,9 @@
-"""What linear projections read on example inputs, and SmoothQuant's smoothing of its channels.
+"""What linear projections read on example inputs, and SmoothQuant's smoothing of their channels.
 
 SmoothQuant (Xiao et al. 2023, arXiv:2211.10438, section 4): activations are divided by a factor for each channel and
 the weights multiplied by it, so that a channel of large values no longer costs the others their precision. The factor
-goes into the parameters of the normalisation before where nothing else reads that; what a post-norm layer normalises is
-read by the residual sum too, and there it is a Mul.
+goes into the parameters of the preceding normalisation where nothing else reads that; a post-norm layer's normalised
+value is read by the residual sum too, and there the division is a Mul.
 """
 
 import tempfile

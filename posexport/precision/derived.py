@@ -1,7 +1,7 @@
-"""Puts tensors that are made from a weight, such as int8 values and scales, where the weight was.
+"""Tensors that are computed from a weight, such as int8 values and scales, in place of the weight.
 
 They are computed when the file is written, one at a time, and kept nowhere: a large model's quantised weights need not
-fit into memory beside the float ones.
+fit into memory together with the float ones.
 """
 
 import math

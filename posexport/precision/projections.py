@@ -1,9 +1,9 @@
-"""Finds the linear projections of a graph: x W, x W + b, with W constant, and those that give logits.
+"""Finds the linear projections of a graph: x W, x W + b, with W constant, and those that compute logits.
 
 In the main graph, in branches and loop bodies, and in functions, where a weight is a Constant of the body or an input
-that every call gives an initialiser. ONNX Runtime's quantisers pass over all but the first without a word.
+that every call passes an initialiser. ONNX Runtime's quantisers skip all but the first silently.
 
-Weights that give logits are kept at 8 bits: no later layer averages their errors out. They are found by the name of the
+Weights that compute logits keep 8 bits: no later layer averages their errors out. They are found by the name of the
 output, not by sizes: definitions call ``logits`` what a head returns over a vocabulary, characters or classes, and a
 vocabulary may be as large as any layer, or smaller than all.
 """

@@ -1,8 +1,8 @@
-"""Which weights of a graph are quantised, and what that did.
+"""Which weights of a graph are quantised, and the result for users.
 
 Linear projections and word embeddings, each stored in one form only, and none that would grow: integers take a quarter
-of a weight's bytes or less, but a node takes some 400, most of them notes on where it was traced. In int8, which needs
-about ten nodes, nothing is gained of matrices below 40 by 40.
+of a weight's bytes or less, but a node takes some 400, most of them metadata on where it was traced. In int8, which
+needs about ten nodes, matrices below 40 by 40 do not shrink.
 """
 
 from collections import Counter

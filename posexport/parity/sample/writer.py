@@ -1,4 +1,4 @@
-"""The sample in a bundle, ``parity.safetensors``: proof on a machine without PyTorch. Imports no torch.
+"""The sample in a bundle, ``parity.safetensors``: collected while the proof runs, for machines without PyTorch.
 
 At most 8 points over lengths, batches and paddings, the limit included. One is the length guard's rejection, if there
 is a limit; one is padded; one point of a decoder runs in several calls through the KV cache. Each point has its inputs,
@@ -7,7 +7,7 @@ fewer for many outputs (the caches of many layers). The header holds each output
 baseline error and the tolerance at that length. At most 2 MB. The format is safetensors: 8 bytes with the size of a
 JSON header, the header, and little-endian arrays (``examples/self-check.mjs`` reads it in JavaScript).
 
-Gathers a bundle's sample while its proof runs, and writes it. Imports no torch.
+Imports no torch.
 """
 
 import math

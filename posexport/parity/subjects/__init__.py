@@ -1,1 +1,1 @@
-"""Who answers: a graph as ONNX Runtime runs it, or a copy of it that rounds to 16 bits."""
+"""What is proven: a graph in ONNX Runtime, or a copy of it that rounds to 16 bits."""

@@ -1,4 +1,4 @@
-"""Whether the graph that ships is proven, or an emulated copy where the provider has no arithmetic of its precision.
+"""Whether the shipped graph is proven, or an emulated copy where the provider does not compute in its precision.
 
 Imports no torch.
 """

@@ -1,6 +1,6 @@
-"""Runs a model's graphs in ONNX Runtime: in one call, or a sequence in several, each with the cache of those before.
+"""Runs a model's graphs in ONNX Runtime: a sequence in one call, or in several that continue the KV cache.
 
-An encoder is asked once for all calls of its decoder: Whisper's reads 30 seconds of sound whatever the decoder does; in
+An encoder runs once for all calls of its decoder: Whisper's reads 30 seconds of sound whatever the decoder does; in
 float64 that takes seconds, and a proof makes thousands of the decoder's calls. Imports no torch.
 """
 

@@ -1,15 +1,14 @@
-"""Rounds a weight to whole numbers of few bits, with a scale for every block of consecutive weights of a channel.
+"""Rounds a weight to integers of few bits, with a scale for every block of consecutive weights of a channel.
 
 A block is values * scale, symmetric, or (values - zero) * scale. Both operators that multiply such weights take zero
-points as whole numbers only, at their fastest.
+points as integers only, at their fastest.
 
-GPTQ: weights rounded one row after the other, each row's error made up for by the rows that are not rounded yet.
-
-Frantar et al. 2023 (arXiv:2210.17323), sections 3 and 4: the Cholesky factor of the inverse of H = X^T X (algorithm 1),
-where X is what the weight is multiplied by on texts. Least is then the error of the products, not that of the weights.
-Rows come in the order of their curvature, the largest first (the option of the authors' code that they call activation
-order), with scales that are known before: all-MiniLM-L6-v2 has a cosine of 0.992 then over 500 sentences, 0.990 in the
-order of the rows, and 0.967 to nearest.
+GPTQ (Frantar et al. 2023, arXiv:2210.17323, sections 3 and 4) rounds one row after the other, and the rows that follow
+compensate each row's error: by the Cholesky factor of the inverse of H = X^T X (algorithm 1), where X is what the
+weight is multiplied by on texts. It minimises the error of the products, not that of the weights. Rows come in the
+order of their curvature, the largest first (the authors' code calls this activation order), with scales that are known
+before: all-MiniLM-L6-v2 has a cosine of 0.992 then over 500 sentences, 0.990 in the order of the rows, and 0.967 to
+nearest.
 """
 
 from collections import defaultdict

@@ -1,9 +1,7 @@
-"""Rewrite a graph: values of one floating-point type in float32, what operators compute rounded to half precision.
+"""Rewrites a graph, and copies of model files: half precision as float32 whose operators' outputs are rounded.
 
 Rounding is a Cast to the half type and one back: to the nearest, ties to even, with subnormals, and to infinity where
 float16 overflows. ONNX Runtime keeps both at every level of optimisation, and has kernels of both types on the CPU.
-
-Emulated copies of model files, for as long as a proof runs.
 """
 
 import tempfile

@@ -1,8 +1,8 @@
-"""How large values are before they are rounded: a copy that rounds to float16 also gives the extremes of each of them.
+"""The range of every value before it is rounded: outputs with the extremes, added to an emulated copy.
 
-A place of rounding is a Cast to float16, of which an emulated copy has no others. The largest and the smallest numbers
-of all places of a graph go into one vector, which leaves every body around it: of the branch of an If that was not
-taken it is 0, of a Loop or a Scan there is one for each iteration.
+A place of rounding is a Cast to float16; an emulated copy has no others. The largest and the smallest values of all
+places of a graph form one vector, which is an output of every graph around it: of the branch of an If that did not run
+it is 0, of a Loop or a Scan there is one for each iteration.
 """
 
 import ast

@@ -1,5 +1,5 @@
-"""From a float32 graph to float16 or bfloat16: what is computed in which type, with as few casts as that takes.
+"""From a float32 graph to float16 or bfloat16: what is computed in which type, with as few casts as possible.
 
-`instances` gives every call a copy of its function, `flow` decides the type of every value in the whole program,
-`casts` writes what follows from that, and `instances` merges the copies that are equal in the end.
+`flow` has the policy and the state of a program, in which every call has a copy of its function; `types` decides the
+type of every value, `casts` writes the casts; `half` is the pass.
 """

@@ -1,4 +1,4 @@
-"""Writes what `flow` decided: types, constants, parameters, and a Cast where a value is read in another type.
+"""Writes the types that were decided: constants, parameters, and a Cast where a value is read in another type.
 
 One Cast for a value in a scope, where the value is computed or at the start of a branch that alone needs it. Parameters
 are brought to 16 bits when they are written, one at a time.

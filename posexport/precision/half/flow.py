@@ -1,13 +1,13 @@
-"""What is decided of a program's values, the kind of each and its type: the policy of half precision.
+"""The policy of half precision, and the state of a program while the types of its values are decided.
 
 Positions, and all that is computed from them, stay float32 until they meet an activation. Reductions, powers and
 running sums of activations are float32 islands. Weights and activations have 16 bits.
 
 A program is a graph, its branches and loops, and a copy of its function for every call, so that each call may have
-types of its own; equal copies become one again. Going forward in the order of execution,
-every value gets its `Kind` and, if it is an activation, whether it has 16 bits. Going back, values that any type would
-do for - parameters, masks, what is only moved - get the type that their readers need, so that a cast stands as early as
-nothing has to be computed for it, and once (both in `posexport.precision.half.types`).
+types of its own; equal copies become one again. Forward, in the order of execution, every value gets its `Kind` and, if
+it is an activation, whether it has 16 bits. Backward, values for which any type would do - parameters, masks, values
+that are only moved - get the type that their readers need, so that a cast stands as early as possible, and once (both
+in `posexport.precision.half.types`).
 """
 
 from collections import defaultdict

@@ -1,6 +1,6 @@
-"""A float32 graph brought to float16 or bfloat16.
+"""The pass that brings a float32 graph to float16 or bfloat16.
 
-The trace stays float32; inputs of a KV cache, and values as asked for, have 16 bits.
+The module and its trace stay float32; the KV cache's inputs, and with ``--io half`` real values, have 16 bits.
 """
 
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""The types of a program in half precision: forward, what every value is; backward, what its readers need."""
+"""Decides the types of a program in half precision: forward by what values are, backward by what readers need."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
