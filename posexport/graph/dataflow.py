@@ -1,7 +1,6 @@
 """What a value is computed from, and what is computed from a value: through nodes, branches and loops.
 
-Both questions are about elements: an operator of ``breaks``, `SIZES` by default, leaves nothing of what it reads in
-what it returns.
+Both questions are about elements: the output of an operator of ``breaks``, `SIZES` by default, has none of its input's.
 """
 
 from collections import defaultdict
@@ -21,7 +20,7 @@ _Item = TypeVar("_Item")
 
 
 def reachable(start: Iterable[_Item], onward: Callable[[_Item], Iterable[_Item | None]]) -> Iterator[_Item]:
-    """``start`` and all that ``onward`` leads to, each once; what a caller does with one decides on those after it."""
+    """``start`` and all that ``onward`` leads to, each once; callers may stop early."""
     waiting = list(start)
     seen = set(waiting)
     while waiting:
@@ -58,7 +57,7 @@ def sources(
 
 
 def inputs(value: ir.Value, *, stops: Collection[ir.Value] = (), breaks: Container[str] = SIZES) -> set[ir.Value]:
-    """The inputs that elements of ``value`` are computed from, and those of ``stops``; initialisers are none."""
+    """The graph's inputs, and the values of ``stops``, that elements of ``value`` are computed from."""
     every = sources(value, stops=stops, breaks=breaks)
     return {each for each in every if each in stops or (each.producer() is None and each.const_value is None)}
 
@@ -72,7 +71,7 @@ def dependents(
 ) -> set[ir.Value]:
     """``values`` and all of ``graph`` that is computed from their elements, in bodies and functions too.
 
-    What only decides on a branch does not count. A function's inputs count where any call passes them such a value.
+    Conditions of branches do not count. A function's inputs count where any call passes them a dependent value.
 
     Args:
         function: the one that a node calls, if it is to be entered.

@@ -1,4 +1,4 @@
-"""What is known of values, carried from a graph's inputs to its outputs: through nodes, functions and bodies."""
+"""Forward analysis of a graph's values, from inputs to outputs: through nodes, functions and bodies."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from posexport.graph.operators import CONTROL_FLOW
 
 
 class Propagation(ABC):
-    """A walk in the order of execution. A subclass says what is known: of a node's outputs, of constants, of copies."""
+    """A pass over nodes in the order of execution. Subclasses define the result for nodes, constants and copies."""
 
     def run(self, graph: ir.Graph | ir.Function) -> None:
         """All of ``graph``, with the functions that it calls and its bodies; what its inputs are is known."""
@@ -33,7 +33,7 @@ class Propagation(ABC):
 
     @abstractmethod
     def join(self, value: ir.Value, others: Sequence[ir.Value]) -> None:
-        """``value`` is one of ``others``: an input of a body what is passed, an output of an If that of a branch."""
+        """``value`` is one of ``others``: a body's input is what is passed to it, an If's output a branch's output."""
 
     def constant(self, value: ir.Value) -> None:  # noqa: B027  # not every question is about them
         """An initialiser; without a tensor, the number of a Loop's iteration."""
@@ -49,7 +49,7 @@ class Propagation(ABC):
                 self.constant(body.inputs[0])
             self._enter(*loop_inputs(node, body))
             carried = loop_carried(node, body)
-            for _ in range(2 if carried else 1):  # what a state is after the body, it is before its next run
+            for _ in range(2 if carried else 1):  # the state after one iteration enters the next
                 self.run(body)
                 for before, after in carried:
                     self.join(before, [before, after])

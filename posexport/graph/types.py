@@ -1,7 +1,7 @@
-"""The element types of what a graph computes, from those of what it is given.
+"""Infers the element types of a graph's values from its inputs'.
 
-ONNX's own inference knows no operators of com.microsoft and stops at them. Here an operator's schema says which output
-has the type of which input; an operator without a schema gives the type of its first floating-point input.
+ONNX's inference stops at operators of com.microsoft. Here an operator's schema says which output has the type of which
+input; an operator without a schema returns the type of its first floating-point input.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -77,7 +77,7 @@ def output_types(node: ir.Node, type_of: TypeOf, opsets: Mapping[str, int]) -> "
 
 
 def constant_type(node: ir.Node) -> ir.DataType:
-    """The type of what a Constant gives."""
+    """The element type of a Constant's output."""
     (name, attribute), *_ = node.attributes.items()
     if name == "value":
         return attribute.as_tensor().dtype
@@ -88,7 +88,7 @@ def constant_type(node: ir.Node) -> ir.DataType:
 
 @cache
 def schema_of(op_type: str, domain: str, opset: int) -> "onnx.defs.OpSchema | None":
-    """ONNX's own account of an operator; None where it has none."""
+    """ONNX's schema of an operator, if there is one."""
     try:
         return onnx.defs.get_schema(op_type, opset, domain)
     except onnx.defs.SchemaError:
@@ -96,7 +96,7 @@ def schema_of(op_type: str, domain: str, opset: int) -> "onnx.defs.OpSchema | No
 
 
 def allowed_types(schema: "onnx.defs.OpSchema", formal: "onnx.defs.OpSchema.FormalParameter") -> list[str]:
-    """What a parameter of an operator may be: ``tensor(float)`` and others."""
+    """The types that a parameter of an operator may have: ``tensor(float)`` and others."""
     constraints = {each.type_param_str: each.allowed_type_strs for each in schema.type_constraints}
     return list(constraints.get(formal.type_str, [formal.type_str]))
 

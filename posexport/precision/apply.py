@@ -25,8 +25,8 @@ def apply(
 ) -> PrecisionResult:
     """Change ``model`` in place: guarded, with its functions attached.
 
-    ``interface``: the source, whose inputs' dtypes are those that the graph has afterwards. ``calibration``: what
-    int8 activations are measured on, and texts for GPTQ.
+    ``interface``: the source, with the dtypes of inputs that the graph gets. ``calibration``: inputs on which int8
+    activations are measured, and texts for GPTQ.
 
     Raises:
         PosexportError: the target cannot compute that precision.

@@ -23,7 +23,7 @@ from posexport.graph.partial import Part
 from posexport.precision.derived import Array, DerivedTensors
 from posexport.precision.projections import Projection, Weight, tensor_of
 
-#: runs a graph on its inputs by name; answers the outputs that are named
+#: runs a graph on its inputs by name; returns the named outputs
 Run = Callable[[Sequence[str], Mapping[str, Array]], Sequence[Any]]
 
 
@@ -32,8 +32,8 @@ class Calibration:
     """Inputs of a graph.
 
     Attributes:
-        feeds: without padding, for padded tokens would be measured too.
-        open: a session for the graph in a file.
+        feeds: without padding: padded tokens would be measured too.
+        open: opens a session for the graph in a file.
     """
 
     feeds: Sequence[Mapping[str, Array]]
@@ -43,9 +43,9 @@ class Calibration:
 def observed(
     model: ir.Model, chosen: Sequence[Projection], calibration: Calibration
 ) -> Iterator[Mapping[ir.Value, NDArray[np.float32]]]:
-    """What projections of the main graph read, [tokens, K], for each of ``calibration.feeds``.
+    """The inputs [tokens, K] of projections of the main graph, for each of ``calibration.feeds``.
 
-    What those in bodies and functions read is not among it.
+    Projections in bodies and functions are left out.
     """
     main = [each for each in chosen if each.container is model.graph and each.x.graph is model.graph]
     channels = {each.x: each.weight.sizes[0] for each in main}
@@ -64,7 +64,7 @@ def observed(
 
 #: channels below this share of the largest are smoothed as if they had it: other inputs may have more of them
 _LEAST_SHARE = 1e-3
-#: operators whose first output ends in a factor and a summand for each channel -> where these are among the inputs
+#: normalisations -> positions of their scale and bias among the inputs
 _NORMALISATIONS = {
     "LayerNormalization": (1, 2),
     "RMSNormalization": (1,),
@@ -85,15 +85,15 @@ def smoothing(activations: NDArray[np.float32], weights: NDArray[np.float32], st
 
 @dataclass(frozen=True)
 class Readers:
-    """The projections that read one value.
+    """The projections that share an input.
 
     Attributes:
-        weights: theirs, each once.
-        own: no other value is multiplied by these weights, and they are stored for nothing else: they may be changed.
+        weights: each once.
+        exclusive: no other value is multiplied by these weights, and nothing else reads them: they may be changed.
     """
 
     weights: Sequence[Weight]
-    own: bool
+    exclusive: bool
 
     @property
     def largest(self) -> NDArray[np.float32]:
@@ -118,7 +118,7 @@ def readers(chosen: Sequence[Projection], shared: set[ir.Value]) -> Mapping[ir.V
 
 
 class Smoother:
-    """Divides what projections of one model read."""
+    """Divides the inputs of one model's projections."""
 
     def __init__(self, tensors: DerivedTensors, chosen: Sequence[Projection]) -> None:
         self._tensors = tensors
@@ -138,7 +138,7 @@ class Smoother:
         return g.Mul(x, inverse, name="smooth", shape=x.shape)
 
     def _fold(self, x: ir.Value, factor: NDArray[np.float32]) -> bool:
-        """Whether the normalisation before divides from now on, as nothing but the projections reads it."""
+        """Divides the parameters of the preceding normalisation, if only the projections read it; whether it did."""
         node = x.producer()
         if node is None or x.is_graph_output() or any(user not in self._products for user, _ in x.uses()):
             return False
@@ -157,7 +157,7 @@ class Smoother:
 
 
 def _parameters(node: ir.Node, x: ir.Value) -> list[int]:
-    """The inputs that ``x`` is proportional to together, all of them parameters; none where there are no such."""
+    """Positions of the parameters that scale ``x`` if all are divided; empty if there are none."""
     if node.op_type == "Mul" and not node.domain:
         return [place for place, value in enumerate(node.inputs) if tensor_of(value) is not None]
     if node.op_type not in _NORMALISATIONS or x is not node.outputs[0]:

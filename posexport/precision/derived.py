@@ -36,7 +36,7 @@ class Derived:
 
 
 class DerivedTensors:
-    """Of one model; tensors of a weight that several nodes read are made once for every key."""
+    """The derived tensors of one model; several nodes that read a weight share its tensors."""
 
     def __init__(self, model: ir.Model) -> None:
         self._model = model
@@ -52,14 +52,11 @@ class DerivedTensors:
         return self._model.opset_imports[""]
 
     def put(self, weight: Weight, container: ir.Graph, tensors: Mapping[str, Derived]) -> list[ir.Value]:
-        """What a node of ``container`` reads for each of ``tensors``: ``weight``'s name and a key -> how it is made.
-
-        Keys tell apart what is made of one weight; the same key of the same weight is the same tensor.
-        """
+        """The values that nodes of ``container`` read for ``tensors``; the same key of a weight is the same tensor."""
         return [self._value(weight, container, key, derived) for key, derived in tensors.items()]
 
     def number(self, container: ir.Graph, name: str, value: Array | np.generic) -> ir.Value:
-        """A constant of the pass, the same for the same name: of the main graph, whose bodies read it too."""
+        """A constant, one for each name; it is in the main graph where bodies can read that."""
         owner = container if id(container) in self._in_functions else self._model.graph
         key = (id(owner), name)
         if key not in self._numbers:
@@ -68,7 +65,7 @@ class DerivedTensors:
         return self._numbers[key]
 
     def finish(self) -> None:
-        """Drop the float weights that nothing reads any more, also from functions' inputs and their calls."""
+        """Removes float weights that nothing reads any more, also from functions' inputs and their calls."""
         for value, calls in self._moved.items():
             function = next(each for each in self._model.functions.values() if value in each.inputs)
             if not value.uses():
@@ -133,7 +130,7 @@ def _set_inputs(node: ir.Node, values: Sequence[ir.Value | None]) -> None:
 
 
 def import_microsoft(model: ir.Model) -> None:
-    """Say in the model and in functions that they have ONNX Runtime's own operators, where they do."""
+    """Adds the opset import of com.microsoft to the model and to functions that use its operators."""
     for graph in (model.graph, *(function.graph for function in model.functions.values())):
         if any(node.domain == MICROSOFT for body in with_bodies(graph) for node in body):
             graph.opset_imports.setdefault(MICROSOFT, MICROSOFT_OPSET)

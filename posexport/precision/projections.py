@@ -33,10 +33,10 @@ class Weight:
 
     Attributes:
         value: what nodes read: an initialiser, a Constant's output or a function's input.
-        stored: the tensors behind it: one, or for a function's input one for every call.
+        stored: its tensors: one, or for a function's input one for every call.
         transposed: it is stored as [N, K], as PyTorch does.
         names: of the parameters that it was made from, by which ``--keep-float`` knows it; several where packed.
-        calls: of a function whose input ``value`` is, in the order of ``stored``.
+        calls: of the function that has ``value`` as an input, in the order of ``stored``.
     """
 
     value: ir.Value
@@ -57,7 +57,7 @@ class Weight:
         return (columns, rows) if self.transposed else (rows, columns)
 
     def array(self, call: int = 0) -> NDArray[np.float32]:
-        """The matrix [K, N] in float32, read anew at every call so that nothing holds it twice."""
+        """The matrix [K, N] in float32, read again at every call so that nothing holds it twice."""
         array = np.asarray(self.stored[call].numpy()).astype(np.float32, copy=False)
         return array.T if self.transposed else array
 
@@ -69,10 +69,10 @@ class Projection:
     Attributes:
         container: the graph, body or function's graph that its nodes are in.
         product: MatMul, Gemm or FusedMatMul.
-        x: what is projected, [..., K].
+        x: the input, [..., K].
         bias: [N], of Gemm or of the Add that alone reads the product; None: it has none, or none that is constant.
         add: that Add.
-        positional: only positions lead to ``x``: learned tables and waves, not tokens (`content`).
+        positional: ``x`` is computed from positions alone: learned tables and waves, not tokens.
     """
 
     container: ir.Graph
@@ -85,7 +85,7 @@ class Projection:
 
     @property
     def nodes(self) -> tuple[ir.Node, ...]:
-        """What a quantised projection replaces; readers before what they read."""
+        """The nodes that a quantised projection replaces; readers first."""
         return (self.product,) if self.add is None else (self.add, self.product)
 
     @property
@@ -99,13 +99,12 @@ class Projection:
 
 
 def projections(model: ir.Model, interface: Interface) -> list[Projection]:
-    """All linear projections, in the order of the nodes; what a pass leaves in float is among them.
+    """All linear projections, in the order of the nodes, including those that stay in float.
 
-    Left out are posexport's own functions: constants that they are passed are position tables and relative position
-    projections, which stay in float on purpose. Left out too is a Gemm whose third input is no constant [N], or that
-    scales or transposes x.
+    Not in posexport's functions: constants passed to them are position tables and relative position projections, which
+    stay in float on purpose. Not a Gemm that scales or transposes x, or has a third input that is no constant [N].
 
-    ``interface``: the graph's inputs, whose roles tell content from positions.
+    ``interface``: the graph's inputs; their roles tell content from positions.
     """
     content = content_values(model, {spec.name: spec.role for spec in interface.inputs})
     calls = _calls(model)
@@ -117,7 +116,7 @@ def projections(model: ir.Model, interface: Interface) -> list[Projection]:
 
 
 def containers(model: ir.Model) -> Iterator[ir.Graph]:
-    """The main graph, functions that are not posexport's own, and all bodies in them."""
+    """The main graph, functions of other domains than posexport's, and all bodies in them."""
     tops = [model.graph]
     tops += [function.graph for function in model.functions.values() if function.domain != DOMAIN]
     for top in tops:
@@ -125,9 +124,9 @@ def containers(model: ir.Model) -> Iterator[ir.Graph]:
 
 
 def quantizable(every: Sequence[Projection], patterns: Sequence[str]) -> list[Projection]:
-    """Those that are quantised: not small, not of positions alone, and without a name that a pattern matches.
+    """The projections that may be quantised: not small, not positional, and no name matches a pattern.
 
-    A weight with several readers stays in float if any of them needs it so: else both forms would be in the file.
+    A weight with several readers stays in float if any of them must: else both forms would be in the file.
     """
     kept = {
         each.weight.value for each in every if each.positional or each.small or matches(each.weight.names, patterns)
@@ -136,7 +135,7 @@ def quantizable(every: Sequence[Projection], patterns: Sequence[str]) -> list[Pr
 
 
 def tensor_of(value: ir.Value | None) -> ir.TensorProtocol | None:
-    """The constant that an initialiser or a Constant node gives; None for all else, an input with a default too."""
+    """The tensor of an initialiser or a Constant node; None for anything else, also for an input with a default."""
     if value is None or value.is_graph_input():
         return None
     if value.const_value is not None:
@@ -149,7 +148,7 @@ def tensor_of(value: ir.Value | None) -> ir.TensorProtocol | None:
 
 
 def _calls(model: ir.Model) -> Mapping[ir.Value, Sequence[tuple[ir.Node, ir.Value | None]]]:
-    """Of every input of a function: the nodes that call it, and what each passes."""
+    """The calls of every function, by the function's inputs: the node and the argument."""
     passed: dict[ir.Value, list[tuple[ir.Node, ir.Value | None]]] = {}
     for container in containers(model):
         for node in container:
@@ -166,7 +165,7 @@ def _projection(
     content: set[ir.Value],
     calls: Mapping[ir.Value, Sequence[tuple[ir.Node, ir.Value | None]]],
 ) -> list[Projection]:
-    """Of one node; none or one."""
+    """The projection that a node computes; empty if it is none."""
     if (node.domain, node.op_type) not in _PRODUCTS or _scaled(node) or node.inputs[0] is None:
         return []
     weight = _weight(node, calls)
@@ -182,7 +181,7 @@ def _projection(
 
 
 def _scaled(node: ir.Node) -> bool:
-    """It is not x W + b but something like it."""
+    """Whether a factor or a transposition of x makes it something else than x W + b."""
     numbers = [node.attributes.get_float(name, 1.0) for name in ("alpha", "beta")]
     others = [node.attributes.get_int(name, 0) for name in ("transA", "transBatchA", "transBatchB")]
     return any(factor != 1 for factor in numbers) or any(others)
@@ -192,7 +191,7 @@ def _weight(node: ir.Node, calls: Mapping[ir.Value, Sequence[tuple[ir.Node, ir.V
     value, transposed = node.inputs[1], bool(node.attributes.get_int("transB", 0))
     before = None if value is None else value.producer()
     if before is not None and before.op_type == "Transpose" and not before.domain:
-        # such as of a head that is tied to the embeddings: both read what is stored once
+        # as in a head that is tied to the embeddings: both read the same tensor
         value, transposed = before.inputs[0], not transposed
     if value is None:
         return None
@@ -217,7 +216,7 @@ def _weight(node: ir.Node, calls: Mapping[ir.Value, Sequence[tuple[ir.Node, ir.V
 def _added(
     node: ir.Node, channels: int, calls: Mapping[ir.Value, Sequence[tuple[ir.Node, ir.Value | None]]]
 ) -> tuple[ir.Value | None, ir.Node | None]:
-    """The constant bias that alone reads the product, and its Add, in the same graph."""
+    """The constant bias and the Add that is the only reader of the product, in the same graph."""
     add = only(node.outputs[0])
     if add is None or add.op_type != "Add" or add.domain or add.graph is not node.graph:
         return None, None
@@ -234,16 +233,16 @@ def _is_bias(
 
 #: of outputs, alone or after an underscore
 LOGITS = "logits"
-#: what a head does to each logit (its bias, a scale, a soft cap), and what moves logits
-_BEHIND = {"Add", "Div", "Mul", "Sub", "Tanh", "Where"}
-_BEHIND |= {"Cast", "Gather", "Identity", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"}
+#: elementwise operators after a head's product (bias, scale, soft cap), and operators that move logits
+_AFTER_HEAD = {"Add", "Div", "Mul", "Sub", "Tanh", "Where"}
+_AFTER_HEAD |= {"Cast", "Gather", "Identity", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"}
 
 
 def logit_weights(outputs: Iterable[ir.Value], every: Sequence[Projection], content: set[ir.Value]) -> set[ir.Value]:
-    """Of the projections that graph outputs called `LOGITS` come from, with nothing but `_BEHIND` in between.
+    """The weights of projections that compute graph outputs called `LOGITS`, with only `_AFTER_HEAD` in between.
 
-    ``content``: values that hold tokens (`posexport.graph.dataflow`). Of two that an operator reads neither is
-    followed: a sum of hidden states is no head's result.
+    ``content``: values that hold tokens (`posexport.graph.dataflow`). A sum of two of them is not followed: a sum of
+    hidden states is no head's result.
     """
     by_output = {each.output: each.weight.value for each in every}
     weights: set[ir.Value] = set()
@@ -255,7 +254,7 @@ def logit_weights(outputs: Iterable[ir.Value], every: Sequence[Projection], cont
             weights.add(by_output[value])
         elif node is not None and node.op_type == "If":
             waiting += [body.outputs[value.index() or 0] for body in bodies(node).values()]
-        elif node is not None and node.op_type in _BEHIND and not node.domain:
+        elif node is not None and node.op_type in _AFTER_HEAD and not node.domain:
             read = [each for each in node.inputs if each in content]
             waiting += read if len(read) == 1 else []
     return weights

@@ -24,13 +24,13 @@ from posexport.targets.precision_options import PrecisionOptions
 
 @dataclass(frozen=True)
 class PrecisionResult:
-    """What a graph's tensors are stored in now.
+    """How a graph's tensors are stored.
 
     Attributes:
-        classes: class of tensors, such as ``linear weights`` -> their precision in words.
-        names: of all weights of linear projections and word embeddings, by which ``--keep-float`` knows them.
-        quantized: how many of them were.
-        projections: how many linear projections have weights of which type: ``int4``, ``int8``, ``float``.
+        classes: class of tensors, for instance ``linear weights`` -> a description of their precision.
+        names: of all weights of linear projections and word embeddings, for ``--keep-float``.
+        quantized: how many of these are quantized.
+        projections: the number of linear projections by the type of their weight: ``int4``, ``int8``, ``float``.
         larger: how many are in float because quantized they would take more bytes, nodes included.
         remarks: sentences for the user.
     """
@@ -44,7 +44,7 @@ class PrecisionResult:
 
 
 def check_quantized(options: PrecisionOptions, graphs: Sequence[PrecisionResult]) -> None:
-    """PosexportError where a pattern of ``--keep-float`` matches nothing in any graph, or nothing was quantized."""
+    """Raises PosexportError if a pattern of ``--keep-float`` matches no weight, or nothing was quantized."""
     if not options.quantized:
         return
     names = sorted({name for each in graphs for name in each.names})
@@ -69,7 +69,7 @@ def check_quantized(options: PrecisionOptions, graphs: Sequence[PrecisionResult]
 
 
 def larger(graphs: Sequence[PrecisionResult]) -> str:
-    """How many projections stay in float because they would grow, of all graphs; empty: none."""
+    """A sentence on the projections that stay in float because they would grow; empty if there are none."""
     count, total = (sum(each) for each in zip(*((g.larger, sum(g.projections.values())) for g in graphs), strict=True))
     what = "quantized, their weights with the scales and nodes that they need would be larger than now"
     return f"{count} of {total} linear projections stay in float: {what}" if count else ""
@@ -79,22 +79,22 @@ def _some(names: Iterable[str]) -> str:
     return ", ".join(list(names)[:3])
 
 
-#: how often a node's name is in a file: its own, its output's, in that one's type, at the node that reads it
+#: occurrences of a node's name in a file: node, output, value info, reader
 _NAMES = 4
-#: bytes of a node, or of a tensor, beside names and notes: operator, attributes, shapes
+#: bytes of a node or tensor without names and metadata: operator, attributes, shapes
 _PLAIN = 120
-#: by how many bytes a product itself is longer then: attributes, inputs, names
+#: additional bytes of the product itself: attributes, inputs, names
 _LONGER = 300
 
 
 @dataclass(frozen=True)
 class Replacement:
-    """What a pass puts in the place of a linear projection.
+    """What replaces a linear projection.
 
     Attributes:
-        tensors: of a projection, what its weight is stored as.
-        nodes: how many more nodes a projection has then.
-        shared_nodes: how many are added for what is projected, once for all its projections.
+        tensors: the tensors for a projection's weight.
+        nodes: the number of additional nodes of a projection.
+        shared_nodes: the number of nodes added to its input, once for all projections of that.
     """
 
     tensors: Callable[[Projection], Mapping[str, Derived]]
@@ -103,13 +103,13 @@ class Replacement:
 
 
 def shrinking(chosen: Sequence[Projection], replacement: Replacement) -> list[Projection]:
-    """Those of ``chosen`` whose weight and nodes take fewer bytes than now; weights of several readers as a whole."""
+    """The projections that take fewer bytes when quantized, nodes included; all readers of a weight count together."""
     readers = Counter(each.x for each in chosen)
     gained: dict[ir.Value, float] = {}
     for each in chosen:
         weight = each.weight
         nodes = replacement.nodes + replacement.shared_nodes / readers[each.x]
-        nodes += each.bias is not None and each.add is None  # a Gemm's own becomes an Add
+        nodes += each.bias is not None and each.add is None  # a Gemm's bias becomes an Add
         if weight.value not in gained:
             stored = replacement.tensors(each)
             now, then = sum(tensor.nbytes for tensor in weight.stored), sum(each.nbytes for each in stored.values())
@@ -119,21 +119,21 @@ def shrinking(chosen: Sequence[Projection], replacement: Replacement) -> list[Pr
 
 
 def node_bytes(like: ir.Node) -> int:
-    """Of a node that is inserted for ``like``, with its notes and a longer name."""
+    """The bytes of a node that is inserted for ``like``, with its metadata and a longer name."""
     notes = sum(len(key) + len(note) for key, note in like.metadata_props.items() if key in NOTES)
     return _PLAIN + _NAMES * len(like.outputs[0].name or "") + notes
 
 
 @dataclass(frozen=True)
 class Chosen:
-    """What a pass quantises.
+    """The weights that a pass quantises.
 
     Attributes:
         projections: in the order of the nodes.
         tables: of word embeddings.
-        logits: weights that give logits, and those of word embeddings, which a projection that reads them shares.
-        left: the number of projections that stay in float.
-        larger: how many of these do because quantized they would take more bytes.
+        logits: weights that compute logits, and word embeddings, which the head may share.
+        left: the number of projections in float.
+        larger: how many of these would take more bytes quantized.
         names: of all weights of projections and word embeddings, quantised or not.
     """
 
@@ -145,7 +145,7 @@ class Chosen:
     names: frozenset[str]
 
     def result(self, classes: dict[str, str], bits: int, bits_of_logits: int) -> PrecisionResult:
-        """What was done, where the weights of projections have so many bits."""
+        """The record of the pass; ``bits``: of a projection's weight."""
         logits = sum(each.weight.value in self.logits for each in self.projections)
         counts = Counter({f"int{bits}": len(self.projections) - logits})
         counts += Counter({f"int{bits_of_logits}": logits, "float": self.left})
@@ -153,7 +153,7 @@ class Chosen:
 
     @property
     def tied(self) -> set[ir.Value]:
-        """Tables that projections may read as well."""
+        """Tables that a projection may share."""
         return {each.table.value for each in self.tables}
 
 
@@ -163,9 +163,9 @@ def choose(
     options: PrecisionOptions,
     replacement: Callable[[set[ir.Value]], Replacement],
 ) -> Chosen:
-    """Without what ``--keep-float`` names, what is read in float too (it would be stored twice), and what would grow.
+    """All but weights that ``--keep-float`` names, that are also read in float, or that would grow.
 
-    ``replacement``: what projections become, where it is known which weights give logits.
+    ``replacement``: returns what projections become, by the set of weights that compute logits.
     """
     every, every_table = projections(model, interface), lookups(model, interface)
     content = content_values(model, {spec.name: spec.role for spec in interface.inputs})
@@ -185,7 +185,7 @@ def choose(
 
 
 def _read_only_by(value: ir.Value, readers: set[ir.Node]) -> bool:
-    """Whether all that reads it is quantised, a transposition in between left aside."""
+    """Whether all readers are quantised, directly or through a Transpose."""
     for user, _ in value.uses():
         if user in readers:
             continue

@@ -24,11 +24,11 @@ _TYPES = {
 class Scheme:
     """How a weight is stored: ``bits`` each, ``size`` that share a scale, rounded by ``quantizer``.
 
-    8 bits are rounded to nearest always: what a quantizer may gain is below what anybody sees.
+    8 bits are always rounded to nearest: a quantizer gains nothing that anybody sees.
 
     Attributes:
-        factor: for GPTQ, of what the weight is multiplied by (`second_order`); a weight without one is rounded to
-            nearest.
+        factor: for GPTQ, from the inputs of the weight's products (`second_order`); a weight without one is rounded
+            to nearest.
     """
 
     bits: int
@@ -50,7 +50,7 @@ class Scheme:
         return second_order(matrix, self.factor, self.bits, self.size)
 
     def count(self, weight: Weight) -> int:
-        """Blocks of a channel, the last of which may be filled up."""
+        """The number of blocks in a channel; the last one may be padded."""
         return -(-weight.sizes[0] // self.size)
 
 
@@ -100,7 +100,7 @@ def for_dequantize(weight: Weight, scheme: Scheme) -> Mapping[str, Derived]:
 
 
 def packed(whole: NDArray[np.uint8], bits: int) -> NDArray[np.uint8]:
-    """Numbers of few bits as bytes, along the last axis, whose size is even."""
+    """Integers of few bits as bytes, along the last axis, which has an even size."""
     return whole if bits == 8 else (whole[..., 0::2] | whole[..., 1::2] << 4).astype(np.uint8)
 
 

@@ -29,14 +29,14 @@ OPERATOR = "MatMulNBits"
 
 
 def replacement(target: Target, scheme_of: Callable[[Projection], Scheme]) -> Replacement:
-    """What `Products` puts in the place of a projection."""
+    """The nodes and tensors that replace a projection."""
     if target.may_use(OPERATOR):
         return Replacement(lambda each: for_product(each.weight, scheme_of(each)), nodes=0)
     return Replacement(lambda each: for_dequantize(each.weight, scheme_of(each)), nodes=1)
 
 
 class Products:
-    """Of one model."""
+    """Replaces the projections of one model."""
 
     def __init__(self, model: ir.Model, tensors: DerivedTensors, target: Target) -> None:
         self._main = model.graph
@@ -46,7 +46,7 @@ class Products:
         self._level = 4 if target.provider is None else target.provider.accuracy_level
 
     def replace(self, projection: Projection, scheme: Scheme) -> None:
-        """Put a weight in blocks in the place of a float one; the bias is added as it was."""
+        """Replaces a projection by one with a weight in blocks; the bias is added as before."""
         shape = projection.output.shape
         name = projection.output.name or "linear"
         g = Builder.at(projection.nodes[0], like=projection.nodes, name=name, opset=self._tensors.opset)
@@ -59,10 +59,10 @@ class Products:
         projection.container.remove(projection.nodes, safe=True)
 
     def _as_maximum(self, projection: Projection) -> None:
-        """Write a Relu right behind a product as Max.
+        """Writes a Relu that reads the product as Max.
 
         ONNX Runtime 1.32 takes DequantizeLinear, MatMul and Relu for a part of a product of integers that is not there,
-        and leaves the weight to be dequantized in every call.
+        and dequantizes the weight in every call.
         """
         for relu in [use.node for use in projection.output.uses() if use.node.op_type == "Relu"]:
             graph = relu.graph
@@ -92,7 +92,7 @@ class Products:
 
 
 def quantize_tied(lookup: Lookup, tensors: DerivedTensors, scheme: Scheme, *, fused: bool) -> None:
-    """Look rows up in what the head multiplies by; ``fused``: as MatMulNBits reads it, else DequantizeLinear.
+    """Looks rows up in the head's weight; ``fused``: as MatMulNBits reads it, else as DequantizeLinear does.
 
     A row [K] is (whole [blocks, size] - 128) * scale [blocks, 1] without what fills the last block up.
     """
@@ -139,14 +139,14 @@ def quantize_blocks(
     options: PrecisionOptions,
     calibration: Calibration | None = None,
 ) -> PrecisionResult:
-    """Change ``model`` in place; answers the classes of tensors with what they are stored in.
+    """Quantizes ``model`` in place; returns how each class of tensors is stored.
 
     ``calibration``: texts, for the quantizer that rounds by what weights are multiplied by.
 
     After all graph passes and before a pass to half precision, which finds float scales and float activations.
 
     Raises:
-        PosexportError: the opset is below that of blocks.
+        PosexportError: the opset has no blocks.
     """
     if not target.may_use(OPERATOR) and target.opset < BLOCKED_OPSET:
         raise PosexportError(
@@ -181,7 +181,7 @@ def quantize_blocks(
 
 
 def _classes(chosen: Chosen, linear: Scheme, bodies: int, tied: int, without: int) -> dict[str, str]:
-    """``without``: projections whose inputs were not observed, in functions and branches: rounded to nearest."""
+    """``without``: projections in functions and branches, of unobserved inputs, which are rounded to nearest."""
     stored = {}
     blocks = f"in blocks of {linear.size}"
     if bodies:

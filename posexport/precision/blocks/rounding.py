@@ -44,7 +44,7 @@ class Rounded:
     zeros: NDArray[np.uint8] | None = None
 
     def real(self, bits: int) -> Floats:
-        """What they stand for, [N, blocks * size]."""
+        """The real values, [N, blocks * size]."""
         zeros = np.float32(1 << (bits - 1)) if self.zeros is None else self.zeros[..., None].astype(np.float32)
         whole: Floats = (self.values.astype(np.float32) - zeros) * self.scales[..., None]
         return whole.reshape(len(whole), -1)
@@ -98,7 +98,7 @@ def half_quadratic(matrix: Floats, bits: int, size: int) -> Rounded:
 
 
 def _blocks(matrix: Floats, size: int) -> Floats:
-    """[N, blocks, size] of [K, N], with zeros behind the last row."""
+    """[N, blocks, size] of [K, N], padded with zeros."""
     k, n = matrix.shape
     count = -(-k // size)
     padded = np.zeros((n, count * size), np.float32)
@@ -123,13 +123,13 @@ def _shrunk(error: Floats, beta: float) -> Floats:
 #: of the mean of H's diagonal, added to the diagonal: channels that texts hardly use have next to no curvature. The
 #: paper's; five times as much changes the mean cosine on MiniLM by less than 0.001
 DAMPING = 0.01
-#: rows whose errors reach the rows behind them in one product
+#: rows whose errors are applied to all later rows in one product
 _TOGETHER = 128
 
 
 @dataclass(frozen=True)
 class Factor:
-    """What is known of the inputs of a weight [K, N].
+    """The second-order information about the inputs of a weight [K, N].
 
     Attributes:
         order: [K], its rows, the one of the largest curvature first.

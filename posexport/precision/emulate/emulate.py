@@ -27,7 +27,7 @@ LIMITS = (
     "emulated on the CPU: every operator's output is rounded; what a kernel rounds inside, and the order in which it "
     "sums, only a run on the provider shows"
 )
-#: operators whose outputs are elements of their inputs: what was rounded stays so
+#: operators that only move elements: rounded values stay rounded
 _MOVES = {
     *("Abs", "Clip", "Compress", "Concat", "Constant", "ConstantOfShape", "DepthToSpace"),
     *("Dropout", "Expand", "Flatten", "Gather", "GatherElements", "GatherND", "Identity"),
@@ -43,19 +43,19 @@ _TYPE_ATTRIBUTES = ("to", "dtype", "output_dtype", "output_datatype", "stash_typ
 
 
 def emulate(model: ir.Model, half: DType, *, everywhere: bool = False) -> int:
-    """Change ``model`` in place; how many values are rounded.
+    """Rewrites ``model`` in place; returns how many values are rounded.
 
-    What the graph has in ``half`` becomes float32 and is rounded; float32 of the graph's own stays exact. Functions are
-    inlined. With ``everywhere`` it is a float32 graph, and all of its float32 values are rounded: what a conversion of
-    everything to ``half`` would compute, constants beyond its range at its largest value as converters have them.
+    Values of type ``half`` become float32 and are rounded; float32 values stay exact. Functions are inlined.
+    With ``everywhere`` the graph is float32, and all of its values are rounded: that is what a conversion of everything
+    to ``half`` computes, with constants beyond its range clipped as converters do.
 
     Raises:
-        PosexportError: the graph has nothing to round, or an operator whose types are not known.
+        PosexportError: the graph has nothing to round, or an operator of unknown output type.
     """
     InlinePass()(model)
     rounding = _Rounding(model, ir.DataType[half.onnx], ir.DataType.FLOAT if everywhere else ir.DataType[half.onnx])
     unknown = settle(model.graph, model.opset_imports)
-    # a type is not needed where nothing of the half type goes in
+    # without an input of the half type the output's type does not matter
     for value in unknown:
         node = value.producer()
         if node is not None and any(rounding.concerns(given) for given in node.inputs):
@@ -174,7 +174,7 @@ def _moves(node: ir.Node) -> bool:
     return node.op_type in _MOVES
 
 
-#: weights of so many bytes go to a file beside the copy
+#: bytes of weights above which they are stored in a separate file
 _EXTERNAL_ABOVE = 1 << 28
 
 

@@ -24,12 +24,12 @@ _NUMBERED = re.compile(r"^(.*?[./]\d+)(?:[./]|$)")
 #: the same in a node's name, which other tools make of the path: ``/encoder/layer.3/attention/MatMul``
 _IN_NAME = re.compile(r"((?:[A-Za-z_]+[./])*[A-Za-z_]+[./]\d+)(?=[./])")
 
-#: so many nodes a graph pass may have put behind one that says where it is from
+#: nodes to go back for one that has metadata: passes insert nodes without it
 _FAR = 30
 
 
 def layer_of(node: ir.Node | None) -> str:
-    """The layer; that of what the node reads first where it does not say, and empty where nothing does."""
+    """The layer of a node, or of the node that computes its first input, and so on; empty if it cannot be known."""
     for _ in range(_FAR):
         if node is None:
             return ""
@@ -43,7 +43,7 @@ def layer_of(node: ir.Node | None) -> str:
 
 
 def _path(node: ir.Node) -> str:
-    """The innermost module."""
+    """The path of the innermost module that a node was traced in."""
     try:
         paths = ast.literal_eval(node.metadata_props.get(_SCOPES, "[]"))
     except (ValueError, SyntaxError):
@@ -68,9 +68,9 @@ _SCORES: Mapping[tuple[str, str], Sequence[int]] = {
 
 
 class Flows:
-    """Of a graph without functions."""
+    """Where values of a graph without functions come from and whether they reach a softmax."""
 
-    #: stands for readers that are not on the way to a softmax
+    #: represents readers that do not lead to a softmax
     _elsewhere = ir.Value(name="elsewhere")
 
     def __init__(self, graph: ir.Graph) -> None:
@@ -88,12 +88,12 @@ class Flows:
                 self._infinite.update(node.outputs)
 
     def sources(self, value: ir.Value, stops: Mapping[ir.Value, int]) -> tuple[frozenset[int], bool]:
-        """The first of ``stops`` on all ways back from ``value``, and whether a way leads to an infinite constant."""
+        """The nearest of ``stops`` that ``value`` is computed from, and whether an infinite constant takes part."""
         every = set(dataflow.sources(value, stops=stops, breaks=(), passed=self._from))
         return frozenset(stops[each] for each in every if each in stops), not every.isdisjoint(self._infinite)
 
     def leads_to_softmax(self, value: ir.Value) -> bool:
-        """Whether all that becomes of ``value`` is added to scores, which a softmax reads."""
+        """Whether ``value`` is only added to scores that a softmax reads."""
         ended = False
 
         def onward(each: ir.Value) -> Iterator[ir.Value]:
@@ -118,19 +118,19 @@ def _infinite(tensor: "ir.TensorProtocol | None") -> bool:
     return tensor.size < 1 << 20 and bool(np.isinf(np.asarray(tensor.numpy(), np.float32)).any())
 
 
-#: begins the names of what is added
+#: prefix of the added outputs' names
 WATCHED = "posexport_range/"
 _HALF = ir.DataType.FLOAT16
 
 
 @dataclass(frozen=True)
 class Site:
-    """A value that is rounded.
+    """A rounded value.
 
     Attributes:
         node: that computes it.
         layer: as of `posexport.precision.emulate.watch`.
-        masked: all that becomes of it is added to scores of a softmax, where -inf does no harm.
+        masked: it is only added to scores of a softmax, where -inf does no harm.
         before: the sites, by number, that it is computed from with none between them.
         infinite: an infinite constant takes part.
     """
@@ -152,9 +152,9 @@ class Vector:
 
 
 def watch(model: ir.Model) -> tuple[list[Site], list[Vector]]:
-    """Add outputs to an emulated copy, in place: its sites in the order they are computed, and what the outputs say.
+    """Adds outputs to an emulated copy, in place; returns its sites in the order of computation, and the outputs.
 
-    What the graph is fed is no site.
+    The graph's inputs are no sites.
     """
     places = [node for node in model.graph.all_nodes() if _rounds(node)]  # in the order in which they run
     numbers = {down: number for number, down in enumerate(places)}
@@ -193,7 +193,7 @@ def _site(down: ir.Node, flows: Flows, rounded: dict[ir.Value, int]) -> Site:
 
 @dataclass(frozen=True)
 class _Given:
-    """A vector in some graph; ``loops``: how many axes of turns are before its own."""
+    """A vector in some graph; ``loops``: the number of leading axes for iterations of loops."""
 
     value: ir.Value
     sites: tuple[int, ...]

@@ -21,7 +21,7 @@ from posexport.precision.half.flow import INDIFFERENT, Flow, Kind, is_float_cast
 Array = NDArray[np.float32]
 WIDE = ir.DataType.FLOAT
 _FLOAT32_MAX = float(np.finfo(np.float32).max)
-#: numbers from here on stand for "drop this score", not for a quantity
+#: magnitudes from here on mean "drop this score" and are no quantity
 _SENTINEL = 1e30
 
 
@@ -65,7 +65,7 @@ class Casts:
             self._branch_outputs(graph, user, scopes)
 
     def _unread(self, function: ir.Function, node: ir.Node) -> None:
-        """An input whose numbers nothing reads has the type of what is fed."""
+        """A function's input that nothing reads gets the type of its argument."""
         for parameter, argument in zip(function.inputs, node.inputs, strict=False):
             if argument in self.flow.info and not self.flow.needs[parameter]:
                 (self.flow.half.add if argument in self.flow.half else self.flow.half.discard)(parameter)
@@ -117,7 +117,7 @@ class Casts:
             self._read(node, dict.fromkeys(range(len(node.inputs)), half), scopes)
 
     def _float_cast(self, node: ir.Node, half: bool) -> None:
-        """A cast to float: to its own type at once, or none."""
+        """A cast to float becomes a cast to the decided type, or disappears."""
         value, result = node.inputs[0], node.outputs[0]
         if value is not None and value in self.flow.info and (value in self.flow.half) == half:
             node.op_type = "Identity"
@@ -195,7 +195,7 @@ class Casts:
             node.attributes["value"] = ir.AttrTensor("value", self._tensor(bounded, half))
 
     def _sentinels(self, call: ir.Node) -> None:
-        """The same for a call's numbers, such as the score of a dropped key."""
+        """Bounds the float attributes of a call, such as the score of a dropped key."""
         for name, attribute in list(call.attributes.items()):
             if attribute.type == ir.AttributeType.FLOAT and not attribute.is_ref():
                 number = float(self.sentinels(np.asarray(attribute.as_float(), np.float32)))
@@ -203,7 +203,7 @@ class Casts:
                     call.attributes[name] = ir.AttrFloat32(name, number)
 
     def sentinels(self, array: Array) -> Array:
-        """Numbers that stand for the least one of float32, or half of it, as those of the type of 16 bits."""
+        """Scales sentinels, float32's least number or half of it, to those of the 16-bit type."""
         huge = np.isfinite(array) & (np.abs(array) >= _SENTINEL)
         return np.where(huge, array * np.float32(self.flow.largest / _FLOAT32_MAX), array).astype(np.float32)
 

@@ -39,7 +39,7 @@ class Kind(IntEnum):
 
 @dataclass(frozen=True)
 class Info:
-    """What is known of a float value.
+    """The properties of a float value.
 
     Attributes:
         half: an activation that is computed in 16 bits.
@@ -55,7 +55,7 @@ class Info:
     large: bool = False
 
 
-#: parameters of at most so many elements that positions meet are stored in float32, larger ones in 16 bits
+#: parameters up to this size that are combined with positions are stored in float32, larger ones in 16 bits
 SMALL = 1 << 14
 
 #: these move what they get, and compute nothing
@@ -112,7 +112,7 @@ LAYERS = frozenset(
         "QuickGelu",
     ]
 )
-#: reductions, whose results say something about all of a row
+#: reductions over a row
 STATISTICS = frozenset(
     ["ReduceMean", "ReduceSum", "ReduceSumSquare", "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp"]
 )
@@ -150,7 +150,7 @@ def separate_calls(model: ir.Model) -> Calls:
 
 
 def merge_calls(model: ir.Model, calls: Calls) -> None:
-    """Give ``model`` the functions of its calls, each once: those of one kind that differ are numbered."""
+    """Replaces the copies by one function for equal ones; different functions of one name are numbered."""
     kept: dict[bytes, ir.Function] = {}
     names: defaultdict[str, set[str]] = defaultdict(set)
 
@@ -159,7 +159,7 @@ def merge_calls(model: ir.Model, calls: Calls) -> None:
             if node not in calls:
                 continue
             function = calls[node]
-            visit(function)  # callees first: their names are part of what a body is
+            visit(function)  # callees first: a body contains their names
             key = ir.to_proto(function).SerializeToString(deterministic=True)
             if key not in kept:
                 function.name = claim(function.name, names[function.domain], between="")
@@ -178,7 +178,7 @@ Need = Literal["half", "wide", "exact"]
 
 @dataclass
 class Flow:
-    """What is decided of a program's values and nodes.
+    """The decisions about a program's values and nodes.
 
     Attributes:
         calls: the function of every call.
@@ -205,8 +205,8 @@ class Flow:
         """Of the values those that are float32."""
         return [value for value in values if value is not None and value in self.info]
 
-    def settle(self, value: ir.Value) -> bool:
-        """Decide the type of a value by its readers: whether it has 16 bits."""
+    def decide(self, value: ir.Value) -> bool:
+        """Decides the type of a value by its readers; whether it has 16 bits."""
         info, needs = self.info.get(value), self.needs[value]
         if info is None:
             return False
@@ -219,13 +219,13 @@ class Flow:
         self.put(value, half=half)
         return half
 
-    def settle_all(self, outputs: Sequence[ir.Value]) -> bool:
-        """One type for all outputs of a node that only moves."""
+    def decide_all(self, outputs: Sequence[ir.Value]) -> bool:
+        """Decides one type for all outputs of a node that only moves elements."""
         union = set().union(*(self.needs[value] for value in outputs))
         for value in outputs:
             self.needs[value] = set(union)
-        settled = {self.settle(value) for value in outputs}
-        return settled == {True}
+        decided = {self.decide(value) for value in outputs}
+        return decided == {True}
 
     def put(self, value: ir.Value, *, half: bool) -> None:
         if half and value in self.info:
@@ -241,5 +241,5 @@ class Flow:
 
 
 def data_inputs(node: ir.Node) -> Sequence[ir.Value | None]:
-    """The operands whose numbers become the result's."""
+    """The operands that provide the elements of the result."""
     return node.inputs[:1] if node.op_type in MOVES or is_float_cast(node) else node.inputs

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
 
 def with_precision(source: "Source", options: PrecisionOptions) -> "Source":
-    """``source`` with the inputs that its graphs have in that precision: a KV cache in 16 bits, values as asked for.
+    """``source`` with the inputs' dtypes in that precision: 16 bits for a KV cache, and for values with ``--io half``.
 
-    The module stays as it is, float32, and so does its trace.
+    The module and its trace stay float32.
     """
     if not options.half:
         return source
@@ -49,7 +49,7 @@ def with_precision(source: "Source", options: PrecisionOptions) -> "Source":
 
 
 def to_half(model: ir.Model, interface: Interface, target: Target, options: PrecisionOptions) -> dict[str, str]:
-    """Change ``model`` in place; what is stored in what type then, by class of tensors.
+    """Converts ``model`` in place; returns the types of each class of tensors.
 
     Raises:
         PosexportError: the target computes nothing in that type, or a parameter is beyond it.
@@ -76,7 +76,7 @@ def to_half(model: ir.Model, interface: Interface, target: Target, options: Prec
     for value in model.graph.inputs:
         (flow.half.add if value.name in held and value in flow.info else flow.half.discard)(value)
     for value in model.graph.initializers.values():
-        flow.settle(value)
+        flow.decide(value)
     casts = Casts(flow, dtype)
     outputs = [options.io == "half" or is_cache_output(value.name or "") for value in model.graph.outputs]
     casts.write(model.graph)
@@ -113,5 +113,5 @@ def _stored(graph: ir.Graph, casts: Casts) -> dict[str, str]:
 
 
 def _tidy(model: ir.Model) -> None:
-    """Without what nothing reads any more."""
+    """Removes unused nodes."""
     RemoveUnusedNodesPass()(model)

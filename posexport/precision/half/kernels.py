@@ -13,7 +13,7 @@ from posexport.targets.target import PORTABLE, Target
 
 @dataclass
 class Kernels:
-    """What is asked of a target. ``opset``: of the graph."""
+    """The kernels of a target in 16 bits; ``opset``: of the graph."""
 
     target: Target
     opset: int
@@ -50,7 +50,7 @@ class Kernels:
 
 #: the first operand of these is a condition or a shape
 _CONDITIONED = ("Where", "ConstantOfShape", "OneHot")
-#: what a provider that computes in float32 still holds in 16 bits: caches, and tables before their rows are gathered
+#: operators that use 16 bits even if the provider computes in float32: for caches, and tables before their Gather
 _MOVED = frozenset(
     (
         "Gather",
@@ -88,7 +88,7 @@ def check_arithmetic(target: Target) -> None:
 
 
 def remarks(target: Target) -> tuple[str, ...]:
-    """What a user who chose half precision for the target should know."""
+    """Remarks for a user who chose half precision for the target."""
     if target.provider is not None:
         if target.needs_kernel("MatMul") is None:
             return ()

@@ -62,7 +62,7 @@ class Forward(Types):
             self.flow.info[value] = _join(floats)
 
     def node(self, node: ir.Node) -> None:
-        # what is cast from a comparison is float32 first: without this one cast were enough, in 16 bits at once
+        # a cast from a comparison is float32 first; otherwise a single cast to 16 bits would do
         if node.op_type not in TRUTHS:
             super().node(node)
         result = self._result(node)
@@ -122,7 +122,7 @@ class Forward(Types):
         activations = [operand for operand in operands if operand.kind == Kind.ACTIVATION]
         statistic = any(operand.statistic for operand in activations)
         if any(operand.half for operand in activations):
-            # what a norm divides by its statistic is divided in float32
+            # a norm divides by its statistic in float32
             return not statistic, False
         if any(operand.kind in (Kind.WEIGHT, Kind.TABLE) for operand in operands):
             return True, False
@@ -130,7 +130,7 @@ class Forward(Types):
 
 
 def _join(infos: Sequence[Info]) -> Info:
-    """Of values one of which is used."""
+    """The information about a value that is one of several."""
     first = max(infos, key=lambda info: info.kind)
     return replace(
         first,
@@ -154,7 +154,7 @@ class Backward:
                 function = self.flow.calls[node]
                 self._pass_needs(node.outputs, function.outputs)
                 self.run(function)
-                self._settle_inputs(function.inputs, node.inputs)
+                self._decide_inputs(function.inputs, node.inputs)
                 self._as(node.outputs, function.outputs)
             elif node.op_type == "If":
                 self._backward_if(node)
@@ -166,7 +166,7 @@ class Backward:
     def _backward_if(self, node: ir.Node) -> None:
         for index, value in enumerate(node.outputs):
             if value in self.flow.info:
-                half = self.flow.settle(value)
+                half = self.flow.decide(value)
                 for branch in bodies(node).values():
                     self.flow.needs[branch.outputs[index]].add(self.flow.need_of(value, half))
         for branch in bodies(node).values():
@@ -180,7 +180,7 @@ class Backward:
                 self.flow.needs[after].add(self.flow.need_of(before, before in self.flow.half))
         for value, result in zip(node.outputs, loop_results(node, body), strict=True):
             if value in self.flow.info:
-                self.flow.needs[result] |= {self.flow.need_of(value, self.flow.settle(value))}
+                self.flow.needs[result] |= {self.flow.need_of(value, self.flow.decide(value))}
         self.run(body)
         for result, value in zip(loop_results(node, body), node.outputs, strict=True):
             if any(result is after for _, after in loop_carried(node, body)):
@@ -190,7 +190,7 @@ class Backward:
         inner, outer = loop_inputs(node, body)
         for parameter, argument in zip(inner, outer, strict=True):
             if argument is not None and argument in self.flow.info:
-                half = parameter in self.flow.half if parameter in states else self.flow.settle(parameter)
+                half = parameter in self.flow.half if parameter in states else self.flow.decide(parameter)
                 self.flow.needs[argument].add(self.flow.need_of(parameter, half))
 
     def _pass_needs(self, outer: Sequence[ir.Value], inner: Sequence[ir.Value]) -> None:
@@ -201,10 +201,10 @@ class Backward:
         for value, result in zip(outer, inner, strict=False):
             self.flow.put(value, half=result in self.flow.half)
 
-    def _settle_inputs(self, inner: Sequence[ir.Value], outer: Sequence[ir.Value | None]) -> None:
+    def _decide_inputs(self, inner: Sequence[ir.Value], outer: Sequence[ir.Value | None]) -> None:
         for parameter, argument in zip(inner, outer, strict=False):
             if argument is not None and argument in self.flow.info:
-                self.flow.needs[argument].add(self.flow.need_of(parameter, self.flow.settle(parameter)))
+                self.flow.needs[argument].add(self.flow.need_of(parameter, self.flow.decide(parameter)))
 
     def _backward_node(self, node: ir.Node) -> None:
         outputs, inputs = self.flow.floats(node.outputs), self.flow.floats(node.inputs)
@@ -212,14 +212,14 @@ class Backward:
             return
         half = self.flow.node_half.get(node, False)
         if outputs and self._free(node):
-            half = self.flow.settle(outputs[0]) if len(outputs) == 1 else self.flow.settle_all(outputs)
+            half = self.flow.decide(outputs[0]) if len(outputs) == 1 else self.flow.decide_all(outputs)
         elif not outputs:
             half = self._of_comparison(node, inputs)
         self.flow.node_half[node] = half
         for value in outputs:
             self.flow.put(value, half=half)
         kind = max((self.flow.info[value].kind for value in outputs or inputs), default=Kind.CONSTANT)
-        # what is made of parameters for positions is made of exact ones
+        # parameters that positions are computed from must be exact
         exact = kind == Kind.POSITION or any("exact" in self.flow.needs[value] for value in outputs)
         need: Need = "half" if half else "exact" if exact else "wide"
         for value in inputs:

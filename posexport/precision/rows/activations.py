@@ -18,7 +18,7 @@ from posexport.precision.rows.scales import PLAIN, RowScale, StaticScale, highes
 from posexport.targets.target import BLOCKED_OPSET, Target
 
 FLOAT, UINT8 = ir.DataType.FLOAT, ir.DataType.UINT8
-#: the largest magnitude of a row that is taken for zeros; its 1 / 127 is a normal float32 still
+#: rows up to this magnitude count as zeros; a 127th of it is still a normal float32
 TINY = 1e-30
 #: nodes that bring a value to uint8 by rows
 ROW_NODES = 7
@@ -45,7 +45,7 @@ class Static:
 
 
 class Activations:
-    """Of one model; what several projections read is quantised once, where it is computed."""
+    """The quantised activations of one model; an input of several projections is quantised once."""
 
     def __init__(self, tensors: DerivedTensors, target: Target, smoother: Smoother) -> None:
         self._tensors = tensors
@@ -55,7 +55,7 @@ class Activations:
         self._static: dict[ir.Value, Static] = {}
 
     def static(self, x: ir.Value, scale: StaticScale) -> Static:
-        """``x`` [..., K] by a scale that is known before."""
+        """``x`` [..., K] with a static scale."""
         if x not in self._static:
             x_smooth = x if scale.smoothing is None else self._smoother.divided(x, scale.smoothing)
             graph, g = self._after(x_smooth, (), "static")
@@ -66,7 +66,7 @@ class Activations:
         return self._static[x]
 
     def rows(self, x: ir.Value, reader: ir.Node, channels: int, scale: RowScale) -> Rows:
-        """``x`` [..., K] by rows; ``reader``: the first node that reads it so; ``channels``: K."""
+        """``x`` [..., K] with a scale for each row; ``reader``: its first reader; ``channels``: K."""
         if x not in self._known:
             x_smooth = x if scale.smoothing is None else self._smoother.divided(x, scale.smoothing)
             self._known[x] = self._quantize(x_smooth, reader, channels, scale.zero)

@@ -31,14 +31,14 @@ FLOAT, INT8, INT32 = ir.DataType.FLOAT, ir.DataType.INT8, ir.DataType.INT32
 
 
 def replacement(target: Target, *, static: bool) -> Replacement:
-    """What `Products` puts in the place of a projection; ``static``: activations have static scales."""
+    """The nodes and tensors that replace a projection; ``static``: activations have static scales."""
     nodes = 1 if target.microsoft else 3
     tensors = lambda projection: by_channel(projection.weight)  # noqa: E731 (a def would take five lines)
     return Replacement(tensors, nodes - 1 if static and target.microsoft else nodes, 1 if static else ROW_NODES)
 
 
 class Products:
-    """Of one model."""
+    """Replaces the projections of one model."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class Products:
         smoother: Smoother,
         scales: Mapping[ir.Value, StaticScale | RowScale],
     ) -> None:
-        """``tied``: weights that are also read row by row, as word embeddings; ``scales``: of what is projected."""
+        """``tied``: weights that are word embeddings as well, read row by row; ``scales``: of projections' inputs."""
         self._scales = scales
         self._tensors = tensors
         self._target = target
@@ -56,7 +56,7 @@ class Products:
         self._activations = Activations(tensors, target, smoother)
 
     def replace(self, projection: Projection) -> None:
-        """Put integers in the place of a float projection."""
+        """Replaces a float projection by a product of integers."""
         product, shape = projection.product, projection.output.shape
         x = product.inputs[0]
         assert x is not None
@@ -134,10 +134,10 @@ def quantize_rows(
     options: PrecisionOptions,
     calibration: Calibration | None = None,
 ) -> PrecisionResult:
-    """Change ``model`` in place; answers the classes of tensors with what they are stored in.
+    """Quantizes ``model`` in place; returns how each class of tensors is stored.
 
-    ``calibration``: inputs that static scales are measured on, where ``options`` ask for these; else what zero points
-    and smoothing of rows are decided by, all plain without it.
+    ``calibration``: inputs on which static scales are measured, if ``options`` ask for them; else those by which zero
+    points and smoothing of rows are chosen (without it: 128, and no smoothing).
 
     After all graph passes, which know float projections. Normalisations, attention and positions stay in float32.
 

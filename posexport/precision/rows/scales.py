@@ -21,9 +21,8 @@ from posexport.precision.rows.weights import LIMIT
 ZERO_POINTS = (128, 24)
 #: SmoothQuant's migration strength (arXiv:2211.10438, equation 4): on MiniLM 0.5 to 0.8 differ by less than their noise
 STRENGTH_BY_ROW = 0.6
-#: Smoothing takes a Mul and makes the weights' own error larger: it must leave less than this share of the squared
-#: error.
-WORTH = 0.7
+#: smoothing takes a Mul and makes the weights' error larger: it is used if the squared error falls below this share
+LEAST_GAIN = 0.7
 
 
 @dataclass(frozen=True)
@@ -64,15 +63,15 @@ def row_scales(
 
 
 def _choose(x_RK: NDArray[np.float32], projections: Readers) -> RowScale:
-    """The zero point of least error, then smoothing if it is worth it."""
+    """The zero point of least error, and smoothing if that lowers the error enough."""
     error, plain = min(((_error(x_RK, projections, each), each) for each in map(RowScale, ZERO_POINTS)), key=_first)
-    if not projections.own:
+    if not projections.exclusive:
         return plain
     factor = smoothing(np.abs(x_RK).max(0), projections.largest, STRENGTH_BY_ROW)
     factor = np.exp2(np.rint(np.log2(factor))).astype(np.float32)
     smooth = [RowScale(zero, factor) for zero in ZERO_POINTS]
     least, best = min(((_error(x_RK, projections, each), each) for each in smooth), key=_first)
-    return best if least < WORTH * error else plain
+    return best if least < LEAST_GAIN * error else plain
 
 
 def _first(pair: tuple[float, RowScale]) -> float:
@@ -147,7 +146,7 @@ def static_scales(
 
 
 def _scale(channels: ChannelRange, projections: Readers) -> StaticScale:
-    factor = smoothing(channels.magnitude, projections.largest, STATIC_STRENGTH) if projections.own else None
+    factor = smoothing(channels.magnitude, projections.largest, STATIC_STRENGTH) if projections.exclusive else None
     # powers of two: dividing x and multiplying weights by them changes no bit, and a proof reads them off the weights
     factor = None if factor is None else np.exp2(np.rint(np.log2(factor))).astype(np.float32)
     divisor = np.float32(1) if factor is None else factor

@@ -1,7 +1,7 @@
 """int8 weights, symmetric: a scale for each output channel, or for each row of word embeddings.
 
 A lookup is Gather of the row, Cast, times Gather of the scale. Position tables, which are looked up by positions and
-not by ids, stay in float32, as do tables of few rows such as those of token types.
+not by ids, stay in float32, as do tables of few rows, for instance of token types.
 """
 
 from collections.abc import Mapping
@@ -49,7 +49,7 @@ def by_channel(weight: Weight, smoothing: NDArray[np.float32] | None = None) -> 
 
 
 def by_row(weight: Weight) -> Mapping[str, Derived]:
-    """The same of a table [N, K] that is read row by row: int8 [N, K] and scales [N, 1]."""
+    """For a table [N, K] that is read row by row: int8 [N, K] and scales [N, 1]."""
     k, n = weight.sizes
     return {
         "int8_rows": Derived(ir.DataType.INT8, (n, k), lambda matrix: rounded(matrix).T),
@@ -70,7 +70,7 @@ class Lookup:
 
 
 def lookups(model: ir.Model, interface: Interface) -> list[Lookup]:
-    """Gathers of word embeddings by what follows from ids."""
+    """The Gathers of word embeddings: of rows, by indices that depend on ids."""
     content = content_values(model, {spec.name: spec.role for spec in interface.inputs})
     return [
         lookup
@@ -91,7 +91,7 @@ def _lookup(node: ir.Node) -> Lookup | None:
 
 
 def quantize_lookup(lookup: Lookup, tensors: DerivedTensors) -> None:
-    """Put the int8 table in the place of the float one."""
+    """Replaces the Gather of a float table by one of an int8 table."""
     node = lookup.node
     graph, ids, output = node.graph, node.inputs[1], node.outputs[0]
     assert isinstance(graph, ir.Graph)
