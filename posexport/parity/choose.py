@@ -49,13 +49,13 @@ LONG = (1024, 2048, 3072, 4096)
 
 @dataclass(frozen=True, kw_only=True)
 class Wishes:
-    """What may be asked of a proof.
+    """The options of a proof.
 
     Attributes:
         precision: that the graph is stored in.
         emulate: prove a copy that computes in float32 and rounds to this precision; of a float32 graph everything is.
         lengths: in place of the grid's.
-        memory_limit: bytes a point may need, by default most of what is free; larger points are skipped, saying so.
+        memory_limit: bytes a point may need, by default most of the free memory; larger points are reported as skipped.
         tolerance: the largest error that passes, in place of the criterion.
         sample: is filled for the bundle.
         some: chooses among the grid's points; then only their values are proven, and where nodes ran.
@@ -83,7 +83,7 @@ class Wishes:
 
     @property
     def copied(self) -> bool:
-        """Whether a copy is proven that rounds: it is asked for, or the provider has no arithmetic of the precision."""
+        """Whether an emulated copy is proven: on request, or if the provider has no arithmetic of the precision."""
         return self.emulate is not None or not computes(self.provider, self.computed)
 
     @property
@@ -100,7 +100,7 @@ def prove_model(source: Source, model: Path | bytes, wishes: Wishes, foreign: Fo
     try:
         with chosen(source, model, wishes, foreign) as proof:
             return prove(proof)
-    except StoredError as err:  # a wrong bundle, of which no point need be looked at
+    except StoredError as err:  # a wrong bundle: no point needs to run
         return msgspec.structs.replace(_about(wishes), findings=[str(err)])
 
 
@@ -118,7 +118,7 @@ def chosen(source: Source, model: Path | bytes, wishes: Wishes, foreign: Foreign
 
 
 class _Choice:
-    """What a proof of ``model`` is made of; ``graph`` runs, which is ``model`` or a copy that rounds."""
+    """The parts of a proof of ``model``; ``graph`` is what runs: ``model``, or an emulated copy."""
 
     def __init__(
         self, own: Source, model: Path | bytes, graph: Path | bytes, wishes: Wishes, foreign: Foreign | None
@@ -175,7 +175,7 @@ class _Choice:
 
     @contextmanager
     def _watched_copy(self, log: RangeLog) -> Iterator[Runner]:
-        """A copy on the CPU that rounds, of a graph whose provider computes in float16."""
+        """An emulated copy on the CPU, of a graph for a provider that computes in float16."""
         parts = [part.spec for part in self._own.parts]
         with emulated_if(WATCHED, self._model, parts) as graph:
             yield self._opened(_widened_parts(self._source), graph, log.session)
@@ -204,7 +204,7 @@ class _Choice:
         )
 
     def _checks(self, points: list[GridPoint]) -> Iterator[Check]:
-        """In the order in which they run; ``points`` get those that branches of the graph need beside them."""
+        """The checks in the order in which they run; adds the points to ``points`` that branches of the graph need."""
         wishes, source = self._wishes, self._source
         if wishes.some is None:
             yield Invariants(self._reference)
@@ -225,7 +225,7 @@ class _Choice:
                 yield Shipped(wishes.sample, lambda: self._opened(self._own, self._model))
 
     def _of_own_graphs(self, points: list[GridPoint]) -> Iterator[Check]:
-        """Another tool's graph does not say which of its nodes are which module."""
+        """Another tool's graph has no record of the modules that its nodes come from."""
         wishes, source = self._wishes, self._source
         if wishes.lengths is None:
             coverage = cover(

@@ -22,7 +22,7 @@ RealTokens = NDArray[np.bool_] | None
 
 #: unit in the last place of 1.0
 EPS: Mapping[PrecisionName, float] = {precision: dtype.eps for precision, dtype in BY_PRECISION.items()}
-#: an error may be so many times PyTorch's
+#: how many times PyTorch's error is allowed
 FACTOR = 8
 #: an error this small passes whatever PyTorch's is, in eps
 FLOOR: Mapping[PrecisionName, int] = {"fp32": 64, "fp16": 4, "bf16": 4}
@@ -98,7 +98,7 @@ def rows(y: Array, truth: Array, axes: Sequence[Axis], keep_BT: RealTokens) -> l
     """Views of each row of the batch with the tokens first, and which tokens count (None: everything does)."""
     if BATCH not in axes:
         return [(y, truth, None)]
-    # weights of cross attention have two axes of tokens: padding is that of the sequence attended to
+    # weights of cross attention have two axes of tokens: the last one's padding counts
     order = [axes.index(name) for name in (BATCH, *reversed(TOKENS)) if name in axes]
     y, truth = (np.moveaxis(a, order, range(len(order))) for a in (y, truth))
     by_token = keep_BT is not None and len(order) > 1

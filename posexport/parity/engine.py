@@ -92,7 +92,7 @@ def judgements(proof: Proof, outcome: Outcome) -> list[Point]:
 
 
 def _compared(proof: Proof, point: GridPoint, case: Case) -> Iterator[Value]:
-    """The subject's outputs against what is right."""
+    """The subject's outputs against the reference's."""
     try:
         outputs = in_calls(proof.subject, case.feeds, proof.model, point.calls)
     except RunError as err:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 #: what rounds to infinity
 _BEYOND = 65520.0
 #: the score of a dropped key, half of the least finite number (docs/precision.md), and the operators that make or carry
-#: it where not all readers are known to lead to a softmax: such numbers say nothing of how near activations come
+#: it where not all readers are known to lead to a softmax: they say nothing of how near activations come
 MASK = -LARGEST / 2
 _MASKS = frozenset({"Add", "Cast", "CastLike", "Where"})
 
@@ -106,7 +106,7 @@ class RangeLog:
 
 
 class _Session(WrappedSession):
-    """A session whose further outputs go to ``seen``, by number of the site."""
+    """A session that adds the extremes of each site, its further outputs, to ``seen``."""
 
     def __init__(self, session: Any, vectors: "Sequence[Vector]", seen: Sequence[_Seen]) -> None:
         super().__init__(session)
@@ -114,7 +114,7 @@ class _Session(WrappedSession):
         self._further = [vector.name for vector in vectors]
 
     def run(self, names: Sequence[str], feeds: Mapping[str, Any], options: Any = None) -> Any:
-        """The outputs called ``names``; what is fed beyond the range, as NaN in unused slots, is not the graph's."""
+        """The outputs called ``names``; inputs beyond the range, as NaN in unused slots, do not count."""
         if not all(map(_within, feeds.values())):
             return self._session.run(names, feeds, options)
         outputs = self._session.run([*names, *self._further], feeds, options)
@@ -167,7 +167,7 @@ def _within(array: Any) -> bool:
 
 @dataclass(frozen=True)
 class Range:
-    """The check of what ``log`` remembers.
+    """The check of the extremes in ``log``.
 
     ``copy``: opens what runs some points first, where the subject of the proof does not fill ``log``.
     """
@@ -180,7 +180,7 @@ class Range:
         if self.copy is not None:
             with self.copy() as subject:
                 for point in few([p for p in proof.points if p not in outcome.skipped]):
-                    # where it fails the proof's own subject fails too, and says so
+                    # if it fails, the subject of the proof fails too and reports it
                     with suppress(RunError):
                         in_calls(subject, draw(point, proof.model.inputs), proof.model, point.calls)
         return msgspec.structs.replace(report, range=self.log.layers(), overflows=self.log.overflows())

@@ -19,7 +19,7 @@ from posexport.targets.precisions import PrecisionName
 
 @dataclass(frozen=True)
 class Guarded:
-    """A graph with a length guard: ``bounds`` of ``model``, whose messages the guard gives."""
+    """A graph with a length guard: it must reject with the messages of ``bounds``, those of ``model``."""
 
     model: Interface
     bounds: Sequence[Bound]
@@ -56,7 +56,7 @@ def refused(run: Callable[[Feeds], list[Array]], feeds: Feeds, bounds: Sequence[
 
 
 def broken(bounds: Sequence[Bound], model: Interface, point: GridPoint) -> list[Bound]:
-    """Those of ``bounds`` that ``point`` breaks, on axes that ``model`` has."""
+    """The ``bounds`` that ``point`` exceeds, on axes that ``model`` has."""
     axes = {axis for spec in model.inputs for axis in spec.axes}
     return [bound for bound in bounds if bound.axis in axes and bound.broken(size_of(bound.axis, point))]
 
@@ -101,7 +101,7 @@ class UserTolerance:
 
 @dataclass(frozen=True)
 class StoredTolerances:
-    """Those of the proof that a sample was taken from; where PyTorch overflowed there, the criterion's floor."""
+    """The tolerances stored with a sample; where PyTorch overflowed, the criterion's floor."""
 
     precision: PrecisionName
     stored: Mapping[tuple[int, str], float]

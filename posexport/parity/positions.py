@@ -38,7 +38,7 @@ class Origin(IntEnum):
     CONSTANT = 0
     #: parameters, and what is computed from them alone
     PARAMETER = 1
-    #: rows of parameters that positions choose: their numbers are those of the parameters
+    #: rows of parameters that positions select: their values are the parameters'
     ROWS = 2
     #: one of two: masks, comparisons
     FLAG = 3
@@ -65,7 +65,7 @@ MOVES = frozenset(
         *("ScatterElements", "ScatterND", "TensorScatter", "Compress", "ReverseSequence"),
     ]
 )
-#: of these the operands from so many on say where, not what
+#: index of the first operand that selects elements and provides none
 _PLACES = {
     **dict.fromkeys(("Reshape", "Slice", "Unsqueeze", "Squeeze", "Expand", "Tile", "Split", "Trilu", "Compress"), 1),
     **dict.fromkeys(("Gather", "GatherElements", "GatherND", "ReverseSequence", "TopK", "OneHot", "CumSum"), 1),
@@ -75,16 +75,16 @@ _SIZES = frozenset(("Shape", "Size"))
 _CHOOSING = frozenset(("Gather", "GatherElements", "GatherND"))
 #: lengths and places
 _COUNTS = frozenset(("NonZero", "ArgMax", "ArgMin", "Shape", "Size", "Range"))
-#: how many there are of what is marked
+#: counts of marked elements
 _SUMS = frozenset(("CumSum", "ReduceSum"))
-#: a layer of parameters makes an activation of what enters it, if it is as large as a layer's
+#: the output is an activation, if the parameter is as large as a layer's
 _LAYERS = frozenset(("MatMul", "Gemm", "Conv", "ConvTranspose", "Einsum", "FusedMatMul"))
 #: elements of the largest parameter that counts as one of the position encoding itself
 SMALL = 1 << 14
 
 
 def numbers(node: ir.Node) -> Sequence[ir.Value | None]:
-    """The operands whose numbers become those of the result."""
+    """The operands that provide the elements of the result."""
     if node.op_type in _SIZES:
         return ()
     if node.op_type == "Where":
@@ -134,7 +134,7 @@ _ROLES = {"positions": Origin.POSITION, "grids": Origin.POSITION, "mask": Origin
 
 
 def roundings(model: Path | bytes, inputs: Sequence[InputSpec]) -> list[str]:
-    """A sentence for every such place in the graph ``model``, whose inputs have the roles of ``inputs``."""
+    """A sentence for every place in ``model`` where a position is rounded; ``inputs``: with their roles."""
     graph = ir.from_proto(onnx.ModelProto.FromString(model)) if isinstance(model, bytes) else ir.load(model)
     InlinePass()(graph)
     settle(graph.graph, graph.opset_imports)
@@ -148,7 +148,7 @@ def roundings(model: Path | bytes, inputs: Sequence[InputSpec]) -> list[str]:
 
 @dataclass
 class _Trace:
-    """What is known of the values so far, and the sentences by the node that they are about."""
+    """The origins of values so far, and the sentences by node."""
 
     values: dict[ir.Value, Traced] = field(default_factory=dict)
     places: dict[ir.Node, str] = field(default_factory=dict)
@@ -180,7 +180,7 @@ class _Trace:
         results = body.outputs[1:] if loop else body.outputs
         for value, fed in zip(inner, outer, strict=True):
             self.values[value] = self._of(fed)
-        for _ in range(2):  # a state after a turn is one before the next
+        for _ in range(2):  # the state after one iteration enters the next
             self.follow(body)
             for before, after in zip(inner[:states], results[:states], strict=True):
                 self._join(before, [before, after])
@@ -245,7 +245,7 @@ _NAMED = 3
 
 @dataclass(frozen=True)
 class Positions:
-    """The check of ``model``, a graph of posexport's own in half precision: the graph itself shows it.
+    """The check that ``model``, a graph of posexport's in half precision, rounds no position.
 
     Of a source of parts ``model`` is the directory of their files.
     """

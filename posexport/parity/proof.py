@@ -18,14 +18,14 @@ from posexport.spec import Interface
 from posexport.targets.precisions import PrecisionName
 
 Run = Callable[[Feeds], list[Array]]
-#: done, of how many, what is being done
+#: steps done, their total, the current one
 Progress = Callable[[int, int, str], None]
 #: by length and output
 PerLength = Mapping[tuple[int, str], float]
 
 
 class Subject(Protocol):
-    """What answers: a bundle's graph or graphs, another tool's, a copy that rounds to another precision."""
+    """What is proven: a bundle's graph or graphs, another tool's, or an emulated copy."""
 
     def __call__(self, feeds: Feeds) -> list[Array]:
         """The outputs in the order of the proof's model; RunError with ONNX Runtime's message."""
@@ -33,7 +33,7 @@ class Subject(Protocol):
 
 
 class Truth(Protocol):
-    """What is right for one output at one point."""
+    """The right value of one output at one point."""
 
     @property
     def output(self) -> str:
@@ -42,7 +42,7 @@ class Truth(Protocol):
 
     @property
     def baseline(self) -> Measured:
-        """PyTorch's own error there, in the precision of the graph; not a number where it is not known."""
+        """PyTorch's error there, in the precision of the graph; NaN if unknown."""
         ...
 
     def measure(self, y: Array) -> Measured:
@@ -51,21 +51,21 @@ class Truth(Protocol):
 
 
 class Case(NamedTuple):
-    """A point's inputs, and what is right for each output in turn."""
+    """A point's inputs, and the right value of each output in turn."""
 
     feeds: Feeds
     truths: Sequence[Truth]
 
 
 class Reference(Protocol):
-    """What says what is right: the definition run by PyTorch, or the sample that a bundle carries."""
+    """The source of right values: the definition run by PyTorch, or the sample in a bundle."""
 
     def start(self, points: Sequence[GridPoint], skipped: Mapping[GridPoint, str]) -> None:
         """Before the first case: ``points`` are those that come, ``skipped`` those without the memory, and why."""
         ...
 
     def case(self, point: GridPoint) -> Case:
-        """What is right at a point."""
+        """The right values at a point."""
         ...
 
     def largest(self, values: "Sequence[Value]", progress: Progress) -> PerLength:
@@ -80,7 +80,7 @@ class Reference(Protocol):
         ...
 
     def renew(self) -> None:
-        """From now on every call gets a definition of its own."""
+        """Uses a new copy of the definition for every call from now on."""
         ...
 
 
@@ -93,7 +93,7 @@ class Judge(Protocol):
         ...
 
     def tolerance(self, length: int, output: str, baseline: float) -> float:
-        """The largest error that passes, where PyTorch's own is ``baseline``."""
+        """The largest error that passes, for PyTorch's error ``baseline``."""
         ...
 
     def medians(self, points: Sequence[Point]) -> list[MedianRatio]:
@@ -138,10 +138,10 @@ class Outcome:
 
 
 class Check(Protocol):
-    """What is looked at beside single values; it adds to the report."""
+    """Something that must hold beyond single values; adds its results to the report."""
 
     def __call__(self, proof: "Proof", outcome: Outcome, report: Report) -> Report:
-        """``report`` with what was found."""
+        """``report`` with the results."""
         ...
 
 
@@ -150,7 +150,7 @@ class Proof:
     """What `posexport.parity.engine.prove` runs.
 
     Attributes:
-        model: whose inputs and outputs are compared.
+        model: its inputs and outputs are compared.
         points: where; those that must be rejected are judged by ``rejection``.
         checks: in the order in which they run.
         about: what the report says before anything has run: provider, precision, chosen lengths.

@@ -13,7 +13,7 @@ from posexport.bundle.manifest import OutputAgreement
 from posexport.parity.criterion import Array, RealTokens, rows
 from posexport.spec import OutputSpec
 
-#: a vector of fewer elements has no direction worth a figure: those of all tokens and rows are put together then
+#: the direction of a vector of fewer elements says little: then all tokens and rows form one vector
 FEW = 16
 #: outputs of one number a class are called so, whatever stands before it
 LOGITS = "logits"
@@ -40,7 +40,7 @@ class Cosines(NamedTuple):
 
     @property
     def top_1(self) -> float | None:
-        """The part of the tokens whose best class is the same."""
+        """The share of tokens with the same best class."""
         return float(self.best.mean()) if self.best is not None and self.best.size else None
 
     @property

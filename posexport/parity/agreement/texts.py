@@ -27,7 +27,7 @@ from posexport.targets.providers import DEFAULT_PROVIDER
 
 #: (batch, tokens) of the calls
 CALLS = ((4, 13), (4, 48))
-#: what real inputs look like, random ids and all of no padding do too; real numbers, such as sounds, do not
+#: random values of these roles resemble real inputs; random values of sounds or pixels do not
 _ROLES: frozenset[Role] = frozenset(["tokens", "types", "mask", "flags", "cache", "positions", "lengths"])
 
 
@@ -57,7 +57,7 @@ class Part(Protocol):
 
 
 class Model(Interface, Protocol):
-    """What a source says of its graphs and brings beside them."""
+    """The parts of a source that texts need: its graphs, limits and tokenizer."""
 
     @property
     def name(self) -> str: ...
@@ -131,7 +131,7 @@ def on_texts(
 
 
 def calibration_feeds(source: Model, texts: Path) -> list[Feeds]:
-    """Inputs of each line of ``texts``, a row of its own: what ``--calibrate`` measures on.
+    """The inputs for each line of ``texts``, one row each: ``--calibrate`` measures activations on them.
 
     Raises:
         PosexportError: no texts, a source of several graphs, without a tokenizer, or that takes more than tokens.

@@ -30,7 +30,7 @@ _STEP = 32
 _FIRST = 160
 #: no branch depends on more tokens than these in a row, or on more rows
 _LONGEST, _MOST_ROWS = 1 << 15, 1 << 10
-#: bytes that a point with more rows may need: four times the largest bias that is held at once
+#: bytes that a point with more rows may need: four times the largest bias that is held as a whole
 #: (`posexport.lowering.bias`), which is the largest number of scores that a branch depends on
 _ROWS_ROOM = 2 << 30
 #: nor on images of more than this many times a side of the grid's
@@ -143,7 +143,7 @@ class _Search:
         try:
             in_calls(self._watched, draw(point, source.inputs), source, point.calls)
         except RunError as err:
-            # the graph that ships fails there too, and says so, or the failure is this copy's own
+            # the shipped graph fails there too and reports it, or this copy alone fails
             self._failure = f"ONNX Runtime failed at {point}: {err}"
             self._add(point)
             return False
@@ -162,7 +162,7 @@ class _Search:
         paddings: list[Padding] = ["none", *limits.paddings] if masked else ["none"]
         for padding in paddings:
             alike = [p for p in self._points if not (p.calls or p.position_ids_given)]
-            # what was left out of the points that were given is tried too
+            # also paddings that the chosen points leave out
             candidates = [p for p in alike if p.padding == padding] or [p for p in alike if p.padding == "none"]
             if candidates:
                 largest = max(candidates, key=lambda point: (-point.batch, point.length))
@@ -175,8 +175,8 @@ class _Search:
     def _growth(self, point: GridPoint) -> Iterator[GridPoint]:
         """Longer inputs up to the limit, then more rows of the longest.
 
-        A smaller size between two of them is not looked for: what a graph does at once it does in the most memory just
-        below the size from which on it does not.
+        No smaller size in between is searched for: a graph that computes small inputs in one step needs the most memory
+        just below the size from which on it does not.
         """
         if point.image is not None or (point.sizes and not self._tokens()):
             largest = self._source.limits.max_sizes
@@ -209,7 +209,7 @@ class _Search:
         return sorted(n for n in {_FIRST, *doubled, *([limit] if limit else [])} if n <= (limit or _LONGEST))
 
     def _sized(self, point: GridPoint, tokens: int) -> GridPoint:
-        """``point`` with so many tokens, made of the fewest samples where convolutions make them."""
+        """``point`` with that number of tokens, from the fewest samples where convolutions make them."""
         limits = self._source.limits
         far = point.encoder_length
         if far is not None:
@@ -219,7 +219,7 @@ class _Search:
 
 
 def _scaled(point: GridPoint, factor: int, largest: Mapping[str, int]) -> GridPoint:
-    """``point`` with an image of so many times its sides, and of so many more patches in both directions."""
+    """``point`` with ``factor`` times the sides of its image and the patches in both directions."""
     if point.image is None:
         sizes = {axis: min(size * factor, largest.get(axis, size * factor)) for axis, size in point.sizes}
         grown = math.prod(size / before for size, (_, before) in zip(sizes.values(), point.sizes, strict=True))

@@ -22,7 +22,7 @@ from posexport.runtime.wrapped_session import WrappedSession
 from posexport.spec import PartSpec
 from posexport.targets.providers import DEFAULT_PROVIDER
 
-#: begins the names of what is added
+#: prefix of the added values' names
 _PROBE = "posexport_branch/"
 #: the attributes that hold bodies; an If has two, of which one runs
 _BODIES = {"If": ("then_branch", "else_branch"), "Scan": ("body",), "Loop": ("body",)}
@@ -50,7 +50,7 @@ class Probe:
     value: str
 
     def ran(self, values: np.ndarray[Any, Any]) -> Iterator[tuple[str, str]]:
-        """(node, body) of what ran, ``values`` being the array's."""
+        """(node, body) of each body that ran, from the array's values."""
         for body, times in zip(_BODIES[self.op_type], values.tolist(), strict=False):
             if times:
                 yield self.node, body
@@ -85,7 +85,7 @@ class Watched(Runner):
 
 
 class _WatchedSession(WrappedSession):
-    """A session that answers as the original graph's would, and adds what ran to ``ran``."""
+    """A session with the original graph's outputs, which adds the branches that ran to ``ran``."""
 
     def __init__(self, session: Any, probes: Sequence[Probe], part: str, ran: set[Branch]) -> None:
         super().__init__(session)
@@ -132,7 +132,7 @@ class _Watcher:
         return probes
 
     def _call(self, node: ir.Node, function: ir.Function) -> list[Probe]:
-        """The probes of a call are new outputs, behind those that the call leaves out at the end."""
+        """The probes of a call are new outputs, after the function's outputs that the call omits."""
         if function not in self._functions:
             probes = self._functions[function] = self.graph(function.graph, function.name)
             function.outputs.extend(self.values[probe] for probe in probes)
@@ -171,7 +171,7 @@ class _Watcher:
         return self._probe(name, "If", sides)
 
     def _of_branches(self, node: ir.Node, inside: Mapping[ir.Graph, Sequence[Probe]]) -> Iterator[Probe]:
-        """The probes in an If's branches: the branch that is not taken gives zeros."""
+        """The probes in an If's branches; the branch that does not run returns zeros."""
         for branch, probes in inside.items():
             for probe in probes:
                 for each in inside:
@@ -179,7 +179,7 @@ class _Watcher:
                 yield self._output(node, probe.node, probe.op_type)
 
     def _output(self, node: ir.Node, of: str, op_type: str) -> Probe:
-        """A new output of ``node``."""
+        """Adds an output to ``node``: the probe of the node named ``of``, inside it."""
         node.resize_outputs(len(node.outputs) + 1)
         node.outputs[-1].name = self._name()
         return self._probe(of, op_type, node.outputs[-1])

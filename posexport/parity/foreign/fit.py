@@ -39,7 +39,7 @@ from posexport.spec import ENCODER_SEQUENCE, PAST, PRESENT, SEQUENCE, TOTAL, Axi
 
 
 def half(source: Source, graph: Signature) -> Source:
-    """``source``, or the half of it whose inputs ``graph`` has: encoder, decoder of states, or of caches only."""
+    """``source``, or the part of it with the inputs of ``graph``: encoder, decoder of states, or of caches only."""
     if not source.parts or "decoder_input_ids" in graph.inputs:
         return source
     if not isinstance(source.module, EncoderDecoderModel):
@@ -141,7 +141,7 @@ def fit(source: Source, graph: Signature, name: str) -> Foreign:
             what the graph is called there.
     """
     source = half(source, graph)
-    # of what may be left out, only what the source knows is fed
+    # optional inputs are fed only if the source knows them
     known = {spec.name for spec in source.inputs}
     graph = replace(graph, inputs={**graph.inputs, **{n: one for n, one in graph.optional.items() if n in known}})
     main = source.outputs[0].name
@@ -186,7 +186,7 @@ def fit(source: Source, graph: Signature, name: str) -> Foreign:
 
 
 class Neutral(nn.Module):
-    """A source's module that is given ``taken`` only, and gives ``outputs`` only.
+    """A source's module with ``taken`` as its only inputs and ``outputs`` as its only outputs.
 
     All else is fed as if nobody had said anything: nothing is masked, types are 0, the cache is empty.
     """

@@ -53,7 +53,7 @@ class ForeignRunner(Runner):
         return super().feeds(self._foreign.feeds(feeds))
 
     def __call__(self, feeds: Feeds) -> list[Array]:
-        """The outputs in the order asked for; RunError with ONNX Runtime's message."""
+        """The outputs in the requested order; raises RunError with ONNX Runtime's message."""
         past = [spec for spec in self._foreign.source.inputs if PAST in spec.axes]
         later = past and feeds[past[0].name].shape[past[0].axes.index(PAST)] > 0
         if later and self._foreign.crossed:
@@ -81,7 +81,7 @@ class ForeignRunner(Runner):
     def cache(
         self, of: DecoderInterface, *, rows: int, room: int, fixed: Mapping[str, NDArray[Any]] | None, provider: str
     ) -> Cache:
-        """One that feeds what the graph declares beside tokens, mask and past."""
+        """A runner that also feeds the graph's inputs beyond tokens, mask and past."""
         del room, provider  # it grows, and lies in memory
         return FedCache(self, of, rows=rows, fixed=fixed)
 
@@ -92,7 +92,7 @@ def _of_states(spec: InputSpec) -> bool:
 
 
 class FedCache(Cache):
-    """A `Cache` whose calls go through a runner, array by array."""
+    """A `Cache` that calls a runner and passes its arrays on."""
 
     def __init__(
         self, runner: ForeignRunner, of: DecoderInterface, *, rows: int, fixed: Mapping[str, NDArray[Any]] | None
@@ -143,7 +143,7 @@ _QUOTED = 200
 class Beyond:
     """Judges another tool's graph on inputs outside ``bounds``.
 
-    ``definition`` gives what runs it by PyTorch, in float64 and in the graph's precision; it is asked only if needed.
+    ``definition`` returns functions that run it by PyTorch, in float64 and in the graph's precision, if needed.
     """
 
     model: Interface
@@ -153,7 +153,7 @@ class Beyond:
     budget: Budget
 
     def judge(self, subject: Subject, point: GridPoint) -> Answer:
-        """Any failure is a rejection; an answer is good where it is the definition's own."""
+        """Any failure is a rejection; outputs are right if they are the definition's."""
         feeds = draw(point, self.model.inputs)
         outside = " or ".join(bound.message for bound in broken(self.bounds, self.model, point))
         try:
@@ -180,7 +180,7 @@ def own_words(message: str) -> str:
     """ONNX Runtime's failure, shortly: which operator, and what it says."""
     if match := re.search(r"while running (\w+) node\. Name:'([^']*)' (?:Status Message: )?(.*)", message):
         node = f" node {match[2]}" if match[2] else ""
-        # files and lines of ONNX Runtime's own sources say nothing to a user
+        # files and lines of ONNX Runtime's sources are of no use to users
         said = re.sub(r"^\S+\.(?:cc|h|cu):\d+ [^()]*\([^()]*\)\s*(?:.*? was false\. )?", "", match[3]).strip()
         text = f"{match[1]}{node}: {said or match[3]}"
     else:

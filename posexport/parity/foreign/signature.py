@@ -52,7 +52,7 @@ def signature(model: Path) -> Signature:
 
     try:
         proto = onnx.load(str(model), load_external_data=False)
-    except Exception as err:  # protobuf's parser raises its own kinds
+    except Exception as err:  # protobuf's parser has exception classes without a common base
         raise PosexportError(f"{model} is not an ONNX model: {err}") from err
     graph = proto.graph
     held = {tensor.name for tensor in graph.initializer}
@@ -110,12 +110,12 @@ class Call:
 
     @property
     def places_T(self) -> Array:
-        """Where the new tokens stand, padding counted."""
+        """The indices of the new tokens, padding included."""
         return np.arange(self.past, self.mask_BS.shape[1], dtype=np.int64)
 
     @property
     def positions_BT(self) -> Array:
-        """As transformers counts them where none are given: by the mask (decoders), by place, or by ids (RoBERTa)."""
+        """The position ids that transformers uses by default: by the mask (decoders), by index, or by ids (RoBERTa)."""
         if self.overhead is None:
             counted_BS: Array = np.maximum(self.mask_BS.cumsum(1) - 1, 0)
             return counted_BS[:, self.past :]
@@ -148,7 +148,7 @@ def shared(port: Declared) -> bool:
     return port.shape is not None and (len(port.shape) == 1 or port.shape[0] == 1)
 
 
-#: what transformers' models are also asked for, when nobody says anything
+#: the values of further inputs that transformers' models have by default
 DERIVED: Mapping[str, Callable[[Call], Array]] = {
     "token_type_ids": lambda call: np.zeros_like(call.ids_BT),
     "attention_mask": lambda call: call.mask_BS,

@@ -1,1 +1,1 @@
-"""What is checked: the points, and the inputs drawn at each."""
+"""The points at which models are proven, and the inputs at each."""

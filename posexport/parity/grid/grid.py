@@ -40,7 +40,7 @@ def lengths_of(limits: Limits) -> list[int]:
 
 
 class Sequences:
-    """The points of a model whose inputs are sequences: ``limit`` and ``far_limit`` are those of its two axes."""
+    """The points of a model of sequences; ``limit`` and ``far_limit``: of its own and of the encoder's."""
 
     def __init__(self, limits: Limits, inputs: Sequence[InputSpec]) -> None:
         self.limits = limits
@@ -122,7 +122,7 @@ class Sequences:
 
 #: decode steps after a prefill: enough to pass a length at which the formula changes
 _STEPS = 3
-#: tokens above which lowerings compute a call in tiles: one such call has to come behind a cache too
+#: tokens above which lowerings compute a call in tiles: one tiled call must continue a cache too
 _TILE = 128
 
 
@@ -132,7 +132,7 @@ def points_in_calls(points: Sequence[GridPoint]) -> list[GridPoint]:
 
 
 def splits(length: int) -> list[tuple[int, ...]]:
-    """Prefill and decode steps; chunked prefill in three calls; a long chunk behind a short one."""
+    """Prefill and decode steps; chunked prefill in three calls; a long chunk after a short one."""
     if length < 2:
         return []
     steps = min(_STEPS, length - 1)
@@ -147,13 +147,13 @@ def splits(length: int) -> list[tuple[int, ...]]:
 
 
 def points_with_ids(points: Sequence[GridPoint]) -> list[GridPoint]:
-    """Unpadded batches whose positions are given, instead of counted by the mask."""
+    """Unpadded batches with explicit position ids, in place of those counted by the mask."""
     whole = [point for point in points if point.batch > 1 and point.padding == "none"]
     return [msgspec.structs.replace(point, position_ids_given=True) for point in whole]
 
 
 def beyond_cached(point: GridPoint, limit: int) -> GridPoint:
-    """A decode step behind a cache that is as long as the limit."""
+    """A decode step with a cache as long as the limit."""
     return msgspec.structs.replace(point, calls=(limit, 1))
 
 

@@ -39,9 +39,9 @@ from posexport.spec import (
 Feeds = dict[str, Array]
 #: past tokens and the new ones are drawn as one sequence
 _SEQUENCES = (SEQUENCE, ENCODER_SEQUENCE, TOTAL)
-#: slots of a static KV cache that no token uses: so many, and in roomy caches as many as there are tokens besides
+#: unused slots of a static KV cache; caches with room have as many more as there are tokens
 _UNUSED = 3
-#: what unused slots hold: N(0, 1) values, or what no result may depend on; infinities stand in turn with values
+#: contents of unused slots: N(0, 1) values, NaN, or infinities between values; no result may depend on them
 UNUSED = ("values", "nan", "large", "infinite")
 _LARGE = 1e38
 #: the share of tokens that an input of role ``flags`` marks, and of those before and after images
@@ -127,7 +127,7 @@ def spread(keep_BT: NDArray[np.bool_], spec: InputSpec, shape: Sequence[int]) ->
 
 
 def sequence_axis(spec: InputSpec) -> int | None:
-    """Where the input's sequence runs (its last such axis), or None."""
+    """The input's sequence axis (the last one), or None."""
     places = [i for i, axis in enumerate(spec.axes) if axis in _SEQUENCES]
     return places[-1] if places else None
 
@@ -167,7 +167,7 @@ def _images(shape: Sequence[int], first: int, rng: np.random.Generator) -> NDArr
 
 
 def unused_kind(point: GridPoint) -> str:
-    """Which of `UNUSED` the static KV caches of a point begin with: points of one length have all of them."""
+    """The index into `UNUSED` for the static KV caches of a point; points of one length cover all of them."""
     turn = point.batch // 2 + point.length + PADDINGS.index(point.padding) + len(point.calls)
     return UNUSED[turn % len(UNUSED)]
 

@@ -34,7 +34,7 @@ class GridPoint(msgspec.Struct, frozen=True, kw_only=True):
     least: int = 1
     #: lengths of the calls that make up the length, each with the cache of those before; none: one call
     calls: tuple[int, ...] = ()
-    #: positions are given, instead of counted by the mask
+    #: with explicit position ids, in place of those counted by the mask
     position_ids_given: bool = False
     must_be_rejected: bool = False
 
@@ -45,7 +45,7 @@ class GridPoint(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def size(self) -> str:
-        """The length, or the image's height and width; with sizes of other axes behind it, or these alone."""
+        """The length, or the image's height and width, then sizes of other axes, if any."""
         if self.image is not None:
             return f"{self.image[0]}x{self.image[1]}"
         others = "x".join(str(size) for _, size in self.sizes)
@@ -67,7 +67,7 @@ class GridPoint(msgspec.Struct, frozen=True, kw_only=True):
 
 #: the part of the free memory that a point may take
 SHARE = 0.8
-#: score-shaped float64 arrays alive at once: q k^T, the term, their sum, the probabilities
+#: score-shaped float64 arrays in memory together: q k^T, the term, their sum, the probabilities
 _SCORES = 4
 #: each output lives in float64, in PyTorch's and in ONNX Runtime's float32, and once more while one is made
 _OUTPUTS = 2.5
@@ -84,7 +84,7 @@ class Budget:
     Attributes:
         outputs: of the model.
         heads: of attention, the most of any layer.
-        limit: bytes; None: most of what is free when it is asked.
+        limit: bytes; None: most of the free memory.
     """
 
     outputs: Sequence[OutputSpec]
@@ -118,7 +118,7 @@ class Budget:
 
 
 def needed_bytes(point: GridPoint, outputs: Sequence[OutputSpec], heads: int) -> int:
-    """A rough upper bound, in bytes, of what one point's activations take."""
+    """A rough upper bound, in bytes, of one point's activations."""
     keys = max(point.tokens, point.encoder_length or 0)
     scores = _SCORES * 8 * point.batch * heads * point.tokens * keys
     widths = [axis for spec in outputs for axis in spec.axes[-1:] if isinstance(axis, int)]

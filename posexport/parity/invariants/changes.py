@@ -42,7 +42,7 @@ CONTENT = "padding contents change nothing"
 class Promise:
     """What the model promises, and how to run it.
 
-    Where ``exact`` is given (for a user's module), PyTorch's run in float64 shows whether it has positions.
+    ``exact``, for a user's module, is PyTorch's run in float64, which shows whether it has positions.
     ``definition`` is PyTorch's run in the graph's precision: every pair of inputs goes through it too. ``wide``: the
     tolerance of 16 bits, or of rounded activations, may be too wide to show positions that are there.
     """
@@ -59,7 +59,7 @@ class Promise:
 
     @property
     def masked(self) -> set[Axis]:
-        """The sequences for which a mask says which of their tokens are padding."""
+        """The sequences with a padding mask."""
         axes = {axis for spec in self.inputs if (axis := masked_axis(spec)) is not None}
         # with an empty past all tokens are new
         return axes | ({SEQUENCE} if TOTAL in axes else set())

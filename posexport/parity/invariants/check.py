@@ -40,7 +40,7 @@ Comparison = Callable[[Promise], Changes]
 
 
 def judged(promise: Promise, name: str, length: int, test: Comparison, tolerances: Mapping[str, float]) -> Invariant:
-    """The output that comes nearest to what is allowed decides."""
+    """The output with the largest share of its tolerance decides."""
     changes = {spec.name: change.error for spec, change in test(replace(promise, run=promise.definition))}
     try:
         measured = [(spec.name, error) for spec, error in test(promise)]
@@ -91,7 +91,7 @@ def unmeasured(name: str, length: int, verdict: Verdict, note: str) -> Invariant
 
 #: tokens must be permuted for the control of positions: below this there is too little to permute
 _ENOUGH = 4
-#: a float64 definition whose outputs change by this part of float32's tolerance has no positions
+#: without positions the outputs of a float64 definition change by less than this share of float32's tolerance
 _NO_ORDER = 1e-3
 
 
@@ -158,7 +158,7 @@ def _order(point: GridPoint, patch: int) -> tuple[str, list[int]]:
 
 
 def _take_rows(array: Array, axes: Sequence[Axis], image: tuple[int, int], patch: int, pixels: Sequence[int]) -> Array:
-    """The rows of patches in the order of their pixels, behind the tokens that stand nowhere."""
+    """The rows of patches in the order of their pixels, after tokens without a place in the image."""
     rows, columns = (side // patch for side in image)
     if PATCHES not in axes:
         return array

@@ -112,7 +112,7 @@ def check(reference: "DefinitionReference", subject: Runner, proof: Proof) -> It
 
 
 def sizes(limits: LengthContract) -> tuple[int, int]:
-    """Length of the longest prompt, and how many steps fit behind it.
+    """Length of the longest prompt, and the number of steps that fit after it.
 
     A length at which the formula of a length-dependent encoding changes is among the steps, if it is not far.
     """
@@ -150,13 +150,13 @@ def rollout(
     tokens_BK: Ids | None = None,
     fixed: Feeds | None = None,
 ) -> Rollout:
-    """Prefill in one call, then a decode step for each token: those of ``tokens_BK``, or the best ones.
+    """Prefill in one call, then a decode step for each token: of ``tokens_BK``, or the most likely one.
 
     ``names``: of the outputs of ``run``.
     """
     ids, mask = left_padded(prompts, decoder.tokens.padding)
     sizes = {BATCH: len(prompts), PAST: 0, CAPACITY: ids.shape[1] + steps}
-    # nothing is in a cache yet: what a static one holds must not matter
+    # the cache is empty: the contents of a static one must not matter
     past = {
         spec.name: np.full([sizes[axis] if isinstance(axis, str) else axis for axis in spec.axes], np.nan, spec.dtype)
         for spec in decoder.past
@@ -196,7 +196,7 @@ def free_tokens(
         )
     except MemoryError:
         raise
-    except Exception as err:  # noqa: BLE001 (onnxruntime's exceptions share no base class of their own)
+    except Exception as err:  # noqa: BLE001 (onnxruntime's exceptions share no base class)
         return f"generating failed: {' '.join(str(err).split())}"
     return [completion.tokens for completion in generation.completions]
 

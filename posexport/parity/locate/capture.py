@@ -76,7 +76,7 @@ class _Recorder:
 
     def _keep(self, name: str, side: Side, value: object) -> None:
         if isinstance(value, tuple):
-            # several outputs of one shape could not be told apart in the graph
+            # several outputs of one shape are indistinguishable in the graph
             value = value[0] if len(value) == 1 or (side == "in" and value) else None
         if isinstance(value, Tensor) and value.is_floating_point():
             # NumPy has no bfloat16

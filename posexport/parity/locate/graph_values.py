@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, NodeProto
 
 _SCOPES = "pkg.torch.onnx.name_scopes"
-#: how many of a call's last nodes may be the one whose value leaves it (a cast or a reshape may follow)
+#: how many of a call's last nodes may compute its output (a cast or a reshape may follow)
 _LAST = 4
 #: begins the names of values that come in blocks of queries
 _BLOCKS = "posexport_blocks/"
@@ -30,14 +30,14 @@ _BLOCKS = "posexport_blocks/"
 
 @dataclass
 class Segment:
-    """The nodes of one call of a module: names of values that enter it, and of those made last, the last first."""
+    """The nodes of one call of a module: names of the values that enter it, and that it computes."""
 
     entering: list[str] = field(default_factory=list)
     made: list[str] = field(default_factory=list)
 
     @property
     def leaving(self) -> list[str]:
-        """Candidates for what the call gives."""
+        """The candidates for the call's output, the last first."""
         return self.made[-1 : -1 - _LAST : -1]
 
 
@@ -85,7 +85,7 @@ def _run(model: "ModelProto", feeds: Feeds, provider: str, threads: int) -> dict
 
 
 def _softmaxes(graph: "GraphProto") -> Iterator[tuple[str, str]]:
-    """Input and output of each Softmax; one inside a Scan over blocks of queries, or an If, is made an output of it."""
+    """Input and output of each Softmax; inside a Scan over blocks of queries, or an If, they become outputs of that."""
     for node in graph.node:
         if node.op_type == "Softmax":
             yield node.input[0], node.output[0]
@@ -99,7 +99,7 @@ def _softmaxes(graph: "GraphProto") -> Iterator[tuple[str, str]]:
 
 
 def _give(body: "GraphProto", names: Sequence[str]) -> None:
-    """Make values outputs of a body, those too that it only reads."""
+    """Makes values outputs of a body, also values that it only reads."""
     import onnx
 
     produced = {name for node in body.node for name in node.output}

@@ -170,13 +170,13 @@ def _names(item: Checkpoint, exposed: Exposed, calls: int, softmaxes: int) -> li
         return [exposed.softmaxes[item.softmax][item.side == "softmax"]] if len(exposed.softmaxes) == softmaxes else []
     segments = exposed.segments.get(item.module, [])
     if len(segments) != calls:
-        return []  # calls of a shared module that follow each other cannot be told apart
+        return []  # calls of a shared module in succession look like one
     segment = segments[item.call]
     return segment.entering if item.side == "in" else segment.leaving
 
 
 def _error(y: Array, item: Checkpoint, keeps: list[NDArray[np.bool_]]) -> float:
-    """Relative error over what is neither padding nor masked; infinite for what is not a number."""
+    """Relative error over elements that are neither padding nor masked; infinite where one is not finite."""
     truth = item.value
     counts = np.broadcast_to(_real(truth.shape, keeps), truth.shape)
     if item.side == "scores":
@@ -201,7 +201,7 @@ def _real(shape: tuple[int, ...], keeps: list[NDArray[np.bool_]]) -> NDArray[np.
 
 
 def _changed(source: Source, model: "ModelProto") -> list[str]:
-    """Initializers that bear the name of a parameter and do not hold its values."""
+    """Initializers with the name of a parameter and other values."""
     from onnx import numpy_helper
 
     state = source.module.state_dict()
@@ -277,7 +277,7 @@ def _layer(item: Checkpoint, calls: int) -> str:
     numbers = [part for part in item.module.split(".") if part.isdigit()]
     if not numbers:
         return ""
-    # layers that share their weights are told apart by their calls
+    # layers that share their weights are numbered by their calls
     return f"layer {item.call}" if calls > 1 else f"layer {numbers[0]}"
 
 

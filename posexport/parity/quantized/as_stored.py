@@ -68,7 +68,7 @@ def _biases(module: nn.Module) -> Mapping[str, Array]:
 def _by_place(source: Source, by_file: Mapping[str, dict[tuple[str, bool], Form]]) -> dict[tuple[str, bool], Form]:
     """The form of each name by which a module reads a parameter; tied ones may have one for each file.
 
-    A name of a part that runs once (an encoder's) has the form of the first file, others that of the last.
+    Names in a part that runs once (an encoder) get the form of the first file, others the last file's.
     """
     names: dict[int, list[str]] = {}
     for name, parameter in source.module.named_parameters(remove_duplicate=False):

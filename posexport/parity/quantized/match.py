@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 
 from posexport.parity.quantized.records import Array, Floats, Stored, StoredError
 
-#: signs of a channel that is found agree so much more than they differ: 4 bits leave 0.8 and more, others below 0.6
+#: the least agreement of signs for a match: 4 bits leave 0.8 and more, other channels have below 0.6
 ALIKE = 0.6
-#: channels that are looked for among all parameters; the others first where these were found
+#: channels that are searched for in all parameters; the others are tried first where these matched
 _PROBES = 48
 #: numbers that signs of long channels are sketched by
 _SKETCH = 96
@@ -120,7 +120,7 @@ class Matcher:
         ]
 
     def _nearest(self, real: Floats, candidates: Sequence[Candidate]) -> list[tuple[int, int]]:
-        """The candidate and its row whose signs are nearest to each channel's."""
+        """The candidate and row with the signs nearest to each channel's."""
         wanted = self._sketch(real)
         best, where = np.full(len(real), -np.inf), [(-1, -1)] * len(real)
         for which, candidate in enumerate(candidates):
@@ -148,7 +148,7 @@ class Matcher:
 
 
 def _alike(real: Floats, rows: Array) -> Floats:
-    """How much more signs agree than differ, from -1 to 1, of each channel; what is stored as 0 does not count."""
+    """The agreement of signs, from -1 to 1, for each channel; stored zeros do not count."""
     signs = np.sign(real)
     counted = np.abs(signs).sum(1)
     agree = (signs * np.sign(rows)).sum(1)
@@ -159,7 +159,7 @@ def _alike(real: Floats, rows: Array) -> Floats:
 def _factor(
     stored: Stored, real: Floats, found: Sequence[tuple[Candidate, NDArray[np.intp], NDArray[np.intp]]]
 ) -> Floats:
-    """Powers of two, [K], that bring the parameters nearest to what is stored."""
+    """Powers of two, [K], that bring the parameters nearest to the stored values."""
     across = np.zeros(real.shape[1])
     square = np.zeros(real.shape[1])
     for candidate, channels, rows in found:
@@ -182,7 +182,7 @@ def _factor(
 SLACK = 4e-3
 #: HQQ's norm
 _NORM = 0.7
-#: errors of second order, in steps: a block is far whose root mean square or mean is larger. Of 36 right roundings of
+#: errors of second order, in steps: a block with a larger root mean square or mean is far. Of 36 right roundings of
 #: weights [40, 40] to [384, 384], by inputs of few directions, none was; of the 36 weights of all-MiniLM-L6-v2, by 400
 #: lines of text, at most 0.049 of a weight's blocks and 0.077 of those at one place of all channels
 SECOND_ORDER, SECOND_ORDER_MEAN = 1.5, 0.75
@@ -193,12 +193,12 @@ SECOND_ORDER_COSINE = 0.3
 #: roundings of weights [40, 40] to [384, 384], by 300 to 50,000 inputs, independent and not, the smallest share was
 #: 0.0015 (0.22 where a value was more than 1.5 steps away). Fewer are mistakes in a matrix rounded to nearest
 SECOND_ORDER_SHARE = 2e-3
-#: the scale of a block of such is its largest magnitude / 8 to within float32
+#: relative error of a block's scale, which is its largest magnitude / 8 in float32
 _EXACT = 1e-5
 
 
 def check(matched: Matched) -> None:
-    """Raise StoredError where ``matched.stored`` is not what it was found to be."""
+    """Raises StoredError if ``matched.stored`` is not its parameter, rounded."""
     stored = matched.stored
     for candidate, channels, rows in matched.pieces:
         own = candidate.matrix[rows].astype(np.float64) * matched.factor
@@ -220,7 +220,7 @@ def check(matched: Matched) -> None:
 
 
 def _of_scales(stored: Stored, channels: Array) -> Floats | float:
-    """How many steps each value may be further away because its scale was rounded to 16 bits after it."""
+    """By how many steps each value may be off because its scale was rounded to 16 bits afterwards."""
     if not stored.scale_error:
         return 0.0
     zero = stored.zero[channels]
@@ -230,7 +230,7 @@ def _of_scales(stored: Stored, channels: Array) -> Floats | float:
 
 
 def _lowest(stored: Stored, whole: Array) -> Array:
-    """At the low end; symmetric int8 goes to -127."""
+    """Whether a value is at the low end of its range; symmetric int8 ends at -127."""
     return np.asarray((whole == stored.lowest) | ((stored.highest == 127) & (whole == -127)))
 
 
@@ -239,7 +239,7 @@ def _middle(stored: Stored) -> int:
 
 
 def _blocked(stored: Stored, values: Floats) -> Floats:
-    """[N, B, size], with zeros behind the last value."""
+    """[N, B, size], padded with zeros."""
     n, k = values.shape
     count = stored.scale.shape[1]
     padded = np.zeros((n, count * stored.size))
@@ -267,7 +267,7 @@ def _check_norm(stored: Stored, name: str, channels: Array, own: Floats) -> None
 
 
 def _second_order(stored: Stored, channels: Array, own: Floats, steps: Floats, clipped: Array) -> bool:
-    """Whether errors may be those of rounding by second order; ``clipped`` ones are those of any."""
+    """Whether rounding by second order can have these errors; ``clipped`` values may err in any scheme."""
     if stored.highest - stored.lowest != 15 or (stored.zero[channels] != _middle(stored)).any():
         return False
     away = np.where(clipped, 0, np.abs(steps))

@@ -19,7 +19,7 @@ from posexport.parity.quantized.match import Matched
 from posexport.parity.quantized.records import Array, FloatProduct, Rounding, StoredError, Use
 from posexport.parity.references.precision_copy import ORIGIN
 
-#: the largest magnitude of a row that is taken for zeros
+#: rows up to this magnitude count as zeros
 _TINY = 1e-30
 #: of a step: so much float32 runs are shifted before they are rounded. Where a graph falls to the other side of a tie
 #: is chance; PyTorch's own float32 run, which tolerances follow, must not be spared by luck at a few points
@@ -53,7 +53,7 @@ def _rows(x: Tensor, zero: int, shift: float) -> Tensor:
     """uint8 about ``zero``: the highest value of a row is 255, or what its lowest asks for."""
     high, low = 255 - zero, min(zero, 255 - zero)
     top = torch.maximum(x.amax(-1, keepdim=True), -x.amin(-1, keepdim=True) * (high / low)).clamp(min=_TINY)
-    # steps are those of float32: a graph has them so
+    # the graph computes steps in float32
     scale = (top / high).float().to(x.dtype) if x.dtype != torch.float64 else top / high
     return (torch.clamp(torch.round(x / scale + shift) + zero, 0, 255) - zero) * scale
 
@@ -72,7 +72,7 @@ class Form:
     """One parameter as a product or a lookup of a file has it.
 
     Attributes:
-        pieces: stored weights with which of their channels are which rows.
+        pieces: stored weights, their channels and the rows that these are.
         transposed: the parameter is [K, N].
         factor: [K], what rows were multiplied by and activations are divided by.
         roundings: of its products in the order of the nodes.
@@ -165,10 +165,10 @@ _KEPT = 1 << 30
 
 
 class AsStored(nn.Module):
-    """``original``, whose parameters are those of ``forms`` in products and lookups.
+    """``original`` with the parameters of ``forms`` in products and lookups.
 
     Parameters are known by where their numbers lie, so that transposed ones, and rows of one, are known too. What
-    several names share is kept apart, as each name may have a form of its own.
+    several names share is copied, as each name may have a different form.
     """
 
     def __init__(self, original: nn.Module, forms: Mapping[tuple[str, bool], Form]) -> None:
@@ -205,7 +205,7 @@ class AsStored(nn.Module):
 
 
 def _untied(module: nn.Module) -> nn.Module:
-    """``module``, changed in place: what several parts share, each has for its own, by which it is known."""
+    """``module``, changed in place: parameters that several modules share become copies, one for each."""
     seen: set[int] = set()
     for part in module.modules():
         for name, parameter in part.__dict__["_parameters"].items():
@@ -224,7 +224,7 @@ class _StoredParameters:
     def __init__(self, module: nn.Module, forms: Mapping[tuple[str, bool], Form]) -> None:
         self._by_memory: dict[int, tuple[str, Tensor]] = {}
         for path, part in module.named_modules(remove_duplicate=False):
-            # copies of large modules cast what is read; what they share is looked at as it is
+            # copies of large modules cast parameters when they are read; the shared originals are compared
             parameters = part.__dict__["_parameters"]
             for own, parameter in getattr(parameters, "shared", parameters).items():
                 name = f"{path}.{own}" if path else own
@@ -253,7 +253,7 @@ class _StoredParameters:
 
 
 class _Stored(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Inside the block products and lookups read what is stored."""
+    """Inside the block, products and lookups read the stored weights."""
 
     def __init__(self, module: AsStored) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

@@ -27,7 +27,7 @@ from posexport.spec import InputSpec
 
 
 def lookup(node: ir.Node, known: set[ir.Value], content: set[ir.Value]) -> Use | None:
-    """Of a Gather of whole numbers, with their scales by the same ids; ``content``: values that hold such ids."""
+    """The quantized table of a Gather, with its scales by the same ids; ``content``: values that depend on tokens."""
     if node.op_type != "Gather" or node.domain:
         return None
     whole = _quantized(node.inputs[0], known)
@@ -102,7 +102,7 @@ def _after(value: ir.Value) -> Iterator[ir.Node]:
 
 
 def _gathered(value: ir.Value | None) -> Array | None:
-    """The table that ``value`` is looked up in, also behind Unsqueeze and Cast."""
+    """The table of the Gather that computes ``value``, through Unsqueeze and Cast too."""
     producer = None if value is None else value.producer()
     while producer is not None and producer.op_type in ("Unsqueeze", "Cast", "Reshape"):
         producer = None if producer.inputs[0] is None else producer.inputs[0].producer()
@@ -119,7 +119,7 @@ def _tensor_name(value: ir.Value | None) -> str:
 
 #: ONNX Runtime's accuracy level at which MatMulNBits rounds what it multiplies (measured: 1.31.1, 4 and 8 bits)
 ROUNDS_ACTIVATIONS = 4
-#: which of its inputs a node adds to what it reads, where that is a bias
+#: positions of the bias among a node's inputs
 _BIASES = {"Add": (0, 1), "BiasGelu": (1,), "FastGelu": (1,), "SkipLayerNormalization": (4,)}
 _STEPS = ("Mul", "Cast")
 
@@ -129,7 +129,7 @@ def read(model: Path | bytes, inputs: Sequence[InputSpec]) -> tuple[list[Use], l
 
     Args:
         model: a file, or its bytes.
-        inputs: those of the graph, by which ids are told from positions.
+        inputs: of the graph, with the roles that tell ids from positions.
 
     Raises:
         StoredError: something is quantized in a way that is not known.
@@ -245,7 +245,7 @@ def _dequantized(node: ir.Node, known: set[ir.Value]) -> Use | None:
     stored = dequantized(before, known, across=1 if transposed else 0)
     if stored is None:
         return None
-    # ONNX Runtime makes MatMulNBits of those along axis 0 whose weight nothing else reads, and sessions have the level
+    # ONNX Runtime makes MatMulNBits of those along axis 0 if nothing else reads the weight, and sessions have the level
     # that rounds (`posexport.runtime.providers.numeric_options`)
     size, table = before.attributes.get_int("block_size", 0), before.inputs[0]
     fused = before.attributes.get_int("axis", 1) == 0 and size >= 16 and not transposed and node.op_type == "MatMul"
@@ -302,7 +302,7 @@ def _of_row(scale: ir.Value | None) -> bool:
 
 
 def _zero_of(node: ir.Node) -> int | None:
-    """The zero point of a QuantizeLinear, a constant or what a constant is rounded about."""
+    """The zero point of a QuantizeLinear: a constant, or the zero point by which a constant is quantized."""
     if len(node.inputs) < 3:
         return 0
     zero = constant(node.inputs[2])
@@ -313,7 +313,7 @@ def _zero_of(node: ir.Node) -> int | None:
 
 
 def _bias(value: ir.Value, channels: int) -> Array | None:
-    """What is added to each channel of ``value``; None where that cannot be read off."""
+    """The bias added to ``value``; None if there is no constant one."""
     for _ in range(3):
         users = [user for user, _ in value.uses()]
         if len(users) != 1:

@@ -19,7 +19,7 @@ Floats = NDArray[np.float64]
 
 
 class StoredError(PosexportError):
-    """What a file stores is not what the definition has: a failed proof, in one sentence that names the weight."""
+    """A stored weight is not the definition's: a failed proof, in one sentence that names the weight."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class Stored:
         return np.arange(self.whole.shape[1]) // self.size
 
     def real(self, channels: Any = slice(None)) -> Floats:
-        """What it stands for, [channels, K]."""
+        """The real values, [channels, K]."""
         wide = self.whole[channels].astype(np.float64)
         if self.scale.shape[1] == 1:
             wide -= self.zero[channels]
@@ -84,7 +84,7 @@ class Stored:
         return np.asarray(wide)
 
     def steps(self, channels: Array, values: Floats) -> Floats:
-        """How many steps ``values`` [channels, K] are above what is stored."""
+        """The distance of ``values`` [channels, K] above the stored ones, in steps."""
         scale = self.scale[channels]
         scale = np.where(scale == 0, np.finfo(np.float64).tiny, scale)
         wide = scale if scale.shape[1] == 1 else scale[:, self.blocks]
@@ -184,7 +184,7 @@ def tables(nodes: Iterable[ir.Node], model: ir.Model) -> Iterator[ir.Value]:
 
 
 def tensor_name(value: ir.Value | None) -> str:
-    """Of the tensor behind ``value``."""
+    """The name of the tensor that ``value`` is computed from."""
     while value is not None and value.const_value is None and value.producer() is not None:
         producer = value.producer()
         assert producer is not None

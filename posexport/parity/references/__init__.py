@@ -1,1 +1,1 @@
-"""What says what is right: the definition, run by PyTorch in two precisions, and the sample that a bundle carries."""
+"""Sources of right values: the definition, run by PyTorch in two precisions."""

@@ -30,7 +30,7 @@ from posexport.targets.precisions import PrecisionName
 
 #: elements of an output that make its largest error a matter of course
 ENOUGH = 8192
-#: at most so many points more, and so many tokens in all of them
+#: the most additional draws, and tokens in all of them
 MOST, TOKENS = 32, 2048
 
 
@@ -63,7 +63,7 @@ def baseline_errors(
                 for rows in parts
             ]
             sound = [error for error in measured if np.isfinite(error.error)]
-            # a draw whose output is small by chance must not widen the tolerance of the others
+            # a draw with a small output by chance must not widen the tolerance of the others
             usual = float(np.mean([error.scale for error in sound])) if sound else 0.0
             largest[index] = max(
                 [largest[index], *(error.error * error.scale / max(error.scale, usual) for error in sound)]
@@ -126,7 +126,7 @@ class DefinitionReference:
     def _copy(self) -> None:
         module, outputs = self.source.module, len(self.source.outputs)
         how: dict[str, Any] = {"outputs": outputs, "fresh": self._fresh, "device": self._device}
-        # most parameters of a quantized definition are read in another form, and float32's are the source's own
+        # most parameters of a quantized definition are read in another form; float32's are the source's
         stored = isinstance(module, AsStored)
         narrow = BY_PRECISION[self.precision].torch
         self.truth = PrecisionCopy(module, torch.float64, share=stored, **how)
@@ -207,7 +207,7 @@ class DefinitionReference:
         self._copy()
 
     def _fingerprint(self, point: GridPoint) -> str:
-        """Of what the definition computes at a point."""
+        """The outputs of the definition at a point."""
         feeds = inputs_of(point, self.source, self.whole_baseline)
         return fingerprint([*self.whole_truth(feeds), *self.whole_baseline(feeds)])
 
@@ -215,7 +215,7 @@ class DefinitionReference:
 def _check_finite(source: Source, point: GridPoint, truths: Sequence[Computed]) -> None:
     """Raise PosexportError where a user's module itself gives NaN or an infinity for a token that is not padding.
 
-    A definition of posexport's own that does is a failure of the proof, not of the input.
+    A definition of posexport that does fails the proof; the input is valid.
     """
     for truth in truths:
         if truth.baseline.note == NOT_FINITE:

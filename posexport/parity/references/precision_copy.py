@@ -26,7 +26,7 @@ from posexport.sources import mapped
 from posexport.torch_fixes.module_precision import in_precision
 
 _aten = torch.ops.aten
-#: in inference mode those of several steps come as they were called
+#: in inference mode products of several steps arrive as they were called
 _PRODUCTS = {
     _aten.linear.default,
     _aten.matmul.default,
@@ -70,7 +70,7 @@ ORIGIN = "_posexport_origin"
 
 
 class Reader:
-    """Parameters in ``dtype``, as they are asked for. Of mapped ones only the last keeps its pages in memory."""
+    """Casts parameters to ``dtype`` on access. Of memory-mapped ones only the last keeps its pages in memory."""
 
     def __init__(self, dtype: torch.dtype) -> None:
         self.dtype = dtype
@@ -95,7 +95,7 @@ class Reader:
 
 
 def _cast(parameter: nn.Parameter, dtype: torch.dtype) -> Tensor:
-    """``parameter`` in ``dtype``, without all of its pages in memory at once."""
+    """``parameter`` in ``dtype``, page by page."""
     size = parameter.numel() * parameter.element_size()
     if size <= _PIECE:
         return parameter.detach().to(dtype)
@@ -108,7 +108,7 @@ def _cast(parameter: nn.Parameter, dtype: torch.dtype) -> Tensor:
 
 
 class _Parameters(MutableMapping[str, nn.Parameter | None]):
-    """What a module of the copy has in place of its dictionary of parameters."""
+    """The dictionary of parameters of a module of the copy."""
 
     def __init__(self, shared: dict[str, nn.Parameter | None], reader: Reader) -> None:
         self.shared, self._reader = shared, reader
@@ -134,12 +134,12 @@ class _Parameters(MutableMapping[str, nn.Parameter | None]):
 
 
 def sharing(module: nn.Module, reader: Reader) -> nn.Module:
-    """A copy with buffers and attributes of its own; wherever it reads a parameter, ``reader`` gives the original's."""
+    """A copy with separate buffers and attributes; ``reader`` returns the original's parameters, cast."""
     copy = mapped.copy_with_same_weights(module).eval()
     for part in copy.modules():
         # PyTorch's ways do not fit: parametrize.register_parametrization writes to the parameter (``set_``), which is
         # the original's, so that `mapped.release` takes it for changed and keeps its pages; functional_call wants all
-        # parameters cast at once
+        # parameters cast immediately
         part.__dict__["_parameters"] = _Parameters(dict(part.__dict__["_parameters"]), reader)
         for name, buffer in part.__dict__["_buffers"].items():
             if buffer is not None and _real(buffer):
@@ -150,7 +150,7 @@ def sharing(module: nn.Module, reader: Reader) -> nn.Module:
 def shareable(module: nn.Module) -> bool:
     """Whether every parameter is read where it is registered.
 
-    One that stands in a list beside that (recurrent layers have such) would be read there without being cast.
+    Parameters that are also in a list (as in recurrent layers) would be read there without being cast.
     """
     storages = {parameter.untyped_storage().data_ptr() for parameter in module.parameters() if parameter.numel()}
     for part in module.modules():
@@ -163,7 +163,7 @@ def shareable(module: nn.Module) -> bool:
 
 
 def _tensors(value: object) -> Iterator[Tensor]:
-    """The tensors in a container of Python's own."""
+    """The tensors in a Python container."""
     if isinstance(value, Tensor):
         yield value
     elif isinstance(value, dict):
@@ -182,7 +182,7 @@ _T = TypeVar("_T")
 
 
 class PrecisionCopy:
-    """A copy of ``module`` in one precision. ``fresh``: every call gets its own, for modules that keep state.
+    """A copy of ``module`` in one precision. ``fresh``: a new one for every call, for modules that keep state.
 
     ``device``: PyTorch's name of where it computes.
 
@@ -214,7 +214,7 @@ class PrecisionCopy:
         else:
             module = in_precision(copy.deepcopy(self.original), self.dtype).eval().to(self.device)
         for part in getattr(module, "reused", ()):
-            # of a copy of posexport's own; hooks see a call and cannot spare it, and a module around the part would
+            # of a copy by posexport; hooks see a call and cannot skip it, and a module around the part would
             # not be the one that its definition asks for inputs and encodings
             part.forward = Remembered(part.forward)
         return module

@@ -29,7 +29,7 @@ class LayerRange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Overflow(msgspec.Struct, frozen=True, kw_only=True):
-    """A node whose result is beyond float16, though what it reads is not. ``value``: None where it is no number."""
+    """A node with a result beyond float16 and inputs within. ``value``: None if it is NaN."""
 
     layer: str
     node: str
@@ -100,9 +100,9 @@ class Point(msgspec.Struct, frozen=True, kw_only=True):
         provider: where the graph ran.
         precision: precision of the run.
         output: name of the compared output.
-        error: max |y - y64| / max |y64| over what is not padding; None: no number describes it, see the note.
-        baseline_error: PyTorch's own error at this point, in the same precision.
-        worst_baseline_error: PyTorch's largest error at this length, of which the tolerance is made.
+        error: max |y - y64| / max |y64| over elements that are not padding; None: see the note.
+        baseline_error: PyTorch's error at this point, in the same precision.
+        worst_baseline_error: PyTorch's largest error at this length, which sets the tolerance.
         tolerance: the largest error that passes.
         verdict: pass, fail, skipped, or rejected by the graph's length guard (which passes where it is due).
         note: reason, where there is one.
@@ -129,7 +129,7 @@ class Point(msgspec.Struct, frozen=True, kw_only=True):
 
     @staticmethod
     def at(point: GridPoint, **result: Any) -> "Point":
-        """What came out at a point of the grid; measures that are not given are None."""
+        """The result at a point of the grid; measures that are left out are None."""
         fields: dict[str, Any] = dict.fromkeys(("error", "baseline_error", "worst_baseline_error", "tolerance"))
         fields |= {name: getattr(point, name) for name in _OF_GRID}
         return Point(**{"output": "", **fields, **result})

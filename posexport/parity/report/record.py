@@ -40,14 +40,14 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     failure_location: str | None = None
     #: every branch of the graph; empty where the graph has none, or where only chosen lengths were checked
     coverage: list[BranchRun] = []
-    #: of another tool's graph: answers where a refusal was due, and what was shown where there are none
+    #: of another tool's graph: outputs where a rejection was due, and observations
     findings: list[str] = []
     conclusion: str | None = None
     #: a copy of the graph was proven that computes in float32 and rounds (`posexport.precision.emulate`)
     emulated: bool = False
     #: of an emulated proof: the graph itself on the provider, in float32 where that has no half kernels, at some points
     shipped: list[Point] = []
-    #: of a quantized graph: what its precision costs, by output, at some points whose inputs are random
+    #: of a quantized graph: what its precision costs, by output, at some points with random inputs
     agreement: dict[str, OutputAgreement] = {}
     #: of a graph that computes in float16: the largest magnitudes, by layer, and the nodes that exceed its range
     range: list[LayerRange] = []
@@ -195,7 +195,7 @@ def verdict(proof: Record | None) -> Verdict:
 LIMIT = 2.0
 #: fewer points than this have no median worth judging
 LEAST_POINTS = 10
-#: PyTorch's error counts as at least so many eps
+#: the least value of PyTorch's error, in eps
 LEAST_EPS = 2
 
 
@@ -203,7 +203,7 @@ def check_medians(points: Sequence[Point], switches: Sequence[int], eps: float) 
     """Medians per output over all points, and per branch of the graph, where there are `LEAST_POINTS` or more.
 
     A branch is an interval of lengths between two ``switches``, with sequences in one call apart from sequences in
-    several calls (decode steps behind a cache are computed in another way). ``eps``: of the precision.
+    several calls (decode steps are computed in another way). ``eps``: of the precision.
     """
     groups: dict[str, dict[tuple[int, bool] | None, list[tuple[Point, float]]]] = {}
     for point, output, ratio in _ratios(points, eps):
@@ -222,7 +222,7 @@ def check_medians(points: Sequence[Point], switches: Sequence[int], eps: float) 
 
 
 def _ratios(points: Sequence[Point], eps: float) -> list[tuple[Point, str, float]]:
-    """Point, output and ratio; all cache tensors of a point are one output, whose error is their largest."""
+    """Point, output and ratio; all cache tensors of a point count as one output with their largest error."""
     errors: dict[tuple[object, str], list[Point]] = defaultdict(list)
     for point in points:
         if point.tolerance is not None:

@@ -27,22 +27,22 @@ class Report(Record, frozen=True, kw_only=True):
         points: one for every output at every point.
         medians: of the errors; empty where no group has enough points.
         invariants: what must hold between two runs.
-        wrong_provider: nodes that ran on another provider than the one asked for.
+        wrong_provider: nodes that ran on another provider than requested.
         stateful: the definition keeps state, so that every point got a fresh copy.
         lengths: those that were checked in place of the grid's.
         tolerance: the user's, in place of the criterion.
         failure_location: where the first failure starts, in words.
         coverage: every branch of the graph; empty where it has none, or where only chosen lengths were checked.
-        findings: of another tool's graph: answers where a rejection was due; of a quantized one what is stored wrongly.
+        findings: of another tool's graph: outputs where a rejection was due; of a quantized one wrong weights.
         conclusion: what was shown of another tool's graph where there are no findings.
         emulated: a copy of the graph was proven that computes in float32 and rounds.
         shipped: of an emulated proof: the graph itself, at some points, on a provider that computes in float32.
-        agreement: of a quantized graph: what its precision costs, by output, at points whose inputs are random.
+        agreement: of a quantized graph: what its precision costs, by output, at points with random inputs.
     """
 
     @property
     def verdict(self) -> str:
-        """The verdict in words: ``proven``, or what is less than that and why."""
+        """The verdict as a string: ``proven``, or less than that, with the reason."""
         return verdict(self).words
 
     def to_text(self, *, width: int | None = None, colour: bool = False) -> str:
@@ -60,7 +60,7 @@ class Report(Record, frozen=True, kw_only=True):
 
     @staticmethod
     def from_json(data: bytes) -> "Report":
-        """The report in ``data``; PosexportError says what is wrong with it."""
+        """Reads the report in ``data``; raises PosexportError if it is malformed."""
         try:
             return msgspec.json.decode(data, type=Report)  # what follows from the rest is not read
         except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as err:
@@ -76,7 +76,7 @@ _COUNTS = {"failure": "failures", "skipped": "skipped", "error": "errors"}
 
 
 class Case(NamedTuple):
-    """A test case; ``words``: the message of what failed or was skipped, else a remark."""
+    """A test case; ``words``: the message of a failed or skipped case, else a remark."""
 
     name: str
     verdict: str

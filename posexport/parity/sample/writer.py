@@ -244,7 +244,7 @@ def _with(chosen: list[GridPoint], points: Sequence[GridPoint], has: Callable[[G
 
 
 def _output_size(outputs: Sequence[OutputSpec], points: int, picks: int) -> int:
-    """Bytes of so many points' outputs at the most."""
+    """The largest size of the outputs of ``count`` points, in bytes."""
     widths = [axis if isinstance(axis, int) else 1 for axis in (spec.axes[-1] for spec in outputs)]
     return sum(points * (4 * picks * min(picks, width) + 8 * picks + _HEADER) for width in widths)
 

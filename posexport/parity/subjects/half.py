@@ -70,7 +70,7 @@ def widened(source: "Source") -> "Source":
 
 
 def widened_parts(parts: Sequence[PartSpec]) -> list[PartSpec]:
-    """``parts`` of an emulated copy, whose inputs are float32."""
+    """``parts`` with float32 inputs, as emulated copies have."""
     return [msgspec.structs.replace(part, inputs=_widened(part.inputs)) for part in parts]
 
 
@@ -80,7 +80,7 @@ def _widened(specs: Sequence[InputSpec]) -> list[InputSpec]:
 
 
 def check_emulation(target: Path, stored: PrecisionName, asked: PrecisionName) -> Literal["everything", "half"]:
-    """What emulation of ``asked`` rounds: all of ``target``, a float32 graph, or what is in ``asked`` already.
+    """What emulation of ``asked`` rounds: all values of ``target``, a float32 graph, or those in ``asked`` already.
 
     PosexportError where ``asked`` is not emulated, or the graph is in another precision.
     """

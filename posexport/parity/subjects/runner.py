@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class Remembered:
-    """``run``, called anew only for other inputs (arrays by name) than the last."""
+    """``run`` with its last result cached, by the inputs."""
 
     def __init__(self, run: Callable[..., Any]) -> None:
         self._run = run
@@ -47,7 +47,7 @@ class Remembered:
 
 
 class RememberingSession(WrappedSession):
-    """A session that runs anew only for other inputs than the last."""
+    """A session that caches its last result, by the inputs."""
 
     def __init__(self, session: Any) -> None:
         super().__init__(session)
@@ -90,7 +90,7 @@ Run = Callable[[Feeds], list[Array]]
 
 
 def in_calls(run: Run, feeds: Feeds, model: Interface, calls: Sequence[int]) -> list[Array]:
-    """The outputs of a whole sequence (``feeds``, with an empty past), computed in calls of so many new tokens.
+    """The outputs of a whole sequence (``feeds``, with an empty past), computed in calls of ``calls`` new tokens.
 
     What has a number a new token is put together; caches are those of the last call, without unused slots. Before every
     call the unused slots of static KV caches hold what they hold in ``feeds``: programs may change them or not.
@@ -131,7 +131,7 @@ def whole(run: Run, model: Interface) -> Run:
 
 
 def _refilled(cache: Array, first: Array, spec: InputSpec, used: int) -> Array:
-    """``cache`` whose slots from ``used`` on hold what they do in ``first``."""
+    """``cache`` with the slots of ``first`` from ``used`` on."""
     if CAPACITY not in spec.axes or not used:
         return cache
     axis = spec.axes.index(CAPACITY)
@@ -157,13 +157,13 @@ class RunError(Exception):
 def typed(feeds: Feeds, types: Mapping[str, str]) -> Feeds:
     """The arrays in the types that a model declares, by ONNX Runtime's names."""
     dtypes = {name: BY_ORT_TYPE[types[name]].name for name in feeds if types[name] in BY_ORT_TYPE}
-    with np.errstate(over="ignore"):  # what is beyond float16, in unused slots of a cache, is infinite there
+    with np.errstate(over="ignore"):  # values beyond float16 in unused slots become infinite
         return {name: np.asarray(array, dtype=dtypes.get(name)) for name, array in feeds.items()}
 
 
 @dataclass(frozen=True)
 class Opened:
-    """The graphs of an open session, asked for ``outputs``."""
+    """Runs the graphs of an open session for ``outputs``."""
 
     chain: Chain
     outputs: Sequence[str]
@@ -174,15 +174,15 @@ class Opened:
             return self.chain.run(self.outputs, typed(feeds, self.chain.types))
         except MemoryError:
             raise
-        except Exception as err:  # onnxruntime's exceptions share no base class of their own
+        except Exception as err:  # onnxruntime's exceptions share no base class
             raise RunError(" ".join(str(err).split())) from err
 
 
 class Runner:
-    """A model that is fed by name and asked for outputs by name. ``parts``: ``model`` is the directory of their files.
+    """Runs a model with inputs and outputs by name. ``parts``: ``model`` is the directory of their files.
 
     ``make`` opens the sessions, where they are not to be plain ones.
-    Raises PosexportError where the model's inputs or outputs are not the ones asked for.
+    Raises PosexportError if the model's inputs or outputs are not the requested ones.
     """
 
     def __init__(
@@ -218,17 +218,17 @@ class Runner:
         self._options = onnxruntime.RunOptions()
         # a refusal is part of the proof: it is reported, not logged
         self._options.log_severity_level = 4
-        # what a long point took is not held for all that follow
+        # the memory of a long point is released
         self._options.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
 
     @classmethod
     def of(cls, source: Interface, model: Path | bytes, parts: Sequence[PartSpec] = (), **options: Any) -> Self:
-        """A runner of ``model`` that is fed and asked by the names of ``source``; ``options``: as of the class."""
+        """A runner of ``model`` with the names of ``source``; ``options``: of the class."""
         inputs, outputs = ([spec.name for spec in specs] for specs in (source.inputs, source.outputs))
         return cls(model, inputs=inputs, outputs=outputs, parts=parts, **options)
 
     def _check(self, inputs: set[str]) -> None:
-        """Whether the model takes and gives what was asked for, no more and no less."""
+        """Checks that the model has exactly the requested inputs and outputs."""
         _same("inputs", inputs, set(self.types))
         _same("outputs", set(self.outputs), self.chain.outputs)
 
@@ -237,12 +237,12 @@ class Runner:
         return typed(feeds, self.types)
 
     def __call__(self, feeds: Feeds) -> list[Array]:
-        """The outputs in the order asked for; RunError with ONNX Runtime's message."""
+        """The outputs in the requested order; raises RunError with ONNX Runtime's message."""
         try:
             outputs: list[Array] = self.chain.run(self.outputs, self.feeds(feeds), self._options)
         except MemoryError:
             raise
-        except Exception as err:  # onnxruntime's exceptions share no base class of their own
+        except Exception as err:  # onnxruntime's exceptions share no base class
             raise RunError(" ".join(str(err).split())) from err
         return outputs
 
