@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from posexport.export.build import build
 from posexport.models.encoder import Encoder, EncoderConfig, EncoderModel
 from posexport.nn.position_ids import FairseqPositionIds
-from posexport.parity.choose import Wishes, prove_model
+from posexport.parity.choose import ProofOptions, prove_model
 from posexport.parity.report.report import Report
 from posexport.sources import builtin
 from posexport.sources.source import Source
@@ -39,7 +39,7 @@ def exported(made_from: Source, folder: Path, lowering: str = "auto") -> onnx.Mo
 
 
 def prove(of: Source, model: Path | bytes, **wishes: Any) -> Report:
-    return prove_model(of, model, Wishes(**wishes))
+    return prove_model(of, model, ProofOptions(**wishes))
 
 
 class Wrapped(nn.Module):

@@ -31,11 +31,11 @@ def proof(
     variant: "PrecisionName | None" = None,
 ) -> "Report":
     """The proof, with its records in ``directory``: every point, and the sample for machines without PyTorch."""
-    from posexport.parity.choose import Wishes, prove_model
+    from posexport.parity.choose import ProofOptions, prove_model
     from posexport.parity.sample.writer import SampleWriter
 
     sample = SampleWriter()
-    wishes = Wishes(
+    wishes = ProofOptions(
         provider=options.provider or DEFAULT_PROVIDER,
         precision=options.record.name,
         lengths=options.lengths,

@@ -33,7 +33,7 @@ from posexport.parity.quantized import StoredError, as_stored
 from posexport.parity.references.own_forward import reference_of
 from posexport.parity.references.precision_copy import torch_threads
 from posexport.parity.report.report import Report
-from posexport.parity.sample.check import Settled, Shipped
+from posexport.parity.sample.check import FinishSample, Shipped
 from posexport.parity.sample.writer import SampleWriter
 from posexport.parity.subjects.half import HALVES, computes, emulated_if, loads, widened, widened_parts
 from posexport.parity.subjects.runner import Make, Runner
@@ -48,7 +48,7 @@ LONG = (1024, 2048, 3072, 4096)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wishes:
+class ProofOptions:
     """The options of a proof.
 
     Attributes:
@@ -92,53 +92,62 @@ class Wishes:
         return self.copied and self.precision == FP32.name
 
 
-def prove_model(source: Source, model: Path | bytes, wishes: Wishes, foreign: Foreign | None = None) -> Report:
+def prove_model(source: Source, model: Path | bytes, options: ProofOptions, foreign: Foreign | None = None) -> Report:
     """The report on ``model``, of a source of parts the directory of their files.
 
     Raises PosexportError where the model does not fit the source, the provider does not load, a length is impossible.
     """
     try:
-        with chosen(source, model, wishes, foreign) as proof:
+        with chosen(source, model, options, foreign) as proof:
             return prove(proof)
     except StoredError as err:  # a wrong bundle: no point needs to run
-        return msgspec.structs.replace(_about(wishes), findings=[str(err)])
+        return msgspec.structs.replace(_about(options), findings=[str(err)])
 
 
 @contextmanager
-def chosen(source: Source, model: Path | bytes, wishes: Wishes, foreign: Foreign | None = None) -> Iterator[Proof]:
+def chosen(
+    source: Source, model: Path | bytes, options: ProofOptions, foreign: Foreign | None = None
+) -> Iterator[Proof]:
     """The proof of ``model``, and the copies that it needs for as long as it runs.
 
     ``foreign``: ``model`` is another tool's, and is fed and judged so; its source then takes the place of ``source``.
     """
-    own = widened(source if foreign is None else foreign.source)
-    parts = [part.spec for part in own.parts]
-    rounded = wishes.computed if wishes.copied else None
-    with torch_threads(wishes.threads), emulated_if(rounded, model, parts, everywhere=wishes.everything) as graph:
-        yield _Choice(own, model, graph, wishes, foreign).proof()
+    widened_source = widened(source if foreign is None else foreign.source)
+    parts = [part.spec for part in widened_source.parts]
+    rounded = options.computed if options.copied else None
+    with torch_threads(options.threads), emulated_if(rounded, model, parts, everywhere=options.everything) as graph:
+        yield _Choice(widened_source, model, graph, options, foreign).proof()
 
 
 class _Choice:
     """The parts of a proof of ``model``; ``graph`` is what runs: ``model``, or an emulated copy."""
 
     def __init__(
-        self, own: Source, model: Path | bytes, graph: Path | bytes, wishes: Wishes, foreign: Foreign | None
+        self,
+        widened_source: Source,
+        model: Path | bytes,
+        graph: Path | bytes,
+        options: ProofOptions,
+        foreign: Foreign | None,
     ) -> None:
-        self._own, self._model, self._graph, self._foreign = own, model, graph, foreign
+        self._widened_source, self._model, self._graph, self._foreign = widened_source, model, graph, foreign
         # the graph that ships is compared with a sample too, where a copy is proven
-        self._wishes = replace(wishes, sample=wishes.sample or (SampleWriter() if wishes.copied else None))
+        self._options = replace(options, sample=options.sample or (SampleWriter() if options.copied else None))
         self._source = self._proven()
-        self._log = RangeLog(wishes.threads) if wishes.computed == WATCHED else None
-        watched = self._log.session if self._log is not None and wishes.copied else None
+        self._log = RangeLog(options.threads) if options.computed == WATCHED else None
+        watched = self._log.session if self._log is not None and options.copied else None
         self._subject = self._opened(self._source, graph, watched)
-        self._reference = reference_of(self._source, wishes.computed, self._wishes.sample, wishes.reference_device)
-        self._budget = Budget(outputs=own.outputs, heads=heads_of(own.module), limit=wishes.memory_limit)
+        self._reference = reference_of(self._source, options.computed, self._options.sample, options.reference_device)
+        self._budget = Budget(
+            outputs=widened_source.outputs, heads=heads_of(widened_source.module), limit=options.memory_limit
+        )
 
     def proof(self) -> Proof:
         """All of it."""
-        wishes, source = self._wishes, self._source
+        options, source = self._options, self._source
         points = self._grid()
-        if wishes.some is not None:
-            points = wishes.some(points)
+        if options.some is not None:
+            points = options.some(points)
         checks = list(self._checks(points))
         judge = self._judge()
         return Proof(
@@ -149,26 +158,26 @@ class _Choice:
             rejection=self._rejection(judge),
             points=points,
             checks=checks,
-            about=_about(wishes),
+            about=_about(options),
             budget=self._budget,
-            progress=wishes.progress,
+            progress=options.progress,
         )
 
     @property
     def _quantized(self) -> bool:
-        return PRECISIONS[self._wishes.precision].quantized
+        return PRECISIONS[self._options.precision].quantized
 
     def _proven(self) -> Source:
         """The definition that is right: with the weights of the file, unless the user says what may be lost by them."""
-        source = self._own
-        if self._quantized and self._wishes.tolerance is None:
+        source = self._widened_source
+        if self._quantized and self._options.tolerance is None:
             source = as_stored(source, self._model)
-        return _widened_parts(source) if self._wishes.copied else source
+        return _widened_parts(source) if self._options.copied else source
 
     def _opened(self, source: Source, model: Path | bytes, make: Make | None = None) -> Runner:
-        wishes = self._wishes
-        how: dict[str, Any] = {"provider": wishes.provider, "threads": wishes.threads, "make": make}
-        how |= {"provider_options": wishes.provider_options} if wishes.provider_options else {}
+        options = self._options
+        how: dict[str, Any] = {"provider": options.provider, "threads": options.threads, "make": make}
+        how |= {"provider_options": options.provider_options} if options.provider_options else {}
         if self._foreign is not None:
             return ForeignRunner(self._foreign, model, **how)
         return Runner.of(source, model, [part.spec for part in source.parts], **how)
@@ -176,20 +185,20 @@ class _Choice:
     @contextmanager
     def _watched_copy(self, log: RangeLog) -> Iterator[Runner]:
         """An emulated copy on the CPU, of a graph for a provider that computes in float16."""
-        parts = [part.spec for part in self._own.parts]
+        parts = [part.spec for part in self._widened_source.parts]
         with emulated_if(WATCHED, self._model, parts) as graph:
             yield self._opened(_widened_parts(self._source), graph, log.session)
 
     def _grid(self) -> list[GridPoint]:
-        source, wishes = self._source, self._wishes
-        further = source.further or (LONG if wishes.computed in HALVES else ())
-        return grid(source.limits, source.inputs, lengths=wishes.lengths, further=self._budget.further(further))
+        source, options = self._source, self._options
+        further = source.further or (LONG if options.computed in HALVES else ())
+        return grid(source.limits, source.inputs, lengths=options.lengths, further=self._budget.further(further))
 
     def _judge(self) -> Judge:
-        wishes = self._wishes
-        if wishes.tolerance is not None:
-            return UserTolerance(wishes.computed, wishes.tolerance)
-        return Criterion(wishes.computed, switches(self._source.limits))
+        options = self._options
+        if options.tolerance is not None:
+            return UserTolerance(options.computed, options.tolerance)
+        return Criterion(options.computed, switches(self._source.limits))
 
     def _rejection(self, judge: Judge) -> Rejection:
         bounds, reference = bounds_of(self._source.limits), self._reference
@@ -205,45 +214,45 @@ class _Choice:
 
     def _checks(self, points: list[GridPoint]) -> Iterator[Check]:
         """The checks in the order in which they run; adds the points to ``points`` that branches of the graph need."""
-        wishes, source = self._wishes, self._source
-        if wishes.some is None:
+        options, source = self._options, self._source
+        if options.some is None:
             yield Invariants(self._reference)
             yield GreedySteps(self._reference, self._subject)
-        if not provider_named(wishes.provider).built_in:
+        if not provider_named(options.provider).built_in:
             yield Placement(self._subject, self._graph, tuple(part.spec for part in source.parts))
-        if wishes.some is not None:
+        if options.some is not None:
             return
         if self._log is not None:
-            yield Range(self._log, None if wishes.copied else partial(self._watched_copy, self._log))
+            yield Range(self._log, None if options.copied else partial(self._watched_copy, self._log))
         if self._foreign is not None:
             yield Findings(source.limits.max_length)
         else:
             yield from self._of_own_graphs(points)
-        if wishes.sample is not None:
-            yield Settled(wishes.sample)
-            if wishes.copied and not wishes.everything and loads(wishes.provider, wishes.computed):
-                yield Shipped(wishes.sample, lambda: self._opened(self._own, self._model))
+        if options.sample is not None:
+            yield FinishSample(options.sample)
+            if options.copied and not options.everything and loads(options.provider, options.computed):
+                yield Shipped(options.sample, lambda: self._opened(self._widened_source, self._model))
 
     def _of_own_graphs(self, points: list[GridPoint]) -> Iterator[Check]:
         """Another tool's graph has no record of the modules that its nodes come from."""
-        wishes, source = self._wishes, self._source
-        if wishes.lengths is None:
+        options, source = self._options, self._source
+        if options.lengths is None:
             coverage = cover(
                 source,
                 self._graph,
                 points,
-                provider=wishes.provider,
-                threads=wishes.threads,
+                provider=options.provider,
+                threads=options.threads,
                 budget=self._budget,
-                progress=wishes.progress,
+                progress=options.progress,
             )
             points += coverage.added
             yield Branches(coverage)
-        yield Location(source, self._graph, wishes.threads)
-        if wishes.computed in HALVES and not wishes.everything:
-            yield Positions(self._own, self._model)
+        yield Location(source, self._graph, options.threads)
+        if options.computed in HALVES and not options.everything:
+            yield Positions(self._widened_source, self._model)
         if self._quantized:
-            yield CostOnGrid(self._own)
+            yield CostOnGrid(self._widened_source)
 
 
 def _widened_parts(source: Source) -> Source:
@@ -253,16 +262,16 @@ def _widened_parts(source: Source) -> Source:
     return msgspec.structs.replace(source, parts=parts)
 
 
-def _about(wishes: Wishes) -> Report:
+def _about(options: ProofOptions) -> Report:
     """The report before anything has run."""
     return Report(
         scope="grid",
-        provider=wishes.provider,
-        precision=wishes.emulate or wishes.precision,
+        provider=options.provider,
+        precision=options.emulate or options.precision,
         points=[],
-        lengths=sorted(set(wishes.lengths or ())),
-        tolerance=wishes.tolerance,
-        emulated=wishes.copied,
+        lengths=sorted(set(options.lengths or ())),
+        tolerance=options.tolerance,
+        emulated=options.copied,
     )
 
 

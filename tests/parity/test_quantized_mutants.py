@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 import posexport
-from posexport.parity.choose import Wishes, prove_model
+from posexport.parity.choose import ProofOptions, prove_model
 from posexport.sources import builtin
 from posexport.sources.source import Source
 from posexport.tokenizer.byte_pair import train
@@ -39,7 +39,7 @@ def converted(name: str, scheme: str, target: str, folder: Path) -> tuple[Source
 
 def found(source: Source, model: Path, precision: str) -> str:
     """What is wrong with a graph; nothing."""
-    report = prove_model(source, model, Wishes(precision=precision, lengths=LENGTHS, threads=1))
+    report = prove_model(source, model, ProofOptions(precision=precision, lengths=LENGTHS, threads=1))
     return "" if report.passed else report.describe()
 
 

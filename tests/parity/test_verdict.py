@@ -16,7 +16,7 @@ from posexport.cli import group
 from posexport.conversion.convert import convert
 from posexport.conversion.options import ConvertOptions
 from posexport.errors import PosexportError
-from posexport.parity.choose import Wishes
+from posexport.parity.choose import ProofOptions
 from posexport.parity.grid import point as grid_point
 from posexport.parity.report.record import verdict
 from posexport.parity.report.report import Report
@@ -155,7 +155,7 @@ session.run(dict(input_ids=[[5, 2, 7]]))
 source = load_source("encoder-alibi", LoadOptions(settings={TINY!r}))
 watch("definition", type(source.module), "forward")
 path = Path({str(tmp_path / "b" / "model.onnx")!r})
-report = choose.prove_model(source, path, choose.Wishes(lengths=[2, 17], threads=1))
+report = choose.prove_model(source, path, choose.ProofOptions(lengths=[2, 17], threads=1))
 print(report.passed, seen["graph"], seen["definition"], are_kept())
 """
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -182,7 +182,7 @@ def test_a_target_that_loads_is_what_the_proof_runs_on(tmp_path: Path, monkeypat
     asked: list[str] = []
     monkeypatch.setattr("posexport.conversion.convert.check_loads", asked.append)
 
-    def proof(_: object, __: object, wishes: Wishes) -> Report:
+    def proof(_: object, __: object, wishes: ProofOptions) -> Report:
         asked.append(wishes.provider)
         raise PosexportError("far enough")
 

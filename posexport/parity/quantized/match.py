@@ -71,7 +71,7 @@ class Matcher:
         """
         real = stored.real()
         left = np.flatnonzero(real.any(1))
-        found: list[tuple[Candidate, NDArray[np.intp], NDArray[np.intp]]] = []
+        pieces: list[tuple[Candidate, NDArray[np.intp], NDArray[np.intp]]] = []
         candidates = self._candidates.get(real.shape[1], [])
         # whole parameters in their order, then channels one by one
         for candidate, offset in self._guesses(real, left, candidates):
@@ -80,14 +80,14 @@ class Matcher:
             channels, rows = left[inside], rows[inside]
             good = _alike(real[channels], candidate.matrix[rows]) >= ALIKE
             if good.any():
-                found.append((candidate, channels[good], rows[good]))
+                pieces.append((candidate, channels[good], rows[good]))
                 left = np.setdiff1d(left, channels[good])
             if not len(left):
                 break
         if len(left):
-            found += self._one_by_one(stored, real, left, candidates)
-        factor = _factor(stored, real, found) if smoothed else np.ones(real.shape[1])
-        return Matched(stored, found, factor)
+            pieces += self._one_by_one(stored, real, left, candidates)
+        factor = _factor(stored, real, pieces) if smoothed else np.ones(real.shape[1])
+        return Matched(stored, pieces, factor)
 
     def _guesses(
         self, real: Floats, left: NDArray[np.intp], candidates: Sequence[Candidate]
@@ -121,12 +121,12 @@ class Matcher:
 
     def _nearest(self, real: Floats, candidates: Sequence[Candidate]) -> list[tuple[int, int]]:
         """The candidate and row with the signs nearest to each channel's."""
-        wanted = self._sketch(real)
+        sketch = self._sketch(real)
         best, where = np.full(len(real), -np.inf), [(-1, -1)] * len(real)
         for which, candidate in enumerate(candidates):
             if id(candidate) not in self._signs:
                 self._signs[id(candidate)] = self._sketch(candidate.matrix)
-            scores = wanted @ self._signs[id(candidate)].T
+            scores = sketch @ self._signs[id(candidate)].T
             rows = scores.argmax(1)
             top = scores[np.arange(len(rows)), rows]
             for channel in np.flatnonzero(top > best):
@@ -157,23 +157,23 @@ def _alike(real: Floats, rows: Array) -> Floats:
 
 
 def _factor(
-    stored: Stored, real: Floats, found: Sequence[tuple[Candidate, NDArray[np.intp], NDArray[np.intp]]]
+    stored: Stored, real: Floats, pieces: Sequence[tuple[Candidate, NDArray[np.intp], NDArray[np.intp]]]
 ) -> Floats:
     """Powers of two, [K], that bring the parameters nearest to the stored values."""
     across = np.zeros(real.shape[1])
     square = np.zeros(real.shape[1])
-    for candidate, channels, rows in found:
-        own = candidate.matrix[rows].astype(np.float64)
-        across += np.abs(real[channels] * own).sum(0)
-        square += (own * own).sum(0)
+    for candidate, channels, rows in pieces:
+        parameter = candidate.matrix[rows].astype(np.float64)
+        across += np.abs(real[channels] * parameter).sum(0)
+        square += (parameter * parameter).sum(0)
     ratio = np.where((across > 0) & (square > 0), across / np.where(square > 0, square, 1), 1)
     near = np.exp2(np.rint(np.log2(ratio)))
     # where all that is multiplied by one factor is a few steps at most, rounding may have moved the ratio
     powers = near * np.array([[1], [0.5], [2]])
     away = np.zeros_like(powers)
-    for candidate, channels, rows in found:
-        own = candidate.matrix[rows].astype(np.float64)
-        steps = [np.abs(stored.steps(channels, own * power)).max(0) for power in powers]
+    for candidate, channels, rows in pieces:
+        parameter = candidate.matrix[rows].astype(np.float64)
+        steps = [np.abs(stored.steps(channels, parameter * power)).max(0) for power in powers]
         away = np.maximum(away, steps)
     return np.asarray(np.take_along_axis(powers, away.argmin(0)[None], 0)[0])
 
@@ -201,21 +201,21 @@ def check(matched: Matched) -> None:
     """Raises StoredError if ``matched.stored`` is not its parameter, rounded."""
     stored = matched.stored
     for candidate, channels, rows in matched.pieces:
-        own = candidate.matrix[rows].astype(np.float64) * matched.factor
-        steps = stored.steps(channels, own)
+        parameter = candidate.matrix[rows].astype(np.float64) * matched.factor
+        steps = stored.steps(channels, parameter)
         away = np.abs(steps)
         whole = stored.whole[channels].astype(np.int64)
         clipped = ((whole == stored.highest) & (steps > 0.5)) | (_lowest(stored, whole) & (steps < -0.5))
         slack = SLACK + _of_scales(stored, channels)
         wrong = (away > 0.5 + slack) & ~clipped
         if wrong.any():
-            if not _second_order(stored, channels, own, steps, clipped):
+            if not _second_order(stored, channels, parameter, steps, clipped):
                 _fail(stored, candidate.name, channels, wrong, away)
             continue
         free = bool((stored.zero[channels] != _middle(stored)).any())
         if free:
-            _check_norm(stored, candidate.name, channels, own)
-        elif (far := away > 1 + slack).any() and not _second_order(stored, channels, own, steps, clipped):
+            _check_norm(stored, candidate.name, channels, parameter)
+        elif (far := away > 1 + slack).any() and not _second_order(stored, channels, parameter, steps, clipped):
             _fail(stored, candidate.name, channels, far, away)
 
 
@@ -247,17 +247,17 @@ def _blocked(stored: Stored, values: Floats) -> Floats:
     return padded.reshape(n, count, stored.size)
 
 
-def _check_norm(stored: Stored, name: str, channels: Array, own: Floats) -> None:
-    blocks = _blocked(stored, own)
+def _check_norm(stored: Stored, name: str, channels: Array, parameter: Floats) -> None:
+    blocks = _blocked(stored, parameter)
     extreme = np.take_along_axis(blocks, np.abs(blocks).argmax(-1)[..., None], -1)
     half = (stored.highest - stored.lowest + 1) // 2
     scale = np.where(extreme == 0, 1, -extreme / half)
     if stored.scale_error:
         scale = scale.astype(np.float16).astype(np.float64)
-    plain = np.clip(np.rint(blocks / scale), -half, half - 1) * scale
-    symmetric = (np.abs(blocks - plain) ** _NORM).sum(-1)
-    found = (np.abs(blocks - _blocked(stored, stored.real(channels))) ** _NORM).sum(-1)
-    worse = found > symmetric * (1 + 1e-3) + 1e-12
+    nearest = np.clip(np.rint(blocks / scale), -half, half - 1) * scale
+    symmetric = (np.abs(blocks - nearest) ** _NORM).sum(-1)
+    error = (np.abs(blocks - _blocked(stored, stored.real(channels))) ** _NORM).sum(-1)
+    worse = error > symmetric * (1 + 1e-3) + 1e-12
     if worse.any():
         channel, block = (int(each[0]) for each in np.nonzero(worse))
         raise StoredError(
@@ -266,12 +266,12 @@ def _check_norm(stored: Stored, name: str, channels: Array, own: Floats) -> None
         )
 
 
-def _second_order(stored: Stored, channels: Array, own: Floats, steps: Floats, clipped: Array) -> bool:
+def _second_order(stored: Stored, channels: Array, parameter: Floats, steps: Floats, clipped: Array) -> bool:
     """Whether rounding by second order can have these errors; ``clipped`` values may err in any scheme."""
     if stored.highest - stored.lowest != 15 or (stored.zero[channels] != _middle(stored)).any():
         return False
     away = np.where(clipped, 0, np.abs(steps))
-    largest = np.abs(_blocked(stored, own)).max(-1)
+    largest = np.abs(_blocked(stored, parameter)).max(-1)
     scale = np.abs(stored.scale[channels])
     exact = np.abs(scale * 8 - largest) <= (_EXACT + stored.scale_error) * largest
     if not (exact | (largest == 0)).all():
@@ -282,9 +282,9 @@ def _second_order(stored: Stored, channels: Array, own: Floats, steps: Floats, c
     far = (np.sqrt((of_block**2).mean(-1)) > SECOND_ORDER) | (np.abs(of_block.mean(-1)) > SECOND_ORDER_MEAN)
     if far.mean() > SECOND_ORDER_FAR or far.mean(0).max() > SECOND_ORDER_FAR_PLACE:
         return False
-    given, real = _blocked(stored, own)[far], _blocked(stored, stored.real(channels))[far]
-    norms = np.sqrt((given**2).sum(-1) * (real**2).sum(-1))
-    return bool(((given * real).sum(-1) >= SECOND_ORDER_COSINE * norms).all() and norms.all())
+    original, real = _blocked(stored, parameter)[far], _blocked(stored, stored.real(channels))[far]
+    norms = np.sqrt((original**2).sum(-1) * (real**2).sum(-1))
+    return bool(((original * real).sum(-1) >= SECOND_ORDER_COSINE * norms).all() and norms.all())
 
 
 def _fail(stored: Stored, name: str, channels: Array, wrong: Array, away: Floats) -> None:

@@ -148,7 +148,7 @@ def sample_proof(
 
 
 @dataclass(frozen=True)
-class Settled:
+class FinishSample:
     """The check that gives the sample the tolerances of the finished report."""
 
     sample: SampleWriter

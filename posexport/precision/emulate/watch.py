@@ -36,8 +36,8 @@ def layer_of(node: ir.Node | None) -> str:
         if path := _path(node):
             numbered = _NUMBERED.match(path)
             return numbered.group(1) if numbered else path
-        if found := _IN_NAME.search((node.name or "").lstrip("/")):
-            return found.group(1)
+        if match := _IN_NAME.search((node.name or "").lstrip("/")):
+            return match.group(1)
         node = next((value.producer() for value in node.inputs if value is not None and value.producer()), None)
     return ""
 
@@ -67,7 +67,7 @@ _SCORES: Mapping[tuple[str, str], Sequence[int]] = {
 }
 
 
-class Flows:
+class ValueFlow:
     """Where values of a graph without functions come from and whether they reach a softmax."""
 
     #: represents readers that do not lead to a softmax
@@ -158,41 +158,41 @@ def watch(model: ir.Model) -> tuple[list[Site], list[Vector]]:
     """
     places = [node for node in model.graph.all_nodes() if _rounds(node)]  # in the order in which they run
     numbers = {down: number for number, down in enumerate(places)}
-    flows = Flows(model.graph)
+    flow = ValueFlow(model.graph)
     rounded = {down.outputs[0]: number for down, number in numbers.items()}
-    sites = [_site(down, flows, rounded) for down in places]
+    sites = [_site(down, flow, rounded) for down in places]
     vectors = []
-    for given in _Writer(numbers).graph(model.graph):
-        model.graph.outputs.append(given.value)
-        vectors.append(Vector(given.value.name or "", given.sites))
+    for extremes in _Writer(numbers).graph(model.graph):
+        model.graph.outputs.append(extremes.value)
+        vectors.append(Vector(extremes.value.name or "", extremes.sites))
     return sites, vectors
 
 
 def _rounds(node: ir.Node) -> bool:
     if node.op_type != "Cast" or node.domain or node.attributes.get_int("to", 0) != _HALF:
         return False
-    given = node.inputs[0]
-    return given is not None and given.producer() is not None
+    value = node.inputs[0]
+    return value is not None and value.producer() is not None
 
 
-def _site(down: ir.Node, flows: Flows, rounded: dict[ir.Value, int]) -> Site:
+def _site(down: ir.Node, flow: ValueFlow, rounded: dict[ir.Value, int]) -> Site:
     exact = down.inputs[0]
     assert exact is not None
     node = exact.producer()
     assert node is not None
-    before, infinite = flows.sources(exact, rounded)
+    before, infinite = flow.sources(exact, rounded)
     return Site(
         node=node.name or (exact.name or "").removesuffix("/exact"),
         op_type=node.op_type,
         layer=layer_of(node),
-        masked=flows.leads_to_softmax(down.outputs[0]),
+        masked=flow.leads_to_softmax(down.outputs[0]),
         before=before - {rounded[down.outputs[0]]},
         infinite=infinite,
     )
 
 
 @dataclass(frozen=True)
-class _Given:
+class _Extremes:
     """A vector in some graph; ``loops``: the number of leading axes for iterations of loops."""
 
     value: ir.Value
@@ -207,9 +207,9 @@ class _Writer:
     numbers: dict[ir.Node, int]
     _count: int = 0
 
-    def graph(self, graph: ir.Graph) -> list[_Given]:
+    def graph(self, graph: ir.Graph) -> list[_Extremes]:
         """The vectors of a graph and of all bodies in it, as values of this graph."""
-        given: list[_Given] = []
+        extremes: list[_Extremes] = []
         sites: list[int] = []
         largest: list[ir.Value] = []
         smallest: list[ir.Value] = []
@@ -217,52 +217,52 @@ class _Writer:
         one.outputs[0].dtype = ir.DataType.INT64
         for node in list(graph):
             if node.op_type == "If" and not node.domain:
-                given += self._if(node)
+                extremes += self._if(node)
             elif node.op_type in ("Loop", "Scan") and not node.domain:
-                given += self._loop(node)
+                extremes += self._loop(node)
             elif node in self.numbers:
                 sites.append(self.numbers[node])
-                for op_type, found in (("ReduceMax", largest), ("ReduceMin", smallest)):
+                for op_type, values in (("ReduceMax", largest), ("ReduceMin", smallest)):
                     extreme = self._node(op_type, [node.inputs[0]], keepdims=ir.AttrInt64("keepdims", 0))
                     reshape = self._node("Reshape", [extreme.outputs[0], one.outputs[0]])
                     graph.insert_after(node, [extreme, reshape])
-                    found.append(reshape.outputs[0])
+                    values.append(reshape.outputs[0])
         if sites:
             graph.insert_before(graph[0], one)
             vector = self._node("Concat", [*largest, *smallest], axis=ir.AttrInt64("axis", 0))
             graph.append(vector)
-            given.append(_Given(vector.outputs[0], tuple(sites)))
-        return given
+            extremes.append(_Extremes(vector.outputs[0], tuple(sites)))
+        return extremes
 
-    def _if(self, node: ir.Node) -> list[_Given]:
+    def _if(self, node: ir.Node) -> list[_Extremes]:
         branches = list(bodies(node).values())
-        inner = [(branch, given) for branch in branches for given in self.graph(branch)]
+        inner = [(branch, extremes) for branch in branches for extremes in self.graph(branch)]
         outer = []
-        for branch, given in inner:
+        for branch, extremes in inner:
             for other in branches:
-                other.outputs.append(given.value if other is branch else self._zeros(other, given))
-            outer.append(self._output(node, given, given.loops))
+                other.outputs.append(extremes.value if other is branch else self._zeros(other, extremes))
+            outer.append(self._output(node, extremes, extremes.loops))
         return outer
 
-    def _zeros(self, branch: ir.Graph, given: _Given) -> ir.Value:
-        zeros = np.zeros((*[1] * given.loops, 2 * len(given.sites)), np.float32)
+    def _zeros(self, branch: ir.Graph, extremes: _Extremes) -> ir.Value:
+        zeros = np.zeros((*[1] * extremes.loops, 2 * len(extremes.sites)), np.float32)
         node = self._node("Constant", [], value=ir.AttrTensor("value", ir.tensor(zeros)))
         branch.append(node)
         return node.outputs[0]
 
-    def _loop(self, node: ir.Node) -> list[_Given]:
+    def _loop(self, node: ir.Node) -> list[_Extremes]:
         (body,) = bodies(node).values()
         inner = self.graph(body)
-        body.outputs.extend(given.value for given in inner)
+        body.outputs.extend(extremes.value for extremes in inner)
         for name in ("scan_output_axes", "scan_output_directions"):
             if name in node.attributes:
                 before = node.attributes[name].as_ints()
                 node.attributes[name] = ir.AttrInt64s(name, [*before, *[0] * len(inner)])
-        return [self._output(node, given, given.loops + 1) for given in inner]
+        return [self._output(node, extremes, extremes.loops + 1) for extremes in inner]
 
-    def _output(self, node: ir.Node, given: _Given, loops: int) -> _Given:
+    def _output(self, node: ir.Node, extremes: _Extremes, loops: int) -> _Extremes:
         node.resize_outputs(len(node.outputs) + 1)
-        return _Given(self._named(node.outputs[-1]), given.sites, loops)
+        return _Extremes(self._named(node.outputs[-1]), extremes.sites, loops)
 
     def _node(self, op_type: str, inputs: list[ir.Value | None], **attributes: ir.Attr) -> ir.Node:
         node = ir.node(op_type, inputs, attributes)

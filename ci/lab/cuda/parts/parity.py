@@ -56,7 +56,7 @@ def run(name: str, setup: Setup, *, tf32: bool = False) -> Row:
 def proven(name: str, setup: Setup, *, tf32: bool) -> Row:
     """The proof of one case."""
     from posexport.bundle.manifest import model_of
-    from posexport.parity.choose import Wishes, prove_model
+    from posexport.parity.choose import ProofOptions, prove_model
     from posexport.verification import source_again
 
     case = case_of(name)
@@ -69,7 +69,7 @@ def proven(name: str, setup: Setup, *, tf32: bool) -> Row:
         sized = bool(source.limits.proof_image_sizes or source.limits.proof_sizes)
         if tf32:
             allow_tf32(setup)
-        wishes = Wishes(
+        wishes = ProofOptions(
             provider=setup.provider,
             precision=case.precision,
             lengths=None if sized else lengths,
