@@ -97,8 +97,8 @@ def on_texts(
     Raises:
         PosexportError: no texts, a source without a tokenizer, or one that takes more than tokens.
     """
-    lines = read_texts(texts)
-    rows = _rows(source, lines)
+    # each text is a row of its own call, on both graphs
+    rows = _rows(source, read_texts(texts))
     specs = [part.spec for part in source.parts]
     ours, reference = (
         Runner.of(source, each, specs, provider=provider, threads=threads, make=how)
@@ -107,6 +107,7 @@ def on_texts(
     compared = [(at, spec) for at, spec in enumerate(source.outputs) if not spec.name.startswith("present.")]
     found: dict[str, list[Cosines]] = {spec.name: [] for _, spec in compared}
     loss: list[tuple[float, float, int]] = []
+    # cosines of every output but caches, and the loss of the next token where logits allow it
     for number, row in enumerate(rows):
         if progress is not None:
             progress(number, len(rows), "comparing texts")

@@ -245,6 +245,7 @@ def _crossed(graph: Signature) -> dict[str, str]:
 
 def _check_inputs(source: Source, graph: Signature, name: str, derived: Sequence[str]) -> None:
     """Every input can be fed, and fits; nothing that the source needs is missing."""
+    # every input of the graph: its type is known, the source has it or it can be derived, and the sizes agree
     known = {spec.name: spec for spec in source.inputs}
     derivable = [*derived, *([POSITIONS, *DERIVED] if token_input(source.inputs) else [])]
     for port in graph.inputs.values():
@@ -267,6 +268,7 @@ def _check_inputs(source: Source, graph: Signature, name: str, derived: Sequence
             raise PosexportError(
                 f"{name} takes {port}; that of {source.name} is {expected}: they are not the same model"
             )
+    # every input of the source that matters is an input of the graph
     for spec in source.inputs:
         if spec.name not in graph.inputs and spec.role not in (*_NEUTRAL, "cache"):
             raise PosexportError(

@@ -92,15 +92,16 @@ Run = Callable[[Feeds], list[Array]]
 def in_calls(run: Run, feeds: Feeds, model: Interface, calls: Sequence[int]) -> list[Array]:
     """The outputs of a whole sequence (``feeds``, with an empty past), computed in calls of ``calls`` new tokens.
 
-    What has a number a new token is put together; caches are those of the last call, without unused slots. Before every
-    call the unused slots of static KV caches hold what they hold in ``feeds``: programs may change them or not.
-    No ``calls``: one call.
+    Outputs with an axis of new tokens are concatenated; caches are the last call's, without unused slots. Before every
+    call the unused slots of static KV caches are reset to those in ``feeds``: programs may change them or not. No
+    ``calls``: one call.
     """
     inputs, outputs = model.inputs, model.outputs
     if not calls:
         tokens = (spec.name for spec in inputs if spec.role == "tokens" and SEQUENCE in spec.axes)
         total = next((feeds[name].shape[1] for name in tokens), 0)
         return _taken(run(feeds), outputs, total)
+    # every call gets its new tokens, the mask up to them and the caches that the call before returned
     held = {spec.name: feeds[spec.name] for spec in inputs if spec.role == "cache"}
     parts: list[list[Array]] = []
     end = 0
@@ -117,6 +118,7 @@ def in_calls(run: Run, feeds: Feeds, model: Interface, calls: Sequence[int]) -> 
         parts.append(run(call_feeds))
         presents = [y for y, spec in zip(parts[-1], outputs, strict=True) if set(PRESENT) & set(spec.axes)]
         held = dict(zip(held, presents, strict=True))
+    # outputs for new tokens are concatenated; caches are the last call's
     columns = list(zip(*parts, strict=True))
     joined = [
         np.concatenate(column, spec.axes.index(SEQUENCE)) if SEQUENCE in spec.axes else column[-1]

@@ -159,15 +159,18 @@ def quantize_blocks(
     def replacement_of(logits: set[ir.Value]) -> Replacement:
         return replacement(target, lambda each: head if each.weight.value in logits else linear)
 
+    # which weights, and for GPTQ the second moments of what they are multiplied by
     chosen = choose(model, interface, options, replacement_of)
     tensors = DerivedTensors(model)
     products = Products(model, tensors, target)
     tied = {each.weight.value for each in chosen.projections} & chosen.tied
     bodies = [each for each in chosen.projections if each.weight.value not in chosen.logits]
     of_weights = {} if calibration is None else factors(model, bodies, calibration)
+    # projections; those to logits keep 8 bits
     for projection in chosen.projections:
         scheme = dataclasses.replace(linear, factor=of_weights.get(projection.weight.value))
         products.replace(projection, head if projection.weight.value in chosen.logits else scheme)
+    # word embeddings, which read the blocks of a tied head
     for lookup in chosen.tables:
         if lookup.table.value in tied:
             quantize_tied(lookup, tensors, head, fused=target.may_use(OPERATOR))
