@@ -16,8 +16,8 @@ import pytest
 
 from posexport.bundle.copied import copy_without_paths
 from posexport.export.provenance import strip
+from posexport.graph.protos import scopes
 from posexport.graph.queries import NOTES
-from posexport.parity.locate.graph_values import scopes
 
 pytestmark = pytest.mark.fresh
 ROOT = Path(__file__).parents[2]

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
 
 from posexport.export.build import build
@@ -186,7 +187,7 @@ def test_blocks_of_queries_are_put_one_behind_the_other() -> None:
     ends = [onnx.helper.make_tensor_value_info(each, onnx.TensorProto.DOUBLE, [None] * 5) for each in ("x", name)]
     graph = onnx.helper.make_graph([onnx.helper.make_node("Identity", ["x"], [name])], "g", ends[:1], ends[1:])
     model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 18)], ir_version=9)
-    found = Exposed([model], [], {}, []).run({"x": x}, provider="cpu", threads=1)
+    found = Exposed([ir.from_proto(model)], [], {}, []).run({"x": x}, provider="cpu", threads=1)
     assert np.array_equal(found[name], np.concatenate(list(x), 2))
 
 

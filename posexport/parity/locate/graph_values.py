@@ -3,25 +3,22 @@
 They are found by the module path of each node, which `torch.onnx.export` writes into its ``metadata_props``.
 """
 
-import ast
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
+import onnx_ir as ir
+from onnx_ir.passes.common import InlinePass
 
-from posexport.graph.protos import bodies
+from posexport.graph.bodies import bodies
+from posexport.graph.protos import SCOPES, module_paths
 from posexport.parity.criterion import Array
 from posexport.parity.grid.inputs import Feeds
 from posexport.parity.subjects.runner import Runner
 from posexport.runtime.chain import graph_feeds
 from posexport.spec import PartSpec
 
-if TYPE_CHECKING:
-    from onnx import GraphProto, ModelProto, NodeProto
-
-_SCOPES = "pkg.torch.onnx.name_scopes"
 #: how many of a call's last nodes may compute its output (a cast or a reshape may follow)
 _LAST = 4
 #: begins the names of values that come in blocks of queries
@@ -48,7 +45,7 @@ class Exposed:
     Of several graphs (``parts``) names of values begin with the graph's number.
     """
 
-    models: list["ModelProto"]
+    models: list[ir.Model]
     parts: list[PartSpec]
     segments: dict[str, list[Segment]]
     softmaxes: list[tuple[str, str]]
@@ -66,10 +63,10 @@ class Exposed:
         return values
 
 
-def _run(model: "ModelProto", feeds: Feeds, provider: str, threads: int) -> dict[str, Array]:
-    names = [value.name for value in model.graph.output]
+def _run(model: ir.Model, feeds: Feeds, provider: str, threads: int) -> dict[str, Array]:
+    names = [_name(value) for value in model.graph.outputs]
     runner = Runner(
-        model.SerializeToString(),
+        ir.to_proto(model).SerializeToString(),
         inputs=list(feeds),
         outputs=names,
         provider=provider,
@@ -84,88 +81,77 @@ def _run(model: "ModelProto", feeds: Feeds, provider: str, threads: int) -> dict
     return outputs
 
 
-def _softmaxes(graph: "GraphProto") -> Iterator[tuple[str, str]]:
+def _softmaxes(graph: ir.Graph) -> Iterator[tuple[str, str]]:
     """Input and output of each Softmax; inside a Scan over blocks of queries, or an If, they become outputs of that."""
-    for node in graph.node:
+    for node in list(graph):
         if node.op_type == "Softmax":
-            yield node.input[0], node.output[0]
-        # of an If the same softmax by two ways
-        for number, ways in enumerate(zip(*map(list, map(_softmaxes, bodies(node))), strict=False)):
-            for body, names in zip(bodies(node), ways, strict=True):
+            yield _name(node.inputs[0]), _name(node.outputs[0])
+        every = list(bodies(node).values())
+        # the branches of an If have the same softmax, computed in two ways
+        for number, ways in enumerate(zip(*map(list, map(_softmaxes, every)), strict=False)):
+            for body, names in zip(every, ways, strict=True):
                 _give(body, names)
-            outside = [f"{_BLOCKS}{node.output[0]}/{place}/{number}" for place in ("entering", "leaving")]
-            node.output.extend(outside)
+            outside = [f"{_BLOCKS}{node.outputs[0].name}/{place}/{number}" for place in ("entering", "leaving")]
+            node.resize_outputs(len(node.outputs) + 2)
+            for value, name in zip(node.outputs[-2:], outside, strict=True):
+                value.name = name
             yield outside[0], outside[1]
 
 
-def _give(body: "GraphProto", names: Sequence[str]) -> None:
+def _give(body: ir.Graph, names: Sequence[str]) -> None:
     """Makes values outputs of a body, also values that it only reads."""
-    import onnx
-
-    produced = {name for node in body.node for name in node.output}
+    values = {value.name: value for node in body for value in (*node.inputs, *node.outputs) if value is not None}
     for name in names:
-        output = name if name in produced else f"{_BLOCKS}{name}/given"
-        if output != name:
-            body.node.append(onnx.helper.make_node("Identity", [name], [output]))
-        body.output.append(onnx.ValueInfoProto(name=output))
+        value = values[name]
+        if value.graph is not body:
+            identity = ir.node("Identity", [value], outputs=[ir.Value(name=f"{_BLOCKS}{name}/passed")])
+            body.append(identity)
+            value = identity.outputs[0]
+        body.outputs.append(value)
 
 
-def scopes(node: "NodeProto") -> list[str]:
-    """Paths of the modules that the node was traced in, outermost first; empty where it does not say."""
-    for entry in node.metadata_props:
-        if entry.key == _SCOPES:
-            try:
-                paths = ast.literal_eval(entry.value)
-            except (ValueError, SyntaxError):
-                return []
-            return [str(path) for path in paths[:-1] if path] if isinstance(paths, list) else []
-    return []
-
-
-def expose(models: Sequence["ModelProto"], parts: Sequence[PartSpec] = ()) -> Exposed:
-    """Copies of ``models`` with their functions inlined that also give what enters and leaves each module."""
-    copies = [_exposed(model) for model in models]
+def expose(models: Sequence[ir.Model], parts: Sequence[PartSpec] = ()) -> Exposed:
+    """Changes ``models``: functions are inlined, and what enters and leaves each module becomes an output."""
     segments: dict[str, list[Segment]] = defaultdict(list)
     softmaxes: list[tuple[str, str]] = []
-    for number, (_, calls_of, pairs) in enumerate(copies):
+    for number, model in enumerate(models):
+        calls_of, pairs = _exposed(model)
         before = f"{number}/" if parts else ""
         softmaxes += [(before + first, before + second) for first, second in pairs]
         for path, calls in calls_of.items():
             named = [([before + n for n in call.entering], [before + n for n in call.made]) for call in calls]
             segments[path] += [Segment(entering, leaving) for entering, leaving in named]
-    return Exposed([model for model, _, _ in copies], list(parts), dict(segments), softmaxes)
+    return Exposed(list(models), list(parts), dict(segments), softmaxes)
 
 
-def _exposed(model: "ModelProto") -> tuple["ModelProto", dict[str, list[Segment]], list[tuple[str, str]]]:
-    """One copy, its segments and its softmaxes."""
-    import onnx
-    from onnx import inliner
-
-    model = (
-        inliner.inline_local_functions(model)
-        if model.functions
-        else onnx.ModelProto.FromString(model.SerializeToString())
-    )
+def _exposed(model: ir.Model) -> tuple[dict[str, list[Segment]], list[tuple[str, str]]]:
+    """The segments and the softmaxes of one model, which gets them as outputs."""
+    InlinePass()(model)
     graph = model.graph
-    constant = {tensor.name for tensor in graph.initializer} | {""}
-    constant |= {name for node in graph.node if node.op_type == "Constant" for name in node.output}
+    constants = {value.name for value in graph.initializers.values()}
+    constants |= {node.outputs[0].name for node in graph if node.op_type == "Constant"}
     segments: dict[str, list[Segment]] = defaultdict(list)
     current: set[str] = set()
-    for node in graph.node:
-        inside = scopes(node)
+    for node in graph:
+        inside = module_paths(node.metadata_props.get(SCOPES, ""))
         if not inside:
             continue  # a node without a path (from a function's body, from an optimiser) interrupts nothing
+        entering = [name for value in node.inputs if (name := _name(value)) and name not in constants]
         for path in inside:
             if path not in current:
                 segments[path].append(Segment())
             segment = segments[path][-1]
-            segment.entering += [name for name in node.input if name not in constant and name not in segment.made]
-            segment.made += node.output
+            segment.entering += [name for name in entering if name not in segment.made]
+            segment.made += map(_name, node.outputs)
         current = set(inside)
     softmaxes = list(_softmaxes(graph))
+    values = {value.name: value for node in graph for value in node.outputs}
     exposed = {name for pair in softmaxes for name in pair}
     exposed |= {name for calls in segments.values() for s in calls for name in (*s.entering, *s.leaving)}
-    known = {value.name for value in (*graph.output, *graph.input)} | constant
-    for name in sorted(exposed - known):
-        graph.output.append(onnx.ValueInfoProto(name=name))
-    return model, dict(segments), softmaxes
+    known = {value.name for value in (*graph.outputs, *graph.inputs)} | constants
+    graph.outputs.extend(values[name] for name in sorted(exposed - known) if name in values)
+    return dict(segments), softmaxes
+
+
+def _name(value: ir.Value | None) -> str:
+    return "" if value is None else value.name or ""

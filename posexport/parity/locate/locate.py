@@ -9,10 +9,11 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
+import onnx
+import onnx_ir as ir
 import torch
 from numpy.typing import NDArray
 
@@ -33,9 +34,6 @@ from posexport.spec import ENCODER_SEQUENCE
 from posexport.targets.dtypes import BY_PRECISION
 from posexport.targets.precisions import PrecisionName
 from posexport.torch_fixes.module_precision import in_precision
-
-if TYPE_CHECKING:
-    from onnx import ModelProto
 
 #: protobuf cannot hold more
 _LARGEST = 1_500_000_000
@@ -85,8 +83,8 @@ def locate(
         # it looks at one call, without past tokens
         parts = [part.spec for part in source.parts if part.spec.when != "later"]
         files = [model / part.file for part in parts] if parts and isinstance(model, Path) else [model]
-        protos = [_load(file) for file in files]
-        exposed = expose(protos, parts)
+        graphs = [_load(file) for file in files]
+        exposed = expose(graphs, parts)
         if not exposed.segments:
             return f"{_NOWHERE}: no node of the graph says which module it was traced from."
         compared = _compare(source, exposed, point, wrong, precision, threads)
@@ -94,7 +92,7 @@ def locate(
         return f"{_NOWHERE}: {err}."
     if not compared:
         return f"{_NOWHERE}: no value of the graph has the shape of a module's."
-    parameters = list(dict.fromkeys(name for proto in protos for name in _changed(source, proto)))
+    parameters = list(dict.fromkeys(name for each in graphs for name in _changed(source, each)))
     first = next((item for item in compared if item.wrong), None)
     if first is None:
         return _all_right(compared, parameters)
@@ -105,15 +103,13 @@ class _TooLargeError(Exception):
     """The model does not fit into one protobuf."""
 
 
-def _load(model: Path | bytes) -> "ModelProto":
-    import onnx
-
+def _load(model: Path | bytes) -> ir.Model:
     if isinstance(model, bytes):
-        return onnx.load_from_string(model)
+        return ir.from_proto(onnx.load_from_string(model))
     size = sum(file.stat().st_size for file in model.parent.glob(f"{model.name}*"))
     if size > _LARGEST:
         raise _TooLargeError(f"the model has {size} bytes, at most {_LARGEST} can be taken apart")
-    return onnx.load(model)
+    return ir.from_proto(onnx.load(model))
 
 
 def _compare(
@@ -200,17 +196,15 @@ def _real(shape: tuple[int, ...], keeps: list[NDArray[np.bool_]]) -> NDArray[np.
     return np.ones((), dtype=np.bool_)
 
 
-def _changed(source: Source, model: "ModelProto") -> list[str]:
+def _changed(source: Source, model: ir.Model) -> list[str]:
     """Initializers with the name of a parameter and other values."""
-    from onnx import numpy_helper
-
     state = source.module.state_dict()
     changed = []
-    for tensor in model.graph.initializer:
-        if tensor.name in state:
-            expected, got = state[tensor.name].detach().cpu().numpy(), numpy_helper.to_array(tensor)
+    for name, value in model.graph.initializers.items():
+        if name in state and value.const_value is not None:
+            expected, got = state[name].detach().cpu().numpy(), value.const_value.numpy()
             if got.shape == expected.shape and not np.array_equal(got, expected):
-                changed.append(f"{tensor.name}{_rows(got, expected)}")
+                changed.append(f"{name}{_rows(got, expected)}")
     return changed
 
 

@@ -16,9 +16,9 @@ import msgspec
 import numpy as np
 
 from posexport.errors import PosexportError
+from posexport.graph.protos import scopes
 from posexport.parity.criterion import Array
 from posexport.parity.grid.inputs import Feeds
-from posexport.parity.locate.graph_values import scopes
 from posexport.parity.proof import Case, Outcome, Proof, Value
 from posexport.parity.report.report import Report
 from posexport.parity.subjects.runner import RunError, Runner

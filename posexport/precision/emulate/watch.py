@@ -5,7 +5,6 @@ places of a graph form one vector, which is an output of every graph around it: 
 it is 0, of a Loop or a Scan there is one for each iteration.
 """
 
-import ast
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,8 +16,8 @@ import onnx_ir as ir
 from posexport.graph import dataflow
 from posexport.graph.bodies import bodies, with_bodies
 from posexport.graph.operators import CONTROL_FLOW
+from posexport.graph.protos import SCOPES, module_paths
 
-_SCOPES = "pkg.torch.onnx.name_scopes"
 #: a path up to its first number: ``encoder.layer.3`` of ``encoder.layer.3.attention``
 _NUMBERED = re.compile(r"^(.*?[./]\d+)(?:[./]|$)")
 #: the same in a node's name, which other tools make of the path: ``/encoder/layer.3/attention/MatMul``
@@ -44,12 +43,7 @@ def layer_of(node: ir.Node | None) -> str:
 
 def _path(node: ir.Node) -> str:
     """The path of the innermost module that a node was traced in."""
-    try:
-        paths = ast.literal_eval(node.metadata_props.get(_SCOPES, "[]"))
-    except (ValueError, SyntaxError):
-        return ""
-    named = [str(path) for path in paths[:-1] if path] if isinstance(paths, list) else []
-    return named[-1] if named else ""
+    return next(reversed(module_paths(node.metadata_props.get(SCOPES, ""))), "")
 
 
 #: what may lie between a masked score and its softmax: it stays masked when it becomes -inf
