@@ -47,7 +47,7 @@ def verify(target: Path, against: "str | nn.Module | None" = None, options: Veri
     if against is None:
         return _by_sample(target, manifest, options)
 
-    from posexport.parity.choose import Wishes, prove_model
+    from posexport.parity.choose import ProofOptions, prove_model
     from posexport.sources.load import LoadOptions
     from posexport.sources.transformers_model import as_checkpoint
 
@@ -59,7 +59,7 @@ def verify(target: Path, against: "str | nn.Module | None" = None, options: Veri
     ):
         recipe, origin = _recipe(target, manifest)
         source = _source(target, manifest, named, LoadOptions.of(options), recipe, origin, remark)
-        wishes = Wishes(
+        wishes = ProofOptions(
             provider=options.provider,
             provider_options=options.provider_options or {},
             precision=stored_precision(target) if recipe is None else recipe.precision,
