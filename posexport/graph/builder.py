@@ -141,7 +141,9 @@ class Builder:
         return cls.at_start(graph, **options) if node is None else cls.at(node, after=True, **options)
 
     @classmethod
-    def at_start(cls, graph: ir.Graph, *, like: Sequence[ir.Node] = (), name: str = "") -> Self:
+    def at_start(
+        cls, graph: ir.Graph, *, like: Sequence[ir.Node] = (), name: str = "", opset: int | None = None
+    ) -> Self:
         """Writes at the start of ``graph``, after its constants, where only inputs are read."""
         start = next((node for node in graph if node.op_type != "Constant" or node.domain), None)
         return cls._placed(_Place(graph, start, None, like, name, initializers=True), opset)
