@@ -156,7 +156,7 @@ class ExportedModel:
     @property
     def verdict(self) -> str:
         """The verdict of the proof: ``proven``, or a weaker one with the reason."""
-        from posexport.parity.report.verdict import verdict
+        from posexport.parity.report.record import verdict
 
         return verdict(self.report).words
 
