@@ -271,7 +271,7 @@ def test_static_scales(target, form):
 def test_zeros_of_static_scales_are_zeros(low: float, high: float, zero: int, width: float) -> None:
     """Where all values have one sign, too: padding and what ReLU leaves are 0."""
     channels = ChannelRange(np.array([low, low], np.float32), np.array([high, low], np.float32))
-    found = _scale(channels, SimpleNamespace(own=False, largest=None))
+    found = _scale(channels, SimpleNamespace(exclusive=False, largest=None))
     assert found.zero == zero
     agree(found.scale, width / 255, "rounded", np.float32)
 
