@@ -16,11 +16,17 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from posexport.parity.criterion import Array
-from posexport.parity.grid.inputs import Feeds
-from posexport.parity.subjects.runner import Make, Runner
+from posexport.bounds import Bound
+from posexport.parity.criterion import Array, measure
+from posexport.parity.grid.inputs import Feeds, draw
+from posexport.parity.grid.point import Budget, GridPoint
+from posexport.parity.judges import Answer, broken
+from posexport.parity.proof import Judge, Outcome, Proof, Run, Subject
+from posexport.parity.report.points import Point
+from posexport.parity.report.report import Report
+from posexport.parity.subjects.runner import Make, RunError, Runner, in_calls
 from posexport.runtime.cache import LOGITS, Cache, DecoderInterface, Ids
-from posexport.spec import BATCH, PAST, SEQUENCE, TOTAL, InputSpec
+from posexport.spec import BATCH, PAST, SEQUENCE, TOTAL, InputSpec, Interface
 from posexport.targets.providers import DEFAULT_PROVIDER
 
 if TYPE_CHECKING:

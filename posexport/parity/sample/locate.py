@@ -21,7 +21,7 @@ from posexport.parity.criterion import Array
 from posexport.parity.grid.inputs import Feeds
 from posexport.parity.proof import Case, Outcome, Proof, Value
 from posexport.parity.report.report import Report
-from posexport.parity.subjects.runner import RunError, Runner
+from posexport.parity.subjects.runner import RunError, Runner, in_calls
 from posexport.runtime.chain import graph_feeds
 from posexport.runtime.providers import LEVELS, bundle_session
 from posexport.spec import Interface, PartSpec

@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from posexport.errors import PosexportError
 from posexport.parity.criterion import Array
 from posexport.parity.grid.inputs import Feeds
-from posexport.parity.subjects.runner import RememberingSession
 from posexport.runtime.cache import Cache, DecoderInterface
 from posexport.runtime.chain import Chain, open_chain
 from posexport.runtime.providers import bundle_session
