@@ -31,6 +31,7 @@ class Recipe(PrecisionOptions, frozen=True, kw_only=True, forbid_unknown_fields=
         task: the source's, also where nobody named it.
         settings: of a built-in model, as text.
         opset: of the graph, also where nobody named it.
+        unpad: False with ``--no-unpad``.
     """
 
     task: str
