@@ -5,12 +5,12 @@ A.1.2: ``scores[i, j] = v . tanh(W q_i + U k_j)``, here in every head. The calle
 """
 
 import numpy as np
-import torch
 from onnxscript import FLOAT, INT64, script
 from onnxscript import opset18 as op
 from torch import Tensor
 
 from posexport.ops.operator import OPSET, Array, Case, Operator, register
+from posexport.ops.window import blocks
 
 #: Queries per block of the eager operator: every pair holds a whole vector
 _BLOCK = 32
@@ -26,12 +26,11 @@ def oracle(q: Array, weight: Array, keys: Array, vector: Array, qpos: Array, kpo
     return out
 
 
-@torch.library.custom_op("posexport::additive_scores", mutates_args=())
 def additive_scores(q: Tensor, weight: Tensor, keys: Tensor, vector: Tensor, qpos: Tensor, kpos: Tensor) -> Tensor:
     """q [B, H, T, D], weight [H, D, D], keys [B, H, S, D], vector [H, D] -> [B, H, T, S]."""
     del qpos
     out = q.new_empty(*q.shape[:3], kpos.shape[0])
-    for q_block, out_block in zip(torch.split(q @ weight, _BLOCK, 2), torch.split(out, _BLOCK, 2), strict=True):
+    for q_block, out_block in zip(blocks(q @ weight, 2, _BLOCK), blocks(out, 2, _BLOCK), strict=True):
         out_block.copy_(((q_block[:, :, :, None] + keys[:, :, None]).tanh() @ vector[:, None, :, None])[..., 0])
     return out
 

@@ -7,7 +7,6 @@ products of the two outermost rows are repeated for all distances beyond them.
 """
 
 import numpy as np
-import torch
 from onnxscript import FLOAT, INT64, script
 from onnxscript import opset18 as op
 from torch import Tensor
@@ -27,7 +26,6 @@ def oracle(q: Array, table: Array, qpos: Array, kpos: Array) -> Array:
     return out
 
 
-@torch.library.custom_op("posexport::clipped_scores", mutates_args=())
 def clipped_scores(q: Tensor, table: Tensor, qpos: Tensor, kpos: Tensor) -> Tensor:
     """q [B, H, T, D], table [2k+1, D], consecutive qpos [T] and kpos [S] (int64) -> [B, H, T, S]."""
     last = table.shape[0] - 1

@@ -16,31 +16,29 @@ from posexport.ops.window import blocks, columns, unskew
 
 
 def oracle(probs: Array, table: Array, qpos: Array, kpos: Array) -> Array:
-    """One pair at a time: probs [B, H, T, S], table [2k+1, D], qpos [T], kpos [S] -> [B, H, T, D]."""
+    """One query at a time: probs [B, H, T, S], table [2k+1, D], qpos [T], kpos [S] -> [B, H, T, D]."""
     k = len(table) // 2
     out = np.zeros((*probs.shape[:3], table.shape[1]))
     for i, t in enumerate(qpos):
-        for j, s in enumerate(kpos):
-            vector = table[min(max(int(s) - int(t), -k), k) + k]
-            out[:, :, i] += probs[:, :, i, j, None] * vector
+        out[:, :, i] = probs[:, :, i] @ table[np.clip(kpos - t, -k, k) + k]
     return out
 
 
-@torch.library.custom_op("posexport::clipped_values", mutates_args=())
 def clipped_values(probs: Tensor, table: Tensor, qpos: Tensor, kpos: Tensor) -> Tensor:
     """probs [B, H, T, S], table [2k+1, D], consecutive qpos [T] and kpos [S] (int64) -> [B, H, T, D]."""
     last = table.shape[0] - 1
-    out = []
-    for p_block, t in zip(blocks(probs, 2), blocks(qpos), strict=True):
+    inner = torch.arange(1, max(last, 1), device=table.device)
+    out = probs.new_empty(*probs.shape[:3], table.shape[1])
+    for p_block, t, out_block in zip(blocks(probs, 2), blocks(qpos), blocks(out, 2), strict=True):
         by_column = unskew(p_block)
-        row = (last // 2 - columns(t, kpos)).clamp(0, last)
-        start = min(int((row == row[0]).sum()), len(row) - 1)
-        end = max(len(row) - int((row == row[-1]).sum()), start)
-        left = by_column[..., :start].sum(-1, keepdim=True)
-        right = by_column[..., end:].sum(-1, keepdim=True)
-        by_row = torch.cat([left, by_column[..., start:end], right], -1)
-        out.append(by_row @ table[torch.cat([row[:1], row[start:end], row[-1:]])])
-    return torch.cat(out, 2)
+        row = last // 2 - columns(t, kpos)
+        # the first and the last row take the sum of many columns, each row between them one, or none
+        ends = torch.stack([row <= 0, (row >= last) & (row > 0)], -1).to(probs.dtype)
+        column = inner - row[0]
+        width = row.shape[0]
+        by_inner_row = by_column.index_select(-1, column.clamp(0, width - 1)) * ((column >= 0) & (column < width))
+        out_block.copy_(by_column @ ends @ table[[0, -1]] + by_inner_row @ table[1:-1])
+    return out
 
 
 @script(OPSET, default_opset=op)

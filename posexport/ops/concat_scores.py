@@ -7,7 +7,6 @@ tells them apart.
 """
 
 import numpy as np
-import torch
 from onnxscript import FLOAT, INT64, script
 from onnxscript import opset18 as op
 from torch import Tensor
@@ -23,7 +22,6 @@ def oracle(q: Array, query_vector: Array, of_keys: Array, qpos: Array, kpos: Arr
     return out
 
 
-@torch.library.custom_op("posexport::concat_scores", mutates_args=())
 def concat_scores(q: Tensor, query_vector: Tensor, of_keys: Tensor, qpos: Tensor, kpos: Tensor) -> Tensor:
     """q [B, H, T, D], query_vector [H, D], of_keys [B, H, S] -> [B, H, T, S]."""
     del qpos, kpos

@@ -7,7 +7,6 @@ sqrt(d))`` is what a key counts, ``p[i, j] = sum_{k = j..i} g[i, k]`` the positi
 """
 
 import numpy as np
-import torch
 from onnxscript import FLOAT, INT64, script
 from onnxscript import opset18 as op
 from torch import Tensor
@@ -32,7 +31,6 @@ def oracle(q: Array, k: Array, table: Array, gate_scale: Array, qpos: Array, kpo
     return out
 
 
-@torch.library.custom_op("posexport::contextual_scores", mutates_args=())
 def contextual_scores(q: Tensor, k: Tensor, table: Tensor, gate_scale: Tensor, qpos: Tensor, kpos: Tensor) -> Tensor:
     """q [B, H, T, D], k [B, H, S, D], table [P, D], gate_scale [1], float32 or wider -> [B, H, T, S]."""
     out = q.new_empty(*q.shape[:3], kpos.shape[0])

@@ -9,7 +9,6 @@ T queries can have from it. With c about T, a few queries against many keys cost
 """
 
 import numpy as np
-import torch
 from onnxscript import FLOAT, INT64, script
 from onnxscript import opset18 as op
 from torch import Tensor
@@ -34,7 +33,6 @@ def oracle(
     return out
 
 
-@torch.library.custom_op("posexport::disentangled_scores", mutates_args=())
 def disentangled_scores(
     q: Tensor, k: Tensor, by_distance: Tensor, by_distance_of_key: Tensor, lowest: Tensor, qpos: Tensor, kpos: Tensor
 ) -> Tensor:
@@ -47,7 +45,7 @@ def disentangled_scores(
             of_key = by_distance_of_key[:, (-columns(s, t) - lowest).clamp(0, last)]
             query_term = skew(q_block @ of_query.mT, s.shape[0])
             key_term = skew(k_block @ of_key.mT, t.shape[0])
-            torch.add(query_term, key_term.mT, out=block)
+            block.copy_(query_term).add_(key_term.mT)
     return out
 
 

@@ -5,14 +5,13 @@ the distances of a call; distances it does not list are taken as its nearest.
 """
 
 import numpy as np
-import torch
 from onnxscript import FLOAT, INT64, script
 from onnxscript import opset18 as op
 from torch import Tensor
 
 from posexport.ops.operator import OPSET, Array, Case, Operator, register
 from posexport.ops.skew import Skew
-from posexport.ops.window import BLOCK, columns, skew
+from posexport.ops.window import blocks, columns, toeplitz
 
 
 def oracle(by_distance: Array, lowest: Array, qpos: Array, kpos: Array) -> Array:
@@ -25,16 +24,13 @@ def oracle(by_distance: Array, lowest: Array, qpos: Array, kpos: Array) -> Array
     return out
 
 
-@torch.library.custom_op("posexport::distance_scores", mutates_args=())
 def distance_scores(by_distance: Tensor, lowest: Tensor, qpos: Tensor, kpos: Tensor) -> Tensor:
     """by_distance [H, W] for distances (query minus key) from lowest [1] up -> [1, H, T, S]."""
     heads, width = by_distance.shape
     out = by_distance.new_empty(1, heads, qpos.shape[0], kpos.shape[0])
-    for start in range(0, qpos.shape[0], BLOCK):
-        q_block = qpos[start : start + BLOCK]
-        by_column = by_distance[:, (columns(q_block, kpos) - lowest).clamp(0, width - 1)]
-        rows = by_column[:, None, :].expand(heads, q_block.shape[0], by_column.shape[-1])
-        out[0, :, start : start + BLOCK] = skew(rows, kpos.shape[0])
+    for t, out_block in zip(blocks(qpos), blocks(out[0], 1), strict=True):
+        by_column = by_distance[:, (columns(t, kpos) - lowest).clamp(0, width - 1)]
+        out_block.copy_(toeplitz(by_column, t.shape[0], kpos.shape[0]))
     return out
 
 

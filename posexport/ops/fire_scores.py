@@ -9,14 +9,13 @@ is taken as the nearest.
 """
 
 import numpy as np
-import torch
 from onnxscript import FLOAT, INT64, script
 from onnxscript import opset18 as op
 from torch import Tensor
 
 from posexport.ops.operator import OPSET, Array, Case, Operator, register
 from posexport.ops.skew import Distances, Skew
-from posexport.ops.window import BLOCK, columns, skew
+from posexport.ops.window import blocks, columns, toeplitz
 
 #: hidden units in the cases
 UNITS = 4
@@ -49,7 +48,6 @@ def oracle(
     return out
 
 
-@torch.library.custom_op("posexport::fire_scores", mutates_args=())
 def fire_scores(
     outer_bias: Tensor,
     outer_weight: Tensor,
@@ -67,15 +65,13 @@ def fire_scores(
     heads = outer_weight.shape[0]
     S = kpos.shape[0]
     out = outer_bias.new_empty(rows, heads, qpos.shape[0], S)
-    for start in range(0, qpos.shape[0], BLOCK):
-        q_block = qpos[start : start + BLOCK]
-        by_column = by_distance[0, (columns(q_block, kpos) - lowest).clamp(0, by_distance.shape[1] - 1)]
-        psi = skew(by_column.expand(q_block.shape[0], by_column.shape[0]), S)
-        n = normaliser[:, (q_block - first).clamp(0, listed - 1)]
+    for t, out_block in zip(blocks(qpos), blocks(out, 2), strict=True):
+        by_column = by_distance[0, (columns(t, kpos) - lowest).clamp(0, by_distance.shape[1] - 1)]
+        psi = toeplitz(by_column, t.shape[0], S)
+        n = normaliser[:, (t - first).clamp(0, listed - 1)]
         ratio = (psi / n[..., None]).reshape(rows, 1, -1)
         hidden = (ratio * inner_weight[:, None]).add_(inner_bias[:, None]).relu_()
-        by_head = (outer_weight @ hidden + outer_bias.to(hidden.dtype)[:, None]).reshape(rows, heads, -1, S)
-        out[:, :, start : start + BLOCK] = by_head.to(out.dtype)
+        out_block.copy_((outer_weight @ hidden + outer_bias.to(hidden.dtype)[:, None]).reshape(rows, heads, -1, S))
     return out
 
 

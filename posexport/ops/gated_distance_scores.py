@@ -5,14 +5,13 @@ for the distances and ``g`` for the queries of a call; what it does not list is 
 """
 
 import numpy as np
-import torch
 from onnxscript import FLOAT, INT64, script
 from onnxscript import opset18 as op
 from torch import Tensor
 
 from posexport.ops.operator import OPSET, Array, Case, Operator, register
 from posexport.ops.skew import Distances, Skew
-from posexport.ops.window import BLOCK, columns, skew
+from posexport.ops.window import blocks, columns, toeplitz
 
 
 def oracle(by_distance: Array, gate: Array, lowest: Array, first: Array, qpos: Array, kpos: Array) -> Array:
@@ -30,20 +29,15 @@ def oracle(by_distance: Array, gate: Array, lowest: Array, first: Array, qpos: A
     return out
 
 
-@torch.library.custom_op("posexport::gated_distance_scores", mutates_args=())
 def gated_distance_scores(
     by_distance: Tensor, gate: Tensor, lowest: Tensor, first: Tensor, qpos: Tensor, kpos: Tensor
 ) -> Tensor:
     """by_distance [H, W] for distances (query minus key) from lowest [1] up, gate [B, H, N] -> [B, H, T, S]."""
-    heads, width = by_distance.shape
-    S = kpos.shape[0]
-    out = gate.new_empty(*gate.shape[:2], qpos.shape[0], S)
-    for start in range(0, qpos.shape[0], BLOCK):
-        q_block = qpos[start : start + BLOCK]
-        by_column = by_distance[:, (columns(q_block, kpos) - lowest).clamp(0, width - 1)]
-        rows = skew(by_column[:, None, :].expand(heads, q_block.shape[0], by_column.shape[-1]), S)
-        g = gate[:, :, (q_block - first).clamp(0, gate.shape[2] - 1)]
-        torch.mul(rows, g[..., None], out=out[:, :, start : start + BLOCK])
+    out = gate.new_empty(*gate.shape[:2], qpos.shape[0], kpos.shape[0])
+    for t, out_block in zip(blocks(qpos), blocks(out, 2), strict=True):
+        by_column = by_distance[:, (columns(t, kpos) - lowest).clamp(0, by_distance.shape[1] - 1)]
+        g = gate[:, :, (t - first).clamp(0, gate.shape[2] - 1)]
+        out_block.copy_(toeplitz(by_column, t.shape[0], kpos.shape[0])).mul_(g[..., None])
     return out
 
 

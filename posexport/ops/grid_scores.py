@@ -12,13 +12,12 @@ nearest (a lowering may ask for queries past the last).
 """
 
 import numpy as np
-import torch
 from onnxscript import FLOAT, INT64, script
 from onnxscript import opset18 as op
 from torch import Tensor
 
 from posexport.ops.operator import OPSET, Array, Case, Operator, register
-from posexport.ops.window import BLOCK
+from posexport.ops.window import blocks
 
 
 def oracle(
@@ -41,7 +40,6 @@ def oracle(
     return out
 
 
-@torch.library.custom_op("posexport::grid_scores", mutates_args=())
 def grid_scores(
     by_distance: Tensor,
     lowest: Tensor,
@@ -55,11 +53,9 @@ def grid_scores(
     heads, width = by_distance.shape
     there = key_code[(kpos - first[1]).clamp(0, key_code.shape[0] - 1)] + lowest
     out = by_distance.new_empty(1, heads, qpos.shape[0], kpos.shape[0])
-    for start in range(0, qpos.shape[0], BLOCK):
-        q_block = qpos[start : start + BLOCK]
-        here = query_code[(q_block - first[0]).clamp(0, query_code.shape[0] - 1)]
-        index = (here[:, None] - there).clamp(0, width - 1)
-        out[0, :, start : start + BLOCK] = by_distance[:, index]
+    for t, out_block in zip(blocks(qpos), blocks(out[0], 1), strict=True):
+        here = query_code[(t - first[0]).clamp(0, query_code.shape[0] - 1)]
+        out_block.copy_(by_distance[:, (here[:, None] - there).clamp(0, width - 1)])
     return out
 
 

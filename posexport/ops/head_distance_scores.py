@@ -7,7 +7,6 @@ are taken as its nearest.
 """
 
 import numpy as np
-import torch
 from onnxscript import FLOAT, INT64, script
 from onnxscript import opset18 as op
 from torch import Tensor
@@ -30,7 +29,6 @@ def oracle(q: Array, by_distance: Array, query_bias: Array, lowest: Array, qpos:
     return out
 
 
-@torch.library.custom_op("posexport::head_distance_scores", mutates_args=())
 def head_distance_scores(
     q: Tensor, by_distance: Tensor, query_bias: Tensor, lowest: Tensor, qpos: Tensor, kpos: Tensor
 ) -> Tensor:

@@ -1,4 +1,4 @@
-"""Position operators: the torch operator, the ONNX function and the float64 oracle of each stand in one file.
+"""Position operators: the PyTorch function, the ONNX function and the float64 oracle of each, in one file.
 
 Shape letters, in names and docstrings: B batch, H heads, T queries, S keys, D head size, R rows of a table.
 
@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 from onnxscript.values import Opset
 from torch import Tensor
 
-from posexport.ops.gradient import give_gradient
 from posexport.ops.tracing import traced_as
 from posexport.spec import DOMAIN as DOMAIN
 
@@ -50,7 +49,8 @@ class Operator:
 
     Attributes:
         name: CamelCase, the ``op_type`` of its nodes.
-        eager: the torch operator (a ``torch.library`` custom operator).
+        eager: the PyTorch function: plain operations, so that autograd, ``torch.compile`` and ``torch.export`` see
+            through it.
         function: the onnxscript function of the same signature.
         oracle: the definition in float64 NumPy.
         takes: names of the tensors that attention gives it, in order, out of ``q``, ``k``, ``probs``; they come first.
@@ -92,7 +92,7 @@ class Operator:
 
     @traced_as(_node)
     def __call__(self, *tensors: Tensor) -> Tensor:
-        """The torch operator, or its node."""
+        """Compute in PyTorch; while ``torch.onnx.export`` traces, emit a node."""
         return self.eager(*tensors)
 
     def shape(self, *tensors: Tensor) -> tuple[int, ...]:
@@ -165,7 +165,5 @@ def register(operator: Operator) -> Operator:
         raise ValueError(f"the onnxscript function of {operator.name} has no output: annotate its return type")
     if proto.name != operator.name or proto.domain != DOMAIN:
         raise ValueError(f"operator {operator.name} has a function called {proto.domain}::{proto.name}")
-    torch.library.register_fake(operator.eager, lambda *xs: xs[0].new_empty(operator.shape(*xs)))  # type: ignore[arg-type]
-    give_gradient(operator.eager)
     OPERATORS[operator.name] = operator
     return operator

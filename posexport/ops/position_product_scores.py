@@ -6,14 +6,13 @@ tokens differently; positions and distances that are not listed are taken as the
 """
 
 import numpy as np
-import torch
 from onnxscript import FLOAT, INT64, script
 from onnxscript import opset18 as op
 from torch import Tensor
 
 from posexport.ops.operator import OPSET, Array, Case, Operator, register
 from posexport.ops.skew import Distances, Skew
-from posexport.ops.window import BLOCK, columns, skew
+from posexport.ops.window import blocks, columns, toeplitz
 
 
 def oracle(
@@ -37,7 +36,6 @@ def oracle(
     return out
 
 
-@torch.library.custom_op("posexport::position_product_scores", mutates_args=())
 def position_product_scores(
     by_query: Tensor, by_key: Tensor, by_distance: Tensor, lowest: Tensor, first: Tensor, qpos: Tensor, kpos: Tensor
 ) -> Tensor:
@@ -45,12 +43,10 @@ def position_product_scores(
     rows, heads, listed = by_query.shape[:3]
     w = by_key[:, :, (kpos - first[1]).clamp(0, by_key.shape[2] - 1)]
     out = by_query.new_empty(rows, heads, qpos.shape[0], kpos.shape[0])
-    for start in range(0, qpos.shape[0], BLOCK):
-        q_block = qpos[start : start + BLOCK]
-        u = by_query[:, :, (q_block - first[0]).clamp(0, listed - 1)]
-        by_column = by_distance[:, (columns(q_block, kpos) - lowest).clamp(0, by_distance.shape[1] - 1)]
-        bias = skew(by_column[:, None, :].expand(heads, q_block.shape[0], by_column.shape[-1]), kpos.shape[0])
-        out[:, :, start : start + BLOCK] = u @ w.mT + bias
+    for t, out_block in zip(blocks(qpos), blocks(out, 2), strict=True):
+        u = by_query[:, :, (t - first[0]).clamp(0, listed - 1)]
+        by_column = by_distance[:, (columns(t, kpos) - lowest).clamp(0, by_distance.shape[1] - 1)]
+        out_block.copy_(u @ w.mT + toeplitz(by_column, t.shape[0], kpos.shape[0]))
     return out
 
 

@@ -11,7 +11,6 @@ D.
 """
 
 import numpy as np
-import torch
 from onnxscript import FLOAT, INT64, script
 from onnxscript import opset18 as op
 from torch import Tensor
@@ -22,17 +21,15 @@ from posexport.ops.window import blocks, columns, skew
 
 
 def oracle(q: Array, k: Array, table: Array, qpos: Array, kpos: Array) -> Array:
-    """One pair at a time: q [B, H, T, D], k [B, H, S, D], table [2m-1, D], qpos [T], kpos [S] -> [B, H, T, S]."""
+    """One query at a time: q [B, H, T, D], k [B, H, S, D], table [2m-1, D], qpos [T], kpos [S] -> [B, H, T, S]."""
     m = (len(table) + 1) // 2
     out = np.zeros((*q.shape[:3], len(kpos)))
     for i, t in enumerate(qpos):
-        for j, s in enumerate(kpos):
-            distance = min(max(int(t) - int(s), 1 - m), m - 1)
-            out[:, :, i, j] = (q[:, :, i] + k[:, :, j]) @ table[distance + m - 1]
+        distance = np.clip(t - kpos, 1 - m, m - 1)
+        out[:, :, i] = np.einsum("bhsd,sd->bhs", q[:, :, i, None] + k, table[distance + m - 1])
     return out
 
 
-@torch.library.custom_op("posexport::relative_key_query_scores", mutates_args=())
 def relative_key_query_scores(q: Tensor, k: Tensor, table: Tensor, qpos: Tensor, kpos: Tensor) -> Tensor:
     """q [B, H, T, D], k [B, H, S, D], table [2m-1, D], consecutive qpos [T] and kpos [S] (int64) -> [B, H, T, S]."""
     last = table.shape[0] - 1
@@ -43,7 +40,7 @@ def relative_key_query_scores(q: Tensor, k: Tensor, table: Tensor, qpos: Tensor,
             of_key = table[(last // 2 - columns(s, t)).clamp(0, last)]
             query_term = skew(q_block @ of_query.mT, s.shape[0])
             key_term = skew(k_block @ of_key.mT, t.shape[0])
-            torch.add(query_term, key_term.mT, out=block)
+            block.copy_(query_term).add_(key_term.mT)
     return out
 
 

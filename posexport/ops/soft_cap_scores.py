@@ -5,7 +5,6 @@ the cap by the scale). Terms of positions and masks are added after it, so that 
 """
 
 import numpy as np
-import torch
 from onnxscript import FLOAT, INT64, script
 from onnxscript import opset18 as op
 from torch import Tensor
@@ -23,7 +22,6 @@ def oracle(q: Array, k: Array, cap: Array, qpos: Array, kpos: Array) -> Array:
     return out
 
 
-@torch.library.custom_op("posexport::soft_cap_scores", mutates_args=())
 def soft_cap_scores(q: Tensor, k: Tensor, cap: Tensor, qpos: Tensor, kpos: Tensor) -> Tensor:
     """q [B, H, T, D], k [B, H, S, D], cap [1] -> [B, H, T, S]."""
     del qpos, kpos

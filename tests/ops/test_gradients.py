@@ -22,8 +22,8 @@ def inputs(operator, case):
 
 @pytest.mark.parametrize("name", OPERATORS)
 def test_derivatives_are_those_of_small_differences(name):
-    cases = [case for case in OPERATORS[name].cases if case.queries * case.keys <= 200 and abs(case.offset) < 1000]
-    assert len(cases) > 1
+    cases = [case for case in OPERATORS[name].cases if abs(case.offset) < 1000]
+    assert any(case.queries > 256 for case in cases), "no case of several blocks"
     for case in cases:
         given = inputs(OPERATORS[name], case)
         assert torch.autograd.gradcheck(OPERATORS[name].eager, given, fast_mode=True)

@@ -275,9 +275,25 @@ def test_a_term_that_shifts_depends_on_the_distance_alone(operator):
 
 
 @pytest.mark.parametrize("operator", EVERY)
-def test_torch_contract(operator):
-    given = [torch.from_numpy(a) for a in inputs(operator, operator.cases[2]).values()]
-    torch.library.opcheck(operator.eager, given, test_utils=("test_schema", "test_faketensor"))
+def test_shape_and_type_are_known_without_values(operator):
+    tensors = [torch.from_numpy(a).to("meta") for a in inputs(operator, operator.cases[2], np.float16).values()]
+    out = operator(*tensors)
+    assert (out.device.type, out.dtype, tuple(out.shape)) == ("meta", torch.float16, operator.shape(*tensors))
+
+
+@pytest.mark.parametrize("operator", EVERY)
+def test_exported_program_takes_every_length(operator):
+    class Module(torch.nn.Module):
+        def forward(self, *tensors):
+            return operator.eager(*tensors)
+
+    short, long = (
+        [torch.from_numpy(a) for a in inputs(operator, Case(2, 3, queries, keys, head_size=4, table=6)).values()]
+        for queries, keys in ((7, 19), (261, 277))
+    )
+    sizes = tuple(tuple(torch.export.Dim.AUTO for _ in tensor.shape) for tensor in short)
+    program = torch.export.export(Module(), tuple(short), dynamic_shapes=(sizes,))
+    agree(program.module()(*long).numpy(), operator(*long).numpy(), "operator", np.float64)
 
 
 # torch's own exporter asks its own trees in the old way (2.13)
