@@ -8,7 +8,7 @@ rounds to bfloat16, is that of transformers 4.57.6 and 5.23.0 (``build_alibi_ten
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Literal, get_args
+from typing import Literal
 
 import numpy as np
 import torch
@@ -16,9 +16,9 @@ from torch import Tensor
 
 from posexport.encodings.encoding import Array, Encoding, Term, register
 from posexport.encodings.positions import Positions, distances
-from posexport.errors import PosexportError
 from posexport.ops.distance_scores import DISTANCE_SCORES
 from posexport.ops.position_product_scores import POSITION_PRODUCT_SCORES
+from posexport.options.values import Positive, Size
 
 Variant = Literal["symmetric", "causal", "bloom", "falcon"]
 
@@ -100,13 +100,9 @@ class Alibi(Encoding):
     """
 
     def __init__(
-        self, *, heads: int, variant: Variant = "symmetric", bias_max: float = 8.0, factor: float = 1.0
+        self, *, heads: Size, variant: Variant = "symmetric", bias_max: Positive = 8.0, factor: Positive = 1.0
     ) -> None:
         super().__init__(heads=heads, variant=variant, bias_max=bias_max, factor=factor)
-        self._at_least(1, heads=heads)
-        if variant not in get_args(Variant):
-            raise PosexportError(f"{self.name}: variant must be {', '.join(get_args(Variant))}, got {variant!r}")
-        self._above(0, bias_max=bias_max, factor=factor)
         self.variant = variant
         self.factor = factor
         self.shift_invariant = variant != "falcon"

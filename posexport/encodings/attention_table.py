@@ -16,6 +16,7 @@ from posexport.encodings.encoding import Array, register
 from posexport.encodings.position_vectors import Joined, PositionVectors
 from posexport.encodings.waves import frequencies
 from posexport.ops.waves import waves
+from posexport.options.values import Size
 
 
 def oracle(
@@ -47,9 +48,8 @@ class AttentionTable(PositionVectors):
     ``joined`` is that of ``sinusoidal``.
     """
 
-    def __init__(self, *, hidden: int, rows: int = 32, joined: Joined = "sum") -> None:
+    def __init__(self, *, hidden: int, rows: Size = 32, joined: Joined = "sum") -> None:
         super().__init__(hidden=hidden, rows=rows, joined=joined)
-        self._at_least(1, rows=rows)
         self.frequencies = frequencies(hidden)
         self.key_table = self._drawn(rows, hidden)
         self.value_table = self._drawn(rows, hidden)

@@ -21,6 +21,7 @@ from posexport.encodings.positions import Positions
 from posexport.encodings.waves import frequencies
 from posexport.errors import PosexportError
 from posexport.ops.waves import Layout, waves
+from posexport.options.values import AboveOne, FromTwo
 
 First = Literal["column", "row"]
 #: DETR's, in the divisor of a coordinate
@@ -85,19 +86,15 @@ class Axial(Encoding):
     def __init__(
         self,
         *,
-        hidden: int,
+        hidden: FromTwo,
         first: First = "column",
         layout: Layout = "half",
-        base: float = 10000.0,
+        base: AboveOne = 10000.0,
         normalise: bool = False,
     ) -> None:
         super().__init__(hidden=hidden, first=first, layout=layout, base=base, normalise=normalise)
-        self._at_least(2, hidden=hidden)
         if hidden % 2:
             raise PosexportError(f"{self.name}: hidden must be even, half of it for each coordinate, got {hidden}")
-        self._one_of(First, first=first)
-        self._one_of(Layout, layout=layout)
-        self._above(1, base=base)
         self.each = hidden // 2
         self.first = first
         self.layout = layout

@@ -17,6 +17,7 @@ from posexport.encodings.image_positions import image_positions
 from posexport.encodings.positions import Positions
 from posexport.encodings.resize import linear_weights, resize
 from posexport.ops.grid_scores import GRID_SCORES
+from posexport.options.values import Size
 
 
 def oracle(
@@ -78,9 +79,8 @@ class Beit(Encoding):
     axes = 2
     per_layer = True
 
-    def __init__(self, *, heads: int, rows: int = 14, columns: int = 14, shared: bool = False) -> None:
+    def __init__(self, *, heads: Size, rows: Size = 14, columns: Size = 14, shared: bool = False) -> None:
         super().__init__(heads=heads, rows=rows, columns=columns, shared=shared)
-        self._at_least(1, heads=heads, rows=rows, columns=columns)
         self.rows = rows
         self.columns = columns
         self.shared = shared

@@ -23,6 +23,7 @@ from posexport.encodings.position_vectors import Joined, PositionVectors
 from posexport.encodings.waves import frequencies
 from posexport.errors import PosexportError
 from posexport.ops.waves import waves
+from posexport.options.values import Positive
 
 
 def oracle(
@@ -66,13 +67,12 @@ class Cape(PositionVectors):
         self,
         *,
         hidden: int,
-        step: float = 1.0,
+        step: Positive = 1.0,
         centre: float = 0.0,
-        frequency_scale: float = 1.0,
+        frequency_scale: Positive = 1.0,
         joined: Joined = "sum",
     ) -> None:
         super().__init__(hidden=hidden, step=step, centre=centre, frequency_scale=frequency_scale, joined=joined)
-        self._above(0, step=step, frequency_scale=frequency_scale)
         if not math.isfinite(centre):
             raise PosexportError(f"{self.name}: centre must be a finite number, got {centre!r}")
         self.step = step

@@ -15,6 +15,7 @@ from posexport.encodings.encoding import Array, register
 from posexport.encodings.position_vectors import Joined, PositionVectors
 from posexport.encodings.waves import frequencies
 from posexport.ops.waves import Layout, waves
+from posexport.options.values import AboveOne
 
 
 def oracle(
@@ -58,11 +59,9 @@ class Circular(PositionVectors):
     """
 
     def __init__(
-        self, *, hidden: int, period: float = 24.0, layout: Layout = "interleaved", joined: Joined = "sum"
+        self, *, hidden: int, period: AboveOne = 24.0, layout: Layout = "interleaved", joined: Joined = "sum"
     ) -> None:
         super().__init__(hidden=hidden, period=period, layout=layout, joined=joined)
-        self._one_of(Layout, layout=layout)
-        self._above(1, period=period)
         self.layout = layout
         self.frequencies = frequencies(hidden, period)
 

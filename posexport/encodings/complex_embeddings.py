@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from posexport.encodings.encoding import Array, Encoding, register
 from posexport.encodings.positions import Positions
 from posexport.encodings.waves import frequencies
+from posexport.options.values import Size
 
 
 def oracle(x_BTC: Array, pos_BT: Array, *, params: Mapping[str, Array], hidden: int) -> Array:
@@ -43,9 +44,8 @@ class Complex(Encoding):
     shift_invariant = False
     position_parameters = ("frequency", "phase")
 
-    def __init__(self, *, hidden: int) -> None:
+    def __init__(self, *, hidden: Size) -> None:
         super().__init__(hidden=hidden)
-        self._at_least(1, hidden=hidden)
         self.hidden = hidden
         self.frequency = nn.Parameter(torch.tensor([f for f in frequencies(hidden) for _ in range(2)][:hidden]))
         self.phase = nn.Parameter(torch.zeros(hidden))

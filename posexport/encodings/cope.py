@@ -12,6 +12,7 @@ from torch import Tensor
 from posexport.encodings.encoding import Array, Encoding, Term, register
 from posexport.encodings.positions import Positions
 from posexport.ops.contextual_scores import CONTEXTUAL_SCORES
+from posexport.options.values import Size
 
 
 def oracle(
@@ -54,9 +55,8 @@ class Cope(Encoding):
     per_layer = True
     causal = True
 
-    def __init__(self, *, head_size: int, counted: int = 64) -> None:
+    def __init__(self, *, head_size: Size, counted: Size = 64) -> None:
         super().__init__(head_size=head_size, counted=counted)
-        self._at_least(1, head_size=head_size, counted=counted)
         self.head_size = head_size
         self.table = self._drawn(counted, head_size)
 

@@ -22,6 +22,7 @@ from posexport.encodings.encoding import Array, Encoding, Term, register
 from posexport.encodings.positions import Positions, distances
 from posexport.errors import PosexportError
 from posexport.ops.disentangled_scores import DISENTANGLED_SCORES
+from posexport.options.values import Size
 
 
 def oracle(
@@ -118,11 +119,11 @@ class Deberta(Encoding):
     def __init__(
         self,
         *,
-        hidden: int,
-        heads: int,
-        head_size: int,
-        span: int = 512,
-        max_distance: int | None = None,
+        hidden: Size,
+        heads: Size,
+        head_size: Size,
+        span: Size = 512,
+        max_distance: Size | None = None,
         table_norm: bool = False,
         terms: Literal["both", "c2p", "p2c"] = "both",
     ) -> None:
@@ -135,12 +136,9 @@ class Deberta(Encoding):
             table_norm=table_norm,
             terms=terms,
         )
-        if terms not in ("both", "c2p", "p2c"):
-            raise PosexportError(f"{self.name}: terms must be both, c2p or p2c, got {terms!r:.40}")
-        self._at_least(1, hidden=hidden, heads=heads, head_size=head_size, span=span)
         if max_distance is not None:
-            self._at_least(4, span=span)
-            self._at_least(1, max_distance=max_distance)
+            if span < 4:
+                raise PosexportError(f"{self.name}: span must be at least 4 with max_distance, got {span}")
             if max_distance <= span // 2 + 1:
                 raise PosexportError(
                     f"{self.name}: max_distance must be above span // 2 + 1 = {span // 2 + 1}, got {max_distance}"

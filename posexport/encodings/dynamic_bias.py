@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from posexport.encodings.encoding import Array, Encoding, Term, register
 from posexport.encodings.positions import Positions, distances
 from posexport.ops.distance_scores import DISTANCE_SCORES
+from posexport.options.values import Size
 
 
 def oracle(
@@ -66,10 +67,9 @@ class DynamicBias(Encoding):
     """
 
     def __init__(
-        self, *, heads: int, width: int = 16, depth: int = 2, log_distance: bool = True, layer_norm: bool = False
+        self, *, heads: Size, width: Size = 16, depth: Size = 2, log_distance: bool = True, layer_norm: bool = False
     ) -> None:
         super().__init__(heads=heads, width=width, depth=depth, log_distance=log_distance, layer_norm=layer_norm)
-        self._at_least(1, heads=heads, width=width, depth=depth)
         self.log_distance = log_distance
         sizes = [1, *[width] * depth, heads]
         self.maps = nn.ModuleList(nn.Linear(*pair) for pair in itertools.pairwise(sizes))

@@ -14,12 +14,13 @@ An encoding with parameters of its own in every layer has ``per_layer = True``: 
 the one to use in layer ``i``; one whose parameters are shared by all layers (or that has none) answers with itself.
 """
 
+import contextlib
 import inspect
-import math
+import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from inspect import Parameter
-from typing import Any, ClassVar, Literal, Self, TypeVar, get_args
+from typing import Any, ClassVar, Literal, Self, TypeVar
 
 import numpy as np
 import torch
@@ -29,6 +30,7 @@ from torch import Tensor, nn
 from posexport.encodings.positions import Positions
 from posexport.errors import PosexportError
 from posexport.ops.operator import Operator
+from posexport.options.values import check_values
 from posexport.registry import Registry
 from posexport.spec import Beyond, EncodingSpec
 
@@ -114,8 +116,17 @@ class Encoding(nn.Module):
         cls.attention_hooks = tuple(hook for hook in cls.hooks if hook != "embed")
 
     def __init__(self, **parameters: Value) -> None:
-        """``parameters``: the subclass's own arguments, all of them."""
+        """``parameters``: all arguments of the subclass's constructor.
+
+        Raises PosexportError for one that is not of its annotated type (`posexport.options.values`).
+        """
         super().__init__()
+        for cls in type(self).__mro__:
+            if "__init__" in vars(cls):
+                with contextlib.suppress(NameError):  # annotations that only a type checker can read
+                    check_values(
+                        self.name, typing.get_type_hints(vars(cls)["__init__"], include_extras=True), parameters
+                    )
         #: the constructor's arguments, as the manifest records them
         self.parameters_given: dict[str, Value] = parameters
 
@@ -123,7 +134,12 @@ class Encoding(nn.Module):
     def arguments(cls) -> dict[str, Parameter]:
         """The constructor's arguments by name, with types and defaults."""
         parameters = inspect.signature(cls, eval_str=True).parameters.values()
-        return {each.name: each for each in parameters if each.kind is not Parameter.VAR_KEYWORD}
+        types = typing.get_type_hints(cls.__init__)
+        return {
+            each.name: each.replace(annotation=types.get(each.name, each.annotation))
+            for each in parameters
+            if each.kind is not Parameter.VAR_KEYWORD
+        }
 
     @property
     def spec(self) -> EncodingSpec:
@@ -215,34 +231,36 @@ class Encoding(nn.Module):
             setattr(fresh, name, parameter)
         return fresh
 
-    # checks of constructor arguments
-
-    @classmethod
-    def _at_least(cls, least: int, **sizes: int) -> None:
-        """Each of ``sizes`` must be a whole number not below ``least``."""
-        for name, value in sizes.items():
-            if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise PosexportError(f"{cls.name}: {name} must be a whole number from {least} on, got {value!r}")
-
-    @classmethod
-    def _above(cls, least: int, **values: float) -> None:
-        """Each of ``values`` must be a finite number above ``least``."""
-        for name, value in values.items():
-            if not least < value < math.inf:
-                raise PosexportError(f"{cls.name}: {name} must be a finite number above {least}, got {value!r}")
-
-    @classmethod
-    def _one_of(cls, literal: object, **values: str) -> None:
-        """Each of ``values`` must be among the arguments of a ``Literal``."""
-        *others, last = get_args(literal)
-        for name, value in values.items():
-            if value not in (*others, last):
-                raise PosexportError(f"{cls.name}: {name} must be {', '.join(others)} or {last}, got {value!r}")
-
     @staticmethod
     def _drawn(*shape: int) -> nn.Parameter:
         """A table as BERT initialises it: normal, standard deviation 0.02 (Devlin et al. 2019, released code)."""
         return nn.Parameter(torch.empty(shape).normal_(std=0.02))
+
+
+def oracle_of(operator: Operator, *names: str) -> Callable[..., Array]:
+    """The oracle of a hook whose term is the operator's formula itself: the operator's oracle, row by row of the batch.
+
+    ``names``: the parameters that are the operator's tensors, in its order.
+    """
+
+    def oracle(*tensors: Array, params: Mapping[str, Array], **_: Any) -> Array:
+        *inputs, qpos_BT, kpos_BS = tensors
+        # q and k, or the probabilities: those that the operator reads
+        read = inputs[: len(operator.takes)]
+        rows = range(len(inputs[0]))
+        return np.concatenate(
+            [
+                operator.oracle(
+                    *(x[row : row + 1] for x in read),
+                    *(params[name] for name in names),
+                    np.broadcast_to(qpos_BT, (len(rows), qpos_BT.shape[1]))[row],
+                    np.broadcast_to(kpos_BS, (len(rows), kpos_BS.shape[1]))[row],
+                )
+                for row in rows
+            ]
+        )
+
+    return oracle
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from posexport.encodings.encoding import Array, Encoding, Term, register
 from posexport.encodings.positions import Positions, distances
 from posexport.ops.fire_scores import FIRE_SCORES
+from posexport.options.values import Positive, Size
 
 #: added to the normaliser in the paper's listing
 EPS = 1e-6
@@ -73,10 +74,8 @@ class Fire(Encoding):
     per_layer = True
     shift_invariant = False
 
-    def __init__(self, *, heads: int, width: int = 32, length: float = 512.0, c: float = 0.1) -> None:
+    def __init__(self, *, heads: Size, width: Size = 32, length: Positive = 512.0, c: Positive = 0.1) -> None:
         super().__init__(heads=heads, width=width, length=length, c=c)
-        self._at_least(1, heads=heads, width=width)
-        self._above(0, length=length, c=c)
         self.length = length
         self.inner = nn.Linear(1, width)
         self.outer = nn.Linear(width, heads)

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from posexport.encodings.encoding import Array, Encoding, Term, register
 from posexport.encodings.positions import Positions, distances
 from posexport.ops.distance_scores import DISTANCE_SCORES
+from posexport.options.values import Size
 
 Form = Literal["log", "power"]
 #: what the released code clamps to
@@ -58,10 +59,8 @@ class Kerple(Encoding):
     weight kernels, which multiply the scores.
     """
 
-    def __init__(self, *, heads: int, form: Form = "log") -> None:
+    def __init__(self, *, heads: Size, form: Form = "log") -> None:
         super().__init__(heads=heads, form=form)
-        self._at_least(1, heads=heads)
-        self._one_of(Form, form=form)
         self.form = form
         # as released: uniform, r1 of the logarithm and the exponent up to 2, the others up to 1
         most = (2.0, 1.0) if form == "log" else (1.0, 2.0)

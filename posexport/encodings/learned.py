@@ -12,6 +12,7 @@ import numpy as np
 from posexport.encodings.encoding import Array, register
 from posexport.encodings.position_table import PositionTable
 from posexport.encodings.position_vectors import Joined
+from posexport.options.values import Count
 
 
 def oracle(
@@ -59,7 +60,7 @@ class Learned(PositionTable):
         *,
         max_positions: int = 512,
         hidden: int,
-        offset: int = 0,
+        offset: Count = 0,
         joined: Joined = "sum",
         trained: int | None = None,
     ) -> None:

@@ -13,6 +13,7 @@ from torch import Tensor
 from posexport.encodings.encoding import Array, Encoding, Term, register
 from posexport.encodings.positions import Positions, distances
 from posexport.ops.distance_scores import DISTANCE_SCORES
+from posexport.options.values import Count
 
 #: Bias beyond the window. Exact in every precision; far enough below any score that the softmax gives exact
 #: zeros. Not the dtype's lowest number: added to a padding mask, which is, that would be minus infinity, and a row in
@@ -57,9 +58,8 @@ class LocalWindow(Encoding):
     Inside the window nothing is added, so that a window alone tells no order there. The same for all heads.
     """
 
-    def __init__(self, *, left: int = 8, right: int = 8) -> None:
+    def __init__(self, *, left: Count = 8, right: Count = 8) -> None:
         super().__init__(left=left, right=right)
-        self._at_least(0, left=left, right=right)
         self.left = left
         self.right = right
 

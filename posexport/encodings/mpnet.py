@@ -18,6 +18,7 @@ from posexport.encodings.position_vectors import Joined
 from posexport.encodings.positions import Positions, distances
 from posexport.errors import PosexportError
 from posexport.ops.distance_scores import DISTANCE_SCORES
+from posexport.options.values import FromFour, Size
 
 
 def embed_oracle(
@@ -81,9 +82,9 @@ class Mpnet(PositionTable):
         *,
         max_positions: int = 512,
         hidden: int,
-        heads: int,
-        buckets: int = 32,
-        max_distance: int = 128,
+        heads: Size,
+        buckets: FromFour = 32,
+        max_distance: Size = 128,
         joined: Joined = "sum",
         trained: int | None = None,
     ) -> None:
@@ -96,8 +97,6 @@ class Mpnet(PositionTable):
             buckets=buckets,
             max_distance=max_distance,
         )
-        self._at_least(1, heads=heads, max_distance=max_distance)
-        self._at_least(4, buckets=buckets)
         if buckets % 2 or max_distance <= buckets // 4:
             raise PosexportError(
                 f"{self.name}: buckets must be even, and max_distance above a quarter of them, "

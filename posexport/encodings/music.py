@@ -14,6 +14,7 @@ from posexport.encodings.encoding import Array, Term, register
 from posexport.encodings.positions import Positions, distances
 from posexport.encodings.relative_table import Clippable, OnOverflow
 from posexport.ops.head_distance_scores import HEAD_DISTANCE_SCORES
+from posexport.options.values import Size
 
 
 def oracle(
@@ -58,9 +59,8 @@ class Music(Clippable):
 
     causal = True
 
-    def __init__(self, *, heads: int, head_size: int, max_positions: int = 512, beyond: OnOverflow = "error") -> None:
+    def __init__(self, *, heads: Size, head_size: Size, max_positions: int = 512, beyond: OnOverflow = "error") -> None:
         super().__init__(max_positions=max_positions, beyond=beyond, heads=heads, head_size=head_size)
-        self._at_least(1, heads=heads, head_size=head_size)
         self.table = self._drawn(heads, max_positions, head_size)
 
     def scores(self, q_BHTD: Tensor, k_BHSD: Tensor, queries: Positions, keys: Positions) -> Term:

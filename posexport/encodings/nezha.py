@@ -17,6 +17,7 @@ from posexport.encodings.positions import Positions
 from posexport.encodings.waves import frequencies
 from posexport.ops.clipped_scores import CLIPPED_SCORES
 from posexport.ops.clipped_values import CLIPPED_VALUES
+from posexport.options.values import Size
 
 
 def scores_oracle(
@@ -66,9 +67,8 @@ class Nezha(Encoding):
     ``head_size`` has one sine more. Takes any length; has no parameters.
     """
 
-    def __init__(self, *, clip: int = 64, head_size: int) -> None:
+    def __init__(self, *, clip: Size = 64, head_size: Size) -> None:
         super().__init__(clip=clip, head_size=head_size)
-        self._at_least(1, clip=clip, head_size=head_size)
         self.clip = clip
         # computed in float64 and rounded once, to the model's type
         row_R1 = torch.arange(2 * clip + 1, dtype=torch.float64)[:, None]

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from posexport.encodings.encoding import Array, register
 from posexport.encodings.position_vectors import Joined, PositionVectors
+from posexport.options.values import FromTwo
 
 Form = Literal["sine", "table"]
 
@@ -65,10 +66,15 @@ class CircularPeriodic(PositionVectors):
     ``joined`` is that of ``sinusoidal``.
     """
 
-    def __init__(self, *, hidden: int, period: int = 24, form: Form = "sine", joined: Joined = "sum") -> None:
+    def __init__(
+        self,
+        *,
+        hidden: int,
+        period: FromTwo = 24,
+        form: Form = "sine",
+        joined: Joined = "sum",
+    ) -> None:
         super().__init__(hidden=hidden, period=period, form=form, joined=joined)
-        self._at_least(2, period=period)
-        self._one_of(Form, form=form)
         self.period = period
         self.table = self._drawn(period, hidden) if form == "table" else None
 

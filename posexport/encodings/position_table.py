@@ -8,6 +8,7 @@ from posexport.encodings.encoding import Encoding
 from posexport.encodings.position_vectors import Joined, PositionVectors
 from posexport.encodings.stretchable_table import StretchableTable, stretch
 from posexport.errors import PosexportError
+from posexport.options.values import Size
 
 
 class PositionTable(StretchableTable, PositionVectors):
@@ -17,16 +18,14 @@ class PositionTable(StretchableTable, PositionVectors):
     many positions the table was trained for, where it has been stretched to ``max_positions`` since.
     """
 
-    def __init__(self, *, max_positions: int, hidden: int, trained: int | None, joined: Joined, **skipped: int) -> None:
+    def __init__(
+        self, *, max_positions: Size, hidden: int, trained: Size | None, joined: Joined, **skipped: int
+    ) -> None:
         """``skipped``: ``offset``, from a subclass that has it."""
         super().__init__(max_positions=max_positions, hidden=hidden, trained=trained, joined=joined, **skipped)
         offset = skipped.get("offset", 0)
-        self._at_least(1, max_positions=max_positions)
-        self._at_least(0, offset=offset)
-        if trained is not None:
-            self._at_least(1, trained=trained)
-            if trained > max_positions:
-                raise PosexportError(f"{self.name}: trained={trained} must be at most max_positions={max_positions}")
+        if trained is not None and trained > max_positions:
+            raise PosexportError(f"{self.name}: trained={trained} must be at most max_positions={max_positions}")
         self.max_positions = max_positions
         self.offset = offset
         self.trained = max_positions if trained is None else trained

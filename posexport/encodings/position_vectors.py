@@ -8,6 +8,7 @@ from torch import Tensor
 
 from posexport.encodings.encoding import Encoding, Value
 from posexport.encodings.positions import Positions
+from posexport.options.values import Size
 
 Joined = Literal["sum", "concat"]
 
@@ -17,11 +18,9 @@ class PositionVectors(Encoding):
 
     shift_invariant = False
 
-    def __init__(self, *, hidden: int, joined: Joined, **others: Value) -> None:
+    def __init__(self, *, hidden: Size, joined: Joined, **others: Value) -> None:
         """``others``: the arguments of the subclass's own."""
         super().__init__(hidden=hidden, joined=joined, **others)
-        self._at_least(1, hidden=hidden)
-        self._one_of(Joined, joined=joined)
         self.hidden = hidden
         self.joined = joined
 

@@ -4,38 +4,12 @@ Huang et al., "Improve Transformer Models with Better Relative Position Embeddin
 released in transformers up to 4.57 (``position_embedding_type="relative_key_query"``).
 """
 
-from collections.abc import Mapping
-
-import numpy as np
 from torch import Tensor
 
-from posexport.encodings.encoding import Array, Term, register
+from posexport.encodings.encoding import Term, oracle_of, register
 from posexport.encodings.positions import Positions
 from posexport.encodings.relative_table import RelativeTable
 from posexport.ops.relative_key_query_scores import RELATIVE_KEY_QUERY_SCORES
-
-
-def oracle(
-    q_BHTD: Array,
-    k_BHSD: Array,
-    qpos_BT: Array,
-    kpos_BS: Array,
-    *,
-    params: Mapping[str, Array],
-    max_positions: int,
-    head_size: int,
-    beyond: str = "error",
-) -> Array:
-    """The released formula: the table gathered for every pair of positions, met by the queries and by the keys."""
-    assert params["table"].shape == (2 * max_positions - 1, head_size)
-    index_BTS = qpos_BT[:, :, None] - kpos_BS[:, None, :] + max_positions - 1
-    if beyond == "clip":
-        index_BTS = np.clip(index_BTS, 0, 2 * max_positions - 2)
-    assert index_BTS.min() >= 0
-    gathered_BTSD = np.broadcast_to(params["table"][index_BTS], (len(q_BHTD), *index_BTS.shape[1:], head_size))
-    of_query: Array = np.einsum("bhld,blrd->bhlr", q_BHTD, gathered_BTSD)
-    of_key: Array = np.einsum("bhrd,blrd->bhlr", k_BHSD, gathered_BTSD)
-    return of_query + of_key
 
 
 @register(
@@ -46,7 +20,7 @@ def oracle(
         {"max_positions": 13, "head_size": 4, "beyond": "clip"},
     ],
     source="Huang et al. 2020, arXiv:2009.13658, method 4",
-    scores=oracle,
+    scores=oracle_of(RELATIVE_KEY_QUERY_SCORES, "table"),
 )
 class RelativeKeyQuery(RelativeTable):
     """Adds ``q_i . E[i - j] + k_j . E[i - j]`` to the scores; one table a layer.

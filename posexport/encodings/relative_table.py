@@ -5,6 +5,7 @@ from typing import Literal
 from torch import nn
 
 from posexport.encodings.encoding import Encoding, Value
+from posexport.options.values import Size
 from posexport.spec import Beyond
 
 OnOverflow = Literal["error", "clip"]
@@ -20,11 +21,9 @@ class Clippable(Encoding):
     per_layer = True
     table: nn.Parameter
 
-    def __init__(self, *, max_positions: int, beyond: OnOverflow, **others: Value) -> None:
+    def __init__(self, *, max_positions: Size, beyond: OnOverflow, **others: Value) -> None:
         """``others``: the arguments of the subclass's own."""
         super().__init__(max_positions=max_positions, beyond=beyond, **others)
-        self._at_least(1, max_positions=max_positions)
-        self._one_of(OnOverflow, beyond=beyond)
         self.max_positions = max_positions
         self._beyond: Beyond = beyond
 
@@ -50,7 +49,6 @@ class Clippable(Encoding):
 class RelativeTable(Clippable):
     """A table [2 max_positions - 1, head_size] a layer, for distances (query - key) from ``1 - max_positions`` up."""
 
-    def __init__(self, *, max_positions: int = 512, head_size: int, beyond: OnOverflow = "error") -> None:
+    def __init__(self, *, max_positions: int = 512, head_size: Size, beyond: OnOverflow = "error") -> None:
         super().__init__(max_positions=max_positions, beyond=beyond, head_size=head_size)
-        self._at_least(1, head_size=head_size)
         self.table = self._drawn(2 * max_positions - 1, head_size)

@@ -14,6 +14,7 @@ from posexport.encodings.encoding import Array, Encoding, Term, register
 from posexport.encodings.positions import Positions, distances
 from posexport.errors import PosexportError
 from posexport.ops.distance_scores import DISTANCE_SCORES
+from posexport.options.values import AboveOne, FromTwo, Size
 
 
 def oracle(
@@ -55,13 +56,10 @@ class Sandwich(Encoding):
     model's). Nothing is learned. Distances stay int64 until the angle, which is float32 or wider; the sum is cast last.
     """
 
-    def __init__(self, *, heads: int, size: int = 128, base: float = 10000.0) -> None:
+    def __init__(self, *, heads: Size, size: FromTwo = 128, base: AboveOne = 10000.0) -> None:
         super().__init__(heads=heads, size=size, base=base)
-        self._at_least(1, heads=heads)
-        self._at_least(2, size=size)
         if size % 2:
             raise PosexportError(f"{self.name}: size must be even, a sine and a cosine for every frequency, got {size}")
-        self._above(1, base=base)
         # Python floats: module.half() cannot round them
         self.frequencies = [base ** (-2 * k / size) for k in range(size // 2)]
         self.ratios = [8 * (head + 1) / heads for head in range(heads)]

@@ -4,33 +4,12 @@ Shaw, Uszkoreit, Vaswani, "Self-Attention with Relative Position Representations
 section 3.2, without the values' term (their table 3: it made no difference for translation).
 """
 
-from collections.abc import Mapping
-
-import numpy as np
 from torch import Tensor
 
-from posexport.encodings.encoding import Array, Encoding, Term, register
+from posexport.encodings.encoding import Encoding, Term, oracle_of, register
 from posexport.encodings.positions import Positions
 from posexport.ops.clipped_scores import CLIPPED_SCORES
-
-
-def oracle(
-    q_BHTD: Array,
-    k_BHSD: Array,
-    qpos_BT: Array,
-    kpos_BS: Array,
-    *,
-    params: Mapping[str, Array],
-    clip: int = 16,
-    head_size: int,
-) -> Array:
-    """Equation 4's second term, row by row of the table: q_i . w_r wherever clip(j - i, k) is the row's distance r."""
-    assert params["key_table"].shape == (2 * clip + 1, head_size)
-    distance_B1TS = np.minimum(clip, np.maximum(-clip, kpos_BS[:, None, None, :] - qpos_BT[:, None, :, None]))
-    out = np.zeros((*q_BHTD.shape[:3], k_BHSD.shape[2]))
-    for row, vector in enumerate(params["key_table"]):
-        out += (q_BHTD * vector).sum(-1)[..., None] * (distance_B1TS == row - clip)
-    return out
+from posexport.options.values import Count, Size
 
 
 @register(
@@ -42,7 +21,7 @@ def oracle(
         {"clip": 270, "head_size": 4},
     ],
     source="Shaw et al. 2018, arXiv:1803.02155, equation 4",
-    scores=oracle,
+    scores=oracle_of(CLIPPED_SCORES, "key_table"),
 )
 class ShawK(Encoding):
     """Adds ``q_i . a[clip(j - i)]`` to the scores; one table a layer, shared by its heads; takes any length.
@@ -52,10 +31,8 @@ class ShawK(Encoding):
 
     per_layer = True
 
-    def __init__(self, *, clip: int = 16, head_size: int) -> None:
+    def __init__(self, *, clip: Count = 16, head_size: Size) -> None:
         super().__init__(clip=clip, head_size=head_size)
-        self._at_least(0, clip=clip)
-        self._at_least(1, head_size=head_size)
         self.clip = clip
         self.key_table = self._drawn(2 * clip + 1, head_size)
 

@@ -3,45 +3,11 @@
 Shaw, Uszkoreit, Vaswani, "Self-Attention with Relative Position Representations" (arXiv:1803.02155), equations 3 and 4.
 """
 
-from collections.abc import Mapping
-
-import numpy as np
-
-from posexport.encodings.encoding import Array, Term, register
+from posexport.encodings.encoding import Term, oracle_of, register
 from posexport.encodings.positions import Positions
 from posexport.encodings.shaw_k import ShawK
+from posexport.ops.clipped_scores import CLIPPED_SCORES
 from posexport.ops.clipped_values import CLIPPED_VALUES
-
-
-def scores_oracle(
-    q_BHTD: Array,
-    k_BHSD: Array,
-    qpos_BT: Array,
-    kpos_BS: Array,
-    *,
-    params: Mapping[str, Array],
-    clip: int = 16,
-    head_size: int,
-) -> Array:
-    """Equation 4's second term, key by key."""
-    assert params["key_table"].shape == (2 * clip + 1, head_size)
-    out = np.zeros((*q_BHTD.shape[:3], k_BHSD.shape[2]))
-    for j in range(k_BHSD.shape[2]):
-        a_BTD = params["key_table"][np.clip(kpos_BS[:, j, None] - qpos_BT, -clip, clip) + clip]
-        out[..., j] = np.einsum("bhtd,btd->bht", q_BHTD, np.broadcast_to(a_BTD, (len(q_BHTD), *a_BTD.shape[1:])))
-    return out
-
-
-def values_oracle(
-    probs_BHTS: Array, qpos_BT: Array, kpos_BS: Array, *, params: Mapping[str, Array], clip: int = 16, head_size: int
-) -> Array:
-    """Equation 3's second term, row by row of the table: the probabilities of a row's distances times its vector."""
-    distance_B1TS = np.minimum(clip, np.maximum(-clip, kpos_BS[:, None, None, :] - qpos_BT[:, None, :, None]))
-    out = np.zeros((*probs_BHTS.shape[:3], head_size))
-    for row in range(2 * clip + 1):
-        share_BHT = (probs_BHTS * (distance_B1TS == row - clip)).sum(-1)
-        out += share_BHT[..., None] * params["value_table"][row]
-    return out
 
 
 @register(
@@ -53,8 +19,8 @@ def values_oracle(
         {"clip": 270, "head_size": 4},
     ],
     source="Shaw et al. 2018, arXiv:1803.02155, equations 3 and 4",
-    scores=scores_oracle,
-    values=values_oracle,
+    scores=oracle_of(CLIPPED_SCORES, "key_table"),
+    values=oracle_of(CLIPPED_VALUES, "value_table"),
 )
 class ShawKV(ShawK):
     """Adds ``q_i . a[clip(j - i)]`` to the scores and ``sum_j p_ij b[clip(j - i)]`` to the context; takes any length.

@@ -17,7 +17,9 @@ from torch import Tensor
 from posexport.encodings.encoding import Array, register
 from posexport.encodings.position_vectors import Joined, PositionVectors
 from posexport.encodings.waves import frequencies
+from posexport.errors import PosexportError
 from posexport.ops.waves import Layout, waves
+from posexport.options.values import AboveOne, Count
 
 Timescales = Literal["transformer", "tensor2tensor"]
 
@@ -83,18 +85,14 @@ class Sinusoidal(PositionVectors):
         *,
         hidden: int,
         layout: Layout = "interleaved",
-        base: float = 10000.0,
+        base: AboveOne = 10000.0,
         joined: Joined = "sum",
         timescales: Timescales = "transformer",
-        offset: int = 0,
+        offset: Count = 0,
     ) -> None:
         super().__init__(hidden=hidden, layout=layout, base=base, joined=joined, timescales=timescales, offset=offset)
-        self._one_of(Layout, layout=layout)
-        self._at_least(0, offset=offset)
-        self._one_of(Timescales, timescales=timescales)
-        if timescales == "tensor2tensor":
-            self._at_least(4, hidden=hidden)
-        self._above(1, base=base)
+        if timescales == "tensor2tensor" and hidden < 4:
+            raise PosexportError(f"{self.name}: hidden must be at least 4 with timescales=tensor2tensor, got {hidden}")
         self.layout = layout
         self.offset = offset
         pairs = hidden // 2

@@ -15,6 +15,7 @@ from torch import Tensor
 from posexport.encodings.encoding import Array, register
 from posexport.encodings.position_vectors import Joined, PositionVectors
 from posexport.errors import PosexportError
+from posexport.options.values import Size
 
 Form = Literal["strided", "block", "subset"]
 
@@ -71,10 +72,10 @@ class Sparse(PositionVectors):
         self,
         *,
         hidden: int,
-        max_positions: int = 512,
+        max_positions: Size = 512,
         form: Form = "strided",
-        stride: int = 4,
-        first: int = 1,
+        stride: Size = 4,
+        first: Size = 1,
         positions: str = "0",
         joined: Joined = "sum",
     ) -> None:
@@ -87,8 +88,6 @@ class Sparse(PositionVectors):
             positions=positions,
             joined=joined,
         )
-        self._at_least(1, max_positions=max_positions, stride=stride, first=first)
-        self._one_of(Form, form=form)
         if first > stride:
             raise PosexportError(f"{self.name}: first must be at most stride={stride}, got {first}")
         self.max_positions = max_positions

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from posexport.encodings.encoding import Array, register
 from posexport.encodings.window_bias import WindowBias
 from posexport.errors import PosexportError
+from posexport.options.values import Count, Size
 
 
 def oracle(
@@ -63,10 +64,8 @@ class SwinV2(WindowBias):
 
     cosine_scores = True
 
-    def __init__(self, *, window: int = 4, heads: int, pretrained_window: int = 0, width: int = 512) -> None:
+    def __init__(self, *, window: int = 4, heads: int, pretrained_window: Count = 0, width: Size = 512) -> None:
         super().__init__(window=window, heads=heads, pretrained_window=pretrained_window, width=width)
-        self._at_least(0, pretrained_window=pretrained_window)
-        self._at_least(1, width=width)
         if pretrained_window == 1:
             raise PosexportError(f"{self.name}: pretrained_window must be 0 (none) or from 2 on, got 1")
         self.largest = (pretrained_window or max(window, 2)) - 1

@@ -16,6 +16,7 @@ from posexport.encodings.encoding import Array, Encoding, Term, register
 from posexport.encodings.positions import Positions, distances
 from posexport.errors import PosexportError
 from posexport.ops.distance_scores import DISTANCE_SCORES
+from posexport.options.values import Size
 
 
 def oracle(
@@ -68,10 +69,11 @@ class T5(Encoding):
     business.
     """
 
-    def __init__(self, *, heads: int, buckets: int = 32, max_distance: int = 128, bidirectional: bool = True) -> None:
+    def __init__(self, *, heads: Size, buckets: int = 32, max_distance: Size = 128, bidirectional: bool = True) -> None:
         super().__init__(heads=heads, buckets=buckets, max_distance=max_distance, bidirectional=bidirectional)
-        self._at_least(1, heads=heads, max_distance=max_distance)
-        self._at_least(4 if bidirectional else 2, buckets=buckets)
+        least = 4 if bidirectional else 2
+        if buckets < least:
+            raise PosexportError(f"{self.name}: buckets must be a whole number from {least} on, got {buckets}")
         if bidirectional and buckets % 2:
             raise PosexportError(f"{self.name}: buckets must be even where bidirectional, got {buckets}")
         side = buckets // 2 if bidirectional else buckets

@@ -15,6 +15,7 @@ from posexport.encodings.positions import Positions, distances
 from posexport.encodings.waves import frequencies
 from posexport.ops.head_distance_scores import HEAD_DISTANCE_SCORES
 from posexport.ops.waves import Layout, project
+from posexport.options.values import Size
 
 
 def oracle(
@@ -54,10 +55,9 @@ class ProjectedSinusoids(Encoding):
     per_layer = True
     layout: Layout
 
-    def __init__(self, *, hidden: int, heads: int, head_size: int, **others: Value) -> None:
+    def __init__(self, *, hidden: Size, heads: Size, head_size: Size, **others: Value) -> None:
         """``others``: the arguments of the subclass's own."""
         super().__init__(hidden=hidden, heads=heads, head_size=head_size, **others)
-        self._at_least(1, hidden=hidden, heads=heads, head_size=head_size)
         self.hidden = hidden
         self.heads = heads
         self.clip: int | None = None
@@ -100,10 +100,8 @@ class TransformerXL(ProjectedSinusoids):
 
     layout = "half"
 
-    def __init__(self, *, hidden: int, heads: int, head_size: int, clip: int | None = None) -> None:
+    def __init__(self, *, hidden: int, heads: int, head_size: int, clip: Size | None = None) -> None:
         super().__init__(hidden=hidden, heads=heads, head_size=head_size, clip=clip)
-        if clip is not None:
-            self._at_least(1, clip=clip)
         self.clip = clip
 
     @property

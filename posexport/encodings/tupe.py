@@ -17,6 +17,7 @@ from posexport.encodings.positions import Positions, distances
 from posexport.encodings.stretchable_table import StretchableTable, stretch
 from posexport.errors import PosexportError
 from posexport.ops.position_product_scores import POSITION_PRODUCT_SCORES
+from posexport.options.values import FromFour, Size
 
 
 def oracle(
@@ -100,11 +101,11 @@ class Tupe(StretchableTable):
     def __init__(
         self,
         *,
-        max_positions: int = 512,
-        hidden: int,
-        heads: int,
-        buckets: int = 32,
-        max_distance: int = 128,
+        max_positions: Size = 512,
+        hidden: Size,
+        heads: Size,
+        buckets: FromFour = 32,
+        max_distance: Size = 128,
         relative: bool = True,
         cls_reset: bool = True,
         trained: int | None = None,
@@ -119,8 +120,6 @@ class Tupe(StretchableTable):
             cls_reset=cls_reset,
             trained=trained,
         )
-        self._at_least(1, max_positions=max_positions, hidden=hidden, heads=heads, max_distance=max_distance)
-        self._at_least(4, buckets=buckets)
         if hidden % heads:
             raise PosexportError(f"{self.name}: hidden must be a multiple of heads, got hidden={hidden}, heads={heads}")
         if buckets % 2 or max_distance <= buckets // 4:

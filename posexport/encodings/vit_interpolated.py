@@ -17,6 +17,7 @@ from posexport.encodings.encoding import Array, Encoding, register
 from posexport.encodings.image_positions import image_positions
 from posexport.encodings.positions import Positions
 from posexport.encodings.resize import cubic_weights, resize
+from posexport.options.values import Count, Size
 from posexport.spec import Beyond
 
 
@@ -77,10 +78,8 @@ class VitInterpolated(Encoding):
     axes = 2
     shift_invariant = False
 
-    def __init__(self, *, hidden: int, rows: int = 14, columns: int = 14, prefix: int = 1) -> None:
+    def __init__(self, *, hidden: Size, rows: Size = 14, columns: Size = 14, prefix: Count = 1) -> None:
         super().__init__(hidden=hidden, rows=rows, columns=columns, prefix=prefix)
-        self._at_least(1, hidden=hidden, rows=rows, columns=columns)
-        self._at_least(0, prefix=prefix)
         self.rows = rows
         self.columns = columns
         self.prefix = prefix

@@ -14,6 +14,7 @@ from torch import Tensor
 from posexport.encodings.encoding import Array, Encoding, Term, register
 from posexport.encodings.positions import Positions
 from posexport.ops.clipped_scores import CLIPPED_SCORES
+from posexport.options.values import Count, Size
 
 
 def oracle(
@@ -56,10 +57,8 @@ class Wav2Vec2Bert(Encoding):
 
     per_layer = True
 
-    def __init__(self, *, left: int = 64, right: int = 8, head_size: int) -> None:
+    def __init__(self, *, left: Count = 64, right: Count = 8, head_size: Size) -> None:
         super().__init__(left=left, right=right, head_size=head_size)
-        self._at_least(0, left=left, right=right)
-        self._at_least(1, head_size=head_size)
         self.left = left
         self.right = right
         self.table = self._drawn(left + right + 1, head_size)

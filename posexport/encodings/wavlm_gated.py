@@ -16,6 +16,7 @@ from posexport.encodings.encoding import Array, Encoding, Term, register
 from posexport.encodings.positions import Positions, distances
 from posexport.errors import PosexportError
 from posexport.ops.gated_distance_scores import GATED_DISTANCE_SCORES
+from posexport.options.values import FromFour, Size
 
 #: number of linear outputs that each of the two gates sums
 _SUMMED = 4
@@ -76,10 +77,15 @@ class WavLMGated(Encoding):
     tied = ("table",)
     reads_input = True
 
-    def __init__(self, *, heads: int, head_size: int, buckets: int = 320, max_distance: int = 800) -> None:
+    def __init__(
+        self,
+        *,
+        heads: Size,
+        head_size: Size,
+        buckets: FromFour = 320,
+        max_distance: Size = 800,
+    ) -> None:
         super().__init__(heads=heads, head_size=head_size, buckets=buckets, max_distance=max_distance)
-        self._at_least(1, heads=heads, head_size=head_size, max_distance=max_distance)
-        self._at_least(4, buckets=buckets)
         if buckets % 2 or max_distance <= buckets // 4:
             raise PosexportError(
                 f"{self.name}: buckets must be even, and max_distance above a quarter of them, "

@@ -10,6 +10,7 @@ from posexport.encodings.image_positions import image_positions
 from posexport.encodings.positions import Positions
 from posexport.errors import PosexportError
 from posexport.ops.grid_scores import GRID_SCORES
+from posexport.options.values import Size
 
 
 class WindowBias(Encoding, ABC):
@@ -19,10 +20,9 @@ class WindowBias(Encoding, ABC):
     windowed = True
     per_layer = True
 
-    def __init__(self, *, window: int, heads: int, **others: Value) -> None:
+    def __init__(self, *, window: Size, heads: Size, **others: Value) -> None:
         """``others``: the arguments of the subclass's own."""
         super().__init__(window=window, heads=heads, **others)
-        self._at_least(1, window=window, heads=heads)
         self.window = window
         self.heads = heads
 

@@ -19,6 +19,7 @@ from posexport.encodings.positions import Positions
 from posexport.encodings.rope.rope import Role, Rope
 from posexport.errors import PosexportError
 from posexport.ops.rotation import Layout
+from posexport.options.values import Positive, Size
 
 #: largest power of two that a query or key is multiplied or divided by: float16 ends at 2^16, and at 2^-14 exactness
 _OCTAVES = 12
@@ -73,9 +74,9 @@ class Xpos(Rope):
         head_size: int,
         layout: Layout = "interleaved",
         base: float = 10000.0,
-        scale_base: float = 512.0,
-        gamma: float = 0.4,
-        max_positions: int = 2048,
+        scale_base: Positive = 512.0,
+        gamma: Positive = 0.4,
+        max_positions: Size = 2048,
     ) -> None:
         super().__init__(
             head_size=head_size,
@@ -85,8 +86,6 @@ class Xpos(Rope):
             gamma=gamma,
             max_positions=max_positions,
         )
-        self._at_least(1, max_positions=max_positions)
-        self._above(0, scale_base=scale_base, gamma=gamma)
         pairs = head_size // 2
         self.max_positions = max_positions
         # Python floats: module.half() cannot round them

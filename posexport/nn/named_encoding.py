@@ -76,7 +76,7 @@ def _value(what: str, value: Any, kind: Any) -> Any:
     """``value`` where it is one of the annotation ``kind``; a text is read as on the command line."""
     if isinstance(value, str):
         return convert(what, value, kind)
-    choices = kind.__args__ if isinstance(kind, types.UnionType) else (kind,)
+    choices = typing.get_args(kind) if typing.get_origin(kind) in (types.UnionType, typing.Union) else (kind,)
     for choice in choices:
         plain = typing.get_origin(choice) or choice
         if plain is types.NoneType and value is None:

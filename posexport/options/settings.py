@@ -17,7 +17,7 @@ def convert(name: str, text: str, annotation: Any) -> Any:
     if typing.get_origin(annotation) is tuple:
         item, parts = typing.get_args(annotation)[0], text.split(",")
         return tuple(convert(f"each of {name}, separated by commas,", part.strip(), item) for part in parts)
-    if isinstance(annotation, types.UnionType):
+    if typing.get_origin(annotation) in (types.UnionType, typing.Union):
         if text.lower() == "none" and types.NoneType in annotation.__args__:
             return None
         (annotation,) = (kind for kind in annotation.__args__ if kind is not types.NoneType)

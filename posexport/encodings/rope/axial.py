@@ -22,6 +22,7 @@ from posexport.encodings.positions import Positions
 from posexport.encodings.rope.rope import Role
 from posexport.errors import PosexportError
 from posexport.ops.rotation import Layout, rotate
+from posexport.options.values import AboveOne, FromFour
 
 Coordinates = Literal["index", "normalised"]
 Frequencies = Literal["same", "alternating"]
@@ -83,25 +84,20 @@ class RopeAxial(Encoding):
     def __init__(
         self,
         *,
-        head_size: int,
+        head_size: FromFour,
         layout: Layout = "half",
-        base: float = 10000.0,
+        base: AboveOne = 10000.0,
         coordinates: Coordinates = "index",
         frequencies: Frequencies = "same",
     ) -> None:
         super().__init__(
             head_size=head_size, layout=layout, base=base, coordinates=coordinates, frequencies=frequencies
         )
-        self._at_least(4, head_size=head_size)
         if head_size % 4:
             raise PosexportError(
                 f"{self.name}: head_size must be a multiple of 4, pairs for rows and as many for columns, "
                 f"got {head_size}"
             )
-        self._one_of(Layout, layout=layout)
-        self._one_of(Coordinates, coordinates=coordinates)
-        self._one_of(Frequencies, frequencies=frequencies)
-        self._above(1, base=base)
         self.layout: Layout = layout
         self.normalised = coordinates == "normalised"
         later = 0 if frequencies == "same" else 2

@@ -16,6 +16,7 @@ from posexport.encodings.encoding import Array, register
 from posexport.encodings.rope.rope import Rope, rotation_oracle
 from posexport.encodings.rope.schedule import Schedule, length_of
 from posexport.errors import PosexportError
+from posexport.options.values import FromOne, Size
 
 
 def oracle(
@@ -34,13 +35,11 @@ class Dynamic(Schedule):
     name: ClassVar[str] = "rope-dynamic"
     by_length: ClassVar[bool] = True
 
-    factor: float = 4.0
-    max_positions: int = 2048
+    factor: FromOne = 4.0
+    max_positions: Size = 2048
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._at_least(1, factor=self.factor)
-        self._length(self.max_positions)
         if self.dim < 4:
             raise PosexportError(f"{self.name}: at least 4 rotated channels are needed, got {self.dim}")
 

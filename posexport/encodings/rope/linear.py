@@ -13,6 +13,7 @@ import numpy as np
 from posexport.encodings.encoding import Array, register
 from posexport.encodings.rope.rope import Rope, rotation_oracle
 from posexport.encodings.rope.schedule import Schedule
+from posexport.options.values import FromOne
 
 
 def oracle(_length_B1: Array, *, dim: int, base: float = 10000.0, factor: float = 4.0) -> tuple[Array, float]:
@@ -26,11 +27,7 @@ class Linear(Schedule):
 
     name: ClassVar[str] = "rope-linear"
 
-    factor: float = 4.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self._at_least(1, factor=self.factor)
+    factor: FromOne = 4.0
 
     @cached_property
     def inv_freq(self) -> list[float]:

@@ -15,6 +15,7 @@ from posexport.encodings.encoding import Array, register
 from posexport.encodings.rope.rope import Rope, rotation_oracle
 from posexport.encodings.rope.schedule import Schedule
 from posexport.errors import PosexportError
+from posexport.options.values import FromOne, Positive, Size
 
 
 def oracle(
@@ -41,16 +42,13 @@ class Llama3(Schedule):
 
     name: ClassVar[str] = "rope-llama3"
 
-    factor: float = 8.0
-    low_freq_factor: float = 1.0
-    high_freq_factor: float = 4.0
-    max_positions: int = 8192
+    factor: FromOne = 8.0
+    low_freq_factor: Positive = 1.0
+    high_freq_factor: Positive = 4.0
+    max_positions: Size = 8192
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._at_least(1, factor=self.factor)
-        self._positive(low_freq_factor=self.low_freq_factor, high_freq_factor=self.high_freq_factor)
-        self._length(self.max_positions)
         if self.high_freq_factor <= self.low_freq_factor:
             raise PosexportError(
                 f"{self.name}: high_freq_factor must be above low_freq_factor={self.low_freq_factor!r}, "

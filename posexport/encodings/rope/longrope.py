@@ -20,6 +20,7 @@ from posexport.encodings.encoding import Array, register
 from posexport.encodings.rope.rope import Rope, rotation_oracle
 from posexport.encodings.rope.schedule import Schedule, length_of
 from posexport.errors import PosexportError
+from posexport.options.values import FromOne, FromTwo, Positive, check_values
 
 #: the lists of divisors, as text, where none are given
 _DEFAULTS = {"short_factor": "1", "long_factor": "4"}
@@ -52,14 +53,12 @@ class LongRope(Schedule):
 
     short_factor: tuple[float, ...]
     long_factor: tuple[float, ...]
-    factor: float = 4.0
-    max_positions: int = 4096
-    attention: float | None = None
+    factor: FromOne = 4.0
+    max_positions: FromTwo = 4096
+    attention: Positive | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._at_least(1, factor=self.factor)
-        self._length(self.max_positions, 2)
         for name in _DEFAULTS:
             values = getattr(self, name)
             if len(values) != self.dim // 2:
@@ -68,9 +67,7 @@ class LongRope(Schedule):
                     f"the {self.dim} rotated channels"
                 )
             for value in values:
-                self._positive(**{name: value})
-        if self.attention is not None:
-            self._positive(attention=self.attention)
+                check_values(self.name, {name: Positive}, {name: value})
 
     @classmethod
     def arguments(cls) -> dict[str, Parameter]:

@@ -14,6 +14,7 @@ from posexport.encodings.encoding import Array, register
 from posexport.encodings.rope.rope import Rope, rotation_oracle
 from posexport.encodings.rope.schedule import Schedule
 from posexport.errors import PosexportError
+from posexport.options.values import FromOne
 
 
 def oracle(_length_B1: Array, *, dim: int, base: float = 10000.0, factor: float = 4.0) -> tuple[Array, float]:
@@ -29,11 +30,10 @@ class Ntk(Schedule):
 
     name: ClassVar[str] = "rope-ntk"
 
-    factor: float = 4.0
+    factor: FromOne = 4.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._at_least(1, factor=self.factor)
         if self.dim < 4:
             raise PosexportError(f"{self.name}: at least 4 rotated channels are needed, got {self.dim}")
 

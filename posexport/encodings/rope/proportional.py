@@ -16,6 +16,7 @@ from posexport.encodings.encoding import Array, register
 from posexport.encodings.rope.rope import Rope, rotation_oracle
 from posexport.encodings.rope.schedule import Schedule
 from posexport.errors import PosexportError
+from posexport.options.values import FromOne, Positive
 
 
 def oracle(
@@ -32,13 +33,11 @@ class Proportional(Schedule):
 
     name: ClassVar[str] = "rope-proportional"
 
-    fraction: float = 0.5
-    factor: float = 1.0
+    fraction: Positive = 0.5
+    factor: FromOne = 1.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._at_least(1, factor=self.factor)
-        self._positive(fraction=self.fraction)
         if self.fraction > 1 or not self.rotated:
             raise PosexportError(
                 f"{self.name}: fraction must be at most 1 and at least {2 / self.dim:.3g}, which is one pair of "

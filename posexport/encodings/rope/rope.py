@@ -19,6 +19,7 @@ from posexport.encodings.rope import plain
 from posexport.encodings.rope.schedule import Schedule
 from posexport.errors import PosexportError
 from posexport.ops.rotation import Layout, rotate
+from posexport.options.values import FromTwo
 
 Role = Literal["query", "key"]
 
@@ -83,7 +84,7 @@ class Rope(Encoding):
             cls.length_dependent = schedule.by_length
             cls.shift_invariant = cls.padding_invariant = not schedule.by_length
 
-    def __init__(self, *, head_size: int, layout: Layout = "half", **settings: Any) -> None:
+    def __init__(self, *, head_size: FromTwo, layout: Layout = "half", **settings: Any) -> None:
         signature = inspect.Signature(list(self.arguments().values()))
         bound = signature.bind(head_size=head_size, layout=layout, **settings)
         bound.apply_defaults()
@@ -91,8 +92,6 @@ class Rope(Encoding):
         scheduled = {name: arguments[name] for name in self.schedule_type.arguments() if name in arguments}
         schedule = self.schedule_type.for_head(head_size, **scheduled)
         super().__init__(**arguments)
-        self._at_least(2, head_size=head_size)
-        self._one_of(Layout, layout=layout)
         if schedule.dim > head_size:
             raise PosexportError(f"{self.name}: {schedule.dim} rotated channels do not fit into head_size={head_size}")
         self.schedule = schedule

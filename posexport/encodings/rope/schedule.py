@@ -3,7 +3,7 @@
 Shape letters: B batch (or 1), T tokens, F pairs of channels.
 """
 
-import math
+import typing
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields
 from functools import cached_property
@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from posexport.errors import PosexportError
+from posexport.options.values import AboveOne, Range, check_values
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,22 +31,23 @@ class Schedule(ABC):
     by_length: ClassVar[bool] = False
 
     dim: int
-    base: float = 10000.0
+    base: AboveOne = 10000.0
 
     def __post_init__(self) -> None:
-        if not _is_whole(self.dim) or self.dim < 2 or self.dim % 2:
+        types = typing.get_type_hints(type(self), include_extras=True)
+        check_values(self.name, types, {name: value for name, value in vars(self).items() if name != "dim"})
+        if not Range(2, whole=True).holds(self.dim) or self.dim % 2:
             raise PosexportError(
                 f"{self.name}: the rotated channels must be an even number from 2 on, got {self.dim!r}"
             )
-        if not _is_finite(self.base) or self.base <= 1:
-            raise PosexportError(f"{self.name}: base must be a finite number above 1, got {self.base!r}")
 
     @classmethod
     def arguments(cls) -> dict[str, Parameter]:
         """Arguments of the encoding's constructor: the fields, with an optional ``rotary_dim`` in place of ``dim``."""
         keyword = Parameter.KEYWORD_ONLY
+        types = typing.get_type_hints(cls)
         own = {
-            field.name: Parameter(field.name, keyword, default=field.default, annotation=field.type)
+            field.name: Parameter(field.name, keyword, default=field.default, annotation=types[field.name])
             for field in fields(cls)
             if field.name != "dim"
         }
@@ -93,22 +95,6 @@ class Schedule(ABC):
     def _plain(self) -> list[float]:
         return [self.base ** (-2 * i / self.dim) for i in range(self.dim // 2)]
 
-    def _at_least(self, least: float, **values: float) -> None:
-        """Each of ``values`` must be a finite number not below ``least``."""
-        for name, value in values.items():
-            if not _is_finite(value) or value < least:
-                raise PosexportError(f"{self.name}: {name} must be a finite number from {least:g} on, got {value!r}")
-
-    def _positive(self, **values: float) -> None:
-        """Each of ``values`` must be a finite number above 0."""
-        for name, value in values.items():
-            if not _is_finite(value) or value <= 0:
-                raise PosexportError(f"{self.name}: {name} must be a finite number above 0, got {value!r}")
-
-    def _length(self, value: int, least: int = 1) -> None:
-        if not _is_whole(value) or value < least:
-            raise PosexportError(f"{self.name}: max_positions must be a whole number from {least} on, got {value!r}")
-
 
 def length_of(ids_BT: Tensor) -> Tensor:
     """Length of each row: its largest position plus one, int64 [B or 1, 1].
@@ -116,11 +102,3 @@ def length_of(ids_BT: Tensor) -> Tensor:
     Per row and from this call alone: released code takes the batch's largest, and some of it remembers earlier calls.
     """
     return ids_BT.amax(-1, keepdim=True) + 1
-
-
-def _is_whole(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _is_finite(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

@@ -16,6 +16,7 @@ from posexport.encodings.encoding import Array, register
 from posexport.encodings.rope.rope import Rope, rotation_oracle
 from posexport.encodings.rope.schedule import Schedule
 from posexport.errors import PosexportError
+from posexport.options.values import FromOne, Positive, Size
 
 #: keeps the ramp's slope finite where both of its ends fall on one index (transformers' constant)
 _STEP = 0.001
@@ -51,25 +52,25 @@ class Yarn(Schedule):
 
     name: ClassVar[str] = "rope-yarn"
 
-    factor: float = 4.0
-    max_positions: int = 2048
-    beta_fast: float = 32.0
-    beta_slow: float = 1.0
+    factor: FromOne = 4.0
+    max_positions: Size = 2048
+    beta_fast: Positive = 32.0
+    beta_slow: Positive = 1.0
     truncate: bool = True
-    attention: float | None = None
+    attention: Positive | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._at_least(1, factor=self.factor)
-        self._positive(beta_fast=self.beta_fast, beta_slow=self.beta_slow)
         # below that the ramp would end before the first pair, and the released formula divides none
-        self._length(self.max_positions, math.ceil(2 * math.pi * self.beta_slow))
+        least = math.ceil(2 * math.pi * self.beta_slow)
+        if self.max_positions < least:
+            raise PosexportError(
+                f"{self.name}: max_positions must be a whole number from {least} on, got {self.max_positions}"
+            )
         if self.beta_fast < self.beta_slow:
             raise PosexportError(
                 f"{self.name}: beta_fast must be at least beta_slow={self.beta_slow!r}, got {self.beta_fast!r}"
             )
-        if self.attention is not None:
-            self._positive(attention=self.attention)
 
     @cached_property
     def inv_freq(self) -> list[float]:
