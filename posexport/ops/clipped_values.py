@@ -27,17 +27,19 @@ def oracle(probs: Array, table: Array, qpos: Array, kpos: Array) -> Array:
 def clipped_values(probs: Tensor, table: Tensor, qpos: Tensor, kpos: Tensor) -> Tensor:
     """probs [B, H, T, S], table [2k+1, D], consecutive qpos [T] and kpos [S] (int64) -> [B, H, T, D]."""
     last = table.shape[0] - 1
-    inner = torch.arange(1, max(last, 1), device=table.device)
     out = probs.new_empty(*probs.shape[:3], table.shape[1])
     for p_block, t, out_block in zip(blocks(probs, 2), blocks(qpos), blocks(out, 2), strict=True):
         by_column = unskew(p_block)
-        row = last // 2 - columns(t, kpos)
-        # the first and the last row take the sum of many columns, each row between them one, or none
-        ends = torch.stack([row <= 0, (row >= last) & (row > 0)], -1).to(probs.dtype)
-        column = inner - row[0]
-        width = row.shape[0]
-        by_inner_row = by_column.index_select(-1, column.clamp(0, width - 1)) * ((column >= 0) & (column < width))
-        out_block.copy_(by_column @ ends @ table[[0, -1]] + by_inner_row @ table[1:-1])
+        row = (last // 2 - columns(t, kpos)).clamp(0, last)
+        if t.device.type == "cpu" and not torch.compiler.is_compiling():
+            # the columns that share the first row, or the last, are summed before they meet it
+            start = min(int((row == row[0]).sum()), len(row) - 1)
+            end = max(len(row) - int((row == row[-1]).sum()), start)
+            left = by_column[..., :start].sum(-1, keepdim=True)
+            right = by_column[..., end:].sum(-1, keepdim=True)
+            by_column = torch.cat([left, by_column[..., start:end], right], -1)
+            row = torch.cat([row[:1], row[start:end], row[-1:]])
+        out_block.copy_(by_column @ table[row])
     return out
 
 

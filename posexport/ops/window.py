@@ -9,7 +9,6 @@ column more (T + S) makes the move a plain reshape at every length, 1 included.
 from collections.abc import Iterator
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 #: Queries per block of the eager operators: bounds their memory at about block x (block + S).
@@ -50,5 +49,6 @@ def toeplitz(by_column: Tensor, queries: int, keys: int) -> Tensor:
 def unskew(x: Tensor) -> Tensor:
     """[..., T, S] by key -> [..., T, T + S] by distance column; columns without a key are 0. Undoes `skew`."""
     T, S = x.shape[-2:]
-    spaced = F.pad(x, (0, T - 1)).flatten(-2)
-    return F.pad(spaced, (T - 1, 1)).view(*x.shape[:-1], T + S)
+    out = x.new_zeros(*x.shape[:-1], T + S)
+    skew(out, S).copy_(x)
+    return out
