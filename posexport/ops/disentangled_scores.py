@@ -40,12 +40,11 @@ def disentangled_scores(
     last = by_distance.shape[1] - 1
     out = q.new_empty(*q.shape[:3], kpos.shape[0])
     for q_block, t, rows in zip(blocks(q, 2), blocks(qpos), blocks(out, 2), strict=True):
+        of_query = by_distance[:, (columns(t, kpos) - lowest).clamp(0, last)]
+        rows.copy_(skew(q_block @ of_query.mT, kpos.shape[0]))
         for k_block, s, block in zip(blocks(k, 2), blocks(kpos), blocks(rows, 3), strict=True):
-            of_query = by_distance[:, (columns(t, s) - lowest).clamp(0, last)]
             of_key = by_distance_of_key[:, (-columns(s, t) - lowest).clamp(0, last)]
-            query_term = skew(q_block @ of_query.mT, s.shape[0])
-            key_term = skew(k_block @ of_key.mT, t.shape[0])
-            block.copy_(query_term).add_(key_term.mT)
+            block.add_(skew(k_block @ of_key.mT, t.shape[0]).mT)
     return out
 
 
