@@ -1,7 +1,7 @@
-"""Additive scores in the place of ``q k^T``: a small network of one layer that looks at query and key.
+"""Additive scores, which replace ``q k^T``: a network with one hidden layer of the query and the key.
 
 Bahdanau et al., "Neural Machine Translation by Jointly Learning to Align and Translate" (arXiv:1409.0473), appendix
-A.1.2: ``scores[i, j] = v . tanh(W q_i + U k_j)``, here in every head. The caller gives ``U k``.
+A.1.2: ``scores[i, j] = v . tanh(W q_i + U k_j)``, here in every head. The caller computes ``U k``.
 """
 
 import numpy as np
@@ -20,9 +20,9 @@ def oracle(q: Array, weight: Array, keys: Array, vector: Array, qpos: Array, kpo
     """One pair at a time: q [B, H, T, D], weight [H, D, D], keys [B, H, S, D], vector [H, D] -> [B, H, T, S]."""
     out = np.zeros((*q.shape[:3], len(kpos)))
     for b, h, i in np.ndindex(*q.shape[:2], len(qpos)):
-        turned = weight[h].T @ q[b, h, i]
+        projected = weight[h].T @ q[b, h, i]
         for j in range(len(kpos)):
-            out[b, h, i, j] = vector[h] @ np.tanh(turned + keys[b, h, j])
+            out[b, h, i, j] = vector[h] @ np.tanh(projected + keys[b, h, j])
     return out
 
 
@@ -44,8 +44,8 @@ def AdditiveScores(
     qpos: INT64[...],  # noqa: ARG001
     kpos: INT64[...],  # noqa: ARG001
 ) -> FLOAT[...]:
-    turned = op.Unsqueeze(op.MatMul(q, weight), [3])
-    hidden = op.Tanh(turned + op.Unsqueeze(keys, [2]))
+    projected = op.Unsqueeze(op.MatMul(q, weight), [3])
+    hidden = op.Tanh(projected + op.Unsqueeze(keys, [2]))
     return op.Squeeze(op.MatMul(hidden, op.Unsqueeze(vector, [1, 3])), [4])
 
 

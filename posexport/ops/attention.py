@@ -1,6 +1,6 @@
 """Attention nodes of domain ``posexport``: ``softmax(scale * (q k^T + scores) + mask) v + values``.
 
-A node's attributes beside its `AttentionSpec`: ``scale``; ``lowest``, the score of a dropped key; ``heads`` of the
+A node's further attributes: ``scale``; ``lowest``, the score of a dropped key; ``heads`` of the
 queries and ``kv_heads`` of keys and values; with packed heads the shapes that split them. Shape letters: B batch, H
 heads, T queries, S keys, D head size, V head size of the values, C capacity of a static KV cache.
 
@@ -17,10 +17,10 @@ heads, T queries, S keys, D head size, V head size of the values, C capacity of 
 | `bias` | none, full, tiled | an input ``bias`` is all that is added to the scores, computed once for many layers |
 | `packed` | bool | q, k, v and the context have packed heads, [B, T, H D], not [B, H, T, D] |
 
-Of a static KV cache the first S of C slots count. A node that appends writes its k and v to ``past_k, past_v``
-[B, H, C, D] and returns these too; one whose cache grows puts them behind [B, H, P, D].
-`posexport.ops.cached_calls` says what both must know of a call. A full ``bias`` is [B or 1, H or 1, T, S]. A tiled one
-is so where ``bias_is_full``; elsewhere it is empty, and each tile of queries computes its own, a Toeplitz bias from
+Of a static KV cache the first S of C slots are used. With ``append`` a node writes k and v into ``past_k, past_v`` [B,
+H, C, D] and returns the caches too; with ``grow`` it concatenates them to [B, H, P, D]. Both read what
+`posexport.ops.cached_calls` computes once per call. A full ``bias`` is [B or 1, H or 1, T, S]. A tiled one has this
+shape if ``bias_is_full``; otherwise it is empty, and each tile of queries computes its bias, a Toeplitz one from
 ``bias_strip`` (`posexport.lowering.toeplitz`).
 """
 
@@ -38,7 +38,7 @@ _MASK_PREFIX: dict[Mask, str] = {"none": "", "keys": "Masked", "pairs": "PairMas
 
 @dataclass(frozen=True)
 class _Scored(NodeSpec):
-    """What is added to scores."""
+    """The part of a record that says what is added to the scores."""
 
     scores: str | None = None
     mask: Mask = "none"
@@ -46,7 +46,7 @@ class _Scored(NodeSpec):
 
     @property
     def operators(self) -> dict[str, Operator]:
-        """The operators that take part, by the part they take, in the order of their tensors."""
+        """The operators by their role (``base``, ``scores``, ``values``), in the order of their tensors."""
         names = {part: getattr(self, part, None) for part in ("base", "scores", "values")}
         return {part: OPERATORS[name] for part, name in names.items() if name is not None}
 
@@ -66,7 +66,7 @@ class _Scored(NodeSpec):
 
     @property
     def _label(self) -> str:
-        """What is added to the scores, for names."""
+        """The middle of a name, such as ``CausalMaskedRelativeKey``."""
         labels = [operator.name.removesuffix("Scores") for operator in self.operators.values()]
         return "".join(["Causal" * self.causal, _MASK_PREFIX[self.mask], *labels])
 
@@ -99,7 +99,7 @@ class AttentionSpec(_Scored):
 
     @property
     def name(self) -> str:
-        """Such as ``CausalMaskedRelativeKeyAttention``."""
+        """For example ``CausalMaskedRelativeKeyAttention``."""
         words = {
             "Packed": self.packed,
             "Cached": self.cache == "append",
@@ -136,7 +136,7 @@ class AttentionSpec(_Scored):
 
     @property
     def appends(self) -> bool:
-        """It returns a KV cache with its own keys and values."""
+        """The node returns a KV cache that includes its keys and values."""
         return self.cache in ("append", "grow")
 
     @property
@@ -149,15 +149,15 @@ class AttentionSpec(_Scored):
 
     @property
     def own_scores(self) -> Operator | None:
-        """The score operator, where no ready bias stands for it."""
+        """The score operator that the node evaluates; None where a bias was computed before."""
         return self.score_operator if self.bias == "none" else None
 
     @property
     def shared_bias(self) -> "BiasSpec | None":
-        """What all that is added to the scores can be computed by, for many layers; None where q or k take part.
+        """The record of a node that computes the bias once for many layers; None if that is impossible or pays nothing.
 
-        A mask over keys alone is small as it is, one over pairs is ready; where causal order may suffice, most calls
-        have no bias.
+        Impossible where the operator reads q or k. A mask over keys alone is small, and one over pairs is a bias
+        already; where causal order may suffice, most calls have no bias.
         """
         reads = self.score_operator is not None and bool(self.score_operator.takes)
         adds = self.scores is not None or (self.causal and self.mask != "none")
@@ -168,9 +168,9 @@ class AttentionSpec(_Scored):
 
 @dataclass(frozen=True)
 class BiasSpec(_Scored):
-    """All that is added to the scores of many layers: from (mask), tensors of the score operator and positions.
+    """The bias that many layers add to their scores, from the mask, parameters of the score operator and positions.
 
-    ``tiled``: outputs as for an attention whose ``bias`` is tiled.
+    ``tiled``: the outputs are those that an attention with a tiled ``bias`` reads.
     """
 
     op_type: ClassVar[str] = "AttentionBias"
@@ -179,7 +179,7 @@ class BiasSpec(_Scored):
 
     @property
     def name(self) -> str:
-        """Such as ``CausalMaskedDistanceBias``."""
+        """For example ``CausalMaskedDistanceBias``."""
         return f"{self._label}Bias"
 
     @property

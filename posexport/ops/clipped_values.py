@@ -11,7 +11,8 @@ from onnxscript import FLOAT, INT64, script
 from onnxscript import opset18 as op
 from torch import Tensor
 
-from posexport.ops.operator import OPSET, Array, Case, Operator, register
+from posexport.ops.clipped_scores import CLIPPED_SCORES
+from posexport.ops.operator import OPSET, Array, Operator, register
 from posexport.ops.window import blocks, columns, unskew
 
 
@@ -84,17 +85,7 @@ CLIPPED_VALUES = register(
         eager=clipped_values,
         function=ClippedValues,
         oracle=oracle,
-        cases=[
-            Case(batch=2, heads=5, queries=1, keys=1, head_size=3, table=0),
-            Case(batch=2, heads=5, queries=17, keys=19, head_size=4, table=3),
-            Case(batch=2, heads=3, queries=7, keys=19, head_size=4, table=5, offset=12),
-            Case(batch=1, heads=2, queries=1, keys=23, head_size=6, table=7, offset=22),
-            Case(batch=3, heads=2, queries=29, keys=1, head_size=6, table=11, offset=-13),
-            Case(batch=3, heads=2, queries=29, keys=5, head_size=6, table=64),
-            Case(batch=1, heads=2, queries=4, keys=9, head_size=6, table=16, offset=2_000_000_000),
-            Case(batch=1, heads=2, queries=4, keys=9, head_size=6, table=16, offset=-2_000_000_000),
-            Case(batch=1, heads=1, queries=301, keys=277, head_size=4, table=16),
-        ],
+        cases=CLIPPED_SCORES.cases,
         draw=lambda case, rng: [rng.standard_normal((2 * case.table + 1, case.head_size))],
         takes=("probs",),
         gives="values",

@@ -1,9 +1,9 @@
-"""Scores of query and key joined to one vector, in the place of ``q k^T``: one linear map of both.
+"""Scores that are a linear map of the concatenated query and key; they replace ``q k^T``.
 
-``scores[i, j] = w . [q_i; k_j]``, in every head: a number of the query and a number of the key. The caller gives the
-numbers of the keys. Luong et al. (arXiv:1508.04025), section 3.1, without the hyperbolic tangent of their ``concat``,
-as in the tutorials. Softmax does not see the query's number: all queries attend alike until a position term or a mask
-tells them apart.
+``scores[i, j] = w . [q_i; k_j]``, in every head: a value of the query plus a value of the key. The caller computes the
+keys' values. Luong et al. (arXiv:1508.04025), section 3.1, without the hyperbolic tangent of their ``concat``,
+as in the tutorials. Softmax cancels the query's value: all queries have the same probabilities unless a position term
+or a mask differs.
 """
 
 import numpy as np

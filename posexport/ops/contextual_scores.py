@@ -1,8 +1,8 @@
-"""Scores by a position that the context counts: how many of the keys from j to i the query finds worth counting.
+"""Scores of a query against a learned vector for the key's contextual position: a sum of gates from key j to query i.
 
 Golovneva et al., "Contextual Position Encoding" (arXiv:2405.18719), section 4: ``g[i, k] = sigmoid(q_i . k_k /
-sqrt(d))`` is what a key counts, ``p[i, j] = sum_{k = j..i} g[i, k]`` the position of key j, and the score
-``q_i . e[p[i, j]]`` is interpolated between the two whole positions beside it. The division is in the released code
+sqrt(d))`` is a key's gate, ``p[i, j] = sum_{k = j..i} g[i, k]`` the position of key j, and the score
+``q_i . e[p[i, j]]`` is interpolated between the whole positions below and above. The division is in the released code
 (appendix), not in the text.
 """
 
@@ -35,7 +35,7 @@ def contextual_scores(q: Tensor, k: Tensor, table: Tensor, gate_scale: Tensor, q
     """q [B, H, T, D], k [B, H, S, D], table [P, D], gate_scale [1], float32 or wider -> [B, H, T, S]."""
     out = q.new_empty(*q.shape[:3], kpos.shape[0])
     for q_block, t, out_block in zip(blocks(q, 2), blocks(qpos), blocks(out, 2), strict=True):
-        # what is counted may be large: in half precision a sum would soon stand still
+        # a sum of many gates in half precision would stop growing: small addends are rounded away
         gate = (q_block.to(gate_scale.dtype) @ k.to(gate_scale.dtype).mT * gate_scale).sigmoid()
         gate = gate.masked_fill(kpos > t[:, None], 0)
         # summed one by one: in float32 the roundings of a long row would add up
@@ -84,7 +84,7 @@ CONTEXTUAL_SCORES = register(
             Case(batch=3, heads=2, queries=29, keys=1, head_size=6, table=7),
             Case(batch=3, heads=2, queries=29, keys=5, head_size=6, table=2, offset=-3),
             Case(batch=1, heads=2, queries=4, keys=9, head_size=6, table=16, offset=90),
-            # a short table: what is counted is known to so many eps as it is large
+            # a short table: the error of a position grows with its value
             Case(batch=1, heads=1, queries=301, keys=277, head_size=4, table=12),
         ],
         draw=lambda case, rng: [rng.standard_normal((case.table, case.head_size)), np.array([case.head_size**-0.5])],

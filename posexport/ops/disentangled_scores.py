@@ -1,11 +1,12 @@
-"""Scores of queries and of keys, each against a vector of its own for every head and distance.
+"""Scores of queries and of keys, each against a separate vector for every head and distance.
 
 He et al., "DeBERTa" (arXiv:2006.03654), equation 4's second and third term as the released code has them:
 ``scores[i, j] += q_i . K[i - j] + k_j . Q[i - j]``, with ``K`` and ``Q`` of every head. The caller computes both for
-the distances of a call; distances they do not list are taken as their nearest.
+the distances of a call; distances that are not listed take the nearest listed one.
 
-The key term goes by blocks of keys, as in `relative_key_query_scores`: a block of c keys meets the T + c distances that
-T queries can have from it. With c about T, a few queries against many keys cost 2 S T D products, not S (T + S) D.
+The key term is computed by blocks of keys, as in `relative_key_query_scores`: a block of c keys meets the T + c
+distances that T queries can have from it. With c about T, a few queries against many keys cost 2 S T D products, not S
+(T + S) D.
 """
 
 import numpy as np
@@ -13,7 +14,7 @@ from onnxscript import FLOAT, INT64, script
 from onnxscript import opset18 as op
 from torch import Tensor
 
-from posexport.ops.operator import OPSET, Array, Case, Operator, register
+from posexport.ops.operator import CASES_BY_DISTANCE, OPSET, Array, Operator, register
 from posexport.ops.skew import CutOff, Distances, FilledUp, KeysOfBlock, Skew
 from posexport.ops.window import blocks, columns, skew
 
@@ -68,7 +69,7 @@ def DisentangledScores(
     query_window = op.Transpose(op.Gather(by_distance, query_index, axis=1), perm=[0, 2, 1])
     query_term = Skew(op.MatMul(q, query_window), S)
     # the key term: blocks of `size` keys, the last one filled up with zeros; a window of T + size + 1 distances each,
-    # least first, in which keys and queries have changed places
+    # least first, with the roles of keys and queries exchanged
     size = KeysOfBlock(T, S, [64])
     blocks = (S + size - 1) / size
     width = T + size + 1
@@ -89,16 +90,7 @@ DISENTANGLED_SCORES = register(
         eager=disentangled_scores,
         function=DisentangledScores,
         oracle=oracle,
-        cases=[
-            Case(batch=1, heads=5, queries=1, keys=1, head_size=3, table=1),
-            Case(batch=2, heads=5, queries=17, keys=19, head_size=4, table=40),
-            Case(batch=2, heads=3, queries=7, keys=19, head_size=4, table=6, offset=12),
-            Case(batch=1, heads=2, queries=1, keys=23, head_size=6, table=64, offset=22),
-            Case(batch=3, heads=2, queries=29, keys=1, head_size=6, table=7),
-            Case(batch=3, heads=2, queries=29, keys=5, head_size=6, table=11, offset=-3),
-            Case(batch=1, heads=2, queries=4, keys=9, head_size=6, table=16, offset=90),
-            Case(batch=1, heads=1, queries=301, keys=277, head_size=4, table=600),
-        ],
+        cases=CASES_BY_DISTANCE,
         draw=lambda case, rng: [
             *rng.standard_normal((2, case.heads, case.table, case.head_size)),
             np.array([-case.table // 2]),

@@ -1,7 +1,7 @@
 """Scores that depend on the head and the distance alone: a bias computed once per distance, not once per pair.
 
 The form of T5's, ALiBi's, KERPLE's and Sandwich's biases: ``scores[i, j] = b[h, i - j]``. The caller computes ``b`` for
-the distances of a call; distances it does not list are taken as its nearest.
+the distances of a call; distances that are not listed take the nearest listed one.
 """
 
 import numpy as np
@@ -9,7 +9,7 @@ from onnxscript import FLOAT, INT64, script
 from onnxscript import opset18 as op
 from torch import Tensor
 
-from posexport.ops.operator import OPSET, Array, Case, Operator, register
+from posexport.ops.operator import CASES_BY_DISTANCE, OPSET, Array, Operator, register
 from posexport.ops.skew import Skew
 from posexport.ops.window import blocks, columns, toeplitz
 
@@ -58,16 +58,7 @@ DISTANCE_SCORES = register(
         eager=distance_scores,
         function=DistanceScores,
         oracle=oracle,
-        cases=[
-            Case(batch=1, heads=5, queries=1, keys=1, head_size=3, table=1),
-            Case(batch=1, heads=5, queries=17, keys=19, head_size=3, table=40),
-            Case(batch=1, heads=3, queries=7, keys=19, head_size=4, table=6, offset=12),
-            Case(batch=1, heads=2, queries=1, keys=23, head_size=3, table=64, offset=22),
-            Case(batch=1, heads=2, queries=29, keys=5, head_size=3, table=11, offset=-3),
-            Case(batch=1, heads=2, queries=29, keys=1, head_size=3, table=7),
-            Case(batch=1, heads=2, queries=4, keys=9, head_size=3, table=16, offset=90),
-            Case(batch=1, heads=1, queries=301, keys=277, head_size=3, table=600),
-        ],
+        cases=CASES_BY_DISTANCE,
         draw=lambda case, rng: [rng.standard_normal((case.heads, case.table)), np.array([-case.table // 2])],
         takes=(),
         gives="scores",

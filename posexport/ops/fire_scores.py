@@ -1,11 +1,11 @@
-"""Scores of a small network of the distance, which a number of the query's position divides (FIRE).
+"""Scores of a small network of the normalised distance: the normaliser depends on the query's position (FIRE).
 
 Li et al., "Functional Interpolation for Relative Positions Improves Long Context Transformers" (arXiv:2310.04418),
 equation 6: ``scores[i, j] = f(psi(i - j) / n(i))`` with a network f of one hidden layer and rectifiers. Because of n(i)
 a score is not a function of the distance; the network is evaluated for every pair, so that U hidden units need
-[U, T, S] numbers beside the scores: blockwise, T is a block's queries. The caller computes ``psi`` for the distances
-and ``n`` for the queries of a call, per row of the batch where rows number their tokens differently; what is not listed
-is taken as the nearest.
+[U, T, S] values: with tiling, T is a tile's queries. The caller computes ``psi`` for the distances
+and ``n`` for the queries of a call, per row of the batch where rows number their tokens differently; indices that are
+not listed take the nearest listed one.
 """
 
 import numpy as np
@@ -13,7 +13,7 @@ from onnxscript import FLOAT, INT64, script
 from onnxscript import opset18 as op
 from torch import Tensor
 
-from posexport.ops.operator import OPSET, Array, Case, Operator, register
+from posexport.ops.operator import CASES_BY_DISTANCE, OPSET, Array, Operator, register
 from posexport.ops.skew import Distances, Skew
 from posexport.ops.window import blocks, columns, toeplitz
 
@@ -60,7 +60,7 @@ def fire_scores(
     qpos: Tensor,
     kpos: Tensor,
 ) -> Tensor:
-    """outer_bias [H] has the scores' dtype, the other numbers their own -> [G, H, T, S]."""
+    """outer_bias [H] has the scores' dtype, the other tensors float32 or wider -> [G, H, T, S]."""
     rows, listed = normaliser.shape
     heads = outer_weight.shape[0]
     S = kpos.shape[0]
@@ -110,16 +110,7 @@ FIRE_SCORES = register(
         eager=fire_scores,
         function=FireScores,
         oracle=oracle,
-        cases=[
-            Case(batch=1, heads=5, queries=1, keys=1, head_size=3, table=1),
-            Case(batch=2, heads=5, queries=17, keys=19, head_size=3, table=40),
-            Case(batch=2, heads=3, queries=7, keys=19, head_size=4, table=6, offset=12),
-            Case(batch=1, heads=2, queries=1, keys=23, head_size=3, table=64, offset=22),
-            Case(batch=4, heads=2, queries=29, keys=5, head_size=3, table=11, offset=-3),
-            Case(batch=1, heads=2, queries=29, keys=1, head_size=3, table=7),
-            Case(batch=1, heads=2, queries=4, keys=9, head_size=3, table=16, offset=90),
-            Case(batch=1, heads=1, queries=301, keys=277, head_size=3, table=600),
-        ],
+        cases=CASES_BY_DISTANCE,
         draw=lambda case, rng: [
             rng.standard_normal(case.heads),
             rng.standard_normal((case.heads, UNITS)),

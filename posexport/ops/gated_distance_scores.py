@@ -1,7 +1,7 @@
-"""Scores that depend on the head and the distance, times a number of the row, the head and the query (a gate).
+"""Scores that depend on the head and the distance, times a gate of the row, the head and the query.
 
 Chen et al., "WavLM" (arXiv:2110.13900), equation 8: ``scores[i, j] = b[h, i - j] g[h, i]``. The caller computes ``b``
-for the distances and ``g`` for the queries of a call; what it does not list is taken as the nearest.
+for the distances and ``g`` for the queries of a call; indices that are not listed take the nearest listed one.
 """
 
 import numpy as np
@@ -9,7 +9,7 @@ from onnxscript import FLOAT, INT64, script
 from onnxscript import opset18 as op
 from torch import Tensor
 
-from posexport.ops.operator import OPSET, Array, Case, Operator, register
+from posexport.ops.operator import CASES_BY_DISTANCE, OPSET, Array, Operator, register
 from posexport.ops.skew import Distances, Skew
 from posexport.ops.window import blocks, columns, toeplitz
 
@@ -66,16 +66,7 @@ GATED_DISTANCE_SCORES = register(
         eager=gated_distance_scores,
         function=GatedDistanceScores,
         oracle=oracle,
-        cases=[
-            Case(batch=1, heads=5, queries=1, keys=1, head_size=3, table=1),
-            Case(batch=2, heads=5, queries=17, keys=19, head_size=3, table=40),
-            Case(batch=2, heads=3, queries=7, keys=19, head_size=4, table=6, offset=12),
-            Case(batch=1, heads=2, queries=1, keys=23, head_size=3, table=64, offset=22),
-            Case(batch=4, heads=2, queries=29, keys=5, head_size=3, table=11, offset=-3),
-            Case(batch=1, heads=2, queries=29, keys=1, head_size=3, table=7),
-            Case(batch=3, heads=2, queries=4, keys=9, head_size=7, table=16, offset=90),
-            Case(batch=2, heads=1, queries=301, keys=277, head_size=3, table=600),
-        ],
+        cases=CASES_BY_DISTANCE,
         draw=lambda case, rng: [
             rng.standard_normal((case.heads, case.table)),
             # the last query's is not listed, where there are two

@@ -16,7 +16,7 @@ from onnxscript import FLOAT, INT64, script
 from onnxscript import opset18 as op
 from torch import Tensor
 
-from posexport.ops.operator import OPSET, Array, Case, Operator, register
+from posexport.ops.operator import CASES_BY_DISTANCE, OPSET, Array, Operator, register
 from posexport.ops.window import blocks
 
 
@@ -84,16 +84,7 @@ GRID_SCORES = register(
         eager=grid_scores,
         function=GridScores,
         oracle=oracle,
-        cases=[
-            Case(batch=1, heads=5, queries=1, keys=1, head_size=3, table=1),
-            Case(batch=1, heads=5, queries=17, keys=19, head_size=3, table=40),
-            Case(batch=1, heads=3, queries=7, keys=19, head_size=4, table=6, offset=12),
-            Case(batch=1, heads=2, queries=1, keys=23, head_size=3, table=64, offset=22),
-            Case(batch=1, heads=2, queries=29, keys=5, head_size=3, table=11, offset=-3),
-            Case(batch=1, heads=2, queries=29, keys=1, head_size=3, table=7),
-            Case(batch=1, heads=2, queries=4, keys=9, head_size=3, table=16, offset=90),
-            Case(batch=1, heads=1, queries=301, keys=277, head_size=3, table=600),
-        ],
+        cases=CASES_BY_DISTANCE,
         # one query less than there are, one key before the first: neither is listed in vain; some differences of codes
         # are past either end of the table
         draw=lambda case, rng: [

@@ -1,9 +1,8 @@
 """Scores of a query, with a bias, against a vector for every head and distance.
 
-Dai et al., "Transformer-XL" (arXiv:1901.02860), section 3.3, terms b and d of the four:
-``scores[i, j] += (q_i + v) . R[i - j]``, with ``R`` and ``v`` of every head. (The others, ``(q_i + u) . k_j``, are
-attention's own with a content bias.) The caller computes ``R`` for the distances of a call; distances it does not list
-are taken as its nearest.
+Dai et al., "Transformer-XL" (arXiv:1901.02860), section 3.3, terms b and d of the four: ``scores[i, j] += (q_i + v) .
+R[i - j]``, with ``R`` and ``v`` of every head. (The others, ``(q_i + u) . k_j``, are ``q k^T`` with a content bias.)
+The caller computes ``R`` for the distances of a call; distances that are not listed take the nearest listed one.
 """
 
 import numpy as np
@@ -11,7 +10,7 @@ from onnxscript import FLOAT, INT64, script
 from onnxscript import opset18 as op
 from torch import Tensor
 
-from posexport.ops.operator import OPSET, Array, Case, Operator, register
+from posexport.ops.operator import CASES_BY_DISTANCE, OPSET, Array, Operator, register
 from posexport.ops.skew import Distances, Skew
 from posexport.ops.window import blocks, columns, skew
 
@@ -64,16 +63,7 @@ HEAD_DISTANCE_SCORES = register(
         eager=head_distance_scores,
         function=HeadDistanceScores,
         oracle=oracle,
-        cases=[
-            Case(batch=1, heads=5, queries=1, keys=1, head_size=3, table=1),
-            Case(batch=2, heads=5, queries=17, keys=19, head_size=4, table=40),
-            Case(batch=2, heads=3, queries=7, keys=19, head_size=4, table=6, offset=12),
-            Case(batch=1, heads=2, queries=1, keys=23, head_size=6, table=64, offset=22),
-            Case(batch=3, heads=2, queries=29, keys=1, head_size=6, table=7),
-            Case(batch=3, heads=2, queries=29, keys=5, head_size=6, table=11, offset=-3),
-            Case(batch=1, heads=2, queries=4, keys=9, head_size=6, table=16, offset=90),
-            Case(batch=1, heads=1, queries=301, keys=277, head_size=4, table=600),
-        ],
+        cases=CASES_BY_DISTANCE,
         draw=lambda case, rng: [
             rng.standard_normal((case.heads, case.table, case.head_size)),
             rng.standard_normal((case.heads, case.head_size)),

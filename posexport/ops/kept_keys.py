@@ -1,7 +1,7 @@
-"""Which keys a mask keeps, as an order in which these stand first and how many they are, for all layers of a call.
+"""Key compaction: an order of the keys with unmasked ones first, and their count per row, for all layers of a call.
 
-Attention to keys is the same in any order of theirs. With the kept ones first, a number for each row says what a mask
-does, and a device's attention takes that without a bias, whichever keys are dropped.
+Attention does not depend on the order of its keys. With unmasked keys first, one count per row replaces the mask
+(``nonpad_kv_seqlen``), and fused attention on a device needs no bias, whichever keys are masked.
 """
 
 from onnxscript import FLOAT, INT64, script
@@ -16,14 +16,14 @@ KEPT = ("key_order", "key_counts")
 @helper
 @script(OPSET, default_opset=op)
 def KeptKeys(mask: FLOAT[...]) -> tuple[INT64[...], INT64[...]]:
-    """Of [B, 1, 1, S], 0 for kept keys: places among all keys of all rows [B, S], and how many are kept [B]."""
+    """From a mask [B, 1, 1, S], 0 for unmasked keys: indices into the keys of all rows [B, S], and counts [B]."""
     drops = op.Cast(mask, to=9)
     kept_so_far = op.CumSum(op.Cast(op.Not(drops), to=7), 3)
     counts = op.Slice(kept_so_far, [-1], [9223372036854775807], [3])
     B = op.Shape(mask, start=0, end=1)
     S = op.Shape(mask, start=3, end=4)
     key = op.Range(0, op.Squeeze(S, [0]), 1)
-    # as many dropped ones stand before a key as do not count among the kept
+    # a masked key goes after all unmasked ones, in the order of the masked
     place = op.Where(drops, key - kept_so_far + counts, kept_so_far - 1)
     keys = op.Expand(key, op.Shape(mask))
     order = op.Reshape(op.ScatterElements(keys, place, keys, axis=3), op.Concat(B, S, axis=0))

@@ -2,9 +2,9 @@
 
 Shape letters, in names and docstrings: B batch, H heads, T queries, S keys, D head size, R rows of a table.
 
-``register`` takes all three together with the cases that every operator is tested on; an operator without one of them
-cannot be registered. During an export an operator emits one node of domain ``posexport``; the function that gives the
-node its meaning in standard ONNX operators is attached to the finished model (`posexport.export.functions`).
+``register`` requires all three and the cases that the operator is tested on. While ``torch.onnx.export`` traces, an
+operator emits one node of domain ``posexport``; its ONNX function, which expresses the node in standard operators, is
+attached to the finished model (`posexport.export.functions`).
 """
 
 from collections.abc import Callable, Sequence
@@ -22,7 +22,7 @@ from torch import Tensor
 from posexport.ops.tracing import traced_as
 from posexport.spec import DOMAIN as DOMAIN
 
-#: the opset of our own domain, which the functions are declared in
+#: the opset of the functions' domain
 OPSET = Opset(DOMAIN, 1)
 
 Array = NDArray[np.float64]
@@ -30,7 +30,7 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Case:
-    """Sizes to test an operator on: ``table`` is the parameter that fixes the table's rows (m or k)."""
+    """Sizes to test an operator on; ``table`` determines the rows of its table (the paper's m or k)."""
 
     batch: int
     heads: int
@@ -43,30 +43,43 @@ class Case:
     offset: int = 0
 
 
+#: cases of an operator whose table has ``table`` distances from ``-table // 2`` up
+CASES_BY_DISTANCE = (
+    Case(batch=1, heads=5, queries=1, keys=1, head_size=3, table=1),
+    Case(batch=2, heads=5, queries=17, keys=19, head_size=4, table=40),
+    Case(batch=2, heads=3, queries=7, keys=19, head_size=4, table=6, offset=12),
+    Case(batch=1, heads=2, queries=1, keys=23, head_size=6, table=64, offset=22),
+    Case(batch=3, heads=2, queries=29, keys=1, head_size=6, table=7),
+    Case(batch=4, heads=2, queries=29, keys=5, head_size=6, table=11, offset=-3),
+    Case(batch=1, heads=2, queries=4, keys=9, head_size=6, table=16, offset=90),
+    Case(batch=1, heads=1, queries=301, keys=277, head_size=4, table=600),
+)
+
+
 @dataclass(frozen=True)
 class Operator:
     """One registered position operator.
 
     Attributes:
-        name: CamelCase, the ``op_type`` of its nodes.
+        name: the ``op_type`` of its nodes, in CamelCase.
         eager: the PyTorch function: plain operations, so that autograd, ``torch.compile`` and ``torch.export`` see
             through it.
         function: the onnxscript function of the same signature.
         oracle: the definition in float64 NumPy.
-        takes: names of the tensors that attention gives it, in order, out of ``q``, ``k``, ``probs``; they come first.
-        own: names of its own tensors, in order; they follow. After them come the positions, qpos [T] and kpos [S].
-        draw: random own tensors for a case.
-        gives: ``scores`` ([B, H, T, S]; a batch of 1 where the same for all rows), ``values`` ([B, H, T, D]), or
-            ``base``: scores that stand in the place of q k^T.
-        scaled: scores are added before attention scales (``q k^T + scores``), not after.
-        linear: scores are linear in q, k and the tensors named in ``scaled_along`` together, so that scaling these
-            scales the scores.
-        scaled_along: names of own tensors that have to be scaled with q and k (a bias that is added to q).
-        wide: names of own tensors that stay float32 (or wider) in a model of half precision.
-        inner: names of own tensors [..., H, E] or [..., H, T, E] of which every pair of tokens costs a product over E.
-        shifts: scores depend on the distance i - j alone: those of a few queries are, moved, those of all.
-        counts: a score depends on other keys than its own, on those that the mask drops too.
-        lead: of an operator that takes nothing, batch size and heads of its scores, from its own tensors.
+        takes: the tensors of attention that it reads, out of ``q``, ``k``, ``probs``: the first inputs.
+        own: its parameters (tables, biases), by name: the next inputs. The last two are the positions, qpos [T] and
+            kpos [S].
+        draw: random parameters for a case.
+        gives: ``scores`` ([B, H, T, S], or a batch of 1 if equal for all rows), ``values`` ([B, H, T, D]), or
+            ``base``: scores that replace q k^T.
+        scaled: scores are added before attention scales, as in ``scale * (q k^T + scores)``, not after.
+        linear: scores are linear in q, k and the parameters in ``scaled_along`` together: scaling these scales them.
+        scaled_along: parameters to scale together with q and k (a bias that is added to q).
+        wide: parameters that stay float32 or wider in a model of half precision.
+        inner: parameters [..., H, E] or [..., H, T, E] that cost a product over E for every pair of tokens.
+        shifts: scores depend on the distance i - j alone (a Toeplitz bias).
+        counts: a score depends on further keys than its key, masked ones among them.
+        lead: batch size and heads of the scores of an operator without ``takes``, from its parameters.
     """
 
     name: str
@@ -96,7 +109,7 @@ class Operator:
         return self.eager(*tensors)
 
     def shape(self, *tensors: Tensor) -> tuple[int, ...]:
-        """Of the output for these inputs."""
+        """The output's shape for these inputs."""
         first, own, queries, keys = tensors[0], tensors[len(self.takes)], tensors[-2], tensors[-1]
         lead = first.shape[:3] if self.takes else (*self.lead(*tensors), queries.shape[0])
         return (*lead, own.shape[-1] if self.gives == "values" else keys.shape[0])
@@ -122,7 +135,7 @@ HELPERS: dict[str, Any] = {}
 
 
 def helper(function: Any) -> Any:
-    """Name an onnxscript function that operators' functions call, so that it is attached where it is needed."""
+    """Register an onnxscript function that operators' functions call; it is attached with them."""
     HELPERS[function.name] = function
     return function
 
@@ -132,9 +145,10 @@ WHOLE = "Whole"
 
 
 def protos(function: Any, opset: int, *, whole: bool = False) -> list[onnx.FunctionProto]:
-    """An onnxscript function for a model of ``opset``, after the helpers that it calls.
+    """An onnxscript function for a model of ``opset``, preceded by the helpers that it calls.
 
-    ``whole``: of the same name after `WHOLE`, with those helpers that there are for queries and keys in whole chunks.
+    ``whole``: the variant for queries and keys in whole chunks (prefix `WHOLE`), which calls such helpers where they
+    exist.
     """
     proto: onnx.FunctionProto = function.to_function_proto()
     if whole:
@@ -155,7 +169,7 @@ def functions(function: Any, opset: int, *, whole: bool = False) -> list[ir.Func
 
 
 def register(operator: Operator) -> Operator:
-    """Add an operator to the catalogue; refuse one that could not be tested or exported."""
+    """Add an operator to the catalogue. Raises ValueError for one that could not be tested or exported."""
     if operator.name in OPERATORS:
         raise ValueError(f"operator {operator.name} is registered twice")
     if not operator.cases:

@@ -2,7 +2,8 @@
 
 ``scores[i, j] = u[i] . w[j] + b[h, i - j]``: the form of TUPE's untied positional correlation, and of BLOOM's bias by
 key position. The caller computes ``u`` and ``w`` for the tokens of a call, per row of the batch where rows number their
-tokens differently; positions and distances that are not listed are taken as the nearest.
+tokens differently; positions and distances that are not listed take the nearest listed
+one.
 """
 
 import numpy as np
@@ -10,7 +11,7 @@ from onnxscript import FLOAT, INT64, script
 from onnxscript import opset18 as op
 from torch import Tensor
 
-from posexport.ops.operator import OPSET, Array, Case, Operator, register
+from posexport.ops.operator import CASES_BY_DISTANCE, OPSET, Array, Operator, register
 from posexport.ops.skew import Distances, Skew
 from posexport.ops.window import blocks, columns, toeplitz
 
@@ -81,17 +82,8 @@ POSITION_PRODUCT_SCORES = register(
         eager=position_product_scores,
         function=PositionProductScores,
         oracle=oracle,
-        cases=[
-            Case(batch=1, heads=5, queries=1, keys=1, head_size=3, table=1),
-            Case(batch=2, heads=5, queries=17, keys=19, head_size=3, table=40),
-            Case(batch=2, heads=3, queries=7, keys=19, head_size=4, table=6, offset=12),
-            Case(batch=1, heads=2, queries=1, keys=23, head_size=3, table=64, offset=22),
-            Case(batch=4, heads=2, queries=29, keys=5, head_size=3, table=11, offset=-3),
-            Case(batch=1, heads=2, queries=29, keys=1, head_size=3, table=7),
-            Case(batch=1, heads=2, queries=4, keys=9, head_size=3, table=16, offset=90),
-            Case(batch=1, heads=1, queries=301, keys=277, head_size=3, table=600),
-        ],
-        # one position less than there are at the end, one before the first key: neither is listed in vain
+        cases=CASES_BY_DISTANCE,
+        # the last query's position is not listed, one before the first key is: both ends are clipped or skipped
         draw=lambda case, rng: [
             rng.standard_normal((case.batch, case.heads, max(1, case.queries - 1), case.head_size)),
             rng.standard_normal((case.batch, case.heads, case.keys + 1, case.head_size)),

@@ -2,8 +2,8 @@
 
 Huang et al., "Improve Transformer Models with Better Relative Position Embeddings" (arXiv:2009.13658), method 4, as
 released in transformers up to 4.57: ``scores[i, j] += q_i . E[i - j + m - 1] + k_j . E[i - j + m - 1]`` with a table
-of 2m - 1 rows. Distances that the table does not hold are taken as its nearest; whoever wants an error there guards
-the length.
+of 2m - 1 rows. Distances outside the table take its nearest row; the length guard of the graph raises the error where
+one is wanted.
 
 The key term is the query term with the roles exchanged, by blocks of keys: a block of c keys meets the T + c rows
 that T queries can reach from it. With c about T, a few queries against many keys cost 2 S T D products, not S (T + S)
@@ -15,7 +15,8 @@ from onnxscript import FLOAT, INT64, script
 from onnxscript import opset18 as op
 from torch import Tensor
 
-from posexport.ops.operator import OPSET, Array, Case, Operator, register
+from posexport.ops.operator import OPSET, Array, Operator, register
+from posexport.ops.relative_key_scores import RELATIVE_KEY_SCORES
 from posexport.ops.skew import CutOff, Distances, FilledUp, KeysOfBlock, Skew
 from posexport.ops.window import blocks, columns, skew
 
@@ -56,7 +57,7 @@ def RelativeKeyQueryScores(
     query_row = op.Max(op.Min(Distances(qpos, kpos) + last / 2, last), [0])
     query_term = Skew(op.MatMul(q, op.Transpose(op.Gather(table, query_row), perm=[1, 0])), S)
     # the key term: blocks of `size` keys, the last one filled up with zeros; a window of T + size + 1 rows each, least
-    # distance first, in which keys and queries have changed places
+    # distance first, with the roles of keys and queries exchanged
     size = KeysOfBlock(T, S, [32])
     blocks = (S + size - 1) / size
     width = T + size + 1
@@ -76,16 +77,7 @@ RELATIVE_KEY_QUERY_SCORES = register(
         eager=relative_key_query_scores,
         function=RelativeKeyQueryScores,
         oracle=oracle,
-        cases=[
-            Case(batch=1, heads=5, queries=1, keys=1, head_size=3, table=1),
-            Case(batch=2, heads=5, queries=17, keys=17, head_size=4, table=17),
-            Case(batch=2, heads=3, queries=7, keys=19, head_size=4, table=11, offset=12),
-            Case(batch=1, heads=2, queries=1, keys=23, head_size=6, table=64, offset=22),
-            Case(batch=3, heads=2, queries=29, keys=1, head_size=6, table=40, offset=-3),
-            Case(batch=3, heads=2, queries=29, keys=5, head_size=6, table=40, offset=-3),
-            Case(batch=1, heads=2, queries=4, keys=9, head_size=6, table=16, offset=2_000_000_000),
-            Case(batch=1, heads=1, queries=301, keys=277, head_size=4, table=90),
-        ],
+        cases=RELATIVE_KEY_SCORES.cases,
         draw=lambda case, rng: [rng.standard_normal((2 * case.table - 1, case.head_size))],
         takes=("q", "k"),
         gives="scores",

@@ -2,7 +2,7 @@
 
 Huang et al., "Improve Transformer Models with Better Relative Position Embeddings" (arXiv:2009.13658), method 4's first
 term, as released in transformers up to 4.57: ``scores[i, j] += q_i . E[i - j + m - 1]`` with a table of 2m - 1 rows.
-Distances that the table does not hold are taken as its nearest; whoever wants an error there guards the length.
+Distances outside the table take its nearest row; the length guard of the graph raises the error where one is wanted.
 """
 
 import numpy as np

@@ -1,11 +1,11 @@
-"""Rotation: pairs of channels of queries or keys turned by angles whose cosines and sines are given.
+"""Rotary embedding: rotate pairs of channels of queries or keys, by cosines and sines that are inputs.
 
-Su et al., "RoFormer" (arXiv:2104.09864), section 3.2.2, equation 34. During an export it is one node of domain
-``posexport``, whose body a lowering chooses (`posexport.lowering.rotation`). Not done: the angles, which are the
-encoding's, computed once for all layers.
+Su et al., "RoFormer" (arXiv:2104.09864), section 3.2.2, equation 34. While ``torch.onnx.export`` traces, it is one node
+of domain ``posexport``; a lowering writes its body (`posexport.lowering.rotation`). Not done here: the angles, which
+the encoding computes once for all layers.
 
-Where the two channels of a pair stand: ``half`` (GPT-NeoX, Llama) at i and i + dim / 2, ``interleaved`` (RoFormer,
-GPT-J) at 2i and 2i + 1. Shape letters: B batch, H heads, T tokens, D head size, F pairs of channels.
+The two channels of pair i: ``half`` (GPT-NeoX, Llama): i and i + dim / 2; ``interleaved`` (RoFormer, GPT-J): 2i and
+2i + 1. Shape letters: B batch, H heads, T tokens, D head size, F pairs of channels.
 """
 
 from collections.abc import Sequence
@@ -50,16 +50,16 @@ class RotationSpec(NodeSpec):
     op_type: ClassVar[str] = "Rotation"
 
     layout: Layout = "half"
-    #: channels from 2F on are left as they are
+    #: channels from 2F on are not rotated
     partial: bool = False
-    #: cosines and sines have a batch of 1, whatever x has
+    #: cosines and sines have a batch of 1, and are broadcast to that of x
     shared: bool = False
     #: x and ``rotated`` have packed heads, [B, T, H D]
     packed: bool = False
 
     @property
     def name(self) -> str:
-        """Such as ``SharedPartialHalfRotation``."""
+        """For example ``SharedPartialHalfRotation``."""
         words = {"Packed": self.packed, "Shared": self.shared, "Partial": self.partial}
         return "".join([*(word for word, on in words.items() if on), self.layout.capitalize(), "Rotation"])
 
@@ -87,14 +87,14 @@ def _node(x_BHTD: Tensor, cos_B1TF: Tensor, sin_B1TF: Tensor, layout: Layout) ->
     spec = RotationSpec(layout, partial, isinstance(cos_B1TF.shape[0], int) and cos_B1TF.shape[0] == 1)
     attributes: dict[str, int | Sequence[int]] = {}
     if partial:
-        turning = [pairs, pairs] if layout == "half" else [2 * pairs]
-        attributes = {"heads": x_BHTD.shape[1], "dim": 2 * pairs, "parts": [*turning, size - 2 * pairs]}
+        rotated = [pairs, pairs] if layout == "half" else [2 * pairs]
+        attributes = {"heads": x_BHTD.shape[1], "dim": 2 * pairs, "parts": [*rotated, size - 2 * pairs]}
     return emit(spec, (x_BHTD, cos_B1TF, sin_B1TF), like=x_BHTD, shape=x_BHTD.shape, **attributes)
 
 
 @traced_as(_node)
 def rotate(x_BHTD: Tensor, cos_B1TF: Tensor, sin_B1TF: Tensor, layout: Layout) -> Tensor:
-    """Pair by pair: ``(a + ib) (cos + i sin)``, computed in the type of the cosines, given in that of ``x_BHTD``."""
+    """Pair by pair: ``(a + ib) (cos + i sin)``, computed in the type of the cosines and cast to that of ``x_BHTD``."""
     pairs = cos_B1TF.shape[-1]
     wide = x_BHTD[..., : 2 * pairs].to(cos_B1TF.dtype)
     if layout == "half":

@@ -1,13 +1,13 @@
-"""The skew, from columns of distances to keys, as functions of domain ``posexport`` that the operators' functions call.
+"""The relative shift, from columns of distances to keys, as ONNX functions that the operators' functions call.
 
-As in `window`, every query's row of distances is the one before it moved by one. Here a row has T + S + 1 columns, the
-greatest distance first: the pair (i, j) stands in column ``T - i + j``, so that, row behind row, query i's keys begin
-at ``T + i (T + S)``.
+As in `window`, every query's row of distances is that of the query before, shifted by one. Here a row has T + S + 1
+columns, the greatest distance first: the pair (i, j) is in column ``T - i + j``, so that in the flattened rows the keys
+of query i begin at ``T + i (T + S)``.
 
-There are two sets of these functions. One takes any sizes, and moves rows by two Slices, each of which ONNX Runtime's
-CPU provider copies with one thread. The ``Whole`` ones need T and S in multiples of `CHUNK`: then all of these places
-are such multiples too, and one Gather copies whole chunks with all threads. (Not two branches of one function: what a
-branch reshapes from outside it copies.)
+There are two sets of these functions. The first accepts any sizes and shifts rows by two Slices, which ONNX Runtime's
+CPU provider copies with one thread. The ``Whole`` set requires T and S to be multiples of `CHUNK`; then all offsets are
+multiples too, and one Gather copies whole chunks with all threads. (They are not two branches of one function: a branch
+copies a tensor from outside that it reshapes.)
 """
 
 from onnxscript import FLOAT, INT64, script
@@ -15,12 +15,12 @@ from onnxscript import opset18 as op
 
 from posexport.ops.operator import OPSET, Operator, helper, protos
 
-#: numbers that are copied at once: enough to be worth it, few enough that padding to a multiple costs little
+#: elements that are copied at once: enough for speed, few enough that padding to a multiple costs little
 CHUNK = 32
 
 
 def skews(operator: Operator) -> bool:
-    """The operator's function is faster for queries and keys in whole chunks."""
+    """Whether the operator's function has a faster variant for queries and keys in whole chunks."""
     return any(proto.name == "Skew" for proto in protos(operator.function, 18))
 
 
@@ -55,8 +55,8 @@ def WholeSkew(by_column: FLOAT[...], keys: INT64[...]) -> FLOAT[...]:
     return op.Reshape(rows, op.Concat(op.Shape(by_column, end=-2), T, keys, axis=0))
 
 
-# Terms of a key go by blocks of keys, each against the distances that the queries have from it. Whole blocks have 32
-# keys, or 64 where S allows and ``most`` says so: a distance more is multiplied, but a row of it copied less often.
+# Key terms are computed by blocks of keys, each against the distances that the queries have from it. Blocks in whole
+# chunks have 32 keys, or 64 where S and ``most`` allow it: more distances per product, but fewer copied rows.
 
 
 @helper

@@ -1,7 +1,7 @@
-"""Products of query and key kept below a cap, in the place of ``q k^T``: ``cap tanh(q k^T / cap)``.
+"""Soft-capped products of query and key, which replace ``q k^T``: ``cap tanh(q k^T / cap)``.
 
 Gemma team, "Gemma 2" (arXiv:2408.00118), section 2, "logit soft-capping" (there of scaled products: the caller divides
-the cap by the scale). Terms of positions and masks are added after it, so that it bounds none of them.
+the cap by the scale). Position terms and masks are added after it: the cap does not bound them.
 """
 
 import numpy as np

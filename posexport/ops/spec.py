@@ -1,8 +1,8 @@
-"""What a node of domain ``posexport`` computes, as a record that its attributes hold.
+"""What a node of domain ``posexport`` computes, as a record in its attributes.
 
-A traced graph has one type of node for each family (attention, its bias, rotation, relative position projection). Its
-attributes beside those of its function say which one is meant; `posexport.export.functions` reads them, attaches a
-function for each record and names the nodes for it.
+A traced graph has one op_type for each family (attention, its bias, rotation, relative position projection). Attributes
+with the prefix ``spec_`` select the variant; `posexport.export.functions` reads them, attaches one function for each
+distinct record and renames the nodes after it.
 """
 
 from abc import ABC, abstractmethod
@@ -21,15 +21,15 @@ _PREFIX = "spec_"
 
 @dataclass(frozen=True)
 class NodeSpec(ABC):
-    """Base of the records; their fields are strings, integers and bools."""
+    """Base of the records. Fields are strings, integers and bools."""
 
-    #: of the nodes in a traced graph
+    #: op_type of the nodes in a traced graph
     op_type: ClassVar[str]
 
     @property
     @abstractmethod
     def name(self) -> str:
-        """What its function is called in a finished graph, by what it computes."""
+        """Name of its function in a finished graph: it says what is computed."""
 
     @property
     @abstractmethod
@@ -43,34 +43,34 @@ class NodeSpec(ABC):
 
     @property
     def head_shapes(self) -> dict[str, str]:
-        """Names of the inputs with packed heads -> of the attributes with the shapes that split them."""
+        """Names of the inputs with packed heads, each with the name of the attribute that holds its split shape."""
         return {}
 
     @property
     def split(self) -> Self:
-        """The same with split heads."""
+        """The same record with split heads."""
         return self
 
     @property
     def attributes(self) -> dict[str, Any]:
-        """The record as attributes of a node, without fields that have their default."""
+        """The record as attributes of a node; fields with their default are left out."""
         changed = [field.name for field in fields(self) if getattr(self, field.name) != field.default]
         return {f"{_PREFIX}{name}": getattr(self, name) for name in changed}
 
     @classmethod
     def of(cls, node: ir.Node) -> Self | None:
-        """The record of a node; None for one of another type."""
+        """The record in a node's attributes; None for a node of another op_type."""
         if node.domain != DOMAIN or node.op_type != cls.op_type:
             return None
         stored = [field for field in fields(cls) if f"{_PREFIX}{field.name}" in node.attributes]
         return cls(**{field.name: node.attributes[f"{_PREFIX}{field.name}"].value for field in stored})
 
     def named_inputs(self, node: ir.Node) -> dict[str, ir.Value | None]:
-        """The inputs of one of its nodes by name."""
+        """The inputs of a node of this record, by name."""
         return dict(zip(self.inputs, node.inputs, strict=True))
 
     def node(self, inputs: Mapping[str, ir.Value | None], like: ir.Node, **attributes: Any) -> ir.Node:
-        """A node of this record, with the name and the other attributes of ``like``; it is in no graph yet."""
+        """A new node of this record, in no graph yet, with the name and the other attributes of ``like``."""
         kept = {name: value for name, value in like.attributes.items() if not name.startswith(_PREFIX)}
         return ir.node(
             self.op_type,
@@ -91,5 +91,5 @@ def emit(
     shape: Sequence[int],
     **attributes: float | Sequence[int],
 ) -> Tensor:
-    """A node of ``spec`` in the graph being traced."""
+    """Emit a node of ``spec`` into the graph that is being traced."""
     return symbolic(spec.op_type, tensors, like=like, shape=shape, **spec.attributes, **attributes)

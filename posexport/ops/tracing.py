@@ -1,6 +1,6 @@
-"""Whether a function computes in PyTorch, or becomes nodes of the graph that ``torch.onnx.export`` traces.
+"""Functions with two implementations: PyTorch operations, and nodes of the graph that ``torch.onnx.export`` traces.
 
-Nothing else asks the exporter: what is more than PyTorch's own operations in a graph has both functions, side by side.
+No other module asks whether the exporter is running.
 """
 
 import functools
@@ -14,7 +14,7 @@ _R = TypeVar("_R")
 
 
 def traced_as(emit: Callable[_P, _R]) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
-    """Of a function that computes: while ``torch.onnx.export`` traces, ``emit`` is called in its place."""
+    """Decorate a function that computes in PyTorch: while ``torch.onnx.export`` traces, ``emit`` replaces it."""
 
     def decorate(compute: Callable[_P, _R]) -> Callable[_P, _R]:
         @functools.wraps(compute)

@@ -1,9 +1,9 @@
-"""Sines and cosines of positions at many frequencies, and what a linear map makes of those of distances.
+"""Sines and cosines of positions at many frequencies, and their relative position projection.
 
 Vaswani et al., "Attention Is All You Need" (arXiv:1706.03762), section 3.5; Dai et al., "Transformer-XL"
-(arXiv:1901.02860), section 3.3, ``W R[i - j]``. During an export the second is one node of domain ``posexport``, whose
-body a lowering chooses (`posexport.lowering.waves`): its map costs two more products of a layer's twelve, for values
-that no input changes.
+(arXiv:1901.02860), section 3.3, ``W R[i - j]``. While ``torch.onnx.export`` traces, the projection is one node of
+domain ``posexport``, and a lowering writes its body (`posexport.lowering.waves`): computed in every call it would add
+two products to a layer's twelve, for values that depend on no input.
 
 ``half``: all sines before all cosines; ``interleaved``: in turn. Shape letters: H heads, W distances, D head size,
 C channels of the waves, F frequencies.
@@ -38,8 +38,7 @@ def oracle(distances: Array, frequencies: Array, weight: Array, *, heads: int, l
 def waves(positions: Tensor, frequencies: Sequence[float], size: int, layout: Layout, dtype: torch.dtype) -> Tensor:
     """[...] positions -> [..., size], in ``dtype`` or float32, whichever is wider; an odd size has one sine more.
 
-    ``positions`` are integers, or real numbers that are already that wide: the product with a frequency is the first
-    that is rounded.
+    ``positions`` are integers, or real numbers of that width: nothing is rounded before the product with a frequency.
     """
     wide = torch.promote_types(dtype, torch.float32)
     frequency_F = torch.tensor(frequencies, dtype=wide, device=positions.device)
@@ -60,14 +59,14 @@ class ProjectionSpec(NodeSpec):
     op_type: ClassVar[str] = "ProjectedWaves"
 
     layout: Layout = "interleaved"
-    #: it reads a ``table`` too, of the vectors of all likely distances (`posexport.lowering.waves.tabulated`)
+    #: a further input ``table`` has the vectors of all likely distances (`posexport.lowering.waves.tabulated`)
     tabulated: bool = False
-    #: the table has all distances that there are, as they are clipped
+    #: the table has all possible distances, since they are clipped
     bounded: bool = False
 
     @property
     def name(self) -> str:
-        """Such as ``HalfProjectedWaves``."""
+        """For example ``HalfProjectedWaves``."""
         return f"{'Bounded' * self.bounded}{'Tabulated' * self.tabulated}{self.layout.capitalize()}ProjectedWaves"
 
     @property
