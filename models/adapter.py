@@ -18,9 +18,10 @@ from posexport.models.audio import AudioConfig, AudioEncoder, AudioModel
 from posexport.models.layer import Attention
 from posexport.models.speech import frame_mask
 from posexport.nn.attention import additive
-from posexport.nn.config import Config, at_least
+from posexport.nn.config import Config
 from posexport.nn.feed_forward import FeedForward
 from posexport.nn.heads import Head
+from posexport.options.values import Count, Size
 from posexport.sizes import samples
 from posexport.spec import FRAMES, SEQUENCE, LengthContract, OutputSpec, ProofPlan
 
@@ -32,16 +33,15 @@ class AdapterConfig(Config):
     ``expanded``: the activation of a feed-forward before it, half of which is added; None: there is none.
     """
 
-    layers: int = 1
-    kernel: int = 3
-    stride: int = 2
-    hidden: int = 0
+    layers: Count = 1
+    kernel: Size = 3
+    stride: Size = 2
+    hidden: Count = 0
     activation: str = "relu"
     expanded: str | None = None
 
     def __post_init__(self) -> None:
-        at_least(0, layers=self.layers, hidden=self.hidden)
-        at_least(1, kernel=self.kernel, stride=self.stride)
+        super().__post_init__()
         if self.kernel // 2 != self.stride // 2:
             raise PosexportError(
                 f"kernel // 2 must be stride // 2, by which released code pads and counts frames; got kernel="

@@ -20,8 +20,9 @@ from posexport.models.conformer import CausalConvolution, CentredConvolution, Co
 from posexport.models.layer import EncoderLayer, LayerConfig
 from posexport.nn.activations import activation
 from posexport.nn.attention import additive
-from posexport.nn.config import Config, at_least
+from posexport.nn.config import Config
 from posexport.nn.heads import Head
+from posexport.options.values import Count, Size
 from posexport.spec import BATCH, SEQUENCE, InputSpec
 from posexport.targets.dtypes import MODEL_DTYPE
 
@@ -35,9 +36,9 @@ CONVOLUTIONS: dict[str, type[CausalConvolution] | type[CentredConvolution]] = {
 class AudioConfig(Config):
     """Sizes and arrangement. ``channels``: features of a frame."""
 
-    channels: int = 80
+    channels: Size = 80
     hidden: int = 60
-    layers: int = 2
+    layers: Size = 2
     heads: int = 5
     feedforward: int = 97
     activation: str = "gelu"
@@ -47,23 +48,21 @@ class AudioConfig(Config):
     norm: Literal["post", "pre"] = "post"
     #: which frames a Conformer block's convolution sees, and how many
     convolution: Literal["causal", "centred"] = "causal"
-    kernel: int = 31
+    kernel: Size = 31
     #: a Conformer block rotates the attention's input, not queries and keys
     rotates_input: bool = False
     #: the layers' own, where it is not ``eps``
     layer_eps: float | None = None
     #: a convolution along time in groups of channels, added before the layers; 0: none
-    positional_kernel: int = 0
-    positional_groups: int = 1
+    positional_kernel: Count = 0
+    positional_groups: Size = 1
     positional_activation: str = "gelu"
     #: a normalisation before the layers, and one after them
     first_norm: bool = False
     final_norm: bool = False
 
     def __post_init__(self) -> None:
-        at_least(1, layers=self.layers, channels=self.channels, kernel=self.kernel)
-        at_least(0, positional_kernel=self.positional_kernel)
-        at_least(1, positional_groups=self.positional_groups)
+        super().__post_init__()
         if self.convolution == "centred" and self.kernel % 2 == 0:
             raise PosexportError(f"kernel must be odd to be centred on a frame, got {self.kernel}")
         if self.hidden % self.positional_groups:

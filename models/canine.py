@@ -34,9 +34,10 @@ from posexport.models.layer import EncoderLayer, Layer, LayerConfig
 from posexport.nn.activations import activation
 from posexport.nn.attention import additive
 from posexport.nn.blocks import inside, join, smaller, starts, take
-from posexport.nn.config import Config, at_least
+from posexport.nn.config import Config
 from posexport.nn.heads import Head
 from posexport.nn.projections import Projections, merge_heads, split_heads
+from posexport.options.values import Size
 from posexport.spec import InputSpec, LengthContract
 
 #: of the hashes: code point plus one, times the prime, modulo the number of buckets (released code)
@@ -50,19 +51,19 @@ class CanineConfig(Config):
     """Sizes. ``layers`` are the deep ones; ``stride``: characters of a block; ``rate``: characters of a molecule."""
 
     layer: LayerConfig = field(default_factory=LayerConfig)
-    layers: int = 2
+    layers: Size = 2
     vocab: int = UNICODE
     padding_id: int = 0
     types: int = 16
     hashes: int = 4
-    buckets: int = 16384
-    stride: int = 128
-    rate: int = 4
+    buckets: Size = 16384
+    stride: Size = 128
+    rate: Size = 4
     #: characters that the convolution back to characters reads at once
-    kernel: int = 4
+    kernel: Size = 4
 
     def __post_init__(self) -> None:
-        at_least(1, layers=self.layers, buckets=self.buckets, stride=self.stride, rate=self.rate, kernel=self.kernel)
+        super().__post_init__()
         if not 1 <= self.hashes <= len(PRIMES) or self.hidden % self.hashes:
             raise PosexportError(
                 f"hashes must divide hidden={self.hidden} and be from 1 to {len(PRIMES)}, got {self.hashes}"

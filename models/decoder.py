@@ -20,9 +20,10 @@ from posexport.models.transformer import TransformerConfig
 from posexport.nn.activations import activation
 from posexport.nn.attention import additive
 from posexport.nn.caching import Caching, KeysAndValues
-from posexport.nn.config import Config, above_zero, above_zero_or_none, named
+from posexport.nn.config import Config, named
 from posexport.nn.norms import normalisation
 from posexport.nn.reach import Reach
+from posexport.options.values import Positive
 from posexport.spec import BATCH, SEQUENCE, InputSpec
 
 
@@ -34,13 +35,9 @@ class LanguageModelConfig(Config):
     tied: bool = True
     bias: bool = named("head_bias", False)
     #: hidden states are multiplied by this before the head (T5, released code)
-    scale: float = named("head_scale", 1.0)
+    scale: Positive = named("head_scale", 1.0)
     #: logits stay below this (Gemma 2, arXiv:2408.00118, section 2)
-    cap: float | None = named("logit_cap", None)
-
-    def __post_init__(self) -> None:
-        above_zero(head_scale=self.scale)
-        above_zero_or_none(logit_cap=self.cap)
+    cap: Positive | None = named("logit_cap", None)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,13 +16,14 @@ from posexport.errors import PosexportError
 from posexport.models.layer import AttentionConfig, LayerConfig, Sublayers
 from posexport.nn.attention import attend, sees_any
 from posexport.nn.caching import KeysAndValues
-from posexport.nn.config import above_zero_or_none, named
+from posexport.nn.config import named
 from posexport.nn.encoded_attention import EncodedAttention
 from posexport.nn.norms import LayerNormOfHeads, NormConfig, normalisation
 from posexport.nn.projections import ClippedLinear, Projections, split_heads
 from posexport.nn.reach import Reach
 from posexport.nn.residual import ResidualConfig
 from posexport.nn.scoring import SoftCapped, scoring
+from posexport.options.values import Positive
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,11 +37,11 @@ class DecoderAttentionConfig(AttentionConfig):
     #: the output projection has a bias (None: where the others have one)
     output_bias: bool | None = None
     #: scores are divided by the square root of this (None: of the head size)
-    scale_size: float | None = None
+    scale_size: Positive | None = None
     #: scores of query and key, scaled, stay below this (Gemma 2, arXiv:2408.00118, section 2)
-    score_cap: float | None = None
+    score_cap: Positive | None = None
     #: queries, keys and values stay within this of zero (MPT)
-    clip: float | None = named("projection_clip", None)
+    clip: Positive | None = named("projection_clip", None)
     #: a learned score of every head takes part in the softmax and has no value (gpt-oss)
     sinks: bool = False
 
@@ -48,7 +49,6 @@ class DecoderAttentionConfig(AttentionConfig):
         super().__post_init__()
         if self.kv_heads is not None and (self.kv_heads < 1 or self.heads % self.kv_heads):
             raise PosexportError(f"kv_heads must divide heads={self.heads}, got {self.kv_heads}")
-        above_zero_or_none(scale_size=self.scale_size, score_cap=self.score_cap, projection_clip=self.clip)
         if self.score_cap is not None and self.score != "dot":
             raise PosexportError(f"score_cap is for score=dot, got score={self.score}; leave one of them out")
 

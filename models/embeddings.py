@@ -11,29 +11,27 @@ from torch import Tensor, nn
 from posexport.encodings.encoding import Encoding
 from posexport.encodings.positions import Positions
 from posexport.errors import PosexportError
-from posexport.nn.config import Config, above_zero, at_least, named
+from posexport.nn.config import Config, named
 from posexport.nn.norms import NormConfig, normalisation
 from posexport.nn.position_ids import PositionIds
+from posexport.options.values import Positive, Size
 
 
 @dataclass(frozen=True, kw_only=True)
 class EmbeddingConfig(Config):
     """``width``: channels of the table where they are not the model's ``hidden``."""
 
-    vocab: int = 101
-    width: int | None = named("embedding", None)
+    vocab: Size = 101
+    width: Size | None = named("embedding", None)
     #: token embeddings are multiplied by this
-    scale: float = named("embedding_scale", 1.0)
+    scale: Positive = named("embedding_scale", 1.0)
     norm: bool = named("embedding_norm", True)
     padding_id: int = 0
 
     def __post_init__(self) -> None:
-        at_least(1, vocab=self.vocab)
-        if self.width is not None and self.width < 1:
-            raise PosexportError(f"embedding must be at least 1 (or none), got {self.width}")
+        super().__post_init__()
         if not 0 <= self.padding_id < self.vocab:
             raise PosexportError(f"padding_id must be from 0 to vocab - 1 = {self.vocab - 1}, got {self.padding_id}")
-        above_zero(embedding_scale=self.scale)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,20 +14,21 @@ from torch import Tensor, nn
 from posexport.encodings.encoding import Encoding
 from posexport.encodings.positions import Positions
 from posexport.errors import PosexportError
-from posexport.nn.config import Config, at_least, named
+from posexport.nn.config import Config, named
 from posexport.nn.encoded_attention import EncodedAttention
 from posexport.nn.feed_forward import FeedForward, FeedForwardConfig
 from posexport.nn.norms import NormConfig
 from posexport.nn.residual import Residual, ResidualConfig
 from posexport.nn.scoring import Score, scoring
+from posexport.options.values import Size
 
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionConfig(Config):
     """``head_width``: channels of a head where they are not ``hidden / heads``."""
 
-    heads: int = 5
-    head_width: int | None = None
+    heads: Size = 5
+    head_width: Size | None = None
     #: the scoring function of a query and a key (`posexport.nn.scoring`)
     score: Score = "dot"
     #: scores are divided by the square root of the head size
@@ -35,11 +36,6 @@ class AttentionConfig(Config):
     bias: bool = named("attention_bias", True)
     #: keys have a bias where the other projections do; it adds the same to all scores of a query (Whisper has none)
     key_bias: bool = True
-
-    def __post_init__(self) -> None:
-        at_least(1, heads=self.heads)
-        if self.head_width is not None and self.head_width < 1:
-            raise PosexportError(f"head_width must be at least 1 (or none), got {self.head_width}")
 
     def head_size(self, hidden: int) -> int:
         """Channels of a head in a model of so many channels."""
@@ -50,7 +46,7 @@ class AttentionConfig(Config):
 class LayerConfig(Config):
     """A layer's sublayers."""
 
-    hidden: int = 60
+    hidden: Size = 60
     attention: AttentionConfig = field(default_factory=AttentionConfig)
     feedforward: FeedForwardConfig = field(default_factory=FeedForwardConfig)
     norm: NormConfig = field(default_factory=NormConfig)
@@ -58,7 +54,7 @@ class LayerConfig(Config):
     cross_attention: bool = False
 
     def __post_init__(self) -> None:
-        at_least(1, hidden=self.hidden)
+        super().__post_init__()
         if self.attention.head_width is None and self.hidden % self.attention.heads:
             raise PosexportError(
                 f"hidden must be a multiple of heads, got hidden={self.hidden}, heads={self.attention.heads}"

@@ -15,8 +15,9 @@ from posexport.definition.definition import Definition
 from posexport.encodings.encoding import Encoding
 from posexport.encodings.positions import Positions
 from posexport.models.layer import EncoderLayer, LayerConfig
-from posexport.nn.config import Config, at_least
+from posexport.nn.config import Config
 from posexport.nn.norms import normalisation
+from posexport.options.values import Size
 from posexport.spec import BATCH, InputSpec, LengthContract, OutputSpec, ProofPlan
 from posexport.targets.dtypes import MODEL_DTYPE
 
@@ -25,14 +26,11 @@ from posexport.targets.dtypes import MODEL_DTYPE
 class SpectrogramConfig(Config):
     """``tokens``: how many the encoder sees, half as many as the spectrogram has frames."""
 
-    frequencies: int = 80
-    tokens: int = 1500
+    frequencies: Size = 80
+    tokens: Size = 1500
     layer: LayerConfig = field(default_factory=LayerConfig)
-    layers: int = 2
+    layers: Size = 2
     final_norm: bool = False
-
-    def __post_init__(self) -> None:
-        at_least(1, frequencies=self.frequencies, tokens=self.tokens, layers=self.layers)
 
 
 class SpectrogramEncoder(nn.Module):

@@ -4,7 +4,8 @@ from dataclasses import dataclass, field
 
 from posexport.models.embeddings import EmbeddingConfig
 from posexport.models.layer import LayerConfig
-from posexport.nn.config import Config, at_least
+from posexport.nn.config import Config
+from posexport.options.values import Size
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -13,11 +14,8 @@ class TransformerConfig(Config):
 
     embedding: EmbeddingConfig = field(default_factory=EmbeddingConfig)
     layer: LayerConfig = field(default_factory=LayerConfig)
-    layers: int = 2
+    layers: Size = 2
     final_norm: bool = False
-
-    def __post_init__(self) -> None:
-        at_least(1, layers=self.layers)
 
     @property
     def vocab(self) -> int:

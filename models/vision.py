@@ -20,7 +20,8 @@ from posexport.encodings.encoding import Encoding
 from posexport.encodings.positions import Positions
 from posexport.errors import PosexportError
 from posexport.models.layer import EncoderLayer, LayerConfig
-from posexport.nn.config import Config, at_least
+from posexport.nn.config import Config
+from posexport.options.values import Count, Size
 from posexport.spec import BATCH, HEIGHT, PATCHES, WIDTH, InputSpec, LengthContract, OutputSpec, ProofPlan
 from posexport.targets.dtypes import MODEL_DTYPE
 
@@ -30,18 +31,18 @@ class VisionConfig(Config):
     """Sizes and arrangement. ``rows`` and ``columns``: the grid of patches that it was trained with."""
 
     hidden: int = 60
-    layers: int = 2
+    layers: Size = 2
     heads: int = 5
     feedforward: int = 97
-    channels: int = 3
+    channels: Size = 3
     #: pixels of a patch's side
-    patch: int = 4
-    rows: int = 6
-    columns: int = 5
+    patch: Size = 4
+    rows: Size = 6
+    columns: Size = 5
     #: a class token before the patches
     cls: bool = True
     #: tokens between the class token and the patches that nothing is read from (Darcet et al., arXiv:2309.16588)
-    registers: int = 0
+    registers: Count = 0
     activation: str = "gelu"
     eps: float = 1e-12
     layer_scale: bool = False
@@ -52,8 +53,7 @@ class VisionConfig(Config):
     pooled_norm: bool = False
 
     def __post_init__(self) -> None:
-        at_least(1, channels=self.channels, patch=self.patch, rows=self.rows, columns=self.columns, layers=self.layers)
-        at_least(0, registers=self.registers)
+        super().__post_init__()
         if self.pooling == "cls" and not self.cls:
             raise PosexportError("pooling=cls reads the class token, which cls=false leaves out; use pooling=mean")
         assert self.layer

@@ -15,9 +15,10 @@ from posexport.encodings.positions import Positions
 from posexport.errors import PosexportError
 from posexport.models.windows import Cut
 from posexport.nn.activations import activation
-from posexport.nn.config import Config, at_least, fraction
+from posexport.nn.config import Config
 from posexport.nn.encoded_attention import EncodedAttention
 from posexport.nn.scoring import Scoring
+from posexport.options.values import Fraction, Size
 
 #: cosines are multiplied by at most this (Liu et al. 2022, section 3.3: the temperature is above 0.01)
 _LARGEST_SCALE = 100.0
@@ -30,15 +31,15 @@ class WindowedConfig(Config):
     ``patch``: pixels of a token's side. ``mlp_ratio``: width of the feed-forward's inside over the stage's.
     """
 
-    channels: int = 3
-    patch: int = 2
-    hidden: int = 20
+    channels: Size = 3
+    patch: Size = 2
+    hidden: Size = 20
     depths: tuple[int, ...] = (2, 2)
     heads: tuple[int, ...] = (2, 5)
-    window: int = 4
+    window: Size = 4
     mlp_ratio: float = 2.0
     activation: str = "gelu"
-    eps: float = 1e-5
+    eps: Fraction = 1e-5
     qkv_bias: bool = True
     #: normalise what a sublayer reads, or what it adds (``res-post``, version 2)
     norm: Literal["pre", "res-post"] = "pre"
@@ -51,7 +52,7 @@ class WindowedConfig(Config):
     dropped: float = -100.0
 
     def __post_init__(self) -> None:
-        at_least(1, channels=self.channels, patch=self.patch, hidden=self.hidden, window=self.window)
+        super().__post_init__()
         if not self.depths or len(self.depths) != len(self.heads) or min(*self.depths, *self.heads) < 1:
             raise PosexportError(
                 f"depths and heads must hold a number from 1 on for every stage, got {self.depths} and {self.heads}"
@@ -64,7 +65,6 @@ class WindowedConfig(Config):
                 )
         if self.mlp_ratio * self.hidden < 1:
             raise PosexportError(f"mlp_ratio must be at least 1 / hidden, got {self.mlp_ratio}")
-        fraction(eps=self.eps)
         if self.made_for is not None and self.made_for < 2 ** (len(self.depths) - 1):
             raise PosexportError(
                 f"made_for must be at least {2 ** (len(self.depths) - 1)}, so that the last stage has a token, "

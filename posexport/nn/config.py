@@ -4,12 +4,11 @@ A layer takes the record that it needs (`FeedForwardConfig`, `NormConfig` ...); 
 line (``--set norm_kind=rms``). `Config.of` and `Config.settings` go from one to the other.
 """
 
-import math
 import typing
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Self
 
-from posexport.errors import PosexportError
+from posexport.options.values import check_values
 
 
 def named(flat: str, default: Any) -> Any:
@@ -19,7 +18,15 @@ def named(flat: str, default: Any) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
-    """Frozen settings. Fields that are records themselves have a default, which flat settings change in part."""
+    """Frozen settings. Fields that are records themselves have a default, which flat settings change in part.
+
+    Raises PosexportError for a value that is not of its annotated type (`posexport.options.values`).
+    """
+
+    def __post_init__(self) -> None:
+        flat = {each.name: each.metadata.get("flat", each.name) for each in fields(self)}
+        types = typing.get_type_hints(type(self), include_extras=True)
+        check_values("", {flat[name]: types[name] for name in flat}, {flat[name]: getattr(self, name) for name in flat})
 
     @classmethod
     def settings(cls) -> dict[str, Any]:
@@ -54,31 +61,3 @@ class Config:
             elif flat in settings:
                 changes[each.name] = settings[flat]
         return replace(self, **changes)
-
-
-def at_least(least: int, **values: int | None) -> None:
-    """PosexportError for a value below ``least``; None is any."""
-    for name, value in values.items():
-        if value is not None and value < least:
-            raise PosexportError(f"{name} must be at least {least}, got {value}")
-
-
-def above_zero(**values: float) -> None:
-    """PosexportError for a value that is no finite number above 0."""
-    for name, value in values.items():
-        if not 0 < value < math.inf:
-            raise PosexportError(f"{name} must be a number above 0, got {value}")
-
-
-def above_zero_or_none(**values: float | None) -> None:
-    """PosexportError for a value that is neither none nor a finite number above 0."""
-    for name, value in values.items():
-        if value is not None and not 0 < value < math.inf:
-            raise PosexportError(f"{name} must be a number above 0 (or none), got {value}")
-
-
-def fraction(**values: float) -> None:
-    """PosexportError for a value that is not from 0 to below 1."""
-    for name, value in values.items():
-        if not 0 <= value < 1:
-            raise PosexportError(f"{name} must be from 0 to below 1, got {value}")

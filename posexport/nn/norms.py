@@ -8,7 +8,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from posexport.errors import PosexportError
-from posexport.nn.config import Config, fraction, named
+from posexport.nn.config import Config, named
+from posexport.options.values import Fraction
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,7 +18,7 @@ class NormConfig(Config):
 
     #: ``rms`` divides by the root of the mean square, and neither subtracts nor adds
     kind: Literal["layer", "rms"] = named("norm_kind", "layer")
-    eps: float = 1e-12
+    eps: Fraction = 1e-12
     bias: bool = named("norm_bias", True)
     #: learned factors (and biases); ``layer`` only
     weight: bool = named("norm_weight", True)
@@ -25,7 +26,7 @@ class NormConfig(Config):
     offset: float = named("norm_offset", 0.0)
 
     def __post_init__(self) -> None:
-        fraction(eps=self.eps)
+        super().__post_init__()
         if not self.weight and self.kind != "layer":
             raise PosexportError(f"norm_weight=false is for norm_kind=layer, got norm_kind={self.kind}")
 

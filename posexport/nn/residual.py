@@ -6,8 +6,9 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from posexport.nn.config import Config, above_zero, named
+from posexport.nn.config import Config, named
 from posexport.nn.norms import NormConfig, normalisation
+from posexport.options.values import Positive
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,10 +25,7 @@ class ResidualConfig(Config):
     #: arXiv:2103.17239)
     layer_scale: bool = False
     #: every sublayer's output is multiplied by this before the sum (Granite)
-    scale: float = named("residual_scale", 1.0)
-
-    def __post_init__(self) -> None:
-        above_zero(residual_scale=self.scale)
+    scale: Positive = named("residual_scale", 1.0)
 
 
 class Residual(nn.Module):

@@ -261,7 +261,7 @@ def test_features_leave_the_head_out(copy, name: str) -> None:
         ({"parallel_norms": 3}, "parallel_norms must be 1 or 2"),
         ({"parallel_norms": 1, "norm": "post"}, "needs norm=pre"),
         ({"parallel_norms": 2, "feedforward": 0}, "needs norm=pre, a feed-forward"),
-        ({"embedding_scale": 0.0}, "embedding_scale must be a number above 0"),
+        ({"embedding_scale": 0.0}, "embedding_scale must be a finite number above 0"),
         ({"norm_weight": False, "norm_kind": "rms"}, "norm_weight=false is for norm_kind=layer"),
     ],
 )

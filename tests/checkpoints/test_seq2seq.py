@@ -305,9 +305,9 @@ def test_what_is_refused(copy: Copy, name: str, values: dict[str, Any], words: s
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: EncoderConfig.of(embedding_scale=0.0), "embedding_scale must be a number above 0, got 0.0"),
-        (lambda: DecoderConfig.of(head_scale=-1.0), "head_scale must be a number above 0, got -1.0"),
-        (lambda: SpectrogramConfig(tokens=0), "tokens must be at least 1, got 0"),
+        (lambda: EncoderConfig.of(embedding_scale=0.0), "embedding_scale must be a finite number above 0, got 0.0"),
+        (lambda: DecoderConfig.of(head_scale=-1.0), "head_scale must be a finite number above 0, got -1.0"),
+        (lambda: SpectrogramConfig(tokens=0), "tokens must be a whole number from 1 on, got 0"),
     ],
 )
 def test_settings_that_are_refused(make: Callable[[], object], words: str) -> None:

@@ -254,7 +254,7 @@ def test_buckets_that_do_not_fit(given: dict[str, int], said: str) -> None:
     ("given", "said"),
     [
         ({"convolution": "centred", "kernel": 4}, "kernel must be odd"),
-        ({"kernel": 0}, "kernel must be at least 1"),
+        ({"kernel": 0}, "kernel must be a whole number from 1 on"),
         ({"hidden": 20, "positional_groups": 3}, "positional_groups must divide hidden"),
         ({"rotates_input": True}, "set block=conformer"),
         ({"hidden": 21}, "hidden must be a multiple of heads"),

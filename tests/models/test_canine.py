@@ -179,7 +179,7 @@ def test_what_does_not_fit_is_refused() -> None:
         Canine(CONFIG, Alibi(heads=5))
     with pytest.raises(PosexportError, match="hashes must divide hidden=20"):
         CONFIG.changed(hashes=3)
-    with pytest.raises(PosexportError, match="rate must be at least 1, got 0"):
+    with pytest.raises(PosexportError, match="rate must be a whole number from 1 on, got 0"):
         CONFIG.changed(rate=0)
 
 

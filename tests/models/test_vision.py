@@ -241,8 +241,8 @@ def test_positions_of_a_sequence_are_refused():
     ("settings", "message"),
     [
         ({"pooling": "cls", "cls": False}, "pooling=cls reads the class token"),
-        ({"patch": 0}, "patch must be at least 1, got 0"),
-        ({"registers": -1}, "registers must be at least 0"),
+        ({"patch": 0}, "patch must be a whole number from 1 on, got 0"),
+        ({"registers": -1}, "registers must be a whole number from 0 on"),
         ({"hidden": 21}, "heads"),
     ],
 )
