@@ -151,7 +151,7 @@ def test_cosines_of_padding_hold_in_half_precision() -> None:
         ({"patch": 0}, "patch must be a whole number from 1 on, got 0"),
         ({"mlp_ratio": 0.01}, "mlp_ratio must be at least 1 / hidden"),
         ({"made_for": 1}, "made_for must be at least 2"),
-        ({"eps": 1.0}, "eps must be from 0 to below 1"),
+        ({"eps": 1.0}, "eps must be a finite number from 0 to below 1"),
     ],
 )
 def test_settings_that_do_not_fit(given: dict[str, object], message: str) -> None:
