@@ -116,7 +116,7 @@ def test_a_file_is_run_only_with_a_factory(user_file: Path) -> None:
         ("encoder-nope", ("hiden=8",), "no such setting; did you mean hidden? It has vocab"),
         ("encoder-nope", ("hidden=x",), "--set hidden must be a whole number, got 'x'"),
         ("encoder-nope", ("hidden=61",), "hidden must be a multiple of heads, got hidden=61, heads=5"),
-        ("encoder-nope", ("layers=0",), "layers must be at least 1, got 0"),
+        ("encoder-nope", ("layers=0",), "layers must be a whole number from 1 on, got 0"),
         ("encoder-nope", ("seed",), "--set takes KEY=VALUE, got 'seed'"),
         ("encoder-nope", ("seed=1", "seed=2"), "--set seed is given twice"),
         ("encoder-nope", ("activation=gell",), "unknown activation 'gell'"),
