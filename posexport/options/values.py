@@ -22,9 +22,10 @@ class Range:
 
     def holds(self, value: object) -> bool:
         """Whether ``value`` is a finite number of the range."""
-        if isinstance(value, bool) or not isinstance(value, int if self.whole else Real) or not math.isfinite(value):
+        if isinstance(value, bool) or not isinstance(value, Real) or (self.whole and not isinstance(value, int)):
             return False
-        return (value > self.least if self.above else value >= self.least) and value < self.end
+        number: Any = value
+        return (number > self.least if self.above else number >= self.least) and number < self.end
 
     def __str__(self) -> str:
         number = "whole number" if self.whole else "finite number"
