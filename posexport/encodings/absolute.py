@@ -38,7 +38,7 @@ def oracle(
 class Absolute(PositionTable):
     """Adds a learned vector per position to the embeddings; no longer input than the table.
 
-    ``joined``: the vector is added to the token's (``sum``) or put beside it (``concat``). ``trained``: how many
+    ``joined``: the vector is added to the token's (``sum``) or concatenated (``concat``). ``trained``: how many
     positions the table was trained for, where it has been stretched to ``max_positions`` since.
     """
 

@@ -32,7 +32,7 @@ def slopes(heads: int, bias_max: float = 8.0) -> list[float]:
 
 
 def is_published(own: Sequence[float]) -> bool:
-    """Whether slopes are those of the paper, up to the rounding of float32."""
+    """Whether slopes equal the paper's, up to the rounding of float32."""
     return all(abs(slope - exact) <= 1e-6 * exact for slope, exact in zip(own, slopes(len(own)), strict=True))
 
 
@@ -92,7 +92,7 @@ class Alibi(Encoding):
 
     ``variant``: ``symmetric``, the same to both sides (an encoder); ``causal``, ``slope * (j - i)``, which under a
     causal mask is the same, and without one would draw attention to what comes after; ``bloom``, ``slope * j``, which
-    adds a number of its own to each row of the causal one and so is equal to it under softmax; ``falcon``, that with
+    adds a constant to each row of the causal one and so equals it under softmax; ``falcon``, that with
     slope, position and product each rounded to bfloat16 (8 bits) before the factor, which beyond 256 tokens cannot tell
     neighbours apart, and is not equal to the causal one under softmax. The smallest slope of a power of two of heads is
     ``2^-bias_max``; all are multiplied by ``factor``. Positions stay int64 until the one product, in float32 or wider:

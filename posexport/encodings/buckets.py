@@ -40,7 +40,7 @@ def boundaries(edges: Sequence[int], max_distance: int) -> set[int]:
 def bucket(distance: Tensor, edges: Sequence[int], *, bidirectional: bool) -> Tensor:
     """The bucket of each int64 distance (query minus key).
 
-    ``bidirectional``: keys after the query have buckets of their own, behind the others; otherwise they share the one
+    ``bidirectional``: keys after the query have separate buckets, after the others; otherwise they share the one
     of distance 0.
     """
     edges_E = torch.tensor(edges, dtype=torch.int64, device=distance.device)

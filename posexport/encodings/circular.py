@@ -1,4 +1,4 @@
-"""Sines and cosines whose slowest wave is set by a period in the place of 10000, added to the token embeddings.
+"""Sines and cosines with a period in place of the base 10000, added to the token embeddings.
 
 As tutorials for audio and time series write it: Vaswani et al., "Attention Is All You Need" (arXiv:1706.03762), section
 3.5, with another base. Despite its name it does not repeat after ``period`` positions, nor ever; the encoding that

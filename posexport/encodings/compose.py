@@ -1,4 +1,4 @@
-"""Composed encodings, for families whose layers differ.
+"""Composed encodings, for families with different layers.
 
 Not in the catalogue: whoever makes a definition puts them together.
 """
@@ -28,9 +28,9 @@ class ByLayer(Encoding):
 
 
 class InputAndLayers(Encoding):
-    """Acts on the embeddings as one encoding does, and gives every layer its own, such as windows in some layers.
+    """One encoding of the embeddings, and another for every layer, for example windows in some layers.
 
-    Of the layers' encodings one at least is that of the input, which says the longest input.
+    At least one layer has the encoding of the input, which determines the longest input.
     """
 
     def __init__(self, at_input: Encoding, layers: Iterable[Encoding]) -> None:
@@ -48,7 +48,7 @@ class InputAndLayers(Encoding):
 
 
 class RotationAndTerm(Encoding):
-    """Rotates as one encoding does and adds the scores of another, such as rotations inside a local window.
+    """The rotation of one encoding and the scores of another, for example RoPE inside a local window.
 
     The first may override only ``rotate``, the second only ``scores``.
     """

@@ -46,8 +46,8 @@ def oracle(
 class Cope(Encoding):
     """Adds ``q_i . e[p_ij]`` to the scores, p_ij the sum of gates from key j to query i; for decoders; any length.
 
-    ``table`` is [counted, head_size], one a layer, shared by its heads; larger positions are taken as its last. The
-    gates are those of the released code: ``sigmoid(q_i . k_j / sqrt(head_size))``, and 0 for keys after the query. The
+    ``table`` is [counted, head_size], one a layer, shared by its heads; larger positions are clipped to its last. The
+    gates are as in the released code: ``sigmoid(q_i . k_j / sqrt(head_size))``, and 0 for keys after the query. The
     scores are not scaled. Keys that are padding must be before a row's tokens, or after them, where no gate counts
     them.
     """

@@ -6,9 +6,9 @@ arXiv:2111.09543). Where paper and code differ the code is followed, as released
 vector of the distance query minus key, while the paper's equation 4 has key minus query for position to content.
 
 Buckets are exact: their edges are computed in integers, not by a rounded logarithm. Not done: version 2's
-``share_att_key``, where both projections are the attention's own (a loader ties ``pos_key`` and ``pos_query`` to them);
-position to position, which no released model has; version 2's convolution and the decoder's absolute positions, which
-are the model's.
+``share_att_key``, where both projections are those of the attention (a loader ties ``pos_key`` and ``pos_query`` to
+them); position to position, which no released model has; version 2's convolution and the decoder's absolute positions,
+which are the model's.
 """
 
 from collections.abc import Mapping
@@ -69,7 +69,7 @@ def oracle(
 
 
 def log_bucket_edges(span: int, max_distance: int) -> list[int]:
-    """The last distance of each bucket from ``span // 2`` to ``span - 1``; the bucket after the last goes on for ever.
+    """The last distance of each bucket from ``span // 2`` to ``span - 1``; the bucket after the last has no end.
 
     Bucket mid + n (mid is ``span // 2``) holds the distances a with n - 1 < (mid - 1) log(a / mid) / log((max_distance
     - 1) / mid) <= n, that is a^(mid - 1) mid^n <= (max_distance - 1)^n mid^(mid - 1).
@@ -110,7 +110,7 @@ class Deberta(Encoding):
     these. With ``max_distance`` (versions 2 and 3: 512, with ``span`` 256) distances beyond ``span // 2`` share rows
     in buckets that grow with the logarithm. ``table_norm``: the table goes through a layer normalisation first
     (``norm_rel_ebd=layer_norm``). ``terms``: ``c2p``, the first term alone, or ``p2c``, the second. A score is the sum
-    of three products, or of two, and scaled as such.
+    of three products, or of two, and is scaled accordingly.
     """
 
     per_layer = True
@@ -154,7 +154,7 @@ class Deberta(Encoding):
 
     @property
     def boundaries(self) -> list[int]:
-        """The longest inputs of which no distance shares a row, and of which none is clipped."""
+        """The longest inputs without distances that share a row, and without clipped ones."""
         return [self.span] if self.edges is None else sorted({self.span // 2 + 1, self.edges[-1] + 1})
 
     def rows(self, distance_W: Tensor, edges: list[int]) -> Tensor:

@@ -1,4 +1,4 @@
-"""What a position encoding is to a model: at most four hooks, each given explicit integer positions.
+"""The interface of position encodings: at most four hooks, each with explicit integer positions as arguments.
 
 Shape letters: B batch (or 1), H heads, T queries, S keys, D head size, C model size ("hidden"), M table length.
 
@@ -7,11 +7,11 @@ Shape letters: B batch (or 1), H heads, T queries, S keys, D head size, C model 
 ``scores``: in attention; returns a `Term` to add to ``q k^T``, before it is scaled or after.
 ``values``: in attention; returns a `Term` of the probabilities, to add to the context.
 
-The padding mask is never the encoding's business. A `Term` is a structure, not a tensor: it names an operator and the
-tensors it needs, so that a lowering may expand it as late and as little as it can; ``Term.dense`` expands it now.
+An encoding never applies the padding mask. A `Term` is a structure, not a tensor: it names an operator and the tensors
+it needs, so that a lowering can compute it as late and as little as possible; ``Term.dense`` computes it at once.
 
-An encoding with parameters of its own in every layer has ``per_layer = True``: a definition asks ``in_layer(i)`` for
-the one to use in layer ``i``; one whose parameters are shared by all layers (or that has none) answers with itself.
+With ``per_layer = True`` every layer has separate parameters: a definition uses ``in_layer(i)`` in layer ``i``, which
+is the encoding itself if all layers share its parameters or it has none.
 """
 
 import contextlib
@@ -41,20 +41,20 @@ HOOKS = ("embed", "rotate", "scores", "values")
 
 @dataclass(frozen=True)
 class Term:
-    """One term of attention: an operator, its tensors beside q, k or the probabilities, and the positions."""
+    """One term of attention: an operator, its parameters, and the positions of queries and keys."""
 
     operator: Operator
     tensors: tuple[Tensor, ...]
     queries: Positions
     keys: Positions
-    #: of scores, [H, 1, D]: a vector per head added to the query in ``q k^T`` (Transformer-XL's u). Attention adds it
-    #: once per query, so that it costs nothing per pair; the operator gets the same queries
+    #: for scores, [H, 1, D]: a vector per head that is added to the query in ``q k^T`` (Transformer-XL's u). Attention
+    #: adds it once per query, not per pair; the operator reads the same queries
     content_bias: Tensor | None = None
 
     def dense(self, **inputs: Tensor) -> Tensor:
-        """The term as a tensor, from those of ``q``, ``k`` and ``probs`` that the operator needs.
+        """The term as a tensor; ``inputs``: those of ``q``, ``k`` and ``probs`` that the operator reads.
 
-        ``k`` too where there is a content bias, whose part of the scores is then in it.
+        A content bias needs ``k`` as well; the result includes its scores.
         """
         if self.content_bias is None:
             needed = (inputs[name] for name in self.operator.takes)
@@ -63,7 +63,7 @@ class Term:
         return rest.dense(q=q_BHTD, k=inputs["k"]) + self.content_bias @ inputs["k"].mT
 
     def of_queries(self, tokens: slice) -> Self:
-        """The same term of some of the queries."""
+        """The term for a slice of the queries."""
         return replace(self, queries=self.queries.part(tokens))
 
     def biased(self, q_BHTD: Tensor) -> tuple[Tensor, Self]:
@@ -74,39 +74,38 @@ class Term:
 
 
 class Encoding(nn.Module):
-    """Base of all encodings. A subclass overrides the hooks it acts through and nothing else."""
+    """Base of all encodings. A subclass overrides the hooks that it acts through."""
 
-    #: registered name, set by `register`; the class's own name before that
+    #: registered name, set by `register`; until then the name of the class
     name: str
-    #: the hooks that it overrides, in the order of `HOOKS`; none: a control without positions
+    #: the overridden hooks, in the order of `HOOKS`; empty: a control without positions
     hooks: ClassVar[tuple[str, ...]] = ()
-    #: those of them that act in attention
+    #: the hooks that act in attention
     attention_hooks: ClassVar[tuple[str, ...]] = ()
     #: how many coordinates a position has: 1 in text, 2 for the patches of an image (row, column)
     axes: ClassVar[int] = 1
-    #: positions are those of a window of an image, at most ``window`` patches to a side
+    #: positions are within a window of an image, at most ``window`` patches on a side
     windowed: ClassVar[bool] = False
     window: int = 0
     #: its bias is for scores that are cosines (Swin V2), not dot products
     cosine_scores: ClassVar[bool] = False
-    #: it makes sense only where keys after the query are masked
+    #: only for causal attention
     causal: ClassVar[bool] = False
     #: `scores` gets the attention's input, split into heads, instead of the queries
     reads_input: ClassVar[bool] = False
-    #: a token's values depend on the length of its row in the call, so that a KV cache holds those of shorter calls
+    #: a token's values depend on the length of its row, so that a KV cache holds values of shorter calls
     length_dependent: bool = False
-    #: every layer has parameters of its own
+    #: every layer has separate parameters
     per_layer: ClassVar[bool] = False
     #: names of parameters and modules that all layers share although ``per_layer``
     tied: ClassVar[tuple[str, ...]] = ()
-    #: names of own parameters that angles are made of: float32 in models of half precision too
+    #: names of parameters that angles are computed from: float32 in models of half precision too
     position_parameters: ClassVar[tuple[str, ...]] = ()
-    #: number of products that a score sums, that of query and key among them: attention scales by one over the
-    #: square root of head size times this
+    #: number of products that a score sums, q k^T included: attention scales by ``(head size * score_terms)^-0.5``
     score_terms: int = 1
-    #: nothing changes when all positions move by the same amount
+    #: adding a constant to all positions changes nothing
     shift_invariant: bool = True
-    #: padding on the right changes nothing: the formula does not ask how long the input is
+    #: padding on the right changes nothing: the formula does not read the length of the input
     padding_invariant: bool = True
 
     def __init_subclass__(cls) -> None:
@@ -147,7 +146,7 @@ class Encoding(nn.Module):
         return EncodingSpec(name=self.name, parameters=parameters, cached_keys_until=self.cached_keys_until)
 
     def in_layer(self, index: int) -> "Encoding":
-        """The encoding as layer ``index`` uses it: itself, or a fresh one where every layer has its own parameters."""
+        """The encoding of layer ``index``: itself, or a new one if every layer has separate parameters."""
         return self._copy_with({name: getattr(self, name) for name in self.tied}) if self.per_layer else self
 
     def sized(self, **sizes: Value) -> Self:
@@ -205,14 +204,14 @@ class Encoding(nn.Module):
         return None
 
     def clipped(self) -> "Encoding":
-        """``--beyond clip``: the same parameters, with distances beyond the table taken as the table's last."""
+        """``--beyond clip``: the same parameters, with distances beyond the table clipped to its last."""
         raise self._unfit("clip", "table of distances")
 
     def interpolated(self, length: int, *, overhead: int = 0) -> "Encoding":
         """``--beyond interpolate``: the table stretched linearly to ``length`` positions, its first and last row kept.
 
-        ``overhead``: rows at the table's start that no real token uses (`posexport.nn.position_ids`); they stay as
-        they are and do not count in ``length``.
+        ``overhead``: rows at the table's start that only padding uses (`posexport.nn.position_ids`); they are kept and
+        do not count in ``length``.
         """
         raise self._unfit("interpolate", "table of absolute positions")
 
@@ -221,11 +220,11 @@ class Encoding(nn.Module):
         return PosexportError(f"--beyond {beyond} does not fit the encoding {self.name}: {reason}")
 
     def _copy(self, **changes: Value) -> Self:
-        """A fresh encoding of the same class: the same constructor arguments but for ``changes``."""
+        """A new encoding of the same class and constructor arguments, except ``changes``."""
         return type(self)(**{**self.parameters_given, **changes})
 
     def _copy_with(self, parameters: Mapping[str, nn.Parameter | nn.Module], **changes: Value) -> Self:
-        """`_copy` with ``parameters`` (or modules that hold them) in the place of its own."""
+        """`_copy` that shares ``parameters`` (or modules that hold them), by name."""
         fresh = self._copy(**changes).train(self.training)
         for name, parameter in parameters.items():
             setattr(fresh, name, parameter)
@@ -238,7 +237,7 @@ class Encoding(nn.Module):
 
 
 def oracle_of(operator: Operator, *names: str) -> Callable[..., Array]:
-    """The oracle of a hook whose term is the operator's formula itself: the operator's oracle, row by row of the batch.
+    """The operator's oracle, row by row of the batch, for a hook with a term of exactly the operator's formula.
 
     ``names``: the parameters that are the operator's tensors, in its order.
     """

@@ -68,7 +68,7 @@ class Fire(Encoding):
     of 1 that a causal query never passes. Up to position L a score depends on the distance alone; past it, on the
     query's position too, so that FIRE is not invariant to shifts, and f is evaluated for every pair.
 
-    Not done: the variant whose layers share f, and randomised positions, which belong to training.
+    Not done: the variant with one f for all layers, and randomised positions, which belong to training.
     """
 
     per_layer = True
@@ -84,7 +84,7 @@ class Fire(Encoding):
 
     @property
     def boundaries(self) -> list[int]:
-        """The longest input whose scores depend on distances alone."""
+        """The longest input with scores that depend on distances alone."""
         return [math.floor(abs(self.multiplier.item() * self.length)) + 1]
 
     def scores(self, q_BHTD: Tensor, k_BHSD: Tensor, queries: Positions, keys: Positions) -> Term:

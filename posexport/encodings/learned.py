@@ -1,4 +1,4 @@
-"""A learned vector for every position, in a table whose first rows belong to no position.
+"""A learned vector for every position, in a table with leading rows that belong to no position.
 
 Gehring et al., "Convolutional Sequence to Sequence Learning" (arXiv:1705.03122), section 3.1. The skipped rows are
 those of fairseq's tables, which start after the padding index: 2 in OPT (Zhang et al., arXiv:2205.01068, released

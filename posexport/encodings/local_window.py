@@ -18,7 +18,7 @@ from posexport.options.values import Count
 #: Bias beyond the window. Exact in every precision; far enough below any score that the softmax gives exact
 #: zeros. Not the dtype's lowest number: added to a padding mask, which is, that would be minus infinity, and a row in
 #: which all is minus infinity is NaN. In float32 this one changes no padded score at all; in float16 a score that is
-#: both padded and outside becomes minus infinity, but the query's own token, which is never outside, stays finite.
+#: both padded and outside becomes minus infinity, but the query's token itself, which is never outside, stays finite.
 BEYOND = -(2.0**15)
 
 

@@ -1,4 +1,4 @@
-"""A learned vector for every position, added to the token embeddings, and T5's bias by distance beside it.
+"""A learned vector for every position, added to the token embeddings, and T5's bias by distance.
 
 Song et al., "MPNet: Masked and Permuted Pre-training for Language Understanding" (arXiv:2004.09297), section 3.1
 ("Experimental Setup": relative positional bias as in T5), as in the released code, which keeps the absolute table too.
@@ -104,7 +104,7 @@ class Mpnet(PositionTable):
             )
         self.max_distance = max_distance
         self.edges = edges(buckets // 2, max_distance)
-        # no encoding of its own: what happens beyond the table is asked of every encoding in a model
+        # not an `Encoding`: `--beyond` changes every encoding in a model
         self.bias = nn.Embedding(buckets, heads)
         self.bias.weight = self._drawn(buckets, heads)
 

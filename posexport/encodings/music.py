@@ -53,7 +53,7 @@ class Music(Clippable):
     """Adds ``q_i . E[h, j - i]`` to the scores of earlier keys; one table a layer and head; for decoders.
 
     ``table`` is [heads, max_positions, head_size], the farthest distance first. ``beyond``: longer distances are an
-    ``error`` (the length is limited) or taken as the farthest (``clip``). Keys after the query share the row of
+    ``error`` (the length is limited) or clipped to the farthest (``clip``). Keys after the query share the row of
     distance 0, and are masked by the decoder.
     """
 

@@ -80,7 +80,7 @@ class Nezha(Encoding):
 
     @property
     def boundaries(self) -> list[int]:
-        """The longest input of which no distance is clipped."""
+        """The longest input without a clipped distance."""
         return [self.clip + 1]
 
     def _table(self) -> Tensor:

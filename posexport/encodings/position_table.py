@@ -37,7 +37,7 @@ class PositionTable(StretchableTable, PositionVectors):
     def interpolated(self, length: int, *, overhead: int = 0) -> Encoding:
         """The table stretched linearly to ``length`` positions, its first and last row kept; computed in float64.
 
-        ``overhead`` rows at the start (beside ``offset``) stay as they are and do not count in ``length``.
+        ``overhead`` rows at the start (after ``offset``) are kept and do not count in ``length``.
         PosexportError unless ``length`` is more than the table holds.
         """
         self._check_longer(length, overhead)

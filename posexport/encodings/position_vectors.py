@@ -19,7 +19,7 @@ class PositionVectors(Encoding):
     shift_invariant = False
 
     def __init__(self, *, hidden: Size, joined: Joined, **others: Value) -> None:
-        """``others``: the arguments of the subclass's own."""
+        """``others``: further arguments of the subclass."""
         super().__init__(hidden=hidden, joined=joined, **others)
         self.hidden = hidden
         self.joined = joined
@@ -29,7 +29,7 @@ class PositionVectors(Encoding):
         """The vectors of int64 positions, [B or 1, T, hidden], in ``dtype`` or wider."""
 
     def embed(self, x_BTC: Tensor, positions: Positions) -> Tensor:
-        """``x_BTC`` with each position's vector; a sum is taken in the wider of the two types and rounded once."""
+        """``x_BTC`` with each position's vector; a sum is computed in the wider of the two types and rounded once."""
         vectors_BTC = self.vectors(positions.ids_BT, x_BTC.dtype)
         if self.joined == "sum":
             return (x_BTC + vectors_BTC).to(x_BTC.dtype)

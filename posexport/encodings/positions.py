@@ -38,13 +38,13 @@ class Positions:
     grid: Grid | None = None
 
     def part(self, tokens: slice) -> "Positions":
-        """Those of some of the tokens."""
+        """The positions of a slice of the tokens."""
         axes_ABT = None if self.axes_ABT is None else self.axes_ABT[..., tokens]
         return Positions(self.ids_BT[:, tokens], self.slots_T[tokens], axes_ABT)
 
     @staticmethod
     def counted(length: int, device: torch.device | None = None) -> "Positions":
-        """0, 1, 2 ... for every row."""
+        """Positions 0, 1, 2 ... in every row."""
         slots_T = torch.arange(length, dtype=torch.int64, device=device)
         return Positions(ids_BT=slots_T[None, :], slots_T=slots_T)
 

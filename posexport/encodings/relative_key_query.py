@@ -26,7 +26,7 @@ class RelativeKeyQuery(RelativeTable):
     """Adds ``q_i . E[i - j] + k_j . E[i - j]`` to the scores; one table a layer.
 
     ``table`` is [2 max_positions - 1, head_size], from distance ``1 - max_positions`` up. ``beyond``: distances
-    outside it are an ``error`` (the length is limited) or taken as its last (``clip``).
+    outside it are an ``error`` (the length is limited) or clipped to its last (``clip``).
     """
 
     def scores(self, q_BHTD: Tensor, k_BHSD: Tensor, queries: Positions, keys: Positions) -> Term:

@@ -14,22 +14,22 @@ OnOverflow = Literal["error", "clip"]
 class Clippable(Encoding):
     """A ``table`` of distances a layer, for inputs of up to ``max_positions``.
 
-    ``beyond``: what distances outside the table are: an ``error`` (the length is limited), or taken as the table's
-    last (``clip``).
+    ``beyond``: what distances outside the table are: an ``error`` (the length is limited), or clipped to the
+    table's last (``clip``).
     """
 
     per_layer = True
     table: nn.Parameter
 
     def __init__(self, *, max_positions: Size, beyond: OnOverflow, **others: Value) -> None:
-        """``others``: the arguments of the subclass's own."""
+        """``others``: further arguments of the subclass."""
         super().__init__(max_positions=max_positions, beyond=beyond, **others)
         self.max_positions = max_positions
         self._beyond: Beyond = beyond
 
     @property
     def trained_length(self) -> int:
-        """The length whose distances the table holds."""
+        """The longest input with all distances in the table."""
         return self.max_positions
 
     @property
@@ -42,7 +42,7 @@ class Clippable(Encoding):
         return self._beyond
 
     def clipped(self) -> Encoding:
-        """The same table without a limit: distances outside it are taken as its last."""
+        """The same table without a limit: distances outside it are clipped to its last."""
         return self._copy_with({"table": self.table}, beyond="clip")
 
 

@@ -2,8 +2,8 @@
 
 The weights of `torch.nn.functional.interpolate` with ``align_corners=False``: row i of the new table is at
 ``(i + 1/2) old / new - 1/2`` of the old one. Keys (1981, "Cubic convolution interpolation for digital image
-processing") with a = -3/4, as PyTorch has it, or linear; rows beyond an end are taken as the end. Two small products
-resize a table of two dimensions, at sizes that may be symbolic, on every runtime alike.
+processing") with a = -3/4, as in PyTorch, or linear; indices beyond an end are clipped to it. Two small products
+resize a table of two dimensions, at sizes that may be symbolic, with equal results on every runtime.
 """
 
 import torch

@@ -38,7 +38,7 @@ class ShawK(Encoding):
 
     @property
     def boundaries(self) -> list[int]:
-        """The longest input of which no distance is clipped."""
+        """The longest input without a clipped distance."""
         return [self.clip + 1]
 
     def scores(self, q_BHTD: Tensor, k_BHSD: Tensor, queries: Positions, keys: Positions) -> Term:

@@ -74,9 +74,9 @@ class Sinusoidal(PositionVectors):
     """Adds sines and cosines of the position to the embeddings; takes any length.
 
     ``layout``: sines and cosines in turn (``interleaved``) or all sines first (``half``); an odd ``hidden`` has one
-    sine more. ``joined``: the vector is added to the token's (``sum``) or put beside it (``concat``).
+    sine more. ``joined``: the vector is added to the token's (``sum``) or concatenated (``concat``).
     ``timescales``: frequency i of n is ``base^(-i / n)`` (``transformer``), or ``base^(-i / (n - 1))``
-    (``tensor2tensor``; an odd ``hidden`` ends in a zero). ``offset``: how many the first position stands for.
+    (``tensor2tensor``; an odd ``hidden`` ends in a zero). ``offset``: is added to every position.
     Positions stay int64 until the angle, which is float32 or wider; the sum is cast last.
     """
 

@@ -119,7 +119,7 @@ class Sparse(PositionVectors):
     def vectors(self, ids_BT: Tensor, dtype: torch.dtype) -> Tensor:
         """Each position's vector, or zeros."""
         if self.listed:
-            # a product with 0 and 1: any integer may be asked, and only listed ones are looked up
+            # a product with 0 and 1: any integer is accepted, and only listed ones are looked up
             listed_R = torch.tensor(self.listed, device=ids_BT.device)
             return (ids_BT[..., None] == listed_R).to(self.table.dtype) @ self.table
         step_BT = torch.remainder(ids_BT, self.stride)

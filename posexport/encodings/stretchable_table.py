@@ -29,7 +29,7 @@ class StretchableTable(Encoding):
         return "interpolate" if self.max_positions > self.trained else "error"
 
     def _check_longer(self, length: int, overhead: int) -> None:
-        """PosexportError unless ``length`` is more than the table holds beside ``overhead`` rows."""
+        """PosexportError unless ``length`` is more than the table holds without its ``overhead`` rows."""
         held = self.max_positions - overhead
         if length <= held:
             raise PosexportError(

@@ -56,7 +56,7 @@ class ProjectedSinusoids(Encoding):
     layout: Layout
 
     def __init__(self, *, hidden: Size, heads: Size, head_size: Size, **others: Value) -> None:
-        """``others``: the arguments of the subclass's own."""
+        """``others``: further arguments of the subclass."""
         super().__init__(hidden=hidden, heads=heads, head_size=head_size, **others)
         self.hidden = hidden
         self.heads = heads
@@ -106,5 +106,5 @@ class TransformerXL(ProjectedSinusoids):
 
     @property
     def boundaries(self) -> list[int]:
-        """The longest input of which no distance is clipped."""
+        """The longest input without a clipped distance."""
         return [] if self.clip is None else [self.clip + 1]

@@ -1,4 +1,4 @@
-"""A correlation of absolute positions apart from that of words, and a bias by distance.
+"""A correlation of absolute positions, untied from the content's, and a bias by distance.
 
 Ke, He, Liu, "Rethinking Positional Encoding in Language Pre-training" (arXiv:2006.15595), equations 7 to 11; the reset
 of the first token as in the released code, which the paper leaves open: it resets the bias by distance too.

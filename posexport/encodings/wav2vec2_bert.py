@@ -65,12 +65,12 @@ class Wav2Vec2Bert(Encoding):
 
     @property
     def boundaries(self) -> list[int]:
-        """The longest inputs of which no distance is clipped on the one side, on the other."""
+        """The longest inputs without a clipped distance to the left, and to the right."""
         return sorted({self.left + 1, self.right + 1})
 
     def scores(self, q_BHTD: Tensor, k_BHSD: Tensor, queries: Positions, keys: Positions) -> Term:
         """``q_i . a[clip(j - i, -left, right)]``."""
-        # the operator clips alike on both sides: the nearer side's last row is repeated for the rows it lacks
+        # the operator clips both sides at one distance: the nearer side's last row is repeated for the rows it lacks
         clip = max(self.left, self.right)
         rows = [min(max(distance, -self.left), self.right) + self.left for distance in range(-clip, clip + 1)]
         table = self.table[torch.tensor(rows, device=self.table.device)]

@@ -21,7 +21,7 @@ class WindowBias(Encoding, ABC):
     per_layer = True
 
     def __init__(self, *, window: Size, heads: Size, **others: Value) -> None:
-        """``others``: the arguments of the subclass's own."""
+        """``others``: further arguments of the subclass."""
         super().__init__(window=window, heads=heads, **others)
         self.window = window
         self.heads = heads
@@ -38,7 +38,7 @@ class WindowBias(Encoding, ABC):
         return Term(GRID_SCORES, (self.by_offset().mT.to(q_BHTD.dtype), -reach_1, *codes, first_2), queries, keys)
 
     def _codes(self, positions: Positions) -> Tensor:
-        """``row (2 window - 1) + column`` of every token. Raises PosexportError for what is no window."""
+        """``row (2 window - 1) + column`` of every token. Raises PosexportError for positions outside a window."""
         grid, row_BT, column_BT = image_positions(self.name, positions)
         if max(grid.rows, grid.columns) > self.window or grid.prefix:
             raise PosexportError(

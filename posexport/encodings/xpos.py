@@ -1,4 +1,4 @@
-"""Rotary position embedding whose pairs also shrink or grow with the position: scores fade with the distance.
+"""Rotary position embedding that also scales each pair by the position: scores fade with the distance.
 
 Sun et al., "A Length-Extrapolatable Transformer" (arXiv:2212.10554), section 3.2, algorithm 1. A query at n is
 multiplied by zeta^(n / 512), a key at m by zeta^(-m / 512), so that a score has zeta^((n - m) / 512). Only their

@@ -187,7 +187,7 @@ def _table(config: Mapping[str, Any], name: str, layer_type: str | None) -> Mapp
                 f"{layer_type!r}"
             )
         table = table[layer_type] or {}
-    # null means "not given"
+    # null means that the key is absent
     return {key: value for key, value in table.items() if value is not None}
 
 

@@ -1,4 +1,4 @@
-"""A divisor of its own for every pair, from one list up to the original length and from another beyond it.
+"""A separate divisor for every pair, from one list up to the original length and from another beyond it.
 
 Ding et al., "LongRoPE" (arXiv:2402.13753), section 3.2, as released with Phi-3 (``su``, ``longrope``): the list is
 chosen by the length of the row, and queries and keys are scaled by sqrt(1 + ln(factor) / ln(original length)) at every
@@ -22,7 +22,7 @@ from posexport.encodings.rope.schedule import Schedule, length_of
 from posexport.errors import PosexportError
 from posexport.options.values import FromOne, FromTwo, Positive, check_values
 
-#: the lists of divisors, as text, where none are given
+#: the default lists of divisors, as text
 _DEFAULTS = {"short_factor": "1", "long_factor": "4"}
 
 

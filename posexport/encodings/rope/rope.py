@@ -99,7 +99,7 @@ class Rope(Encoding):
 
     @classmethod
     def arguments(cls) -> dict[str, inspect.Parameter]:
-        """With the schedule's, unless the constructor of a subclass names its own."""
+        """With the schedule's arguments, unless a subclass's constructor lists its arguments itself."""
         own = super().arguments()
         named = inspect.signature(cls).parameters.values()
         return own | cls.schedule_type.arguments() if any(p.kind is p.VAR_KEYWORD for p in named) else own

@@ -69,7 +69,7 @@ class Schedule(ABC):
     def inv_freq(self) -> list[float]:
         """Radians per position of each pair, as Python floats: a module's cast to half precision cannot round them.
 
-        Where frequencies depend on the length: those of short rows.
+        If frequencies depend on the length: the frequencies of short rows.
         """
 
     def frequencies(self, ids_BT: Tensor, dtype: torch.dtype) -> Tensor:

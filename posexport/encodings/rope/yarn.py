@@ -85,7 +85,7 @@ class Yarn(Schedule):
         return [f * (1 - share) + f / self.factor * share for f, share in zip(self._plain, ramp, strict=True)]
 
     def _index(self, rotations: float) -> float:
-        """Index, as a real number, of the pair that rotates so many times within the original length."""
+        """Index, as a real number, of the pair that rotates ``rotations`` times within the original length."""
         return self.dim * math.log(self.max_positions / (rotations * 2 * math.pi)) / (2 * math.log(self.base))
 
     @property
@@ -111,7 +111,7 @@ def attention_scale(factor: float, slope: float = 1.0) -> float:
         {"head_size": 44, "factor": 2.5, "layout": "interleaved"},
         {"head_size": 64, "truncate": False, "factor": 32, "max_positions": 4096, "base": 150000.0},
         {"head_size": 34, "rotary_dim": 24, "base": 500.0, "beta_fast": 20.0, "beta_slow": 2.0, "attention": 1.5},
-        # a base so small that the ramp would end behind the last pair
+        # a base so small that the ramp would end after the last pair
         {"head_size": 24, "base": 15.0},
         # both ends of the ramp fall on one index, just before the fourth pair
         {"head_size": 12, "beta_fast": 3.261996, "beta_slow": 3.261996, "truncate": False},
