@@ -1,4 +1,4 @@
-"""Layers behind an encoder of frames that make fewer frames of them: each a convolution with a stride, and attention.
+"""Layers after an encoder of frames that reduce the number of frames: each a convolution with a stride, and attention.
 
 As Wav2Vec2-BERT has them (Seamless Communication, arXiv:2312.05187, section 3.1, "length adaptor").
 
@@ -50,7 +50,7 @@ class AdapterConfig(Config):
 
     @property
     def steps(self) -> list[tuple[int, int]]:
-        """Kernel, less what is padded on both sides, and stride of each layer."""
+        """Kernel minus padding on both sides, and stride, of each layer."""
         return [(self.kernel - 2 * (self.stride // 2), self.stride)] * self.layers
 
 

@@ -44,14 +44,14 @@ class AudioConfig(Config):
     activation: str = "gelu"
     eps: float = 1e-5
     block: Literal["plain", "conformer"] = "plain"
-    #: where a plain layer's normalisations stand
+    #: where a plain layer is normalised: after each sum or before each sublayer
     norm: Literal["post", "pre"] = "post"
     #: which frames a Conformer block's convolution sees, and how many
     convolution: Literal["causal", "centred"] = "causal"
     kernel: Size = 31
     #: a Conformer block rotates the attention's input, not queries and keys
     rotates_input: bool = False
-    #: the layers' own, where it is not ``eps``
+    #: eps of the layers, if it is not ``eps``
     layer_eps: float | None = None
     #: a convolution along time in groups of channels, added before the layers; 0: none
     positional_kernel: Count = 0
@@ -87,7 +87,7 @@ class AudioConfig(Config):
 
 
 class PositionalConvolution(nn.Module):
-    """A convolution along time and an activation: where a frame stands, told by the frames around it.
+    """A convolution along time and an activation: positions from the neighbouring frames.
 
     Baevski et al., "wav2vec 2.0" (arXiv:2006.11477), section 2. An even kernel sees one frame more before than after.
     """

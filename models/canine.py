@@ -1,4 +1,4 @@
-"""Canine: a model of characters, whose deep layers see one vector for every few of them.
+"""Canine: a model of characters; its deep layers see one vector for every few of them.
 
 Clark, Garrette, Turc, Wieting, "CANINE" (arXiv:2103.06874), section 3; the details are those of the released weights
 as transformers reads them. A character's embedding is a few hashes of its code point, each looked up in a table of its
@@ -10,7 +10,7 @@ As released, and kept here: the last molecule is dropped for the first character
 one slot later than their mask, and the characters left over at the end read the last one. So **padding changes real
 tokens** by definition, on either side: on the right the last molecule takes part that alone is dropped, and the
 characters near the edge are mixed with padding, content and all (the deep layers never see that content); on the left
-blocks and molecules begin elsewhere. A block that is all padding attends to all of itself alike.
+blocks and molecules begin elsewhere. A block of only padding attends to all of itself uniformly.
 
 Not done: decoding of pre-training (by subwords or autoregressively), relative positions.
 
@@ -168,7 +168,7 @@ class Canine(nn.Module):
         self.last = EncoderLayer(config.layer, encoding, config.layers)
 
     def forward(self, ids_BT: Tensor, real_BT: Tensor, types_BT: Tensor | None) -> tuple[Tensor, Tensor]:
-        """The characters' vectors [B, T, C] and the molecules' [B, M, C]; ``real_BT``: bool, what is no padding."""
+        """The characters' vectors [B, T, C] and the molecules' [B, M, C]; ``real_BT``: bool, false for padding."""
         chars_BTC = self.first(self.embeddings(ids_BT, types_BT), real_BT)
         molecules_BMC = self._molecules(chars_BTC)
         count, rate = molecules_BMC.shape[1], self.config.rate
@@ -185,7 +185,7 @@ class Canine(nn.Module):
         return x_BTC, molecules_BMC
 
     def _molecules(self, chars_BTC: Tensor) -> Tensor:
-        """The first character's vector, and those of all molecules but the last."""
+        """The vectors of the first character and of all molecules but the last."""
         y_BMC = self.down.mixed(chars_BTC)
         slot_M = torch.arange(y_BMC.shape[1], device=y_BMC.device)
         moved_BMC = y_BMC.index_select(1, (slot_M - 1).clamp(min=0))

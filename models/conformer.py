@@ -69,11 +69,11 @@ class Convolution(nn.Module, ABC):
 
     @abstractmethod
     def _second_norm(self, config: LayerConfig) -> nn.Module:
-        """The normalisation behind the depthwise convolution."""
+        """The normalisation after the depthwise convolution."""
 
     @abstractmethod
     def _before(self, kernel: int) -> int:
-        """How many frames before its own a position sees."""
+        """How many earlier frames a position sees."""
 
 
 class CausalConvolution(Convolution):
@@ -89,7 +89,7 @@ class CausalConvolution(Convolution):
 
 
 class CentredConvolution(Convolution):
-    """A frame sees as many frames after as before; batch normalisation; padded frames are not told from real ones.
+    """A frame sees as many frames after as before; batch normalisation; padded frames are not masked.
 
     That they are not is the released code's doing (Wav2Vec2-Conformer), and what its weights were trained with.
     """

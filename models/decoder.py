@@ -59,7 +59,7 @@ class DecoderConfig(TransformerConfig):
 
 @dataclass(frozen=True)
 class Crossed:
-    """What a decoder reads from an encoder: every layer's keys and values, and the mask of the encoder's tokens."""
+    """Cross attention's inputs from an encoder: keys and values of every layer, and the mask of the encoder's tokens."""
 
     kept: Sequence[KeysAndValues]
     mask_B11S: Tensor | None
@@ -79,7 +79,7 @@ class Decoder(nn.Module):
         self.caching = Caching()
         width, norm = config.embedding.width or config.hidden, config.layer.norm
         self.token = nn.Embedding(config.vocab, width)
-        # an encoding with parameters in every layer is a template here: a copy beside the layers' would be dead weight
+        # with separate parameters in every layer the encoding is only a template: a copy here would be unused weight
         self.encoding = None if encoding.per_layer else encoding
         self.scale = config.embedding.scale
         self.project_in = self.project_out = None
@@ -98,7 +98,7 @@ class Decoder(nn.Module):
 
     @property
     def width(self) -> int:
-        """Of the hidden states that it gives."""
+        """Channels of the hidden states."""
         return self.config.hidden if self.project_out is None else self.project_out.out_features
 
     def crossed(self, states_BSC: Tensor) -> list[KeysAndValues]:
@@ -170,7 +170,7 @@ class LanguageModel(nn.Module):
 
 
 class PredictionHead(LanguageModel):
-    """Logits behind a projection, an activation and a normalisation, as BERT's fill-mask head has them."""
+    """Logits after a projection, an activation and a normalisation, as in BERT's fill-mask head."""
 
     def __init__(self, config: DecoderConfig, token: nn.Embedding) -> None:
         super().__init__(config, token)

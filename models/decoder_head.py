@@ -1,4 +1,4 @@
-"""A decoder that answers a whole text at once: hidden states and what a head makes of them, without a KV cache.
+"""A decoder over a whole text at once: hidden states and the outputs of a head, without a KV cache.
 
 So embedders and classifiers use decoders (Wang et al., "Improving Text Embeddings with Large Language Models",
 arXiv:2401.00368, section 3). Tokens are numbered by the mask, so that padding on either side moves none.

@@ -1,4 +1,4 @@
-"""The decoder's layer: causal self-attention to past and new tokens, cross attention if asked for, feed-forward.
+"""The decoder's layer: causal self-attention to past and new tokens, optional cross attention, feed-forward.
 
 Keys after a query are masked by position. Dropout is left out.
 
@@ -31,8 +31,8 @@ class DecoderAttentionConfig(AttentionConfig):
     """``kv_heads``: KV heads, a divisor of ``heads`` (None: as many)."""
 
     kv_heads: int | None = None
-    #: queries and keys are normalised before they are rotated: head by head, by factors that all heads share or by each
-    #: head's own (Henry et al., arXiv:2010.04245, for the idea; Qwen 3, StableLM 2), or all heads as one (OLMo 2)
+    #: queries and keys are normalised before they are rotated: head by head, by factors that all heads share or that
+    #: each head has separately (Henry et al., arXiv:2010.04245; Qwen 3, StableLM 2), or all heads as one (OLMo 2)
     head_norm: Literal["none", "shared", "each", "projection"] = "none"
     #: the output projection has a bias (None: where the others have one)
     output_bias: bool | None = None
@@ -80,7 +80,7 @@ class DecoderLayerConfig(LayerConfig):
 
 
 class DecoderAttention(EncodedAttention):
-    """Multi-head attention to the token itself and the ones before it, with grouped queries (GQA) if asked for."""
+    """Multi-head attention to the token itself and the ones before it, optionally with grouped queries (GQA)."""
 
     def __init__(
         self,
@@ -174,13 +174,13 @@ class CrossAttention(Projections):
         return self.keys(states_BSC), self.values(states_BSC)
 
     def forward(self, x_BTC: Tensor, memory: KeysAndValues, mask_B11S: Tensor | None) -> Tensor:
-        """What the tokens read from ``memory``, [B, T, C]."""
+        """Attention to ``memory`` and the output projection, [B, T, C]."""
         context_BHTD = attend(self.queries(x_BTC), *memory, scale=self.scale, mask=mask_B11S)
         return self.joined(context_BHTD, None if mask_B11S is None else sees_any(mask_B11S))
 
 
 class DecoderLayer(Sublayers):
-    """Causal self-attention, cross attention if asked for, feed-forward; not ``causal``: tokens see later ones too."""
+    """Causal self-attention, optional cross attention, feed-forward; not ``causal``: tokens see later ones too."""
 
     attention: DecoderAttention
     cross_attention: CrossAttention | None

@@ -14,7 +14,7 @@ from posexport.nn.caching import Caching, KeysAndValues
 
 
 class Sizes(Protocol):
-    """Of a decoder's tensors. ``heads``: of cross attention, ``kv_heads``: of attention to its own tokens."""
+    """Of a decoder's tensors. ``heads``: of cross attention, ``kv_heads``: of self-attention."""
 
     @property
     def vocab(self) -> int: ...
@@ -39,7 +39,7 @@ class Sizes(Protocol):
 
 
 class Half(Protocol):
-    """A decoder of new tokens behind a cache, which reads an encoder's states as keys and values."""
+    """A decoder of new tokens with a KV cache, which reads an encoder's states as keys and values."""
 
     @property
     def config(self) -> Sizes: ...
@@ -61,4 +61,4 @@ class Half(Protocol):
     def __call__(
         self, ids_BT: Tensor, mask_BS: Tensor | None, past: Sequence[KeysAndValues] | None, memory: Crossed
     ) -> tuple[Tensor, list[KeysAndValues]]:
-        """What its head reads, and every layer's keys and values of its own tokens."""
+        """Hidden states for the head, and self-attention's keys and values of every layer."""

@@ -1,6 +1,6 @@
 """An encoder of the BERT family, with any position encoding.
 
-Devlin et al., "BERT" (arXiv:1810.04805). Its heirs differ in `EncoderConfig`: where normalisations are and of which
+Devlin et al., "BERT" (arXiv:1810.04805). Its descendants differ in `EncoderConfig`: where normalisations are and of which
 kind, embeddings narrower than the model, layers that share their weights, projections without biases, gated
 feed-forwards (ModernBERT, T5's encoder).
 
@@ -40,7 +40,7 @@ class EncoderConfig(TransformerConfig):
     layer_group_size: int = 1
     #: the first layer's attention has a normalisation
     first_norm: bool = True
-    #: inputs and outputs have the sequence before the batch, as PyTorch's own transformer modules do
+    #: inputs and outputs have the sequence before the batch, as PyTorch's transformer modules do
     sequence_first: bool = False
 
     def __post_init__(self) -> None:
@@ -72,14 +72,14 @@ class Encoder(nn.Module):
         at_input: Encoding | None = None,
         convolution: TokenConvolution | None = None,
     ) -> None:
-        """``at_input``: acts on the embeddings, beside an ``encoding`` in every layer (DeBERTa).
+        """``at_input``: acts on the embeddings, in addition to an ``encoding`` in every layer (DeBERTa).
 
         ``convolution``: of the embeddings, is added to what the first layer gives.
         """
         super().__init__()
         self.config = config
         layer = config.layer
-        # an encoding with parameters in every layer is a template here: a copy beside the layers' would be dead weight
+        # with separate parameters in every layer the encoding is only a template: a copy here would be unused weight
         shared = at_input if encoding.per_layer else encoding
         numbering = position_ids or SequentialPositionIds()
         self.embeddings = Embeddings(config.embedding, layer.norm, layer.hidden, shared, numbering)
@@ -145,7 +145,7 @@ class EncoderModel(HeadedModel):
 
     @property
     def outputs(self) -> list[OutputSpec]:
-        """The head's, with the sequence first if asked for."""
+        """The head's outputs, with the sequence axis first if `sequence_first`."""
         return [msgspec.structs.replace(spec, axes=self._axes(spec.axes)) for spec in self.head.outputs]
 
     @property

@@ -1,4 +1,4 @@
-"""The transformer layer: attention, cross attention if asked for, and a feed-forward, each with its residual.
+"""The transformer layer: attention, optional cross attention, and a feed-forward, each with its residual.
 
 Vaswani et al., "Attention Is All You Need" (arXiv:1706.03762), section 3. Text encoders, vision and audio models are
 made of it. Dropout is left out: these definitions are for inference.
@@ -38,7 +38,7 @@ class AttentionConfig(Config):
     key_bias: bool = True
 
     def head_size(self, hidden: int) -> int:
-        """Channels of a head in a model of so many channels."""
+        """Channels of a head, in a model of ``hidden`` channels."""
         return self.head_width or hidden // self.heads
 
 
@@ -119,7 +119,7 @@ class Sublayers(nn.Module):
         self.feedforward_residual = Residual(residual, norm, hidden) if config.feedforward.size else None
 
     def crossed(self, x_BTC: Tensor, *inputs: Any) -> Tensor:
-        """The cross attention's sublayer; ``inputs``: of the cross attention, beside ``x_BTC``."""
+        """The cross attention's sublayer; ``inputs``: further inputs of the cross attention."""
         if self.cross_attention is None or self.cross_residual is None:
             return x_BTC
         return self.cross_residual.after(x_BTC, self.cross_attention(self.cross_residual.before(x_BTC), *inputs))
@@ -131,16 +131,16 @@ class Sublayers(nn.Module):
 
 
 class Layer(Sublayers):
-    """An attention with inputs of its own, then a feed-forward."""
+    """An attention with further inputs, then a feed-forward."""
 
     def forward(self, x_BTC: Tensor, *inputs: Any) -> Tensor:
-        """``inputs``: of the attention, beside ``x_BTC``."""
+        """``inputs``: further inputs of the attention."""
         y_BTC = self.attention(self.attention_residual.before(x_BTC), *inputs)
         return self.fed_forward(self.attention_residual.after(x_BTC, y_BTC))
 
 
 class EncoderLayer(Sublayers):
-    """Self-attention in both directions, cross attention if asked for, feed-forward."""
+    """Self-attention in both directions, optional cross attention, feed-forward."""
 
     attention: Attention
 

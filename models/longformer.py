@@ -1,13 +1,13 @@
 """Longformer: every token attends to a window around it, a few marked tokens to all and all to them.
 
 Beltagy, Peters, Cohan, "Longformer: The Long-Document Transformer" (arXiv:2004.05150), sections 3.1 (sliding window,
-global attention, projections of their own for it); the details are those of the released weights as transformers reads
+global attention, separate projections for it); the details are those of the released weights as transformers reads
 them. The window may differ from layer to layer. Positions are the encoding's, which acts on the input alone; the
 window itself is no encoding but the model's, and a token cannot tell by it where in the window another one stands.
 
 Time and memory grow with length times (window + marked tokens): queries go in blocks, and the keys of a block are the
 band around it and the marked tokens, each key once. How many tokens are marked is data; the graph computes it (one
-size in it depends on values). Nothing is padded to a multiple of the window, so that all lengths are alike.
+size in it depends on values). Nothing is padded to a multiple of the window, so that no length is special.
 
 Not done: dilated windows, causal windows (the model for generation), leaving the projections for marked tokens out
 where none is marked.
@@ -41,7 +41,7 @@ from posexport.spec import BATCH, SEQUENCE, InputSpec, LengthContract
 
 #: Queries per block. Of 64, 128 and 256 the fastest at 4096 tokens and a window of 512 (ONNX Runtime, CPU).
 BLOCK = 64
-#: Which tokens a row marks that is given no marked token: none, its first one, or those before its first separator.
+#: Global attention tokens of a row without any in the mask: none, its first one, or those before its first separator.
 Default = Literal["none", "first", "question"]
 
 
@@ -143,7 +143,7 @@ class WindowAttention(Projections):
 
 
 class Longformer(nn.Module):
-    """Embeddings and layers; ``windows``: how many tokens each layer's window holds beside the query, an even number.
+    """Embeddings and layers; ``windows``: how many tokens each layer's window holds in addition to the query, an even number.
 
     Raises PosexportError for an encoding that acts inside attention and for windows that do not fit.
     """
@@ -164,7 +164,7 @@ class Longformer(nn.Module):
         self.layers = nn.ModuleList(Layer(config.layer, WindowAttention(config.hidden, config.heads)) for _ in windows)
 
     def forward(self, ids_BT: Tensor, real_BT: Tensor, types_BT: Tensor | None, token_BT: Tensor) -> Tensor:
-        """``real_BT`` and ``token_BT``: bool, what is no padding and what is marked."""
+        """``real_BT``: bool, false for padding. ``token_BT``: bool, global attention tokens."""
         x_BTC: Tensor
         x_BTC, _ = self.embeddings(ids_BT, types_BT)
         chosen = marked(token_BT)
@@ -177,7 +177,7 @@ class Longformer(nn.Module):
 class LongformerModel(HeadedModel):
     """A Longformer with a head.
 
-    ``default``: what is marked in a row whose ``global_attention_mask`` marks nothing. transformers marks the first
+    ``default``: the global attention tokens of a row without any in ``global_attention_mask``. transformers marks the first
     token for classification, the question for question answering, where no mask is given at all; a graph cannot tell a
     mask that is not given from one of zeros, so here zeros mean the default.
     """
@@ -240,6 +240,6 @@ class LongformerModel(HeadedModel):
 
 
 def _rows(x_BSC: Tensor, slots_BG: Tensor) -> Tensor:
-    """[B, G, C]: of every row of the batch the vectors at slots of its own."""
+    """[B, G, C]: from every row of the batch the vectors at that row's slots."""
     offset_B1 = torch.arange(x_BSC.shape[0], device=x_BSC.device)[:, None] * x_BSC.shape[1]
     return F.embedding(slots_BG + offset_B1, x_BSC.flatten(0, 1))

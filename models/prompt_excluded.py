@@ -1,4 +1,4 @@
-"""A model whose pooling leaves out a text's prompt: its tokens are attended to and have no part in the vector.
+"""A model with pooling that leaves out a text's prompt: its tokens are attended to, but not pooled.
 
 Su et al., "One Embedder, Any Task" (INSTRUCTOR, arXiv:2212.09741), section 2.1; sentence-transformers'
 ``include_prompt: false``.

@@ -4,7 +4,7 @@ Dosovitskiy et al., "An Image is Worth 16x16 Words" (arXiv:2010.11929), section 
 `posexport.models.encoder`, with the normalisation before each sublayer. Images may have any size from one patch on;
 pixels that fill no patch are left out. Left out are also dropout and masked patches, which are for training.
 
-Shape letters: B batch, N tokens that stand nowhere (class token, registers), T all tokens, C model size.
+Shape letters: B batch, N tokens without coordinates (class token, registers), T all tokens, C model size.
 """
 
 from dataclasses import dataclass
@@ -49,7 +49,7 @@ class VisionConfig(Config):
     final_norm: bool = True
     #: what an image's answer is read from: the class token or the mean of the patches; None: the former if there is one
     pooling: Literal["cls", "mean"] | None = None
-    #: a normalisation of what was pooled
+    #: normalise the pooled vector
     pooled_norm: bool = False
 
     def __post_init__(self) -> None:
@@ -73,7 +73,7 @@ class VisionConfig(Config):
 
     @property
     def prefix(self) -> int:
-        """How many tokens stand before the patches."""
+        """How many tokens precede the patches."""
         return int(self.cls) + self.registers
 
 

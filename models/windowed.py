@@ -55,7 +55,7 @@ class Stage(nn.Module):
     """Blocks at one size of map, every second one on a shifted map, then `Merging` unless it is the last."""
 
     def __init__(self, config: WindowedConfig, stage: int, encoding: Encoding, first: int) -> None:
-        """``first``: how many blocks stand before it."""
+        """``first``: how many blocks precede it."""
         super().__init__()
         self.window = config.window_of(stage)
         self.shifts = config.shifts(stage)

@@ -1,4 +1,4 @@
-"""What a Swin model is made of: its settings, attention inside windows, and blocks of it.
+"""Parts of a Swin model: its settings, attention inside windows, and blocks.
 
 Shape letters: B images, T tokens of a map row by row, P slots of a window, H heads, D head size, C channels.
 """
@@ -41,14 +41,14 @@ class WindowedConfig(Config):
     activation: str = "gelu"
     eps: Fraction = 1e-5
     qkv_bias: bool = True
-    #: normalise what a sublayer reads, or what it adds (``res-post``, version 2)
+    #: normalise a sublayer's input, or its output (``res-post``, version 2)
     norm: Literal["pre", "res-post"] = "pre"
     #: scores are cosines times a learned factor a head (version 2); keys have no bias then
     cosine: bool = False
     #: rows of tokens of the images that it was made for, where that decides each stage's window and shift (version 2
     #: as released); None: a map is shifted where it is larger than the window in both directions (version 1)
     made_for: int | None = None
-    #: what is added to the scores of pairs that a shift has brought together
+    #: added to the scores of pairs that are neighbours only because of a shift
     dropped: float = -100.0
 
     def __post_init__(self) -> None:

@@ -1,1 +1,1 @@
-"""What a model says of itself beside computing: inputs, outputs, lengths, promises, the graphs it is exported as."""
+"""The interface of a model definition: inputs, outputs, lengths, guarantees, and the graphs it is exported as."""

@@ -66,14 +66,14 @@ def flat(layers: Sequence[KeysAndValues]) -> tuple[Tensor, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class Decoding:
-    """What a decoder with a KV cache says of itself.
+    """The description of a decoder with a KV cache.
 
     Attributes:
         tokens: ids of the new tokens.
         position_ids: their positions; None where nothing reads them.
         answer: logits over the vocabulary, or hidden states.
         cache: keys and values of every layer.
-        encodings: every encoding in it, also that of its input.
+        encodings: every encoding in it, the input's included.
         lengths: what these allow together.
     """
 

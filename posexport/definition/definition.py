@@ -1,4 +1,4 @@
-"""What every definition says of itself, beside computing: inputs, outputs, lengths, promises."""
+"""The base of all definitions: inputs, outputs, lengths, guarantees."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from posexport.spec import BATCH, SEQUENCE, Axis, InputSpec, LengthContract, Out
 
 @dataclass(frozen=True)
 class Part:
-    """A graph of its own that computes a part of a model; ``module`` has submodules of the whole, by the same names."""
+    """A separate graph that computes a part of a model; ``module`` has submodules of the whole, by the same names."""
 
     spec: PartSpec
     module: nn.Module
@@ -27,7 +27,7 @@ class Definition(nn.Module, ABC):
     #: an output without a length axis is read at token 0, so a left-padded row is answered at a padded token
     reads_first_token: bool = False
 
-    #: something beside the encoding depends on the order of tokens (a causal mask, a convolution)
+    #: something other than the encoding depends on the order of tokens (a causal mask, a convolution)
     ordered: bool = False
 
     #: what it computes for a token of ``sequence_length`` does not depend on the ones after it
@@ -46,7 +46,7 @@ class Definition(nn.Module, ABC):
     @property
     @abstractmethod
     def encoding(self) -> Encoding:
-        """The encoding of the first layer: the model's own where all layers share it."""
+        """The encoding of the first layer: the model's, where all layers share it."""
 
     @property
     def encodings(self) -> list[Encoding]:
@@ -55,7 +55,7 @@ class Definition(nn.Module, ABC):
 
     @property
     def reused(self) -> list[nn.Module]:
-        """Modules that many calls in turn ask the same: a proof need not compute their answers again."""
+        """Modules with equal inputs in successive calls: a proof can reuse their outputs."""
         return []
 
     @property
@@ -80,7 +80,7 @@ class Definition(nn.Module, ABC):
 
     @property
     def padding_invariant(self) -> bool:
-        """Padding on the right does not change what is not padding."""
+        """Padding on the right does not change the outputs of other tokens."""
         return self.encoding.padding_invariant
 
     @property

@@ -13,7 +13,7 @@ from posexport.spec import Beyond, LengthContract
 def limits_of(
     encoding: Encoding, position_ids: PositionIds | None = None, beyond: Beyond | None = None
 ) -> LengthContract:
-    """The lengths of a model with this encoding; to be asked again after `posexport.encodings.beyond.extend`.
+    """The lengths of a model with this encoding; they change with `posexport.encodings.beyond.extend`.
 
     ``position_ids``: rows of the table that no real token gets do not count, where the encoding reads the ids
     (hooks ``embed`` and ``rotate``); terms of attention read distances, which have no such rows. ``beyond``: what was

@@ -17,7 +17,7 @@ from posexport.ops.attention import AttentionSpec
 from posexport.ops.spec import emit
 from posexport.ops.tracing import traced_as
 
-#: scores that are held at once where nothing is to be learned: 8 MB in float64
+#: scores in memory at a time in inference mode: 8 MB in float64
 _MOST_SCORES = 1 << 20
 
 
@@ -41,14 +41,15 @@ def attend(
     ``k_BHSD`` and ``v_BHSD`` may have fewer heads, which groups of the queries' heads then share (Ainslie et al.,
     arXiv:2305.13245): they are not copied for each of them.
 
-    Scores of an operator that is not ``scaled`` are added after the scale; ``base`` stands in the place of q k^T.
+    Scores of an operator that is not ``scaled`` are added after the scale; ``base`` replaces q k^T.
 
     ``mask`` is added: 0 keeps, `lowest` drops; [B, 1, 1, S] or [B, 1, T, S]. ``causal``: the positions of queries and
-    keys; keys after the query, by their slots, are dropped. ``buffers``: the static KV cache whose
-    first slots ``k_BHSD`` and ``v_BHSD`` are, for a graph that can do without copying these. ``sink``: [H], a
+    keys; keys after the query, by their slots, are dropped. ``buffers``: the static KV cache with ``k_BHSD``
+    and ``v_BHSD`` as its first slots, for a graph that need not copy them. ``sink``: [H], a
     score of every head that takes part in the softmax and has no value (OpenAI, gpt-oss, released code; after Xiao et
-    al., arXiv:2309.17453). While
-    ``torch.onnx.export`` traces, attention becomes one node of domain ``posexport``, whose body a lowering chooses.
+    al., arXiv:2309.17453).
+
+    While ``torch.onnx.export`` traces, attention becomes one node of domain ``posexport``; a lowering writes its body.
     """
     terms = {"base": base, "scores": scores, "values": values}
     if any(term is not None and "k" in term.operator.takes for term in terms.values()):
@@ -147,7 +148,7 @@ def _formula(
     sink: Tensor | None,
     dropout: float,
 ) -> Tensor:
-    """All in one, as `attend` says it."""
+    """`attend` without tiles."""
     s_BHTS = _scores(q_BHTD, k_BHSD, scale, terms["scores"], terms["base"])
     mask = _with_order(mask, causal, q_BHTD)
     p_BHTS = _softmax(s_BHTS if mask is None else s_BHTS + mask, sink)
@@ -159,9 +160,9 @@ def _formula(
 
 
 def _tile(q_BHTD: Tensor, k_BHSD: Tensor) -> int | None:
-    """Queries whose scores are held at once, so that memory grows with the length, not with its square; None: all.
+    """Queries per tile, so that memory grows with the length, not with its square; None: no tiling.
 
-    Not while something is learned or traced (lengths are symbols then), nor with one axis more (Longformer's windows).
+    Not in training or a trace (lengths are symbols there), nor with a further axis (Longformer's windows).
     """
     if torch.compiler.is_compiling() or not torch.is_inference_mode_enabled() or q_BHTD.ndim > 4:
         return None
@@ -206,7 +207,7 @@ def shared(x_BGSD: Tensor, heads: int) -> Tensor:
 
 
 def by_group(x_BHTN: Tensor, y_BGNM: Tensor) -> Tensor:
-    """The products ``x y``, [B, H, T, M]; heads of a group stand one below the other, so that each is one product."""
+    """The products ``x y``, [B, H, T, M]; the heads of a group are concatenated along T, one product for each group."""
     if x_BHTN.shape[1] == y_BGNM.shape[1]:
         return x_BHTN @ y_BGNM
     (batch, heads, length, _), groups = x_BHTN.shape, y_BGNM.shape[1]

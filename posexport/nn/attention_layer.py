@@ -28,7 +28,7 @@ from posexport.nn.scoring import Scoring
 
 
 class StaticKVCache(NamedTuple):
-    """A KV cache with slots for so many tokens from the start: ``key`` and ``value``, [B, G, M, D].
+    """A KV cache of fixed capacity (M slots): ``key`` and ``value``, [B, G, M, D].
 
     The length of the mask says how many slots are used; what the others hold is not read.
     """
@@ -121,11 +121,11 @@ class Attention(EncodedAttention):
 
         Args:
             x: [B, T, C].
-            attention_mask: of what is attended to, 1 for a token and 0 for padding (before the first token or after
-                the last): [B, T], with ``past`` [B, P + T], with ``context`` [B, S]. None: nothing is padded.
+            attention_mask: over the tokens attended to, 1 for a token and 0 for padding (before the first token or
+                after the last): [B, T], with ``past`` [B, P + T], with ``context`` [B, S]. None: nothing is padded.
             context: [B, S, context_hidden], for cross attention. Its tokens are counted from 0.
             position_ids: int64 [B or 1, T], each one more than the one before, as encodings of distances read them;
-                or `Positions`, such as ``Positions.image(rows, columns)`` for an encoding of images.
+                or `Positions`, for example ``Positions.image(rows, columns)`` for an encoding of images.
             past: the KV cache of the tokens before, as `new_cache` or the call before returned it.
 
         Returns:

@@ -23,7 +23,7 @@ def starts(length: int, size: int, device: torch.device) -> Tensor:
 
 
 def inside(slots: Tensor, length: int) -> Tensor:
-    """Which slots are those of a token."""
+    """Which slots hold a token."""
     return (slots >= 0) & (slots < length)
 
 

@@ -39,7 +39,7 @@ class Cache(ABC):
 
     @abstractmethod
     def write(self, past: Tensor, new_BGTD: Tensor, queries: Positions) -> Tensor:
-        """The cache with the new tokens' keys or values, whose slots are those of ``queries``."""
+        """The cache with the new tokens' keys or values written at the slots of ``queries``."""
 
     @abstractmethod
     def read(self, present: Tensor, keys: Positions) -> Tensor:
@@ -57,7 +57,7 @@ class DynamicCache(Cache):
         length = ids_BT.shape[1] + (0 if past is None else past[0][0].shape[2])
         if mask_BS is None:
             return ids_BT.new_ones(ids_BT.shape[0], length)
-        # to a tracer its length is a size of its own
+        # the tracer gives its length a separate symbol
         return mask_BS[:, torch.arange(length, device=mask_BS.device)]
 
     def write(self, past: Tensor, new_BGTD: Tensor, queries: Positions) -> Tensor:
@@ -68,7 +68,7 @@ class DynamicCache(Cache):
 
 
 class StaticCache(Cache):
-    """Slots for so many tokens from the start, [B, G, M, D]: a runtime binds one buffer as past and present.
+    """A static KV cache of M slots, [B, G, M, D]: a runtime binds one buffer as past and present.
 
     The mask is over past and new tokens, so its length says how many slots are used. What other slots hold is not read.
     """
@@ -87,7 +87,7 @@ class StaticCache(Cache):
         return write_slots(past, new_BGTD, queries.slots_T)
 
     def read(self, present: Tensor, keys: Positions) -> Tensor:
-        """The slots up to the last new token: those of ``keys`` are 0, 1, 2 ..."""
+        """The slots up to the last new token; the slots of ``keys`` are 0, 1, 2 ..."""
         return read_slots(present, keys.slots_T)
 
 

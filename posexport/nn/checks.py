@@ -1,4 +1,4 @@
-"""What is wrong with the arguments of a layer, in one sentence.
+"""Checks of a layer's arguments, which raise PosexportError with one sentence.
 
 Lengths are looked at outside of traces only, and values on the CPU only: on a GPU that would wait for all work so far.
 
@@ -46,7 +46,7 @@ def mask(mask: Tensor | None, attended: Tensor, *, causal: bool, cached: bool = 
         raise PosexportError(f"attention_mask must be {shape}, got {list(mask.shape)}")
     if not causal or not _readable(mask):
         return
-    # tokens are numbered by the mask, distances are those of slots: a gap would make them disagree
+    # positions count the mask, distances count slots: with a gap they would disagree
     starts_BS = (mask != 0).to(torch.int8).diff(dim=1, prepend=mask.new_zeros(batch, 1, dtype=torch.int8)) == 1
     if bool((starts_BS.sum(1) > 1).any()):
         raise PosexportError(
@@ -64,7 +64,7 @@ def length(encoding: Encoding, tokens: int) -> None:
 
 
 def positions(ids: Tensor | Positions | None, x: Tensor) -> Positions:
-    """The positions of the tokens of ``x``: those given, or 0, 1, 2 ..."""
+    """The positions of the tokens of ``x``: ``ids``, or 0, 1, 2 ..."""
     if isinstance(ids, Positions):
         return ids
     counted = Positions.counted(x.shape[1], x.device)

@@ -12,7 +12,7 @@ from posexport.options.values import check_values
 
 
 def named(flat: str, default: Any) -> Any:
-    """A field whose flat name is not its own."""
+    """A field with the name ``flat`` among flat settings."""
     return field(default=default, metadata={"flat": flat})
 
 

@@ -1,4 +1,4 @@
-"""A convolution over tokens whose output is added to a layer's (DeBERTa 2).
+"""A convolution over tokens, added to the output of a layer (DeBERTa 2).
 
 He et al., "DeBERTa" (arXiv:2006.03654), the code released with version 2: of the embeddings, after the first layer.
 

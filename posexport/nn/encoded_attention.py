@@ -1,4 +1,4 @@
-"""Multi-head attention with a position encoding: projections, and what the heads read with the encoding's terms.
+"""Multi-head attention with a position encoding: projections, and attention with the encoding's terms.
 
 Shape letters: B batch, T tokens, S tokens attended to, H heads, G KV heads, D head size, C channels.
 """
@@ -20,7 +20,7 @@ class EncodedAttention(Projections):
     encoding: Encoding
     scale: float
     scoring: Scoring
-    #: what queries read whose keys are all padding: zeros, or as transformers' code the mean of all values
+    #: the context of queries with padding for all keys: zeros, or as in transformers' code the mean of all values
     of_padding: Literal["zeros", "mean"] = "zeros"
 
     def attended(
@@ -36,9 +36,9 @@ class EncodedAttention(Projections):
         pairs: Tensor | None = None,
         **options: Any,
     ) -> Tensor:
-        """What queries of ``x_BTC`` read, through the output projection; ``options``: of `attend`. [B, T, C].
+        """Attention of ``x_BTC`` and the output projection, [B, T, C]; ``options``: further arguments of `attend`.
 
-        ``mask_B11S``: drops padding (`additive`); ``pairs``: is added to scores too, [B, 1 or H, T, S].
+        ``mask_B11S``: masks padding (`additive`); ``pairs``: a further mask that is added, [B, 1 or H, T, S].
         """
         k_BHSD = shared(k_BGSD, self.heads)
         read_BHTD = split_heads(x_BTC, self.heads) if self.encoding.reads_input else q_BHTD

@@ -1,4 +1,4 @@
-"""What stands on an encoder: one class per task, each saying which outputs it gives."""
+"""Heads on an encoder: one class per task, with the outputs that it returns."""
 
 from collections.abc import Callable
 
@@ -117,7 +117,7 @@ def plain_head(task: str, hidden: int, labels: int, activation_name: str = "tanh
 
 
 def mean_of_tokens(x_BTC: Tensor, mask_BT: Tensor | None, *, least: float) -> Tensor:
-    """[B, C], of the tokens that are not padding; ``least``: what a row without one is divided by."""
+    """The mean over tokens that are not padding, [B, C]; ``least``: the divisor for a row without any."""
     if mask_BT is None:
         return x_BTC.mean(1)
     keep_BT1 = mask_BT[:, :, None].to(x_BTC.dtype)

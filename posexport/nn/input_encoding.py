@@ -62,7 +62,7 @@ class InputEncoding(nn.Module):
 
     @property
     def width(self) -> int:
-        """Channels of the output: more than ``hidden`` where the encoding joins its own to them."""
+        """Channels of the output: more than ``hidden`` where the encoding concatenates a vector."""
         return self.hidden + self.encoding.added_width
 
     def forward(

@@ -1,4 +1,4 @@
-"""An encoding by its name, with the sizes of the layer that it stands in and settings as Python values."""
+"""An encoding by its name, with the sizes of its layer and settings as Python values."""
 
 import difflib
 import types
@@ -18,7 +18,7 @@ from posexport.options.settings import convert
 def encoding_of(
     encoding: str | Encoding, settings: Mapping[str, Any] | None, sizes: Mapping[str, int | bool]
 ) -> Encoding:
-    """A new encoding for a name, or the object itself, whose sizes must be those of the layer.
+    """A new encoding for a name, or the object itself, which must have the layer's sizes.
 
     ``sizes``: what the layer knows (``hidden``, ``heads``, ``head_size``); ``settings`` take precedence over what is
     not a size, such as ``bidirectional``.

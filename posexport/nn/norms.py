@@ -62,7 +62,7 @@ class RMSNorm(nn.Module):
 
 
 class LayerNormOfHeads(nn.Module):
-    """Layer normalisation of every head by factors of its own, without biases (StableLM 2)."""
+    """Layer normalisation of every head by separate factors, without biases (StableLM 2)."""
 
     def __init__(self, heads: int, size: int, *, eps: float) -> None:
         super().__init__()

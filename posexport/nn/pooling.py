@@ -21,7 +21,7 @@ from posexport.spec import BATCH, SEQUENCE, OutputSpec
 #: by the names of sentence-transformers 6, in the order in which it concatenates several
 Mode = Literal["cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken"]
 MODES: tuple[Mode, ...] = get_args(Mode)
-#: what a sum of no tokens is divided by
+#: the divisor for a sum of no tokens
 _LEAST = 1e-9
 
 
@@ -105,7 +105,7 @@ def _first(marked_BT: Tensor) -> Tensor:
 class DenseConfig:
     """A linear projection and an activation (None: none).
 
-    ``skip``: its input is added to what it gives, through a projection of its own where that has another size.
+    ``skip``: its input is added to its output, through a further projection where the sizes differ.
     """
 
     inner: int
@@ -157,7 +157,7 @@ StepConfig = DenseConfig | LayerNormConfig | None
 
 
 def step_module(config: StepConfig) -> nn.Module:
-    """What a module of sentence-transformers behind the pooling computes."""
+    """A module of sentence-transformers after the pooling."""
     if config is None:
         return Normalised()
     return Dense(config) if isinstance(config, DenseConfig) else Normed(config)
@@ -201,7 +201,7 @@ class SentenceEmbedding(Head):
 
 
 class PooledScores(SentenceEmbedding):
-    """Scores of a text or a pair, from its vector: what a CrossEncoder of Pooling and Dense gives."""
+    """Scores of a text or a pair, from its vector: a CrossEncoder of Pooling and Dense."""
 
     def __init__(
         self, hidden: int, modes: Sequence[Mode], steps: Sequence[StepConfig] = (), *, first_kept: bool = False

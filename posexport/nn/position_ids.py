@@ -30,7 +30,7 @@ class SequentialPositionIds:
 class FairseqPositionIds:
     """``padding_id + 1, + 2 ...``, counting all but padding tokens, which themselves get ``padding_id``.
 
-    RoBERTa and its heirs; fairseq's ``make_positions``. The mask is not asked: the token ids decide.
+    RoBERTa and its heirs; fairseq's ``make_positions``. The token ids decide, not the mask.
     """
 
     def __init__(self, padding_id: int) -> None:

@@ -19,7 +19,7 @@ def merge_heads(x: Tensor) -> Tensor:
 
 
 class ClippedLinear(nn.Linear):
-    """A linear projection whose outputs stay within ``limit`` of zero (MosaicML, MPT's released code: ``clip_qkv``)."""
+    """A linear projection with outputs clipped to ``limit`` (MosaicML, MPT's released code: ``clip_qkv``)."""
 
     limit: float
 
@@ -74,9 +74,9 @@ class Projections(nn.Module):
     def joined(
         self, context_BHTD: Tensor, sees_any: Tensor | None = None, otherwise_BHTD: Tensor | None = None
     ) -> Tensor:
-        """What the heads read, through the output projection; [B, T, C].
+        """Contexts of all heads through the output projection, [B, T, C].
 
-        ``sees_any``: bool [B, 1, 1] or [B, T, 1], false for queries whose keys are all dropped: these read
+        ``sees_any``: bool [B, 1, 1] or [B, T, 1], false for queries with all keys masked: their context is
         ``otherwise_BHTD``, which is broadcast over T, or zeros, whatever a runtime makes of such a row (the mean of all
         values, a mean weighted by scores that show through a mask of 16 bits, or no number).
         """

@@ -32,7 +32,7 @@ class Kept:
 
 @dataclass(frozen=True)
 class Reach:
-    """Where the new tokens stand, all that they can reach (the cached ones and themselves), and how it is kept."""
+    """Positions of the new tokens and of all keys (cached and new), and how keys and values are cached."""
 
     queries: Positions
     keys: Positions
@@ -60,7 +60,7 @@ class Reach:
         return Reach(Positions(ids_BT, slots_T), Positions(ids_BS, slots_S), caching)
 
     def kept(self, encoding: Encoding, k_BGTD: Tensor, v_BGTD: Tensor, past: KeysAndValues | None) -> Kept:
-        """Rotate the new tokens' keys, write keys and values behind ``past``, and read what is attended to."""
+        """Rotate the new tokens' keys, append keys and values to ``past``, and return those attended to."""
         at_write = self.caching.rotation == "at-write"
         if at_write:
             k_BGTD = encoding.rotate(k_BGTD, self.queries, "key")

@@ -1,8 +1,8 @@
-"""Scoring functions of attention: what a query and a key are to each other before positions, scale and softmax.
+"""Scoring functions of attention: the score of a query and a key before positions, scale and softmax.
 
 Luong et al. (arXiv:1508.04025), section 3.1: ``dot`` q . k, ``general`` q . W k, ``concat`` w . [q; k] (without their
 hyperbolic tangent, as in the tutorials); Bahdanau et al. (arXiv:1409.0473), appendix A.1.2: ``additive``
-v . tanh(W q + U k). Every head has weights of its own. Position terms meet the queries that the function gives: for
+v . tanh(W q + U k). Every head has separate weights. Position terms read the queries that the function returns: for
 ``general`` these are ``W^T q``.
 """
 
@@ -94,5 +94,5 @@ def scoring(name: Score, heads: int, size: int) -> Scoring:
 
 
 def _drawn(*shape: int) -> nn.Parameter:
-    """Such that a product over D channels of size 1 has size 1."""
+    """Scaled so that a product over D channels of size 1 has size 1."""
     return nn.Parameter(torch.empty(shape).normal_(std=1 / math.sqrt(shape[-1])))

@@ -16,7 +16,7 @@ from posexport.spec import BATCH, OutputSpec
 
 @dataclass(frozen=True, kw_only=True)
 class SpladeConfig:
-    """``summed``: over tokens, in place of the maximum; ``twice``: the logarithm is taken twice."""
+    """``summed``: a sum over tokens instead of the maximum; ``twice``: the logarithm is applied twice."""
 
     summed: bool = False
     twice: bool = False
