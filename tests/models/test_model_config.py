@@ -82,6 +82,8 @@ def test_a_decoder_has_other_defaults_than_an_encoder() -> None:
         ({"logit_cap": -1.0}, r"logit_cap must be a finite number above 0 \(or none\), got -1.0"),
         ({"parallel_norms": 1, "answer_norm": True}, "parallel_norms=1 and answer_norm exclude each other"),
         ({"padding_id": 101}, "padding_id must be from 0 to vocab - 1 = 100, got 101"),
+        ({"norm": "middle"}, "norm must be post, pre or none, got 'middle'"),
+        ({"heads": 2.0}, "heads must be a whole number from 1 on, got 2.0"),
     ],
 )
 def test_values_that_do_not_fit(settings: dict[str, object], said: str) -> None:
