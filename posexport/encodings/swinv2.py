@@ -73,7 +73,8 @@ class SwinV2(WindowBias):
         self.second = nn.Linear(width, heads, bias=False)
 
     def by_offset(self) -> Tensor:
-        weight, bias, second = (p.to(torch.promote_types(p.dtype, torch.float32)) for p in self._maps())
+        parameters = (self.first.weight, self.first.bias, self.second.weight)
+        weight, bias, second = (p.to(torch.promote_types(p.dtype, torch.float32)) for p in parameters)
         log_WA = self.log_offsets(weight.dtype).to(weight.device).flatten(0, 1)
         return 16 * F.linear(F.relu(F.linear(log_WA, weight, bias)), second).sigmoid()
 
@@ -83,6 +84,3 @@ class SwinV2(WindowBias):
         log_W = share_W.sign() * torch.log2(share_W.abs() + 1) / 3
         side = len(log_W)
         return torch.stack([log_W[:, None].expand(side, side), log_W[None, :].expand(side, side)], -1)
-
-    def _maps(self) -> tuple[Tensor, Tensor, Tensor]:
-        return self.first.weight, self.first.bias, self.second.weight
