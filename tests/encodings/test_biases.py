@@ -270,7 +270,7 @@ def test_bad_settings_get_one_sentence(name: str, given: dict[str, str], message
 @pytest.mark.parametrize(
     ("name", "arguments", "message"),
     [
-        ("alibi", {"variant": "both"}, "alibi: variant must be symmetric, causal, bloom, falcon, got 'both'"),
+        ("alibi", {"variant": "both"}, "alibi: variant must be symmetric, causal, bloom or falcon, got 'both'"),
         ("kerple", {"form": "cube"}, "kerple: form must be log or power, got 'cube'"),
         ("tupe", {"hidden": 20, "trained": 513}, "tupe: trained must be from 1 to max_positions=512, got 513"),
     ],

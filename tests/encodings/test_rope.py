@@ -418,7 +418,7 @@ def test_a_schedule_without_encoding_is_a_defect():
             {"beta_slow": "33", "max_positions": "999"},
             "rope-yarn: beta_fast must be at least beta_slow=33.0, got 32.0",
         ),
-        ("rope-yarn", {"attention": "0"}, "attention must be a finite number above 0, got 0.0"),
+        ("rope-yarn", {"attention": "0"}, r"attention must be a finite number above 0 \(or none\), got 0.0"),
         ("rope-llama3", {"high_freq_factor": "1"}, "high_freq_factor must be above low_freq_factor=1.0, got 1.0"),
         ("rope-longrope", {"short_factor": "1,2"}, "short_factor has 2 numbers, 6 are needed"),
         ("rope-longrope", {"long_factor": "a"}, "long_factor must be one number, or 6 joined by commas, got 'a'"),
