@@ -138,9 +138,7 @@ class Deberta(Encoding):
         )
         if max_distance is not None:
             if span < 4:
-                raise PosexportError(
-                    f"{self.name}: span must be a whole number from 4 on with max_distance, got {span}"
-                )
+                raise PosexportError(f"{self.name}: span must be at least 4 with max_distance, got {span}")
             if max_distance <= span // 2 + 1:
                 raise PosexportError(
                     f"{self.name}: max_distance must be above span // 2 + 1 = {span // 2 + 1}, got {max_distance}"

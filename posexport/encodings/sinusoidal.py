@@ -92,7 +92,7 @@ class Sinusoidal(PositionVectors):
     ) -> None:
         super().__init__(hidden=hidden, layout=layout, base=base, joined=joined, timescales=timescales, offset=offset)
         if timescales == "tensor2tensor" and hidden < 4:
-            raise PosexportError(f"{self.name}: hidden must be from 4 on with timescales=tensor2tensor, got {hidden}")
+            raise PosexportError(f"{self.name}: hidden must be at least 4 with timescales=tensor2tensor, got {hidden}")
         self.layout = layout
         self.offset = offset
         pairs = hidden // 2

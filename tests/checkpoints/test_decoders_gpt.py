@@ -275,7 +275,10 @@ def test_settings_that_exclude_each_other(given: dict[str, Any], said: str) -> N
     [
         (lambda: Alibi(heads=5, bias_max=0.0), "bias_max must be a finite number above 0, got 0.0"),
         (lambda: Alibi(heads=5, factor=float("nan")), "factor must be a finite number above 0, got nan"),
-        (lambda: Sinusoidal(hidden=3, timescales="tensor2tensor"), "hidden must be a whole number from 4 on, got 3"),
+        (
+            lambda: Sinusoidal(hidden=3, timescales="tensor2tensor"),
+            "hidden must be at least 4 with timescales=tensor2tensor, got 3",
+        ),
         (lambda: Sinusoidal(hidden=8, timescales="fairseq"), "timescales must be transformer or tensor2tensor"),  # type: ignore[arg-type]
         (lambda: Sinusoidal(hidden=8, offset=-1), "offset must be a whole number from 0 on, got -1"),
     ],

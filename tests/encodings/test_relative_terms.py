@@ -224,7 +224,7 @@ def test_limits(name, arguments, boundaries):
         (
             "deberta",
             {**SIZES, "span": 3, "max_distance": 9},
-            "span must be a whole number from 4 on with max_distance, got 3",
+            "span must be at least 4 with max_distance, got 3",
         ),
         ("deberta", {**SIZES, "span": 8, "max_distance": 5}, r"max_distance must be above span // 2 \+ 1 = 5, got 5"),
     ],
