@@ -59,7 +59,7 @@ class DecoderConfig(TransformerConfig):
 
 @dataclass(frozen=True)
 class Crossed:
-    """Cross attention's inputs from an encoder: keys and values of every layer, and the mask of the encoder's tokens."""
+    """Cross attention's inputs from an encoder: keys and values of every layer, and the mask of its tokens."""
 
     kept: Sequence[KeysAndValues]
     mask_B11S: Tensor | None

@@ -1,7 +1,7 @@
 """An encoder of the BERT family, with any position encoding.
 
-Devlin et al., "BERT" (arXiv:1810.04805). Its descendants differ in `EncoderConfig`: where normalisations are and of which
-kind, embeddings narrower than the model, layers that share their weights, projections without biases, gated
+Devlin et al., "BERT" (arXiv:1810.04805). Its descendants differ in `EncoderConfig`: where normalisations are and of
+which kind, embeddings narrower than the model, layers that share their weights, projections without biases, gated
 feed-forwards (ModernBERT, T5's encoder).
 
 Shape letters: B batch, T tokens, S tokens attended to, C model size.

@@ -143,7 +143,7 @@ class WindowAttention(Projections):
 
 
 class Longformer(nn.Module):
-    """Embeddings and layers; ``windows``: how many tokens each layer's window holds in addition to the query, an even number.
+    """Embeddings and layers; ``windows``: an even number for each layer, the tokens in its window besides the query.
 
     Raises PosexportError for an encoding that acts inside attention and for windows that do not fit.
     """
@@ -177,7 +177,7 @@ class Longformer(nn.Module):
 class LongformerModel(HeadedModel):
     """A Longformer with a head.
 
-    ``default``: the global attention tokens of a row without any in ``global_attention_mask``. transformers marks the first
+    ``default``: the global attention tokens of a row without any in its mask. transformers marks the first
     token for classification, the question for question answering, where no mask is given at all; a graph cannot tell a
     mask that is not given from one of zeros, so here zeros mean the default.
     """
