@@ -75,16 +75,16 @@ def test_run_does_the_same(opened):
     for options, call in (
         ([], {}),
         (["--prompt-name", "query", "--truncate-dim", "5"], {"prompt_name": "query", "truncate_dim": 5}),
-        (["--prompt", "", "--normalize-embeddings"], {"prompt": "", "normalize_embeddings": True}),
+        (["--prefix", "", "--normalize-embeddings"], {"prompt": "", "normalize_embeddings": True}),
     ):
         done = command(*words, *options)
         assert done.returncode == 0, done.stderr
         found = json.loads(done.stdout)["outputs"]
         assert list(found) == ["sentence_embedding"]
         assert np.abs(np.array(found["sentence_embedding"]) - session.encode(TEXTS[:2], **call)).max() <= LIMIT
-    states = command(*words, "--output", "last_hidden_state", "--truncate")
+    states = command(*words, "--only", "last_hidden_state", "--truncate")
     assert list(json.loads(states.stdout)["outputs"]) == ["last_hidden_state"]
-    refused = command(*words, "--output", "last_hidden_state", "--prompt", "x")
+    refused = command(*words, "--only", "last_hidden_state", "--prefix", "x")
     assert refused.returncode == 2
     assert "are for the vectors of texts" in refused.stderr
 

@@ -21,7 +21,7 @@ from stand_in import StandIn
 
 from posexport.bundle.manifest import MODEL, Manifest
 from posexport.bundle.read import read
-from posexport.runtime.chain import taken_by
+from posexport.runtime.chain import graph_feeds
 from posexport.runtime.profile import kernels, read_profile
 from posexport.spec import CAPACITY, PRESENT, PartSpec
 from posexport.targets.providers import CUDA
@@ -207,7 +207,7 @@ def of_file(path: Path, values: dict[str, int], stand_in: StandIn) -> Call:
 
 
 def inputs_of(graph: Manifest | PartSpec, arrays: dict[str, Any]) -> dict[str, Any]:
-    return dict(taken_by(graph.inputs, graph.input_names, arrays)) if isinstance(graph, PartSpec) else arrays
+    return dict(graph_feeds(graph.inputs, graph.input_names, arrays)) if isinstance(graph, PartSpec) else arrays
 
 
 def _pass_on(graph: Manifest | PartSpec, arrays: dict[str, Any], outputs: dict[str, OrtValue]) -> None:
