@@ -20,12 +20,12 @@ class Range:
     above: bool = False
     end: float = math.inf
 
-    def holds(self, value: object) -> bool:
+    def holds(self, value: Any) -> bool:
         """Whether ``value`` is a finite number of the range."""
-        if isinstance(value, bool) or not isinstance(value, Real) or (self.whole and not isinstance(value, int)):
+        is_number = isinstance(value, Real) and not isinstance(value, bool)
+        if not is_number or (self.whole and not isinstance(value, int)):
             return False
-        number: Any = value
-        return (number > self.least if self.above else number >= self.least) and number < self.end
+        return bool((value > self.least if self.above else value >= self.least) and value < self.end)
 
     def __str__(self) -> str:
         number = "whole number" if self.whole else "finite number"
