@@ -19,7 +19,7 @@ from posexport.targets.precisions import PrecisionName
 
 @dataclass(frozen=True)
 class Guarded:
-    """A graph with a length guard: it must reject with the messages of ``bounds``, those of ``model``."""
+    """A graph with a length guard: it must reject with the messages of the model's ``bounds``."""
 
     model: Interface
     bounds: Sequence[Bound]

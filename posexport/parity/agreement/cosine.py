@@ -15,7 +15,7 @@ from posexport.spec import OutputSpec
 
 #: the direction of a vector of fewer elements says little: then all tokens and rows form one vector
 FEW = 16
-#: outputs of one number a class are called so, whatever stands before it
+#: the last part of the names of outputs with one value for each class
 LOGITS = "logits"
 
 

@@ -29,7 +29,7 @@ class CostOnGrid:
     source: Source
 
     def __call__(self, proof: Proof, outcome: Outcome, report: Report) -> Report:
-        """The report with mean and least cosine of every output, those of a KV cache together."""
+        """The report with mean and least cosine of every output; the tensors of a KV cache count as one."""
         source = self.source
         definition = whole(PrecisionCopy(source.module, torch.float64, outputs=len(source.outputs), share=True), source)
         subject = whole(proof.subject, source)

@@ -97,7 +97,7 @@ def on_texts(
     Raises:
         PosexportError: no texts, a source without a tokenizer, or one that takes more than tokens.
     """
-    # each text is a row of its own call, on both graphs
+    # one call a text, on both graphs
     rows = _rows(source, read_texts(texts))
     specs = [part.spec for part in source.parts]
     ours, reference = (
@@ -154,7 +154,7 @@ def surprise(logits_TV: Array, ids: Sequence[int]) -> float:
 
 
 def _ratio(loss: Sequence[tuple[float, float, int]]) -> float | None:
-    """Perplexity against that of float32, over all texts."""
+    """The ratio of perplexities, to float32, over all texts."""
     tokens = sum(count for _, _, count in loss)
     return float(np.exp(sum(ours - theirs for ours, theirs, _ in loss) / tokens)) if tokens else None
 

@@ -24,7 +24,7 @@ from posexport.targets.providers import DEFAULT_PROVIDER
 
 #: prefix of the added values' names
 _PROBE = "posexport_branch/"
-#: the attributes that hold bodies; an If has two, of which one runs
+#: the attributes that hold bodies; one of an If's two runs
 _BODIES = {"If": ("then_branch", "else_branch"), "Scan": ("body",), "Loop": ("body",)}
 
 

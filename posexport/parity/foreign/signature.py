@@ -81,7 +81,7 @@ POSITIONS = "position_ids"
 
 @dataclass(frozen=True)
 class Call:
-    """The tokens of a call, [B, T], and the mask of them and what is in the cache, [B, S].
+    """The tokens of a call, [B, T], and the mask of past and new ones, [B, S].
 
     ``overhead``: of an encoder that counts all but padding ids, the positions that no token has; None: of a decoder.
     """

@@ -23,7 +23,7 @@ LENGTHS = (1, 2, 17, 63, 64, 65, 257)
 
 
 def lengths_of(limits: Limits) -> list[int]:
-    """The default lengths, ascending, all of which the model must accept."""
+    """The default lengths, ascending; the model must accept them all."""
     trained, limit = limits.trained_length, limits.max_length
     if limits.proof_lengths:
         return sorted(limits.proof_lengths)
@@ -40,7 +40,7 @@ def lengths_of(limits: Limits) -> list[int]:
 
 
 class Sequences:
-    """The points of a model of sequences; ``limit`` and ``far_limit``: of its own and of the encoder's."""
+    """The points of a model of sequences; ``limit`` and ``far_limit``: of the sequence and of the encoder's."""
 
     def __init__(self, limits: Limits, inputs: Sequence[InputSpec]) -> None:
         self.limits = limits

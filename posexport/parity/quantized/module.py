@@ -22,7 +22,7 @@ from posexport.parity.references.precision_copy import ORIGIN
 #: rows up to this magnitude count as zeros
 _TINY = 1e-30
 #: of a step: so much float32 runs are shifted before they are rounded. Where a graph falls to the other side of a tie
-#: is chance; PyTorch's own float32 run, which tolerances follow, must not be spared by luck at a few points
+#: is chance; PyTorch's float32 run, which sets tolerances, must not be spared by luck at a few points
 TIES = 2.0**-11
 
 

@@ -44,7 +44,7 @@ class Kernels:
 
     @property
     def multiplies(self) -> bool:
-        """Whether matrices are multiplied in 16 bits: else all is computed in float32, of what is stored in 16 bits."""
+        """Whether matrices are multiplied in 16 bits: else values are stored in 16 bits and computed in float32."""
         return self.target.needs_kernel("MatMul") is None
 
 

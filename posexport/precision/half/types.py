@@ -67,7 +67,7 @@ class Forward(Types):
             super().node(node)
         result = self._result(node)
         for index, value in enumerate(node.outputs):
-            # means and deviations are float32 whatever the type of what is normalised
+            # means and deviations are float32 for any type of input
             measured = index in _FLOAT32_OUTPUTS.get(node.op_type, ())
             if self.flow.types.get(value) == ir.DataType.FLOAT and not measured:
                 self.flow.info[value] = result
