@@ -41,6 +41,12 @@ def one_table_of_operators() -> Iterator[None]:
         yield
 
 
+@pytest.fixture
+def without_transformers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a checkpoint is refused with where transformers is not installed; it comes with the extra dev."""
+    monkeypatch.setattr("posexport.through.refusals.is_installed", lambda _: False)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def no_progress_lines() -> Iterator[None]:
     """How many lines a command prints while it works depends on the machine's load."""

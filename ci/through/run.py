@@ -16,10 +16,8 @@ from typing import Any
 
 import client
 import golden
-import numpy as np
-import torch
 import transformers
-import yaml
+from tiny import is_type, make, table
 
 import posexport
 from posexport.errors import PosexportError
@@ -30,21 +28,6 @@ ROOT = Path(__file__).parent.parent.parent
 RECORD = ROOT / "ci/results/through.jsonl"
 PROVEN = ROOT / "posexport/through/proven.json"
 VERSIONS = {name: version(name) for name in ("transformers", "torch", "onnxruntime")}
-
-
-def table() -> dict[str, dict[str, Any]]:
-    """Entries by name, with the settings of their groups."""
-    groups = yaml.safe_load(Path(__file__).with_name("checkpoints.yaml").read_text())
-    return {
-        name: {**row, "settings": row["settings"] if row.get("alone") else {**group["settings"], **row["settings"]}}
-        for group in groups.values()
-        for name, row in group["checkpoints"].items()
-    }
-
-
-def is_type(entry: dict[str, Any]) -> bool:
-    """Whether a row stands for a type, not for another way to convert one that has a row or a definition."""
-    return not entry.keys() & {"through", "live"}
 
 
 def digest(entry: dict[str, Any]) -> str:
@@ -72,19 +55,6 @@ def record(row: dict[str, Any]) -> None:
         else:
             proven.pop(each["type"], None)
     PROVEN.write_text(json.dumps(proven, indent=1, sort_keys=True) + "\n")
-
-
-def make(target: Path, entry: dict[str, Any]) -> None:
-    """A checkpoint whose weights are large enough that positions matter."""
-    cls = getattr(transformers, entry["class"])
-    torch.manual_seed(0)
-    model = cls(cls.config_class(**entry["settings"])).eval()
-    rng = np.random.default_rng(0)
-    for name, parameter in model.named_parameters():
-        noise = torch.from_numpy(rng.standard_normal(tuple(parameter.shape), dtype=np.float32))
-        scale = name.endswith("weight") and parameter.dim() == 1
-        parameter.data.copy_(1 + 0.3 * noise if scale else 0.4 * noise)
-    model.save_pretrained(target)
 
 
 def outcome(name: str, source: Path, bundle: Path, entry: dict[str, Any], target: str) -> tuple[str, str]:

@@ -35,6 +35,7 @@ def test_odd_json(bert: Path, content: bytes, said: str) -> None:
     assert said in refusal(bert)
 
 
+@pytest.mark.usefixtures("without_transformers")
 def test_unknown_families_name_the_known_and_the_closest(bert: Path) -> None:
     configure(bert, model_type="gpt_neox_japanese")
     sentence = refusal(bert)
@@ -45,6 +46,7 @@ def test_unknown_families_name_the_known_and_the_closest(bert: Path) -> None:
     assert "has no model_type" in refusal(bert)
 
 
+@pytest.mark.usefixtures("without_transformers")
 @pytest.mark.parametrize(
     ("model_type", "family"),
     [

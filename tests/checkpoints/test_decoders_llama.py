@@ -431,6 +431,7 @@ def test_a_padding_id_outside_the_vocabulary_is_none(copy: Copy, value: object) 
 # -- refusals --------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("without_transformers")
 @pytest.mark.parametrize(
     ("name", "values", "words"),
     [

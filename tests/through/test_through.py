@@ -1,6 +1,6 @@
 """Checkpoints of types that posexport does not define: what is decided without transformers.
 
-The conversions themselves are in ci/through/run.
+Conversions are in test_types.py, and all of them in ci/through/run.
 """
 
 import json
@@ -38,13 +38,7 @@ def refusal(path: Path, **config: object) -> str:
     return str(caught.value)
 
 
-@pytest.fixture
-def without(monkeypatch: pytest.MonkeyPatch) -> None:
-    """transformers is not installed."""
-    monkeypatch.setattr(refusals, "is_installed", lambda _: False)
-
-
-@pytest.mark.usefixtures("without")
+@pytest.mark.usefixtures("without_transformers")
 @pytest.mark.parametrize("kind", ["clip", "mixtral", "zzz"])
 def test_a_type_of_transformers_alone_says_what_to_install(tmp_path: Path, kind: str) -> None:
     sentence = refusal(tmp_path, model_type=kind)
@@ -54,6 +48,7 @@ def test_a_type_of_transformers_alone_says_what_to_install(tmp_path: Path, kind:
     assert sentence.endswith("the closest is mistral") == (kind == "mixtral")
 
 
+@pytest.mark.usefixtures("without_transformers")
 @pytest.mark.parametrize(
     ("config", "said"),
     [
@@ -116,7 +111,7 @@ def test_the_records_of_golden_checkpoints_are_as_their_table_says() -> None:
         assert said is None or said in row["said"], name
 
 
-@pytest.mark.usefixtures("without")
+@pytest.mark.usefixtures("without_transformers")
 def test_a_type_that_posexport_defines_goes_through_transformers_where_it_is_asked_to() -> None:
     golden = str(ROOT / "tests/golden/bert-absolute")
     assert load_source(golden, LoadOptions()).kind == "huggingface"

@@ -1,0 +1,37 @@
+"""The checkpoints of checkpoints.yaml: tiny, with random weights, made by transformers."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+import yaml
+
+
+def table() -> dict[str, dict[str, Any]]:
+    """Entries by name, with the settings of their groups."""
+    groups = yaml.safe_load(Path(__file__).with_name("checkpoints.yaml").read_text())
+    return {
+        name: {**row, "settings": row["settings"] if row.get("alone") else {**group["settings"], **row["settings"]}}
+        for group in groups.values()
+        for name, row in group["checkpoints"].items()
+    }
+
+
+def is_type(entry: dict[str, Any]) -> bool:
+    """Whether a row stands for a type, not for another way to convert one that has a row or a definition."""
+    return not entry.keys() & {"through", "live"}
+
+
+def make(target: Path, entry: dict[str, Any]) -> None:
+    """A checkpoint whose weights are large enough that positions matter."""
+    cls = getattr(transformers, entry["class"])
+    torch.manual_seed(0)
+    model = cls(cls.config_class(**entry["settings"])).eval()
+    rng = np.random.default_rng(0)
+    for name, parameter in model.named_parameters():
+        noise = torch.from_numpy(rng.standard_normal(tuple(parameter.shape), dtype=np.float32))
+        scale = name.endswith("weight") and parameter.dim() == 1
+        parameter.data.copy_(1 + 0.3 * noise if scale else 0.4 * noise)
+    model.save_pretrained(target)

@@ -1,0 +1,45 @@
+"""Types that posexport does not define: tiny random checkpoints, made by transformers, converted through it and proven.
+
+In the short tier one or two of each kind, at two lengths where a proof takes long; in the long one every type that is
+said to be proven, with the options of ci/through/run, which says so.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+import posexport
+from posexport.through.types import PROVEN
+
+#: decoders with a KV cache, with experts and windows; encoders; an encoder-decoder; towers; images with text
+AT_FEW_LENGTHS = ("olmo", "mixtral", "cohere2", "nomic_bert", "convbert", "blenderbot", "siglip", "llava")
+#: images, sound
+PROVEN_FAST = ("ijepa", "pvt_v2", "hiera", "sew", "audio-spectrogram-transformer")
+
+
+def converted(kind: str, folder: Path, lengths: Sequence[int] | None, target: str) -> posexport.Conversion:
+    """The checkpoint of ci/through/checkpoints.yaml, converted."""
+    pytest.importorskip("transformers", reason="pip install 'posexport[transformers]'")
+    from ci.through import tiny
+
+    tiny.make(folder / kind, tiny.table()[kind])
+    return posexport.convert(folder / kind, folder / "bundle", lengths=lengths, target=target, threads=1)
+
+
+@pytest.mark.parametrize("kind", AT_FEW_LENGTHS)
+def test_a_type_is_converted_and_right(kind: str, tmp_path: Path) -> None:
+    done = converted(kind, tmp_path, [1, 17], "portable")
+    assert done.good, done.to_text()
+    assert done.manifest is not None
+    assert done.manifest.task == PROVEN[kind]
+
+
+@pytest.mark.all(but=PROVEN_FAST)
+@pytest.mark.parametrize("kind", PROVEN)
+def test_every_type_is_proven(kind: str, tmp_path: Path) -> None:
+    done = converted(kind, tmp_path, None, "cpu")
+    assert done.good, done.to_text()
+    assert done.manifest is not None
+    assert done.manifest.proven
+    assert done.manifest.task == PROVEN[kind]
