@@ -9,7 +9,7 @@ from typing import Any
 
 import posexport.encodings
 import posexport.ops  # noqa: F401  # both fill the registries
-from posexport.checkpoints.families import FAMILIES
+from posexport.checkpoints.families.registry import FAMILIES
 from posexport.checkpoints.families.family import TASKS
 from posexport.encodings.build import settings
 from posexport.encodings.describe import describe

@@ -5,7 +5,7 @@ family, or differ from them in one part; of all others nothing is said, for a wr
 none.
 """
 
-from posexport.checkpoints.families import FAMILIES
+from posexport.checkpoints.families.registry import FAMILIES
 
 #: the same layers under another name, or but for the part that the comment names
 _RELATIVES = {

@@ -3,7 +3,7 @@
 from typing import NoReturn
 
 from posexport.checkpoints.config import Config
-from posexport.checkpoints.families import FAMILIES
+from posexport.checkpoints.families.registry import FAMILIES
 from posexport.checkpoints.relatives import relative
 from posexport.errors import PosexportError
 from posexport.system.extras import LIBRARIES, is_installed

@@ -10,7 +10,7 @@ import torch
 from checkpoints import Tensors, change, configure, outputs, read, refusal, same
 
 from posexport.checkpoints.directory import JSON_BYTES
-from posexport.checkpoints.families import FAMILIES
+from posexport.checkpoints.families.registry import FAMILIES
 from posexport.checkpoints.relatives import _RELATIVES
 from posexport.sources.source import Source
 

@@ -10,7 +10,8 @@ import torch
 
 import posexport
 from posexport.checkpoints.checkpoint import checkpoint_source
-from posexport.checkpoints.families import FAMILIES, decoder, gptj
+from posexport.checkpoints.families import decoder, gptj
+from posexport.checkpoints.families.registry import FAMILIES
 from posexport.lowering import plan
 from posexport.lowering.formula import Formula
 

@@ -14,7 +14,7 @@ from posexport import PosexportError
 from posexport.checkpoints.bidirectional import as_stated
 from posexport.checkpoints.config import Config
 from posexport.checkpoints.directory import Directory
-from posexport.checkpoints.families import FAMILIES
+from posexport.checkpoints.families.registry import FAMILIES
 from posexport.runtime.embed import unit
 from posexport.runtime.embedding_precision import quantized, quantized_rows
 from posexport.runtime.similarity import similarity, similarity_pairwise

@@ -19,7 +19,7 @@ from posexport.catalogue.registries import TABLES
 from posexport.checkpoints.checkpoint import checkpoint_source
 from posexport.checkpoints.config import Config
 from posexport.checkpoints.directory import Directory
-from posexport.checkpoints.families import FAMILIES
+from posexport.checkpoints.families.registry import FAMILIES
 from posexport.checkpoints.relatives import relative
 from posexport.errors import PosexportError
 from posexport.sources.load import LoadOptions, load_source
