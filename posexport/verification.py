@@ -135,7 +135,7 @@ def _source(
     """The source, loaded with the options that the recipe recorded."""
     from posexport.export.layout import arranged
     from posexport.sources.load import LoadOptions
-    from posexport.sources.prepare import again, prepare
+    from posexport.sources.prepare import prepare, recorded_options
 
     loading = replace(options or LoadOptions(), bundle_inputs=() if manifest is None else manifest.inputs)
     if recipe is None or origin is None:
@@ -144,7 +144,7 @@ def _source(
         try:
             source = prepare(
                 against,
-                again(msgspec.to_builtins(recipe), loading, against, kind=origin.kind, name=origin.name),
+                recorded_options(msgspec.to_builtins(recipe), loading, against, kind=origin.kind, name=origin.name),
                 recipe,
             )
             source = arranged(source, recipe.layout, recipe.record, alone=manifest is None)

@@ -9,8 +9,8 @@ from typing import Any
 
 import posexport.encodings
 import posexport.ops  # noqa: F401  # both fill the registries
-from posexport.checkpoints.families.registry import FAMILIES
 from posexport.checkpoints.families.family import TASKS
+from posexport.checkpoints.families.registry import FAMILIES
 from posexport.encodings.build import settings
 from posexport.encodings.describe import describe
 from posexport.encodings.encoding import ENCODINGS, Entry

@@ -21,8 +21,8 @@ from posexport.checkpoints.config import Config
 from posexport.checkpoints.copied import copied
 from posexport.checkpoints.differences import difference_remarks
 from posexport.checkpoints.directory import Directory
-from posexport.checkpoints.families.registry import FAMILIES
 from posexport.checkpoints.families.family import TASKS, Family
+from posexport.checkpoints.families.registry import FAMILIES
 from posexport.checkpoints.pooler import with_pooler
 from posexport.checkpoints.pooling import Pooling, with_pooling
 from posexport.checkpoints.sentence_transformers import MODULES

@@ -18,8 +18,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class LoadOptions:
-    """What a user may say about a source. ``settings`` are the ``--set`` pairs.
+    """What a user says about a source; None: nothing, so that what a recipe recorded holds.
 
+    ``settings``: the ``--set`` pairs.
     ``definition``: of a checkpoint, as in `posexport.options.recipe.Recipe`; None: as recorded, else ``paper``.
     ``example_inputs`` and ``axes`` tell the inputs of a module in memory (`posexport.modules.live_module`);
     ``bundle_inputs``, those of a bundle to compare with, tell them where the user does not.

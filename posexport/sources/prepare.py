@@ -29,19 +29,16 @@ def prepare(
     return cached(extend(source, recipe.beyond, recipe.max_length), recipe.cache, recipe.rotation)
 
 
-def again(
+def recorded_options(
     record: dict[str, Any], options: LoadOptions, argument: str | nn.Module, *, kind: str, name: str
 ) -> LoadOptions:
-    """``options`` for loading ``argument``, completed by what a recipe recorded of a source of this kind and name.
+    """``options`` for loading ``argument``; where they say nothing, what a recipe recorded of a source.
 
-    What the user says now goes before what is recorded. Task and settings are those of one built-in model, or the task
-    of a checkpoint or a module.
+    ``kind`` and ``name`` are those of the recorded source: task and settings are those of one built-in model, or the
+    task of a checkpoint or a module.
     """
     known = {f.name: record[f.name] for f in fields(LoadOptions) if f.name in record}
-    settings = tuple(f"{key}={value}" for key, value in known.pop("settings", {}).items())
-    same = kind in opener_of(argument).kinds and (kind != "builtin" or argument == name)
-    if not same:
-        known.pop("task", None)
-        settings = ()
-    completed = {key: getattr(options, key) or value for key, value in known.items()}
-    return replace(options, **completed, settings=options.settings or settings)
+    known["settings"] = tuple(f"{key}={value}" for key, value in known.get("settings", {}).items())
+    if kind not in opener_of(argument).kinds or (kind == "builtin" and argument != name):
+        known = {key: value for key, value in known.items() if key not in ("task", "settings")}
+    return replace(options, **{key: value for key, value in known.items() if getattr(options, key) in (None, ())})

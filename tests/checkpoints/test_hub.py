@@ -115,9 +115,9 @@ def test_a_cached_id_is_converted_without_network(cache: Path, monkeypatch: pyte
 
 
 def test_the_task_of_the_recipe_holds_for_verify_against_the_id() -> None:
-    from posexport.sources.prepare import again
+    from posexport.sources.prepare import recorded_options
 
-    found = again({"task": "features"}, LoadOptions(), NAME, kind="huggingface", name=NAME)
+    found = recorded_options({"task": "features"}, LoadOptions(), NAME, kind="huggingface", name=NAME)
     assert found.task == "features"
 
 

@@ -15,7 +15,7 @@ from posexport.conversion.convert import convert
 from posexport.conversion.options import ConvertOptions
 from posexport.errors import PosexportError
 from posexport.sources.load import LoadOptions
-from posexport.sources.prepare import again
+from posexport.sources.prepare import recorded_options
 from tests.small import in_short
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -115,12 +115,17 @@ def test_verify_rebuilds_the_task(tmp_path: Path) -> None:
 def test_what_is_said_now_goes_before_the_recipe() -> None:
     record = {"task": "features", "settings": {"layers": "1"}}
     given = LoadOptions(task="fill-mask", settings=("layers=2",))
-    assert again(record, given, "encoder-rope", kind="builtin", name="encoder-rope") == given
+    assert recorded_options(record, given, "encoder-rope", kind="builtin", name="encoder-rope") == given
     none = LoadOptions()
-    found = again(record, none, "encoder-rope", kind="builtin", name="encoder-rope")
+    found = recorded_options(record, none, "encoder-rope", kind="builtin", name="encoder-rope")
     assert (found.task, found.settings) == ("features", ("layers=1",))
-    assert again(record, none, "encoder-t5", kind="builtin", name="encoder-rope").settings == ()
-    assert again({"task": "features"}, none, "own.py:make", kind="python", name="own.py:make").task == "features"
+    assert recorded_options(record, none, "encoder-t5", kind="builtin", name="encoder-rope").settings == ()
+    record = {"definition": "released"}
+    asked = LoadOptions(definition="paper")
+    found = recorded_options(record, asked, str(GOLDEN / "gpt2-lmheadmodel"), kind="huggingface", name="gpt2")
+    assert found.definition == "paper"
+    record = {"task": "features"}
+    assert recorded_options(record, none, "own.py:make", kind="python", name="own.py:make").task == "features"
 
 
 @pytest.mark.all

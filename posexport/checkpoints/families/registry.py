@@ -1,4 +1,4 @@
-"""The families of checkpoints that posexport defines, by ``model_type``. A family's file is imported when it is needed."""
+"""The families of checkpoints that posexport defines, by ``model_type``; a file is imported when it is needed."""
 
 from posexport.checkpoints.families.family import Family
 from posexport.system.registry import Registry
