@@ -87,7 +87,7 @@ def families() -> list[dict[str, Any]]:
     rows = [
         *(
             row(name, "defined", "Hugging Face checkpoint directory", FAMILIES[name].architectures.values())
-            for name in FAMILIES
+            for name in FAMILIES.names
         ),
         *(row(name, "through transformers", through, [task]) for name, task in PROVEN.items()),
         *(row(name, "refused", f"Refused, {reason}") for name, reason in REFUSED.items()),

@@ -128,11 +128,11 @@ def checkpoint_source(
 
 def _is_foreign(config: Config) -> bool:
     """Whether the type is none that posexport defines."""
-    return isinstance(kind := config.values.get("model_type"), str) and kind not in FAMILIES
+    return isinstance(kind := config.values.get("model_type"), str) and FAMILIES.get(kind) is None
 
 
 def _family(config: Config) -> Family:
-    known = ", ".join(FAMILIES)
+    known = ", ".join(FAMILIES.names)
     if "model_type" not in config.values:
         raise PosexportError(f"{config.label} has no model_type; it must be one of {known}")
     return FAMILIES[config.text("model_type")]

@@ -91,7 +91,7 @@ def _missing(config: Config) -> NoReturn:
             f"{says}, which is converted through transformers, and that is not installed: {_INSTALL}{closest(kind)}"
         )
     raise PosexportError(
-        f"{says}; supported are {', '.join(FAMILIES)}, and others through transformers: {_INSTALL}{closest(kind)}"
+        f"{says}; supported are {', '.join(FAMILIES.names)}, and others through transformers: {_INSTALL}{closest(kind)}"
     )
 
 

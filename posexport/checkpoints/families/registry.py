@@ -1,7 +1,7 @@
 """The families of checkpoints that posexport defines, by ``model_type``; a file is imported when it is needed."""
 
 from posexport.checkpoints.families.family import Family
-from posexport.system.registry import Registry
+from posexport.registry import Registry
 
 #: model_type: the file of this folder, in which it is called as the type is, in capitals
 _FILES = {
@@ -64,7 +64,9 @@ _FILES = {
     "mpt": "mpt",
     "xglm": "xglm",
 }
+#: a package adds one by an entry point of the group ``posexport.families``
 FAMILIES: Registry[Family] = Registry(
-    "posexport.families",
+    "families",
+    Family,
     {name: f"{__package__}.{file}:{name.upper().replace('-', '_')}" for name, file in _FILES.items()},
 )
