@@ -31,7 +31,8 @@ class Registry(MutableMapping[str, T]):
     Args:
         kind: packages add objects by entry points of the group ``posexport.KIND``.
         of: the class that the objects are instances of; a ``module:CLASS`` is imported with the first package.
-        references: posexport's objects as ``module:ATTRIBUTE``, imported when they are asked for.
+        references: posexport's objects as ``module:ATTRIBUTE``, or the module that registers each when it is imported;
+            imported when they are asked for.
     """
 
     def __init__(self, kind: str, of: type | str, references: Mapping[str, str] | None = None) -> None:
@@ -42,7 +43,8 @@ class Registry(MutableMapping[str, T]):
     def __getitem__(self, name: str) -> T:
         if name not in self._loaded:
             reference = self._references.get(name)
-            self._loaded[name] = self._of_package(name) if reference is None else _imported(reference)
+            value = self._of_package(name) if reference is None else _imported(reference)
+            self._loaded.setdefault(name, value)
         return self._loaded[name]
 
     def __setitem__(self, name: str, value: T) -> None:
@@ -59,6 +61,10 @@ class Registry(MutableMapping[str, T]):
 
     def __contains__(self, name: object) -> bool:
         return name in self._references or name in self._loaded
+
+    def is_taken(self, name: str, *, by: str) -> bool:
+        """Whether another module than ``by`` registers an object of this name, or one is registered."""
+        return name in self._loaded or self._references.get(name, by).partition(":")[0] != by
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -118,9 +124,10 @@ def _entry_points(kind: str) -> "dict[str, list[EntryPoint]]":
 
 
 def _imported(reference: str) -> Any:
-    """The object that ``module:ATTRIBUTE`` names."""
-    module, _, attribute = reference.partition(":")
-    return getattr(importlib.import_module(module), attribute)
+    """The object that ``module:ATTRIBUTE`` names, or the module."""
+    name, _, attribute = reference.partition(":")
+    module = importlib.import_module(name)
+    return getattr(module, attribute) if attribute else module
 
 
 def _package(point: "EntryPoint") -> str:

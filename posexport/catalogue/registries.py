@@ -7,8 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import Any
 
-import posexport.encodings
-import posexport.ops  # noqa: F401  # both fill the registries
+import posexport.ops  # noqa: F401  # fills the registry
 from posexport.checkpoints.families.family import TASKS
 from posexport.checkpoints.families.registry import FAMILIES
 from posexport.encodings.build import settings

@@ -2,7 +2,6 @@
 
 import shutil
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -40,6 +39,10 @@ if TYPE_CHECKING:
 FLOAT32 = ".float32"
 
 
+class _CacheNotTracedError(PosexportError):
+    """A decoder cannot be traced with the KV cache that it got by default."""
+
+
 def write(
     directory: Path,
     argument: "str | nn.Module",
@@ -51,14 +54,49 @@ def write(
     variant: "PrecisionName | None" = None,
     before_proof: Callable[[], None] = lambda: None,
 ) -> Written:
-    """The files of the bundle of a source that `prepare` takes; ``name``: what to call it, if not its own.
+    """The files of the bundle of a source that `prepare` takes; ``name``: what to call it in place of its name.
 
-    ``variant``: the precision, where files of another one are in ``directory``. ``before_proof``: is called when the
-    graphs are there, and may raise.
+    A decoder of the user's that no task is named for, and that cannot be traced with a KV cache, is converted for
+    features. ``variant``: the precision, where files of another one are in ``directory``. ``before_proof``: is called
+    when the graphs are there, and may raise.
 
     Raises:
         MissedError: parity was missed, and ``options`` do not keep such a bundle.
     """
+
+    def attempt(options: ConvertOptions) -> Written:
+        return _write(directory, argument, options, progress, remark, name, variant, before_proof)
+
+    try:
+        return attempt(options)
+    except _CacheNotTracedError as err:
+        untraced = err
+    sentence = (
+        f"converted for features instead, without a KV cache: with one {untraced}; the task text-generation insists on "
+        "it"
+    )
+    try:
+        written = attempt(msgspec.structs.replace(options, task="features"))
+    except MissedError:
+        remark(sentence)
+        raise
+    except PosexportError as err:  # an option may need the cache, or the module cannot be traced at all
+        raise untraced from err
+    remark(sentence)
+    return written
+
+
+def _write(
+    directory: Path,
+    argument: "str | nn.Module",
+    options: ConvertOptions,
+    progress: "Progress | None",
+    remark: Callable[[str], None],
+    name: str | None,
+    variant: "PrecisionName | None",
+    before_proof: Callable[[], None],
+) -> Written:
+    """As `write`, for the task that the options or the source name."""
     from posexport.conversion import why
     from posexport.export.trace_errors import NotTracedError
     from posexport.lowering import plan
@@ -66,18 +104,21 @@ def write(
     from posexport.parity.grid.grid import grid
     from posexport.precision.half.half import with_precision
 
+    # the options, as far as they can be checked without the source
     tell = progress or (lambda *_: None)
     layout = layout_named(options.layout)
     opset = _opset(options, layout)
     plan.check_name(options.lowering)
+    # the source, and what the user should know about it
     tell(0, 2, "loading")
     source, tokenizer = with_tokenizer_made(_prepared(argument, options, layout, name), directory)
     if options.verify and options.lengths:
         grid(source.limits, source.inputs, lengths=options.lengths)  # a bad length is told before the export
-    for sentence in [*source.remarks, *preparation.remarks(source.files), *generation_remarks(source.files)]:
+    for sentence in [*source.remarks, *_remarks_on_files(source)]:
         remark(sentence)
     for note in source.notes:
         tell(1, 2, note)
+    # its graphs
     texts = calibration_texts(source, options)
     tell(1, 2, "exporting")
     recipe = recipe_of(source, options, opset)
@@ -85,14 +126,12 @@ def write(
     try:
         built = _exported(source, directory, options, layout, recipe, texts, with_float32=compared is not None)
     except NotTracedError as err:
-        if options.task or source.kind != "python" or not source.limits.kv_cache:
-            raise
-        features = msgspec.structs.replace(options, task="features")
-        return _without_cache(
-            err, partial(write, directory, argument, features, progress, remark, name=name, variant=variant), remark
-        )
+        if options.task is None and source.kind == "python" and source.limits.kv_cache:
+            raise _CacheNotTracedError(str(err)) from err
+        raise
     _check_precision(recipe, built, remark)
     source = with_precision(source, recipe)
+    # their proof
     before_proof()
     try:
         report, on_texts = _proven(source, directory, options, progress, variant, compared)
@@ -102,28 +141,18 @@ def write(
         raise
     except PosexportError as err:
         raise why.explained(source.name, built, err) from err
+    # what stands beside them
     _copy_files(source, directory)
     layout.write(directory, source)
     manifest = manifest_of(source, directory, built, recipe, report, on_texts)
     return Written(msgspec.structs.replace(manifest, tokenizer=tokenizer), report)
 
 
-def _without_cache(
-    err: PosexportError, write_features: Callable[[], Written], remark: Callable[[str], None]
-) -> Written:
-    """The files of a decoder for features; ``err``: why those with a KV cache, which nobody asked for, are none."""
-    sentence = (
-        f"converted for features instead, without a KV cache: with one {err}; the task text-generation insists on it"
-    )
-    try:
-        written = write_features()
-    except MissedError:
-        remark(sentence)
-        raise
-    except PosexportError as without:  # an option may need the cache, or the module be none to trace
-        raise err from without
-    remark(sentence)
-    return written
+def _remarks_on_files(source: "Source") -> list[str]:
+    """Sentences on settings in the source's files that the runtime does not follow."""
+    # of texts alone no picture and no sound is prepared
+    prepared = any(spec.role == "values" for spec in source.inputs)
+    return [*(preparation.remarks(source.files) if prepared else []), *generation_remarks(source.files)]
 
 
 def _opset(options: ConvertOptions, layout: "Layout") -> int:

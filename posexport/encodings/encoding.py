@@ -27,6 +27,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from posexport.encodings.files import FILES
 from posexport.encodings.positions import Positions
 from posexport.errors import PosexportError
 from posexport.ops.operator import Operator
@@ -275,7 +276,9 @@ class Entry:
 
 
 #: the encodings by name; a package adds one by an entry point of the group ``posexport.encodings``
-ENCODINGS: Registry[Entry] = Registry("encodings", Entry)
+ENCODINGS: Registry[Entry] = Registry(
+    "encodings", Entry, {name: f"posexport.encodings.{file}" for name, file in FILES.items()}
+)
 E_ = TypeVar("E_", bound=type[Encoding])
 
 
@@ -310,7 +313,7 @@ def register(
             raise ValueError(f"{name}: overrides {overridden}; a control has no hook, any other encoding at least one")
         if not cases:
             raise ValueError(f"{name}: no cases, nothing would test it")
-        if name in ENCODINGS:
+        if ENCODINGS.is_taken(name, by=cls.__module__):
             raise ValueError(f"{name} is registered twice")
         if "__doc__" not in vars(cls) or not cls.__doc__:
             raise ValueError(f"{name}: no docstring to take its summary from")

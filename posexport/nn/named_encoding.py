@@ -6,7 +6,6 @@ import typing
 from collections.abc import Mapping
 from typing import Any
 
-import posexport.encodings  # noqa: F401  # fills the registry
 from posexport.encodings.build import lookup
 from posexport.encodings.build import settings as settings_of
 from posexport.encodings.compose import ByLayer

@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
-import posexport.encodings  # noqa: F401  # fills the registry
 from posexport.encodings.build import build
 from posexport.encodings.build import settings as settings_of
 from posexport.encodings.encoding import ENCODINGS

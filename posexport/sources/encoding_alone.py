@@ -6,7 +6,6 @@ from typing import cast
 
 import torch
 
-import posexport.encodings  # noqa: F401  # fills the registry
 from posexport.encodings.build import build, lookup
 from posexport.encodings.build import settings as settings_of
 from posexport.encodings.encoding import Encoding, Entry

@@ -13,7 +13,7 @@ from checkpoints import GOLDEN, Tensors, change, configure, outputs, read, refus
 from posexport.encodings.compose import RotationAndTerm
 from posexport.encodings.learned import Learned
 from posexport.encodings.local_window import LocalWindow
-from posexport.encodings.rope import Rope
+from posexport.encodings.rope.rope import Rope
 from posexport.encodings.t5 import T5
 from posexport.models.encoder import Encoder
 from posexport.sources.source import Source

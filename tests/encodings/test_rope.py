@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 
-import posexport.encodings  # noqa: F401  # fills the registry
 from posexport.encodings.build import build
 from posexport.encodings.encoding import ENCODINGS
 from posexport.encodings.positions import Positions

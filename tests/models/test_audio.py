@@ -17,7 +17,7 @@ from posexport.conversion.convert import convert
 from posexport.conversion.options import ConvertOptions
 from posexport.encodings.nope import NoPE
 from posexport.encodings.positions import Positions
-from posexport.encodings.rope import Rope
+from posexport.encodings.rope.rope import Rope
 from posexport.encodings.wavlm_gated import WavLMGated
 from posexport.errors import PosexportError
 from posexport.models.audio import AudioConfig, AudioEncoder, AudioModel, PositionalConvolution

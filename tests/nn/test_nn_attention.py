@@ -11,7 +11,6 @@ import pytest
 import torch
 from torch import nn
 
-import posexport.encodings  # noqa: F401  # fills the registry
 from posexport.conversion.convert import convert
 from posexport.conversion.options import ConvertOptions
 from posexport.encodings.alibi import Alibi

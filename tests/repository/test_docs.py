@@ -247,15 +247,15 @@ def workplace(models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     """An empty folder with links to checkpoints, and encodings as they were afterwards."""
     from posexport.encodings import encoding as registry
 
-    before = dict(registry.ENCODINGS)
+    before = set(registry.ENCODINGS)
     for name in docs_models.CHECKPOINTS:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).symlink_to(models / name)
     (tmp_path / "corpus.txt").write_text("the lowest and the newest of the widest cats sat low on the mat\n" * 20)
     monkeypatch.chdir(tmp_path)
     yield tmp_path
-    registry.ENCODINGS.clear()
-    registry.ENCODINGS.update(before)
+    for name in [name for name in registry.ENCODINGS if name not in before]:
+        del registry.ENCODINGS[name]
 
 
 def runnable(page: Path) -> list[Block]:

@@ -11,7 +11,7 @@ from posexport.cli import group
 from posexport.encodings.alibi import Alibi
 from posexport.encodings.encoding import ENCODINGS, Encoding, Entry
 from posexport.encodings.positions import distances
-from posexport.encodings.rope import Rope
+from posexport.encodings.rope.rope import Rope
 from posexport.encodings.rope.yarn import RopeYarn
 from posexport.encodings.shaw_kv import ShawKV
 from posexport.encodings.sinusoidal import Sinusoidal

@@ -10,7 +10,7 @@ from posexport.checkpoints.plan import NameMap, Origin, Plan, in_layers, origin
 from posexport.encodings.conformer import Conformer
 from posexport.encodings.encoding import Encoding
 from posexport.encodings.nope import NoPE
-from posexport.encodings.rope import Rope
+from posexport.encodings.rope.rope import Rope
 from posexport.encodings.wav2vec2_bert import Wav2Vec2Bert
 from posexport.errors import PosexportError
 from posexport.models.audio import AudioConfig

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -13,15 +13,17 @@ from posexport.encodings.absolute import Absolute
 from posexport.encodings.encoding import Encoding
 from posexport.encodings.relative_key import RelativeKey
 from posexport.encodings.relative_key_query import RelativeKeyQuery
-from posexport.encodings.rope.config import release_of
+from posexport.encodings.rope.release import release_of
 from posexport.errors import PosexportError
 from posexport.models.encoder import Encoder, EncoderConfig, EncoderModel
 from posexport.models.layer import EncoderLayer
-from posexport.models.longformer import LongformerModel
 from posexport.nn.activations import activation
 from posexport.nn.convolution import TokenConvolution
 from posexport.nn.heads import FillMask, Head, plain_head
 from posexport.nn.position_ids import FairseqPositionIds, SequentialPositionIds
+
+if TYPE_CHECKING:
+    from posexport.models.longformer import LongformerModel
 
 POSITION_TYPES = ("absolute", "relative_key", "relative_key_query")
 #: the end of a class name in ``architectures`` to its task
@@ -200,7 +202,7 @@ def head(config: Config, task: str, names: Names, settings: EncoderConfig) -> He
 
 
 def named(
-    config: Config, model: EncoderModel | LongformerModel, names: Names, layers: str, count: int
+    config: Config, model: "EncoderModel | LongformerModel", names: Names, layers: str, count: int
 ) -> tuple[dict[str, Origin], tuple[str, ...]]:
     """The origins of a model's weights, and tensors that are not read. ``layers``: how its ``count`` layers are called.
 

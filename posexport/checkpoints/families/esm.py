@@ -11,7 +11,7 @@ from posexport.checkpoints.config import Config
 from posexport.checkpoints.families import encoder
 from posexport.checkpoints.families.bert import SUBLAYERS
 from posexport.checkpoints.plan import Constant, Plan
-from posexport.encodings.rope import Rope
+from posexport.encodings.rope.rope import Rope
 from posexport.encodings.waves import frequencies
 from posexport.errors import PosexportError
 

@@ -16,7 +16,7 @@ from posexport.checkpoints.plan import Origin, Plan, in_layers, origin, origins_
 from posexport.encodings import t5
 from posexport.encodings.compose import ByLayer
 from posexport.encodings.encoding import Encoding
-from posexport.encodings.rope.config import release_of
+from posexport.encodings.rope.release import release_of
 from posexport.errors import PosexportError
 from posexport.models.decoder import Decoder, DecoderConfig, LanguageModel
 from posexport.models.encoder import Encoder, EncoderConfig, EncoderModel

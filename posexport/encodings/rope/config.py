@@ -10,6 +10,7 @@ from posexport.encodings.rope.llama3 import Llama3
 from posexport.encodings.rope.longrope import LongRope
 from posexport.encodings.rope.plain import Plain
 from posexport.encodings.rope.proportional import Proportional
+from posexport.encodings.rope.release import release_of
 from posexport.encodings.rope.schedule import Schedule
 from posexport.encodings.rope.yarn import Yarn, attention_scale
 from posexport.errors import PosexportError
@@ -166,13 +167,6 @@ class _Scaling:
         if "factor" not in self.table and self.now is not None and (self.inside or self.beside) is not None:
             return self.now / self.original
         return self.number("factor")
-
-
-def release_of(config: Mapping[str, Any]) -> int | None:
-    """The version of transformers that wrote a config.json, 4 or 5 say; None where it does not tell."""
-    written = config.get("transformers_version")
-    major = written.partition(".")[0] if isinstance(written, str) else ""
-    return int(major) if major.isdecimal() else None
 
 
 def _table(config: Mapping[str, Any], name: str, layer_type: str | None) -> Mapping[str, Any]:

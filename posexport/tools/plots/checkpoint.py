@@ -13,7 +13,6 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-import posexport.encodings  # noqa: F401  # fills the registry
 from posexport.bundle.manifest import MANIFEST, Manifest
 from posexport.bundle.read import read
 from posexport.encodings.encoding import ENCODINGS, Encoding, Value

@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 from posexport.encodings.encoding import Encoding, Value
-from posexport.encodings.rope import Rope
+from posexport.encodings.rope.rope import Rope
 from posexport.errors import PosexportError
 from posexport.sources.encoding_alone import alone
 from posexport.system.files import check_free, write_whole

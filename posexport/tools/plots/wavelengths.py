@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from posexport.encodings.rope import Rope
+from posexport.encodings.rope.rope import Rope
 from posexport.encodings.rope.schedule import Schedule
 from posexport.tools.plots.panels import (
     Array,

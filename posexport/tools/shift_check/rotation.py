@@ -6,7 +6,7 @@ Su et al., "RoFormer" (arXiv:2104.09864), section 3.2.1: ``<R(i) q, R(j) k>`` is
 import torch
 from torch import Tensor
 
-from posexport.encodings.rope import Rope
+from posexport.encodings.rope.rope import Rope
 from posexport.sources.encoding_alone import EncodingAlone
 from posexport.tools.shift_check.records import Check, positions_from, steps
 from posexport.tools.shift_check.relative import drawn, places

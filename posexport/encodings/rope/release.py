@@ -1,0 +1,11 @@
+"""The version of transformers that wrote a configuration: 4 and 5 read some keys of rotations differently."""
+
+from collections.abc import Mapping
+from typing import Any
+
+
+def release_of(config: Mapping[str, Any]) -> int | None:
+    """The major version, such as 4 or 5; None where config.json does not say it."""
+    written = config.get("transformers_version")
+    major = written.partition(".")[0] if isinstance(written, str) else ""
+    return int(major) if major.isdecimal() else None
