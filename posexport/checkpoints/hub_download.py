@@ -9,7 +9,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from posexport.checkpoints.copied_names import BESIDE, TEMPLATES, TOP
+from posexport.checkpoints.bundle_files import BESIDE, TEMPLATES, TOP
 from posexport.checkpoints.hub_cache import module_paths, projection_weights, weight_files, weights_folder
 from posexport.errors import PosexportError
 

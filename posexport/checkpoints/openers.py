@@ -1,9 +1,7 @@
 """Checkpoints as a kind of source: a directory, or a repository of the Hugging Face Hub."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-import msgspec
+from typing import TYPE_CHECKING, Any
 
 from posexport.checkpoints import hub
 from posexport.sources.registry import Opener
@@ -24,19 +22,22 @@ def _is_checkpoint(argument: "str | nn.Module") -> bool:
 def _open_checkpoint(argument: str, options: "LoadOptions") -> "Source":
     from posexport.checkpoints.checkpoint import checkpoint_source
 
+    asked: dict[str, Any] = {
+        "task": options.task,
+        "allow_pickle": options.allow_pickle,
+        "definition": options.definition or "paper",
+    }
     hub_id = hub.parse(argument)
-    snapshot = None if hub_id is None else hub.snapshot(hub_id, allow_pickle=options.allow_pickle)
-    source = checkpoint_source(
-        Path(argument) if snapshot is None else snapshot.directory,
-        task=options.task,
-        allow_pickle=options.allow_pickle,
-        definition=options.definition or "paper",
-    )
-    if hub_id is None or snapshot is None:
-        return source
-    remark = f"{hub_id.name} is read from the Hugging Face cache at commit {snapshot.commit[:12]}"
-    return msgspec.structs.replace(
-        source, name=str(hub_id), label=hub_id.name, revision=snapshot.commit, remarks=[remark, *source.remarks]
+    if hub_id is None:
+        return checkpoint_source(Path(argument), name=options.name, label=options.label, **asked)
+    snapshot = hub.snapshot(hub_id, allow_pickle=options.allow_pickle)
+    return checkpoint_source(
+        snapshot.directory,
+        name=str(hub_id),
+        label=hub_id.name,
+        revision=snapshot.commit,
+        remarks=[f"{hub_id.name} is read from the Hugging Face cache at commit {snapshot.commit[:12]}"],
+        **asked,
     )
 
 

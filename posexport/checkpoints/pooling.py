@@ -1,17 +1,10 @@
-"""How sentence-transformers makes a sentence's vector of a transformer's hidden states."""
+"""The modules of sentence-transformers that make vectors of a transformer's hidden states, or scores."""
 
-import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
-import torch
-
-from posexport.checkpoints.plan import Origin, Plan
 from posexport.errors import PosexportError
-from posexport.models.decoder import DecoderModel
-from posexport.models.decoder_head import HeadedDecoder
-from posexport.models.prompt_excluded import PromptExcluded
-from posexport.nn.heads import Features, Head
+from posexport.nn.heads import Head
 from posexport.nn.pooling import (
     DenseConfig,
     LayerNormConfig,
@@ -21,7 +14,7 @@ from posexport.nn.pooling import (
     StepConfig,
     TokenEmbeddings,
 )
-from posexport.nn.splade import Splade, SpladeConfig
+from posexport.nn.splade import SpladeConfig
 from posexport.spec import TextRules
 
 
@@ -78,58 +71,23 @@ class Pooling:
         return [step.folder for step in self.steps if step.config is not None and step.folder]
 
 
-def with_pooling(plan: Plan, pooling: Pooling, family: str) -> Plan:
-    """The plan of a model for features with the pooling as its head; the model is changed, a decoder wrapped.
+def head_of(pooling: Pooling, hidden: int, *, model: str, decoder: bool) -> Head:
+    """The head that pools states or projects those of tokens, without its weights.
 
-    PosexportError where it pools vectors of another size, or where the model gives no states of tokens.
+    ``hidden``: channels of the states. ``model`` names the model in messages; ``decoder``: whether it is causal.
+
+    Raises:
+        PosexportError: the states have other channels than the pooling, or the model cannot do what it needs.
     """
-    if pooling.splade is not None:
-        return _with_splade(plan, pooling.splade)
-    model = plan.model
-    decoder = model.decoder if isinstance(model, DecoderModel) else None
-    if decoder is None and not (hasattr(model, "head") and isinstance(model.head, Features)):
+    if decoder and pooling.rules.tokens is not None and pooling.rules.tokens.filled_to is not None:
         raise PosexportError(
-            f"{pooling.label}: the states of {family} are not pooled here; use --task features for the transformer "
-            "alone"
+            f"{pooling.label}: queries are filled up with tokens (query expansion), which is not supported for a "
+            f"decoder, {model}; convert it with query expansion switched off, or --task features and pool yourself"
         )
-    filled = pooling.rules.tokens is not None and pooling.rules.tokens.filled_to is not None
-    if filled and isinstance(model, DecoderModel | HeadedDecoder):
-        raise PosexportError(
-            f"{pooling.label}: queries are filled up with tokens (query expansion), which {family}, a decoder, is not "
-            "given here; convert it with query expansion switched off, or --task features and pool yourself"
-        )
-    hidden = decoder.width if decoder is not None else int(model.outputs[0].axes[-1])
     if pooling.width != hidden:
         raise PosexportError(
             f"{pooling.label} says {pooling.width_key} = {pooling.width}; config.json says hidden_size = {hidden}"
         )
-    with torch.device("meta"):
-        head = head_of(pooling, hidden)
-    origins = plan.origins
-    if not pooling.rules.prompt_pooled:
-        assert isinstance(head, SentenceEmbedding)
-        states = model if decoder is None else HeadedDecoder(decoder, Features(hidden))
-        model = PromptExcluded(states, head)
-        origins = {f"model.{name}": origin for name, origin in origins.items()}
-    elif decoder is not None:
-        model = HeadedDecoder(decoder, head)
-    else:
-        model.head, model.reads_first_token = head, head.reads_first_token
-    projections = {f"head.{name}": Origin((stored_name(name, pooling.steps),)) for name, _ in head.named_parameters()}
-    return replace(plan, model=model, origins=origins | projections)
-
-
-def _with_splade(plan: Plan, config: SpladeConfig) -> Plan:
-    """The plan of a model for fill-mask whose logits become weights of words; the model is changed."""
-    model = plan.model
-    assert isinstance(model.head, Head)
-    model.head = Splade(model.head, int(model.outputs[0].axes[-1]), config)
-    origins = {re.sub(r"^head\.", "head.inner.", name): origin for name, origin in plan.origins.items()}
-    return replace(plan, origins=origins)
-
-
-def head_of(pooling: Pooling, hidden: int) -> Head:
-    """The head that pools, or projects tokens, without its weights; ``hidden``: channels of the states."""
     if pooling.rules.tokens is not None:
         return TokenEmbeddings(hidden, [step.dense for step in pooling.steps if step.dense is not None])
     kind = PooledScores if pooling.scores else SentenceEmbedding

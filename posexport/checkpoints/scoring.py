@@ -1,22 +1,16 @@
-"""Sequence classification and reranking by decoders, at a text's last token, and the rules for pairs of texts."""
+"""The rules by which pairs of texts become scores, and the tokens whose logits are a score."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
-import torch
 
 from posexport.checkpoints import chats
 from posexport.checkpoints.config import Config
 from posexport.checkpoints.directory import Directory
 from posexport.checkpoints.families.family import Family
-from posexport.checkpoints.plan import Origin, Plan
 from posexport.checkpoints.text_rules import SETTINGS, max_length, optional, prompts_of
-from posexport.checkpoints.transforms import RowDifference
 from posexport.errors import PosexportError
-from posexport.models.decoder import DecoderModel
-from posexport.models.decoder_head import HeadedDecoder
-from posexport.nn.pooling import LastToken
 from posexport.spec import PairRules
 
 #: the template of Qwen3-Reranker's model card (Qwen, "Qwen3 Embedding", arXiv:2506.05176, section 2)
@@ -113,54 +107,6 @@ def _activation(settings: Config | None, config: Config) -> str | None:
     path = next((path for path in stated if path is not None), None)
     # code outside torch.nn is never run; sentence-transformers then uses its default
     return path.rpartition(".")[2] if isinstance(path, str) and path.startswith("torch.nn.") else None
-
-
-def with_score(
-    plan: Plan,
-    directory: Directory,
-    config: Config,
-    below: str,
-    family: Family,
-    task: str,
-    *,
-    answers: Answers | None = None,
-) -> Plan:
-    """Adds a head to a decoder's plan that scores the last token; returns other plans unchanged.
-
-    ``text-ranking``: the logit of one token minus the logit of another; the sigmoid of the difference is the softmax
-    over both. ``answers`` names the tokens, by default "yes" and "no".
-    """
-    model = plan.model
-    if not isinstance(model, DecoderModel | HeadedDecoder) or built_as(task, family) == task:
-        return plan
-    labels = 1 if task == TEXT_RANKING else config.labels()
-    with torch.device("meta"):
-        head = LastToken(model.decoder.width, labels)
-    origins = {name: source for name, source in plan.origins.items() if not name.startswith("head.")}
-    if task == TEXT_RANKING:
-        assert isinstance(model, DecoderModel)
-        origins["head.out.weight"] = _difference(plan, model, config, answers or yes_or_no(directory, below))
-    else:
-        origins["head.out.weight"] = Origin((f"{family.score}.weight",))
-    padding = config.values.get("pad_token_id") if task != TEXT_RANKING else None
-    scored = HeadedDecoder(model.decoder, head, padding_is=padding if isinstance(padding, int) else None)
-    return replace(plan, model=scored, origins=origins)
-
-
-def _difference(plan: Plan, model: DecoderModel, config: Config, answers: Answers) -> Origin:
-    """The difference of two rows of the projection to the vocabulary."""
-    settings, head = model.decoder.config, model.head
-    linear = (
-        head is not None and head.narrow is None and not settings.head.bias and head.scale == 1 and head.cap is None
-    )
-    if not linear:
-        raise PosexportError(
-            f"{config.label}: {TEXT_RANKING} reads logits of two tokens, which this model scales, caps or shifts; "
-            "choose --task text-generation"
-        )
-    check_answers(answers, settings.vocab)
-    name = "decoder.token.weight" if settings.head.tied else "head.out.weight"
-    return plan.origins[name].then(RowDifference(answers.true, answers.false, settings.vocab))
 
 
 def check_answers(answers: Answers, vocab: int) -> None:

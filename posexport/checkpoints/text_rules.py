@@ -2,8 +2,8 @@
 
 from collections.abc import Collection
 
+from posexport.checkpoints.bundle_files import TEXTS
 from posexport.checkpoints.config import Config
-from posexport.checkpoints.copied_names import TEXTS
 from posexport.checkpoints.directory import Directory
 from posexport.errors import PosexportError
 from posexport.spec import TextRules

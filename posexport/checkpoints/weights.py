@@ -12,7 +12,7 @@ import math
 import mmap
 import pickle
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -285,9 +285,9 @@ def first_few(names: Sequence[str], most: int = 5) -> str:
     return (", ".join(names[:most]) or "none") + more
 
 
-def sha256(files: Directory, weights: Weights, configurations: list[str]) -> str:
-    """Of the files of weights and of ``configurations``, by name."""
-    paths = dict(weights.files)
+def sha256(files: Directory, weights: Mapping[str, Path], configurations: Sequence[str]) -> str:
+    """The digest of files of weights (paths by name) and of ``configurations`` in ``files``, by their names."""
+    paths = dict(weights)
     for name in configurations:
         path = files.find(name)
         if path is not None:

@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -171,9 +172,7 @@ def _prepared(argument: "str | nn.Module", options: ConvertOptions, layout: "Lay
     """The source as the options and the layout want it."""
     from posexport.sources.prepare import prepare
 
-    source = prepare(argument, options.load, options)
-    if name is not None:
-        source = msgspec.structs.replace(source, name=name)
+    source = prepare(argument, replace(options.load, name=name), options)
     source = layout.arranged(source, options.record)
     return source if options.tokenizer is None else with_tokenizer(source, Path(options.tokenizer))
 

@@ -17,7 +17,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import msgspec
 from torch import nn
 
 from posexport.errors import PosexportError
@@ -58,9 +57,9 @@ def python_source(argument: str, known: Sequence[InputSpec] = (), task: str | No
 def _checkpoint(argument: str, model: nn.Module, task: str | None, label: str) -> Source:
     folder = saved(model)
     with called(argument, folder.name):
-        source = load_source(folder.name, LoadOptions(task=task))
+        source = load_source(folder.name, LoadOptions(task=task, name=argument, label=label))
     weakref.finalize(source.module, folder.cleanup)  # weights are read from its files
-    return msgspec.structs.replace(source, name=argument, label=label)
+    return source
 
 
 def _call(path: Path, factory_name: str) -> Any:

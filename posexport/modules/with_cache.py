@@ -28,7 +28,7 @@ from posexport.nn.cached_call import CachedCall, NotCachedError, cached_call
 from posexport.nn.caching import Caching
 from posexport.nn.reach import Reach
 from posexport.sources import mapped
-from posexport.sources.of_definition import spec_of
+from posexport.sources.definition_facts import spec_of
 from posexport.sources.source import Source
 from posexport.spec import BATCH, SEQUENCE, InputSpec, LengthContract, OutputSpec
 from posexport.system.user_code import raised

@@ -10,9 +10,9 @@ from posexport.errors import PosexportError
 from posexport.options.settings import convert
 from posexport.options.suggest import did_you_mean
 from posexport.sources import settings, weights
+from posexport.sources.definition_facts import model_of
 from posexport.sources.definitions import KINDS
 from posexport.sources.definitions.kind import Kind
-from posexport.sources.of_definition import source_of
 from posexport.sources.source import Source
 
 MAX_POSITIONS = 128
@@ -71,7 +71,7 @@ def builtin_source(name: str, *, task: str | None, settings_given: tuple[str, ..
     settings.refuse_unknown(given, [*dict.fromkeys((*names, *used))], name)
     module = kind.make(config, encoding, task, extra["labels"]).eval()
     weights.draw(module, extra["seed"])
-    return source_of(module, name=name, kind="builtin", task=task, sha256=weights.digest(module))
+    return Source.of(model_of(module, task), name=name, kind="builtin", sha256=weights.digest(module))
 
 
 def setting_names(kind: Kind, of_encoding: Iterable[str]) -> list[str]:

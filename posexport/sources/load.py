@@ -22,6 +22,7 @@ class LoadOptions:
 
     ``settings``: the ``--set`` pairs.
     ``definition``: of a checkpoint, as in `posexport.options.recipe.Recipe`; None: as recorded, else ``paper``.
+    ``name`` and ``label``: what the source of a checkpoint's folder is called, in place of its path and its type.
     ``example_inputs`` and ``axes`` tell the inputs of a module in memory (`posexport.modules.live_module`);
     ``bundle_inputs``, those of a bundle to compare with, tell them where the user does not.
     """
@@ -30,6 +31,8 @@ class LoadOptions:
     settings: tuple[str, ...] = ()
     allow_pickle: bool = False
     definition: "DefinitionName | None" = None
+    name: str | None = None
+    label: str | None = None
     example_inputs: Any = None
     axes: Any = None
     bundle_inputs: Sequence["InputSpec"] = ()

@@ -1,6 +1,7 @@
 """What every kind of source loads to: a module with everything that export and proof need to know about it."""
 
 from pathlib import Path, PurePath
+from typing import Any
 
 import msgspec
 from torch import nn
@@ -9,38 +10,51 @@ from posexport.definition.definition import Part
 from posexport.spec import BY_TRIAL, MODEL, ModelSpec, Promises, SourceKind
 
 
-class Source(ModelSpec, frozen=True, kw_only=True):
-    """A model that is ready to be converted: its facts, and what export and proof need beside them.
+class Model(ModelSpec, frozen=True, kw_only=True):
+    """A PyTorch module, and what is known of it.
+
+    Attributes:
+        module: in eval mode, float32; called as ``module(**{input name: tensor})``, it returns a tuple in the order
+            of ``outputs``.
+        further: lengths beyond the usual ones to prove it at, where there is memory for them.
+        promises: what holds between its outputs for different inputs.
+        parts: the graphs it is exported as, in the order they run; empty: it is one graph.
+        remarks: sentences for the user (unused heads, what was assumed).
+        notes: sentences for a user who asks for every step.
+        tools: versions of libraries that its module is made with, in addition to those of every conversion.
+    """
+
+    module: nn.Module
+    further: list[int] = msgspec.field(default_factory=list)
+    promises: Promises = Promises()
+    parts: list[Part] = msgspec.field(default_factory=list)
+    remarks: list[str] = msgspec.field(default_factory=list)
+    notes: list[str] = msgspec.field(default_factory=list)
+    tools: dict[str, str] = msgspec.field(default_factory=dict)
+
+
+class Source(Model, frozen=True, kw_only=True):
+    """A model that is ready to be converted, and where it comes from.
 
     Attributes:
         name: as the user gave it.
-        module: in eval mode, float32; called as ``module(**{input name: tensor})``, it returns a tuple in the order
-            of ``outputs``.
         label: what files that leave this machine call it, the same wherever it lies; None: the last part of its name.
         revision: the commit of a source from the Hugging Face Hub.
         sha256: of what determines the weights (a checkpoint's files, a Python file, a built-in's settings).
-        further: lengths beyond the usual ones to prove it at, where there is memory for them.
-        promises: what holds between its outputs for different inputs.
-        parts: the graphs it is exported as, in the order they run; none: it is one.
         files: tokenizer and configuration files to copy into the bundle, by the name they get there.
-        remarks: sentences for the user (unused heads, what was assumed).
-        notes: sentences for who asks for every step.
-        tools: versions of libraries that its module is made with, beside those of every conversion.
     """
 
     name: str
     label: str | None = None
     revision: str | None = None
     kind: SourceKind
-    module: nn.Module
     sha256: str
-    further: list[int] = msgspec.field(default_factory=list)
-    promises: Promises = Promises()
-    parts: list[Part] = msgspec.field(default_factory=list)
     files: dict[str, Path] = msgspec.field(default_factory=dict)
-    remarks: list[str] = msgspec.field(default_factory=list)
-    notes: list[str] = msgspec.field(default_factory=list)
-    tools: dict[str, str] = msgspec.field(default_factory=dict)
+
+    @classmethod
+    def of(cls, model: Model, **more: Any) -> "Source":
+        """The source of ``model``; ``more``: the other fields, and those of the model that differ."""
+        return cls(**({field: getattr(model, field) for field in Model.__struct_fields__} | more))
 
     @property
     def by_trial(self) -> bool:

@@ -1,7 +1,6 @@
-"""A checkpoint directory whose type transformers defines, as a source."""
+"""Makes the model of a checkpoint by the class of transformers for its type."""
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,16 +8,13 @@ import msgspec
 import torch
 from torch import nn
 
-from posexport.checkpoints import own_code, scoring
-from posexport.checkpoints.adapter import Adapter
+from posexport.checkpoints import custom_code, scoring
 from posexport.checkpoints.config import Config
-from posexport.checkpoints.copied import copied
-from posexport.checkpoints.directory import Directory
+from posexport.checkpoints.makers import Maker
+from posexport.checkpoints.opened import Checkpoint
 from posexport.checkpoints.pooling import Pooling
-from posexport.checkpoints.weights import Weights, open_weights, sha256
 from posexport.errors import PosexportError
-from posexport.modules.live_module import source_of_module
-from posexport.sources.source import Source
+from posexport.sources.source import Model
 from posexport.through import heads, library, refusals, seq2seq, vision
 from posexport.through.agreement import computed_by_ours
 from posexport.through.decoder import decoder_source
@@ -34,103 +30,66 @@ from posexport.through.tasks import (
     task_named,
     task_of,
 )
-from posexport.through.wrapped import POSITIONS, SOUND, Wrapped, limits_of, taken, wrapped
+from posexport.through.wrapped import POSITIONS, SOUND, Wrapped, by_trial, taken, wrapped
 
 
-def through_source(
-    files: Directory,
-    config: Config,
-    *,
-    task: str | None,
-    allow_pickle: bool,
-    adapted: Adapter | None = None,
-    below: str = "",
-    pooling: Pooling | None = None,
-    answers: scoring.Answers | None = None,
-) -> Source:
-    """The checkpoint in ``files``, for ``task`` or the one that its class is for. Executes nothing from the directory.
-
-    Args:
-        files: its directory.
-        config: its config.json.
-        task: of ``posexport list tasks``; None: of its class.
-        allow_pickle: weights may be .bin files.
-        adapted: the adapter that is merged into it.
-        below: the folder of config.json and weights, empty or ending in ``/``.
-        pooling: what makes vectors or scores of its states, where that is asked.
-        answers: of a model that generates text, the tokens whose logits are a score; None: "yes" and "no".
+def make(checkpoint: Checkpoint) -> Model:
+    """The model of transformers with the checkpoint's weights, its adapter and its head.
 
     Raises:
         PosexportError: neither transformers nor posexport knows it, or it cannot be converted.
     """
+    config, pooling = checkpoint.config, checkpoint.pooling
     remarks = refusals.check(config)
     transformers = library.library(f"{refusals.says_type(config)}, which")
-    chosen, on_task = _task(config, task) if pooling is None else (_below_head(pooling), [])
-    remarks = [*remarks, *on_task]
+    if pooling is None:
+        task, on_task = _task(config, checkpoint.task)
+    else:
+        task, on_task = _below_head(pooling), []
     with library.quiet(transformers):
-        weights = open_weights(files, below, allow_pickle=allow_pickle)
-        for folder in [] if pooling is None else pooling.folders:
-            weights = weights.beside(folder, open_weights(files, folder, allow_pickle=allow_pickle))
-        model = _load(transformers, files.path / below, config, chosen)
-        remarks += _unread_keys(config, model.config)
-        if adapted is not None:
-            weights = replace(weights, files=weights.files | adapted.files)
-            remarks = [*remarks, adapted.remark]
-            adapted.merge_into(model)
+        checkpoint.weights  # noqa: B018  # read before the library reads them: what is wrong is said in one sentence
+        model = _load(transformers, checkpoint.files.path / checkpoint.below, config, task)
+        unread = _unread_keys(config, model.config)
+        if checkpoint.adapter is not None:
+            checkpoint.adapter.merge_into(model)
         if pooling is not None:
-            source, own = _pooled(files, config, model, pooling, weights)
-        elif task == scoring.TEXT_RANKING:
-            source, own = _ranked(files, config, model, answers or scoring.yes_or_no(files, below))
+            made = _pooled(checkpoint, model, pooling)
+        elif checkpoint.task == scoring.TEXT_RANKING:
+            made = _ranked(checkpoint, model)
         else:
-            source, own = _MAKERS.get(chosen.name, _alone)(files, config, model, chosen)
-        if any(spec.role == "tokens" for spec in source.inputs):
-            rules = scoring.pair_rules(files, config, below, source.task, answers=answers)
-            source = msgspec.structs.replace(source, pair_rules=rules)
+            made = _MAKERS.get(task.name, _alone)(checkpoint, model, task)
     return msgspec.structs.replace(
-        source,
-        kind="transformers",
-        sha256=sha256(files, weights, [f"{below}config.json", *([] if pooling is None else pooling.files)]),
-        files=copied(files, below) | ({} if adapted is None else copied(Directory(Path(adapted.label)), "")),
-        remarks=[*remarks, *own, *library.remarks(transformers.__version__), *source.remarks],
+        made,
+        remarks=[*remarks, *on_task, *unread, *library.remarks(transformers.__version__), *made.remarks],
         tools={"transformers": transformers.__version__},
     )
 
 
-def _alone(files: Directory, config: Config, model: Any, task: Task) -> tuple[Source, list[str]]:
-    """The source of a model that is one graph, and remarks on its attention."""
-    module, own = _module(config, model, task)
-    source = _of_module(files, config, module)
+MAKER = Maker("transformers", make)
+
+
+def _alone(checkpoint: Checkpoint, model: Any, task: Task) -> Model:
+    """A model that is one graph."""
+    module, remarks = _module(checkpoint.config, model, task)
     sound = task.name == "sequence-classification" and SOUND in taken(model)
-    source = msgspec.structs.replace(source, task=AUDIO.name if sound else task.name)
-    if task is GENERATION:
-        source = decoder_source(source, model.config.get_text_config().num_hidden_layers)
-    return source, own
+    made = by_trial(checkpoint, module, AUDIO.name if sound else task.name, remarks)
+    return decoder_source(made, model.config.get_text_config().num_hidden_layers) if task is GENERATION else made
 
 
-def _pooled(
-    files: Directory, config: Config, model: Any, pooling: Pooling, weights: Weights
-) -> tuple[Source, list[str]]:
-    """The source of a model whose states become vectors of texts, and remarks on its attention."""
+def _pooled(checkpoint: Checkpoint, model: Any, pooling: Pooling) -> Model:
+    """A model whose states become vectors of texts, or scores."""
     _without_cache(model)
-    module = heads.pooled(config.label, model, pooling, weights)
-    own = computed_by_ours(config.label, module)
-    source = _of_module(files, config, module)
-    rules = scoring.pair_rules(files, config, pooling.below, pooling.task) if pooling.scores else None
-    text_rules = None if pooling.scores else pooling.rules
-    return msgspec.structs.replace(source, task=pooling.task, text_rules=text_rules, pair_rules=rules), own
+    label = checkpoint.config.label
+    module = heads.pooled(label, model, pooling, checkpoint.weights)
+    return by_trial(checkpoint, module, pooling.task, computed_by_ours(label, module))
 
 
-def _of_module(files: Directory, config: Config, module: Wrapped) -> Source:
-    source = source_of_module(str(files.path), module, *module.told, label=config.text("model_type"), fingerprint=b"")
-    return msgspec.structs.replace(source, kind="transformers", limits=limits_of(source, module))
-
-
-def _ranked(files: Directory, config: Config, model: Any, answers: scoring.Answers) -> tuple[Source, list[str]]:
-    """The source of a model that generates text as one that scores, and remarks on its attention."""
+def _ranked(checkpoint: Checkpoint, model: Any) -> Model:
+    """A model that generates text, as one that scores."""
     _without_cache(model)
-    module = heads.ranked(config.label, model, answers)
-    own = computed_by_ours(config.label, module)
-    return msgspec.structs.replace(_of_module(files, config, module), task=scoring.TEXT_RANKING), own
+    label = checkpoint.config.label
+    module = heads.ranked(label, model, checkpoint.answers or scoring.yes_or_no(checkpoint.files, checkpoint.below))
+    return by_trial(checkpoint, module, scoring.TEXT_RANKING, computed_by_ours(label, module))
 
 
 def _below_head(pooling: Pooling) -> Task:
@@ -140,10 +99,10 @@ def _below_head(pooling: Pooling) -> Task:
     return task
 
 
-#: by task, what makes a source of several graphs
-_MAKERS: dict[str, Callable[[Directory, Config, Any, Task], tuple[Source, list[str]]]] = {
-    SEQ2SEQ.name: seq2seq.source,
-    IMAGE_TEXT.name: vision.source,
+#: by task, what makes a model of several graphs
+_MAKERS: dict[str, Callable[[Checkpoint, Any, Task], Model]] = {
+    SEQ2SEQ.name: seq2seq.make,
+    IMAGE_TEXT.name: vision.make,
 }
 
 
@@ -217,7 +176,7 @@ def _unread_keys(config: Config, settings: Any) -> list[str]:
     """A remark on keys of config.json that only the author's code reads; ``settings``: transformers' configuration."""
     kind = type(settings)
     known = {name for cls in kind.__mro__ for name in getattr(cls, "__annotations__", {})} | set(kind.attribute_map)
-    keys = [key for key in config.values if not (key in own_code.IDLE or key in known or hasattr(kind, key))]
+    keys = [key for key in config.values if not (key in custom_code.IDLE or key in known or hasattr(kind, key))]
     if not keys or not config.values.get("auto_map"):
         return []
     return [f"config.json: {kind.__name__} of transformers does not read {', '.join(sorted(keys))}"]

@@ -80,17 +80,8 @@ def pooled(label: str, model: Any, pooling: Pooling, weights: Weights) -> Headed
         head: Head = Splade(IdentityHead(), settings.vocab_size, pooling.splade)
         return Headed(model, head, inputs, states="logits", numbered=False).eval()
     numbered = is_numbered(model)
-    if numbered and pooling.rules.tokens is not None and pooling.rules.tokens.filled_to is not None:
-        raise PosexportError(
-            f"{pooling.label}: queries are filled up with tokens (query expansion), which is not supported for "
-            f"a decoder, {type(model).__name__}; convert it with query expansion switched off"
-        )
     hidden = getattr(settings, "hidden_size", pooling.width)
-    if hidden != pooling.width:
-        raise PosexportError(
-            f"{pooling.label} says {pooling.width_key} = {pooling.width}; config.json says hidden_size = {hidden}"
-        )
-    head = head_of(pooling, hidden)
+    head = head_of(pooling, hidden, model=type(model).__name__, decoder=numbered)
     for name, parameter in head.named_parameters():
         _fill(parameter, stored_name(name, pooling.steps), weights)
     if not pooling.rules.prompt_pooled:

@@ -3,8 +3,8 @@
 from typing import NoReturn
 
 from posexport.checkpoints.config import Config
+from posexport.checkpoints.families.closest import closest
 from posexport.checkpoints.families.registry import FAMILIES
-from posexport.checkpoints.relatives import relative
 from posexport.errors import PosexportError
 from posexport.system.extras import LIBRARIES, is_installed
 from posexport.through import library
@@ -27,10 +27,10 @@ def check(config: Config) -> list[str]:
     if custom_code and not _is_implemented(kind, says):
         raise PosexportError(
             f"{says}; the code that its auto_map names is never run, and transformers has no class for this type"
-            f"{closest(kind)}"
+            f"{_hint(kind)}"
         )
     if kind in REFUSED:
-        raise PosexportError(f"{says}, which is not converted: {REFUSED[kind]}{closest(kind)}")
+        raise PosexportError(f"{says}, which is not converted: {REFUSED[kind]}{_hint(kind)}")
     if config.values.get("quantization_config"):
         raise PosexportError(
             f"{config.label} sets quantization_config: its weights are quantised; give the checkpoint that they were "
@@ -88,10 +88,10 @@ def _missing(config: Config) -> NoReturn:
     kind, says = config.text("model_type"), says_type(config)
     if kind in PROVEN or kind in FAMILIES:
         raise PosexportError(
-            f"{says}, which is converted through transformers, and that is not installed: {_INSTALL}{closest(kind)}"
+            f"{says}, which is converted through transformers, and that is not installed: {_INSTALL}{_hint(kind)}"
         )
     raise PosexportError(
-        f"{says}; supported are {', '.join(FAMILIES.names)}, and others through transformers: {_INSTALL}{closest(kind)}"
+        f"{says}; supported are {', '.join(FAMILIES.names)}, and others through transformers: {_INSTALL}{_hint(kind)}"
     )
 
 
@@ -99,7 +99,7 @@ def unknown(config: Config, version: str) -> str:
     """That neither posexport nor the installed transformers knows the type."""
     return (
         f"{says_type(config)}, which neither posexport (posexport list families) nor transformers {version} "
-        f"defines{closest(config.text('model_type'))}"
+        f"defines{_hint(config.text('model_type'))}"
     )
 
 
@@ -107,7 +107,7 @@ def says_type(config: Config) -> str:
     return f"{config.label} says model_type = {config.text('model_type')!r:.60}"
 
 
-def closest(kind: str) -> str:
-    """The family whose definition is close, as the end of a sentence; nothing where there is none, or it is one."""
-    match = relative(kind)
+def _hint(kind: str) -> str:
+    """The family that a type is most like, as the end of a sentence; empty for a family and where none is close."""
+    match = closest(kind)
     return f"; the closest is {match}" if match and kind not in FAMILIES else ""

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from posexport.checkpoints.config import Config
-from posexport.checkpoints.directory import Directory
+from posexport.checkpoints.opened import Checkpoint
 from posexport.errors import PosexportError
 from posexport.models.encoder_decoder import EncoderDecoderModel
 from posexport.modules.in_parts import differ
@@ -19,8 +19,8 @@ from posexport.modules.live_module import source_of_module
 from posexport.modules.user_module import UserModule, by_name
 from posexport.modules.with_cache import small
 from posexport.nn.cached_call import NotCachedError
-from posexport.sources.of_definition import spec_of
-from posexport.sources.source import Source
+from posexport.sources.definition_facts import model_of
+from posexport.sources.source import Model, Source
 from posexport.spec import BATCH, ENCODER_SEQUENCE, SEQUENCE, InputSpec, LengthContract, Promises
 from posexport.through import halves
 from posexport.through.agreement import computed_by_ours
@@ -41,12 +41,13 @@ class ThroughSeq2Seq(EncoderDecoderModel):
         return Promises(padding_invariant=False, positional=None, causal=True)
 
 
-def source(files: Directory, config: Config, model: Any, task: Task) -> tuple[Source, list[str]]:
-    """The source of ``model``, and remarks on its attention.
+def make(checkpoint: Checkpoint, model: Any, task: Task) -> Model:
+    """The encoder-decoder ``model`` of a checkpoint, as two graphs.
 
     Raises:
         PosexportError: it has no encoder of texts, or a decoder that no cache goes through.
     """
+    config = checkpoint.config
     kind = config.text("model_type")
     if not model.config.is_encoder_decoder:
         raise PosexportError(
@@ -57,7 +58,9 @@ def source(files: Directory, config: Config, model: Any, task: Task) -> tuple[So
     tokens = msgspec.structs.replace(inputs[0], name=halves.IDS, axes=[BATCH, SEQUENCE])
     whole = Wrapped(model, task.outputs, [*inputs, tokens], numbered=False).eval()
     own = computed_by_ours(config.label, whole)
-    encoder = source_of_module(str(files.path), halves.EncoderCall(model, inputs), label=kind, fingerprint=b"")
+    encoder = source_of_module(
+        str(checkpoint.files.path), halves.EncoderCall(model, inputs), label=kind, fingerprint=b""
+    )
     try:
         definition = _definition(encoder, model, tokens)
         pair = nn.ModuleList([definition, whole])
@@ -68,11 +71,7 @@ def source(files: Directory, config: Config, model: Any, task: Task) -> tuple[So
         raise PosexportError(
             f"{config.label}: {kind} cannot be converted for {task.name} through transformers: {err}"
         ) from err
-    spec = msgspec.structs.replace(spec_of(definition, task.name), encoding=None, encodings=[])
-    made = msgspec.structs.replace(
-        encoder, **spec.facts, module=definition, promises=definition.promises, parts=definition.parts
-    )
-    return made, own
+    return model_of(definition, task.name, trial=encoder, remarks=own)
 
 
 def _inputs(config: Config, model: Any) -> list[InputSpec]:

@@ -15,24 +15,22 @@ import msgspec
 import torch
 from torch import Tensor, nn
 
-from posexport.checkpoints.config import Config
-from posexport.checkpoints.directory import Directory
+from posexport.checkpoints.opened import Checkpoint
 from posexport.definition.definition import Definition, Part
 from posexport.encodings.encoding import Encoding
 from posexport.errors import PosexportError
 from posexport.modules.in_parts import differ
-from posexport.modules.live_module import source_of_module
 from posexport.modules.user_module import UserModule, by_name
 from posexport.modules.with_cache import small
-from posexport.sources.of_definition import spec_of
-from posexport.sources.source import Source
+from posexport.sources.definition_facts import model_of
+from posexport.sources.source import Model
 from posexport.spec import InputSpec, LengthContract, OutputSpec, PartSpec, Promises, ProofPlan
 from posexport.through.agreement import computed_by_ours
 from posexport.through.decoder import EmbedsDecoder, decoder_source, embeds_decoder
 from posexport.through.grids import Grids
 from posexport.through.tasks import Task
 from posexport.through.towers import FEATURES, ROWS, Gemma3, Idefics, Images, Llava, Tower
-from posexport.through.wrapped import IDS, MASK, TYPES, Wrapped, limits_of, text_inputs
+from posexport.through.wrapped import IDS, MASK, TYPES, Wrapped, by_trial, text_inputs
 from posexport.torch_fixes.module_precision import in_precision
 
 VISION, EMBED, DECODER = "vision_encoder.onnx", "embed_tokens.onnx", "decoder_model_merged.onnx"
@@ -173,12 +171,13 @@ class ThroughVision(Definition):
         return (*self.decoder(embeds_BTC, **named), embeds_BTC, *self.vision(**images))
 
 
-def source(files: Directory, config: Config, model: Any, task: Task) -> tuple[Source, list[str]]:
-    """The source of ``model``, and remarks.
+def make(checkpoint: Checkpoint, model: Any, task: Task) -> Model:
+    """The ``model`` of images and text of a checkpoint, as three graphs.
 
     Raises:
         PosexportError: its images are read by code that no graph is made of, or no cache goes through its decoder.
     """
+    config = checkpoint.config
     kind = config.text("model_type")
     if kind not in TOWERS:
         raise PosexportError(
@@ -194,12 +193,11 @@ def source(files: Directory, config: Config, model: Any, task: Task) -> tuple[So
     text = Wrapped(model, task.outputs, text_inputs(model, {IDS, MASK}), numbered=True).eval()
     remarks = computed_by_ours(config.label, text)
     tower.ready()
-    plain = source_of_module(str(files.path), text, label=kind, fingerprint=b"")
-    plain = msgspec.structs.replace(plain, limits=limits_of(plain, text))
-    decoder = decoder_source(plain, model.config.get_text_config().num_hidden_layers, task.name)
+    without_cache = by_trial(checkpoint, text, task.name, [*remarks, _CLIENT])
+    decoder = decoder_source(without_cache, model.config.get_text_config().num_hidden_layers, task.name)
     embed = model.get_input_embeddings()
     embeds = embeds_decoder(decoder, text, embed, EMBEDS, tower.decoder)
-    vision = _vision(str(files.path), tower)
+    vision = _vision(str(checkpoint.files.path), tower)
     definition = ThroughVision(vision, tower, embed, embeds, text.inputs[0]).eval()
     trial, dtype = definition, torch.float32
     if small(model):
@@ -215,11 +213,7 @@ def source(files: Directory, config: Config, model: Any, task: Task) -> tuple[So
             raise PosexportError(
                 f"{config.label}: {kind} gives other {what} than its parts do; it is not converted through transformers"
             )
-    spec = msgspec.structs.replace(spec_of(definition, task.name), encoding=None, encodings=[])
-    made = msgspec.structs.replace(
-        decoder, **spec.facts, module=definition, promises=definition.promises, parts=definition.parts
-    )
-    return made, [*remarks, _CLIENT]
+    return model_of(definition, task.name, trial=decoder)
 
 
 _CLIENT = (

@@ -4,13 +4,15 @@ Shape letters: B batch, T tokens.
 """
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 from torch import Tensor, nn
 
+from posexport.checkpoints.opened import Checkpoint
 from posexport.errors import PosexportError
+from posexport.modules.live_module import source_of_module
 from posexport.sizes import samples
 from posexport.sources.example import axis_sizes, example
 from posexport.sources.source import Source
@@ -74,7 +76,16 @@ def taken(model: Any) -> set[str]:
     return set(inspect.signature(model.forward).parameters)
 
 
-def limits_of(source: Source, module: Wrapped) -> Limits:
+def by_trial(checkpoint: Checkpoint, module: Wrapped, task: str, remarks: Sequence[str] = ()) -> Source:
+    """The model of a checkpoint as a source for ``task``, with what was found by running it."""
+    label = checkpoint.config.text("model_type")
+    found = source_of_module(str(checkpoint.files.path), module, *module.told, label=label, fingerprint=b"")
+    return msgspec.structs.replace(
+        found, task=task, limits=_limits_of(found, module), remarks=[*remarks, *found.remarks]
+    )
+
+
+def _limits_of(source: Source, module: Wrapped) -> Limits:
     """Those found, with the longest text that the model was trained for, and proven with sound long enough for tiles.
 
     Rows of a table of positions that no token gets do not count.

@@ -10,8 +10,8 @@ import torch
 from checkpoints import Tensors, change, configure, outputs, read, refusal, same
 
 from posexport.checkpoints.directory import JSON_BYTES
+from posexport.checkpoints.families.closest import CLOSEST
 from posexport.checkpoints.families.registry import FAMILIES
-from posexport.checkpoints.relatives import _RELATIVES
 from posexport.sources.source import Source
 
 
@@ -69,10 +69,8 @@ def test_the_closest_is_by_what_a_model_computes(bert: Path, model_type: str, fa
 
 
 def test_relatives_are_of_families_and_none_themselves() -> None:
-    related = [(other, family) for family, others in _RELATIVES.items() for other in others]
-    assert {family for _, family in related} <= set(FAMILIES)
-    assert not {other for other, _ in related} & set(FAMILIES)
-    assert len(dict(related)) == len(related)
+    assert set(CLOSEST.values()) <= set(FAMILIES)
+    assert not set(CLOSEST) & set(FAMILIES)
 
 
 def test_code_in_a_checkpoint_is_refused_and_not_executed(bert: Path, tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from posexport.export.trace import trace
 from posexport.models.canine import BlockAttention, Canine, CanineConfig, CanineModel, CharacterEmbeddings
 from posexport.nn.attention import additive
 from posexport.nn.heads import Features
-from posexport.sources.of_definition import source_of
+from posexport.sources.definition_facts import source_of
 from posexport.sources.weights import draw
 from tests.tolerances import agree
 

@@ -22,7 +22,7 @@ from posexport.models.encoder import EncoderConfig
 from posexport.models.longformer import BLOCK, Longformer, LongformerModel, WindowAttention, band, marked
 from posexport.nn.heads import Features, QuestionAnswering, SequenceClassification
 from posexport.runtime.feeds import prepare
-from posexport.sources.of_definition import source_of
+from posexport.sources.definition_facts import source_of
 from posexport.sources.weights import draw
 from tests.tolerances import agree
 

@@ -25,7 +25,7 @@ from posexport.models.vision import Vision, VisionConfig
 from posexport.ops.grid_scores import GRID_SCORES
 from posexport.sources import weights
 from posexport.sources.definitions.vision import VISION
-from posexport.sources.of_definition import source_of
+from posexport.sources.definition_facts import source_of
 from tests.small import recipe
 from tests.tolerances import agree
 

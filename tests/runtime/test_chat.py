@@ -15,7 +15,7 @@ from click.testing import CliRunner
 
 from posexport.bundle.manifest import FileEntry, Manifest
 from posexport.bundle.read import read
-from posexport.checkpoints.copied import copied
+from posexport.checkpoints.bundle_files import bundle_files
 from posexport.checkpoints.directory import Directory
 from posexport.cli import group
 from posexport.conversion.convert import convert
@@ -208,7 +208,7 @@ def test_what_is_copied_and_what_is_not(tmp_path: Path) -> None:
     (tmp_path / "additional_chat_templates").mkdir()
     for name in [*TAKEN, "model.safetensors", "modeling_own.py", "additional_chat_templates/run.py", "README.md"]:
         (tmp_path / name).write_text(name)
-    found = copied(Directory(tmp_path), "")
+    found = bundle_files(Directory(tmp_path), "")
     assert set(found) == set(TAKEN)
     assert {name: path.read_text() for name, path in found.items()} == {name: name for name in TAKEN}
 
@@ -219,7 +219,7 @@ def test_a_template_that_is_a_link_to_elsewhere_is_refused(tmp_path: Path) -> No
     (tmp_path / "secret").write_text("secret")
     (checkpoint / "additional_chat_templates" / "x.jinja").symlink_to(tmp_path / "secret")
     with pytest.raises(PosexportError, match="leaves the directory"):
-        copied(Directory(checkpoint), "")
+        bundle_files(Directory(checkpoint), "")
 
 
 # with a model

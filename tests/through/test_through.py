@@ -19,8 +19,8 @@ from posexport.catalogue.registries import TABLES
 from posexport.checkpoints.checkpoint import checkpoint_source
 from posexport.checkpoints.config import Config
 from posexport.checkpoints.directory import Directory
+from posexport.checkpoints.families.closest import closest
 from posexport.checkpoints.families.registry import FAMILIES
-from posexport.checkpoints.relatives import relative
 from posexport.errors import PosexportError
 from posexport.sources.load import LoadOptions, load_source
 from posexport.through import library, refusals, tasks
@@ -175,7 +175,7 @@ def test_the_list_follows_what_ci_through_recorded() -> None:
 
 
 def test_relatives_of_refused_types_are_families() -> None:
-    assert {relative(kind) for kind in REFUSED} - {None} <= set(FAMILIES)
+    assert {closest(kind) for kind in REFUSED} - {None} <= set(FAMILIES)
 
 
 @pytest.mark.all

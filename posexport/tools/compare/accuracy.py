@@ -88,14 +88,16 @@ def one(encoding: str, setup: Setup, path: Path) -> Result:
     from posexport.export import negotiate
     from posexport.export.build import build
     from posexport.sources import weights
-    from posexport.sources.of_definition import source_of
+    from posexport.sources.definition_facts import model_of
+    from posexport.sources.source import Source
     from posexport.tools.compare.accuracy import accuracies
     from posexport.tools.compare.train import TASK, make, own_parameters, train
 
     start = time.perf_counter()
     model = make(encoding, setup)
     loss = train(model, setup)
-    source = source_of(model, name=f"encoder-{encoding}", kind="builtin", task=TASK, sha256=weights.digest(model))
+    name = f"encoder-{encoding}"
+    source = Source.of(model_of(model, TASK), name=name, kind="builtin", sha256=weights.digest(model))
     build(source, path, Recipe(task=TASK, opset=negotiate.DEFAULT_OPSET))
     limit = source.limits.max_length
     return Result(

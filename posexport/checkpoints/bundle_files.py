@@ -1,4 +1,9 @@
-"""Names of a checkpoint's files that a bundle takes over: what ``AutoTokenizer`` and its like read, and no code."""
+"""Files of a checkpoint that a bundle takes over: what ``AutoTokenizer`` and its like read, and no code."""
+
+from pathlib import Path
+
+from posexport.checkpoints.directory import Directory
+from posexport.checkpoints.hub_cache import module_paths
 
 #: rules of sentence-transformers beside the weights: the first one that is there counts, as in the library
 TEXTS = (
@@ -46,3 +51,19 @@ TOP = ("modules.json", "1_Pooling/config.json", "config_sentence_transformers.js
 OF_MODULE = ("config.json", "model.safetensors")
 #: a folder beside the weights with more chat templates, each named as its file
 TEMPLATES = "additional_chat_templates"
+
+
+def bundle_files(files: Directory, below: str) -> dict[str, Path]:
+    """The files that are there, by their names in the bundle. ``below``: the folder of the weights, or empty."""
+    templates = sorted(path.name for path in (files.path / below / TEMPLATES).glob("*.jinja"))
+    beside = (*BESIDE, *(f"{TEMPLATES}/{name}" for name in templates))
+    sources = {name: f"{below}{name}" for name in beside} | {name: name for name in (*TOP, *_of_modules(files, below))}
+    paths = {name: files.find(stored) for name, stored in sources.items()}
+    return {name: path for name, path in paths.items() if path is not None}
+
+
+def _of_modules(files: Directory, below: str) -> list[str]:
+    """Files in the folders that modules.json names, but for the transformer's."""
+    modules = files.json("modules.json") if files.find("modules.json") is not None else None
+    folders = [f"{path}/" for path in module_paths(modules) if path]
+    return [folder + name for folder in folders if folder != below for name in OF_MODULE]

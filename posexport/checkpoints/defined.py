@@ -1,0 +1,75 @@
+"""Makes the model of a checkpoint whose type posexport defines: a definition with the checkpoint's weights."""
+
+from posexport.checkpoints import assign, bidirectional, custom_code, heads, scoring
+from posexport.checkpoints.config import Config
+from posexport.checkpoints.differences import difference_remarks
+from posexport.checkpoints.families.family import Family
+from posexport.checkpoints.families.registry import FAMILIES
+from posexport.checkpoints.makers import Maker
+from posexport.checkpoints.opened import EMBEDDING_TASKS, Checkpoint
+from posexport.errors import PosexportError
+from posexport.sources.definition_facts import model_of
+from posexport.sources.source import Model
+
+
+def make(checkpoint: Checkpoint) -> Model:
+    """The definition of the checkpoint's type with its weights, its adapter and its head.
+
+    Raises:
+        PosexportError: its configuration or weights are not those of the definition.
+    """
+    config, pooling = checkpoint.config, checkpoint.pooling
+    family = _family(config)
+    config.spellings = family.spellings
+    config.refuse_unsupported(family.allowed)
+    task, remarks = _task(checkpoint.task, config, family)
+    # the definition, without weights, and where each of them is in the file
+    with custom_code.explained(config):
+        plan = family.build(config, scoring.built_as(task, family) if pooling is None else pooling.built_as)
+        plan = bidirectional.as_stated(plan, config, family, task)
+    remarks += custom_code.check(config)
+    # the head that modules.json or the task puts on it
+    if pooling is not None:
+        plan = heads.with_pooling(plan, pooling, family.model_type)
+    else:
+        plan = heads.with_score(plan, checkpoint, family, task)
+    weights = checkpoint.weights if checkpoint.adapter is None else checkpoint.adapter.merged(checkpoint.weights)
+    names = assign.names_of(weights, family)
+    if task == "features":
+        plan = heads.with_pooler(plan, family, names.stored)
+    # every tensor must be used, and every parameter filled
+    with custom_code.explained(config):
+        remarks += assign.check(plan, weights, names, family, task=task)
+    remarks += [*names.remarks(), *assign.fill(plan, weights, names), *config.remarks]
+    remarks += difference_remarks(family, plan.model)
+    return model_of(plan.model, task, longest=plan.longest, remarks=remarks)
+
+
+MAKER = Maker("huggingface", make)
+
+
+def _family(config: Config) -> Family:
+    if "model_type" not in config.values:
+        raise PosexportError(f"{config.label} has no model_type; it must be one of {', '.join(FAMILIES.names)}")
+    return FAMILIES[config.text("model_type")]
+
+
+def _task(task: str | None, config: Config, family: Family) -> tuple[str, list[str]]:
+    """The task, and remarks on how it was chosen."""
+    known = list(dict.fromkeys([*family.architectures.values(), *family.tasks]))
+    if task not in (None, *EMBEDDING_TASKS, *known):
+        raise PosexportError(f"{config.label}: {family.model_type} has no task {task}; it has {', '.join(known)}")
+    if task is not None:
+        return task, []
+    # the task of the class that config.json names
+    architecture = config.architecture()
+    if architecture is None:
+        return "features", [f"{config.label} names no architectures; taken for the task features"]
+    end = next((end for end in family.architectures if architecture.endswith(end)), None)
+    if end is None or (architecture.endswith("LMHeadModel") and end == "Model"):
+        raise PosexportError(
+            f"{config.label} says architectures = {architecture}, which is no task here; "
+            f"{family.advice or 'choose --task out of ' + ', '.join(known)}"
+        )
+    task = family.architectures[end]
+    return task, [f"{architecture} is taken for the task {task}"] if end == "ForPreTraining" else []

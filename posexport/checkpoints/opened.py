@@ -1,0 +1,146 @@
+"""Opens a checkpoint folder: what its files say, before there is a model.
+
+A model is made of it by posexport's definition of its type (`posexport.checkpoints.defined`) or by another library's
+class (`posexport.through`). The adapter, the head (a pooling, or tokens whose logits are a score) and the rules for
+texts are the same for either.
+"""
+
+import functools
+from dataclasses import dataclass
+from pathlib import Path
+
+from posexport.checkpoints import adapter, cross_encoder, late_interaction, module_keys, scoring, sentence_transformers
+from posexport.checkpoints.adapter import Adapter
+from posexport.checkpoints.bundle_files import bundle_files
+from posexport.checkpoints.config import Config
+from posexport.checkpoints.cross_encoder import Ranker
+from posexport.checkpoints.directory import Directory
+from posexport.checkpoints.families.family import TASKS
+from posexport.checkpoints.pooling import Pooling
+from posexport.checkpoints.scoring import Answers
+from posexport.checkpoints.sentence_transformers import MODULES
+from posexport.checkpoints.weights import Weights, open_weights, sha256
+from posexport.errors import PosexportError
+from posexport.options.suggest import did_you_mean
+from posexport.spec import PairRules, TextRules
+
+#: tasks whose graphs end in vectors of texts
+EMBEDDING_TASKS = ("sentence-embedding", "token-embedding")
+_SCORES = "sequence-classification"
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint folder that is open.
+
+    Attributes:
+        folder: the folder that was opened.
+        files: the folder of the model: the same, or that of the model that an adapter changes.
+        below: the folder of config.json and weights in ``files``, empty or ending in ``/``.
+        config: config.json.
+        task: the one that was asked for, or that the adapter or modules.json names; None: that of the model's class.
+        adapter: LoRA weights to merge into the model.
+        pooling: what makes vectors or scores of the model's states, where modules.json says it.
+        answers: the tokens whose logits are a score, where modules.json names them.
+        allow_pickle: whether weights may be .bin files.
+        remarks: sentences for the user.
+    """
+
+    folder: Directory
+    files: Directory
+    below: str
+    config: Config
+    task: str | None
+    adapter: Adapter | None
+    pooling: Pooling | None
+    answers: Answers | None
+    allow_pickle: bool
+    remarks: list[str]
+
+    @functools.cached_property
+    def weights(self) -> Weights:
+        """The weights of the model and of the modules behind it, without the adapter's."""
+        weights = open_weights(self.files, self.below, allow_pickle=self.allow_pickle)
+        for folder in [] if self.pooling is None else self.pooling.folders:
+            weights = weights.beside(folder, open_weights(self.files, folder, allow_pickle=self.allow_pickle))
+        return weights
+
+    @property
+    def sha256(self) -> str:
+        """The digest of all files that determine the model's weights and its head."""
+        paths = self.weights.files | ({} if self.adapter is None else self.adapter.files)
+        head = [] if self.pooling is None else self.pooling.files
+        return sha256(self.files, paths, [f"{self.below}config.json", *head])
+
+    @property
+    def bundle_files(self) -> dict[str, Path]:
+        """Tokenizer and configuration files that a bundle takes over, by their names there; an adapter's go first."""
+        own = {} if self.adapter is None else bundle_files(self.folder, "")
+        return bundle_files(self.files, self.below) | own
+
+    @property
+    def text_rules(self) -> TextRules | None:
+        """How texts become vectors; None for a model of another task."""
+        return None if self.pooling is None or self.pooling.scores else self.pooling.rules
+
+    def pair_rules(self, task: str) -> PairRules | None:
+        """How pairs of texts become scores, of a model for ``task``; None for other tasks."""
+        return scoring.pair_rules(self.files, self.config, self.below, task, answers=self.answers)
+
+
+def open_checkpoint(
+    folder: Path, *, task: str | None = None, allow_pickle: bool = False, released: bool = False
+) -> Checkpoint:
+    """The checkpoint in ``folder``, for ``task`` or the one that its files name. Executes nothing from the folder.
+
+    ``released``: compute what transformers' code does where it differs from the paper (docs/papers-and-code.md).
+
+    Raises:
+        PosexportError: what is wrong with the folder or its configuration, in one sentence.
+    """
+    if task is not None and task not in TASKS:
+        raise PosexportError(f"unknown task {task!r}; {did_you_mean(task, TASKS, 'known: ' + ', '.join(TASKS))}")
+    files = opened = Directory(folder)
+    # an adapter stands for the model that it changes
+    adapted = adapter.read(files, allow_pickle=allow_pickle)
+    if adapted is not None:
+        files, task = adapted.base, task or adapted.task
+    # modules.json: what is done with the model's states
+    modules = _modules(files, task)
+    ranker = modules or Ranker(below="", task=None)
+    config = Config(files, f"{ranker.below}config.json", released=released)
+    pooling = ranker.pooling
+    if modules is None and task in (None, "token-embedding") and config.architecture() == late_interaction.ARCHITECTURE:
+        pooling = late_interaction.of_colbert(files, config)
+    task = task or (ranker.task if pooling is None else pooling.task)
+    if task in EMBEDDING_TASKS and (pooling is None or pooling.task != task):
+        raise PosexportError(
+            f"{config.label}: the task {task} needs a {MODULES} of sentence-transformers that says how, and "
+            f"{'there is none' if pooling is None else f'this one is for {pooling.task}'}; use --task features for the "
+            "transformer alone"
+        )
+    remarks = module_keys.remarks(files) if pooling is not None or modules is not None else []
+    if adapted is not None:
+        remarks.append(adapted.remark)
+    return Checkpoint(
+        folder=opened,
+        files=files,
+        below=ranker.below,
+        config=config,
+        task=task,
+        adapter=adapted,
+        pooling=pooling,
+        answers=ranker.answers,
+        allow_pickle=allow_pickle,
+        remarks=remarks,
+    )
+
+
+def _modules(files: Directory, task: str | None) -> Ranker | None:
+    """What modules.json says of ``task``; None without the file, and for tasks that it is not about."""
+    if task in (None, scoring.TEXT_RANKING, _SCORES) and (ranker := cross_encoder.read(files)) is not None:
+        return ranker if task is None or ranker.task in (None, task) else None
+    if task in (None, *EMBEDDING_TASKS) and files.find(MODULES) is not None and not scoring.is_cross_encoder(files):
+        pooling = sentence_transformers.read(files)
+        return Ranker(below=pooling.below, task=pooling.task, pooling=pooling)
+    return None
