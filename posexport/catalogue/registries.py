@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import Any
 
-import posexport.ops  # noqa: F401  # fills the registry
 from posexport.checkpoints.families.family import TASKS
 from posexport.checkpoints.families.registry import FAMILIES
 from posexport.encodings.build import settings

@@ -1,11 +1,11 @@
-"""What transformers computes otherwise than a definition does, whatever config.json says, as sentences for the user.
+"""Sentences for the user on what transformers computes in another way than a definition, whatever config.json says.
 
 What a value of config.json decides is remarked where it is read (`Config.remark`); docs/papers-and-code.md lists all.
 """
 
 from posexport.checkpoints.families.family import Family
 from posexport.definition.definition import Definition
-from posexport.models.xlnet import LastTokenClassification, XLNet
+from posexport.nn.heads import SequenceClassification
 
 #: families whose padded tokens attend to others in transformers than here, which shows where a head reads one
 _OTHER_PADDED_TOKENS = ("deberta", "deberta-v2", "modernbert")
@@ -27,11 +27,11 @@ def _by_length(model: Definition) -> list[str]:
 
 
 def _padded(family: Family, model: Definition) -> list[str]:
-    """A head that reads its answer at a padded token.
+    """A head that reads its output at a padded token.
 
-    The proof leaves these answers out. But for XLNet's no tokenizer of these families pads on that side by default.
+    The proof leaves these outputs out. Only XLNet's tokenizer pads on that side by default.
     """
-    if model.reads_first_token and isinstance(model, XLNet):
+    if model.reads_first_token and family.model_type == "xlnet":
         return [
             f"{family.model_type} is answered at token 0, and its tokenizer pads on the left: give it padding_side = "
             "'right'; padded on the left both transformers and the bundle read a padded token there, and their "
@@ -42,7 +42,7 @@ def _padded(family: Family, model: Definition) -> list[str]:
             f"{family.model_type} is answered at token 0: pad texts on the right, as its tokenizer does; padded on the "
             "left both transformers and the bundle read a padded token there, and their answers differ"
         ]
-    if isinstance(getattr(model, "head", None), LastTokenClassification):
+    if family.model_type == "xlnet" and isinstance(getattr(model, "head", None), SequenceClassification):
         return [
             f"{family.model_type} is answered at the last token that is not padding; transformers reads the last one, "
             "which is the same where padding stands on the left, as its tokenizer puts it, and a padded token where it "

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from posexport.ops.operator import DOMAIN
+from posexport.spec import DOMAIN
 from posexport.targets import kernels
 from posexport.targets.providers import CPU
 

@@ -9,7 +9,6 @@ import msgspec
 
 from posexport.bundle.manifest import Manifest
 from posexport.errors import PosexportError
-from posexport.runtime.chat import Chat
 from posexport.tokenizer.make import Model, make_tokenizer
 from posexport.tokenizer.settings import TOKENIZER
 
@@ -45,6 +44,8 @@ def with_tokenizer_made(source: "Source", directory: Path) -> "tuple[Source, str
 
 def render(folder: Path, messages: Sequence[Mapping[str, Any]]) -> str | None:
     """The chat template of ``folder`` applied by the runtime's code; None if the folder has no template."""
+    from posexport.runtime.chat import Chat
+
     files = {path.name: None for path in folder.iterdir()}
     try:
         return Chat(folder, cast(Manifest, SimpleNamespace(files=files))).render(messages)

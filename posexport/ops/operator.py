@@ -19,7 +19,9 @@ from numpy.typing import NDArray
 from onnxscript.values import Opset
 from torch import Tensor
 
+from posexport.ops.files import FILES
 from posexport.ops.tracing import traced_as
+from posexport.registry import Registry
 from posexport.spec import DOMAIN as DOMAIN
 
 #: the opset of the functions' domain
@@ -129,7 +131,9 @@ def symbolic(
     )
 
 
-OPERATORS: dict[str, Operator] = {}
+OPERATORS: Registry[Operator] = Registry(
+    "operators", Operator, {name: f"posexport.ops.{file}" for name, file in FILES.items()}
+)
 #: onnxscript functions of our domain that operators' functions call, by name
 HELPERS: dict[str, Any] = {}
 
@@ -170,7 +174,7 @@ def functions(function: Any, opset: int, *, whole: bool = False) -> list[ir.Func
 
 def register(operator: Operator) -> Operator:
     """Add an operator to the catalogue. Raises ValueError for one that could not be tested or exported."""
-    if operator.name in OPERATORS:
+    if OPERATORS.is_taken(operator.name, by=operator.eager.__module__):
         raise ValueError(f"operator {operator.name} is registered twice")
     if not operator.cases:
         raise ValueError(f"operator {operator.name} has no cases: nothing would test it")

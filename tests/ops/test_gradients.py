@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import torch
 
-import posexport.ops  # noqa: F401  # fills the registry
 from posexport.ops.operator import OPERATORS
 from posexport.sources import builtin
 
