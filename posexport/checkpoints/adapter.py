@@ -22,15 +22,15 @@ from posexport.errors import PosexportError
 
 CONFIG, _SAFE, _PICKLE = "adapter_config.json", "adapter_model.safetensors", "adapter_model.bin"
 _PREFIX = "base_model.model."
-#: segments of names that peft puts into those of the model
+#: segments that peft inserts into the names of the model's tensors
 _WITHIN = re.compile(r"\.(base_layer|modules_to_save|original_module)(?=\.)")
-#: of adapter_config.json: what is read here, and what only training asks for
+#: keys of adapter_config.json that are read here, and keys that only training reads
 _READ = {"base_model_name_or_path", "peft_type", "task_type", "r", "lora_alpha", "rank_pattern", "alpha_pattern"}
 _READ |= {"use_rslora", "fan_in_fan_out", "modules_to_save", "init_lora_weights"}
 _TRAINING = {"auto_mapping", "bias", "ensure_weight_tying", "eva_config", "exclude_modules", "inference_mode"}
 _TRAINING |= {"layers_pattern", "layers_to_transform", "lora_dropout", "megatron_core", "peft_version", "revision"}
 _TRAINING |= {"target_modules", "qalora_group_size"}
-#: starts that leave the model's own weights as they are
+#: initialisations that leave the base model's weights unchanged
 _STARTS = (True, False, None, "gaussian", "eva", "orthogonal")
 #: what an adapter is for, by task
 _TASKS = {
@@ -66,12 +66,12 @@ class Product:
 
 @dataclass(frozen=True)
 class Replaced:
-    """A weight of the adapter's own in the place of the model's."""
+    """A whole weight that replaces the model's (``modules_to_save``)."""
 
     value: Tensor
 
     def of(self, _: Tensor | None) -> Tensor:
-        """The adapter's, in float32."""
+        """Returns the adapter's weight in float32."""
         return self.value.float()
 
     @property
@@ -123,10 +123,10 @@ class Adapter:
             parameters[name].data.copy_(change.of(parameters[name].data))
 
     def matched(self, shapes: Mapping[str, list[int]], *, new: bool) -> dict[str, Change]:
-        """The changes by the names of the model's own tensors, which may have a prefix more or less.
+        """The changes by the names of the model's tensors, which may have one more prefix or one less.
 
         Raises:
-            PosexportError: the model has no such tensor, or one of another shape. ``new``: a whole one may be new.
+            PosexportError: the model lacks the tensor, or has it in another shape. ``new``: a whole weight may be new.
         """
         found: dict[str, Change] = {}
         for path, change in self.changes.items():
@@ -194,7 +194,7 @@ def read(files: Directory, *, allow_pickle: bool) -> Adapter | None:
 
 
 def _check(label: str, settings: Mapping[str, Any]) -> None:
-    """PosexportError for what is not merged by the formula of this file."""
+    """Raises PosexportError for adapters that the formula of this file does not merge."""
     if (kind := settings.get("peft_type")) != "LORA":
         raise PosexportError(f"{label} says peft_type = {kind!r:.40}; only LORA is merged: {_BY_PEFT}")
     other = [key for key, value in settings.items() if value and key not in _READ | _TRAINING]
@@ -210,7 +210,7 @@ _BY_PEFT = "merge it with peft, merge_and_unload() and save_pretrained(DIR), and
 
 
 def _base(files: Directory, named: object) -> Directory:
-    """The folder of the adapter's model: of its name beside the adapter, else where the adapter says."""
+    """The folder of the base model: by its name next to the adapter, else the path that the adapter states."""
     if isinstance(named, str) and named:
         for folder in (files.path.resolve().parent / PurePath(named).name, Path(named)):
             if folder.joinpath("config.json").is_file():
@@ -272,7 +272,7 @@ def _changes(label: str, settings: Mapping[str, Any], tensors: Mapping[str, Tens
 
 
 def _apart(path: str) -> tuple[str, str]:
-    """The module that a tensor changes, and which matrix it is; nothing for one of the model's own."""
+    """The module that a tensor changes, and which LoRA matrix it is; empty for a whole weight."""
     for part in ("lora_A.weight", "lora_B.weight", "lora_embedding_A", "lora_embedding_B"):
         if path.endswith(f".{part}"):
             return path.removesuffix(f".{part}"), part
@@ -280,7 +280,7 @@ def _apart(path: str) -> tuple[str, str]:
 
 
 def _scale(label: str, settings: Mapping[str, Any], stem: str, a_RI: Tensor) -> float:
-    """alpha over the rank, or its square root; the first pattern that fits a module's name goes before the file's."""
+    """alpha over the rank, or its square root; the first pattern that fits the module overrides both values."""
     rank = _of_pattern(label, settings, "rank_pattern", stem, settings.get("r"))
     alpha = _of_pattern(label, settings, "alpha_pattern", stem, settings.get("lora_alpha"))
     if rank != a_RI.shape[0] or not isinstance(alpha, int | float):

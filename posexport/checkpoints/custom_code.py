@@ -1,8 +1,8 @@
-"""Checkpoints whose config.json names code of its own (``auto_map``): none of it is run.
+"""Checkpoints with custom code (``auto_map`` in config.json), which is never run.
 
 Many released before transformers knew their family (Phi-3, Falcon, MPT), and compute what the definition of their
-``model_type`` does. Others took a known name for another model (Jina's ``bert`` has ALiBi and gates). So such a
-checkpoint is read where everything fits, and refused by name otherwise:
+``model_type`` does. Others took a known name for another model (Jina's ``bert`` has ALiBi and gates). A checkpoint
+with custom code is therefore read where everything fits, and refused with the reason otherwise:
 
 * the classes are called as the family's are, in files called as the family's are;
 * every key of config.json is one that the definition was made by, or one of those below, which change no number;
@@ -50,7 +50,7 @@ temperature tie_word_embeddings tokenizer_class tokenizer_name top_k top_p torch
 transformers_version unk_token_id use_bfloat16 use_cache
 """
 #: keys of any config.json that do not change what a definition computes: names, training, texts, generation, and the
-#: length that a model without a table was trained for (with one it is asked)
+#: length that a model without a position table was trained for (a model with one reads it)
 IDLE = frozenset(_WORDS.split())
 #: of a family: keys of its released configurations that its definition need not ask, with the values at which they
 #: change nothing
@@ -68,7 +68,7 @@ _RELEASED: dict[str, dict[str, tuple[Any, ...]]] = {
         "num_kv_heads": _ANY,
         "n_head_kv": _ANY,
         "multi_query": (True, False),
-        # not asked where ALiBi stands for the rotation
+        # not read with ALiBi in place of the rotation
         "rope_theta": _ANY,
         "rope_scaling": (None,),
     },
@@ -103,43 +103,43 @@ def check(config: Config) -> list[str]:
     """After a definition was made by ``config``: the remark that code is not run; none where config.json names none.
 
     Raises:
-        PosexportError: the code is not called as the family's, or a key that was not asked for may matter.
+        PosexportError: the code is not named as the family's, or a key that the definition did not read may matter.
     """
     named = _named(config)
     if not named:
         return []
     kind = config.text("model_type")
-    told = f"{config.label} names code of its own (auto_map: {', '.join(dict.fromkeys(named))}), which is never run"
+    code = f"{config.label} names custom code (auto_map: {', '.join(dict.fromkeys(named))}), which is never run"
     for name in [*named, *_architectures(config)]:
         if not _is_of(name, kind):
             raise PosexportError(
-                f"{told}, and {name} is not {kind}'s, so that the checkpoint may compute something else; only code "
+                f"{code}, and {name} is not {kind}'s, so that the checkpoint may compute something else; only code "
                 f"that is {kind}'s by name can be left out"
             )
     if silent := [key for key in _SAID.get(kind, ()) if not _says(config.values, key)]:
-        raise PosexportError(f"{told}, and does not say {', '.join(silent)}; add what the checkpoint was trained with")
+        raise PosexportError(f"{code}, and does not say {', '.join(silent)}; add what the checkpoint was trained with")
     if strange := sorted(_strange(config.values, _RELEASED.get(kind, {}))):
         raise PosexportError(
-            f"{told}, and sets what the definition of {kind} does not know: {', '.join(strange)}; it is read only "
+            f"{code}, and sets what the definition of {kind} does not know: {', '.join(strange)}; it is read only "
             f"where every key of config.json is understood; remove those that change nothing in what it computes"
         )
     files = dict.fromkeys(f"{name.rpartition('.')[0]}.py" for name in named)
     return [
-        f"config.json names code of its own (auto_map: {', '.join(files)}); it is not run: the checkpoint is read by "
+        f"config.json names custom code (auto_map: {', '.join(files)}); it is not run: the checkpoint is read by "
         f"posexport's definition of {kind}, whose tensors fit exactly"
     ]
 
 
 @contextmanager
 def explained(config: Config) -> Iterator[None]:
-    """Adds to what does not fit that the checkpoint's own code, if it has any, might."""
+    """Adds to an error that the checkpoint has custom code, which is not run and might explain it."""
     try:
         yield
     except PosexportError as err:
         if not (named := _named(config)):
             raise
         raise PosexportError(
-            f"{err} (config.json names code of its own, auto_map: {', '.join(dict.fromkeys(named))}; it is never run, "
+            f"{err} (config.json names custom code, auto_map: {', '.join(dict.fromkeys(named))}; it is never run, "
             f"and the checkpoint does not fit the definition of {config.values.get('model_type')})"
         ) from err
 
@@ -178,7 +178,7 @@ def _says(values: Mapping[str, Any], key: str) -> bool:
 
 
 def _strange(values: Values, released: Mapping[str, tuple[Any, ...]], prefix: str = "") -> Iterator[str]:
-    """Keys that nobody asked for and that may matter, with their values."""
+    """Keys that the definition did not read and that may matter, with their values."""
     for key, value in values.items():
         name = prefix + key
         if key in values.asked:

@@ -1,8 +1,8 @@
 """Opens a checkpoint folder: what its files say, before there is a model.
 
 A model is made of it by posexport's definition of its type (`posexport.checkpoints.defined`) or by another library's
-class (`posexport.through`). The adapter, the head (a pooling, or tokens whose logits are a score) and the rules for
-texts are the same for either.
+class (`posexport.through`). The adapter, the head (a pooling, or the logits of two tokens as a score) and the rules
+for texts are the same for both.
 """
 
 import functools
@@ -24,7 +24,7 @@ from posexport.errors import PosexportError
 from posexport.options.suggest import did_you_mean
 from posexport.spec import PairRules, TextRules
 
-#: tasks whose graphs end in vectors of texts
+#: tasks of graphs that return vectors of texts
 EMBEDDING_TASKS = ("sentence-embedding", "token-embedding")
 _SCORES = "sequence-classification"
 
@@ -35,13 +35,13 @@ class Checkpoint:
 
     Attributes:
         folder: the folder that was opened.
-        files: the folder of the model: the same, or that of the model that an adapter changes.
+        files: the folder of the model: the same one, or the base model's of an adapter.
         below: the folder of config.json and weights in ``files``, empty or ending in ``/``.
         config: config.json.
-        task: the one that was asked for, or that the adapter or modules.json names; None: that of the model's class.
+        task: the requested task, or the one that the adapter or modules.json names; None: decided by the model's class.
         adapter: LoRA weights to merge into the model.
         pooling: what makes vectors or scores of the model's states, where modules.json says it.
-        answers: the tokens whose logits are a score, where modules.json names them.
+        answers: the tokens that a LogitScore module of modules.json scores by.
         allow_pickle: whether weights may be .bin files.
         remarks: sentences for the user.
     """
@@ -59,7 +59,7 @@ class Checkpoint:
 
     @functools.cached_property
     def weights(self) -> Weights:
-        """The weights of the model and of the modules behind it, without the adapter's."""
+        """The weights of the model and of its head, without the adapter's."""
         weights = open_weights(self.files, self.below, allow_pickle=self.allow_pickle)
         for folder in [] if self.pooling is None else self.pooling.folders:
             weights = weights.beside(folder, open_weights(self.files, folder, allow_pickle=self.allow_pickle))
@@ -101,11 +101,11 @@ def open_checkpoint(
     if task is not None and task not in TASKS:
         raise PosexportError(f"unknown task {task!r}; {did_you_mean(task, TASKS, 'known: ' + ', '.join(TASKS))}")
     files = opened = Directory(folder)
-    # an adapter stands for the model that it changes
+    # the model of an adapter is in another folder
     adapted = adapter.read(files, allow_pickle=allow_pickle)
     if adapted is not None:
         files, task = adapted.base, task or adapted.task
-    # modules.json: what is done with the model's states
+    # the head that modules.json describes
     modules = _modules(files, task)
     ranker = modules or Ranker(below="", task=None)
     config = Config(files, f"{ranker.below}config.json", released=released)

@@ -34,13 +34,13 @@ _POINTER = b"version https://git-lfs"
 
 
 class Reader(Protocol):
-    """One file of weights."""
+    """A file of weights that reads tensors by name."""
 
     shapes: dict[str, list[int]]
     dtypes: dict[str, torch.dtype | None]
 
     def read(self, name: str) -> Tensor:
-        """A tensor of its own in the file's dtype."""
+        """Reads a tensor into new memory, in the file's dtype."""
         ...
 
     def as_pages(self, name: str) -> nn.Parameter | None:
@@ -68,7 +68,7 @@ class Safetensors:
         self._ranges = {name: [8 + length + end for end in entry["data_offsets"]] for name, entry in header.items()}
 
     def read(self, name: str) -> Tensor:
-        """A tensor of its own in the file's dtype."""
+        """Reads a tensor into new memory, in the file's dtype."""
         start, end = self._ranges[name]
         out = torch.empty(self.shapes[name], dtype=self.dtypes[name])
         with self._path.open("rb") as file:
@@ -107,7 +107,7 @@ class Pickle:
         except PermissionError as err:
             raise PosexportError(f"{label} cannot be read: {err.strerror}; make it readable") from err
         except pickle.UnpicklingError as err:
-            # torch's own sentence advises to run whatever the file holds
+            # torch's message advises to run arbitrary code from the file
             raise PosexportError(
                 f"{label} cannot be read with weights only: it holds something else than tensors, or is damaged; "
                 "ask its author for a safetensors file"
@@ -127,16 +127,16 @@ class Pickle:
         self.dtypes = {name: t.dtype if t.dtype in known else None for name, t in loaded.items()}
 
     def read(self, name: str) -> Tensor:
-        """A tensor of its own in the file's dtype."""
+        """Reads a tensor into new memory, in the file's dtype."""
         return self._tensors[name].detach().clone(memory_format=torch.contiguous_format)
 
     def as_pages(self, name: str) -> nn.Parameter | None:
-        """None: it is in a container of its own."""
+        """None: a pickle is a container that cannot be mapped tensor by tensor."""
         return None
 
 
 class Below:
-    """A file of weights whose tensors have a folder before their names."""
+    """A file of weights that prefixes its tensors' names with a folder."""
 
     def __init__(self, folder: str, reader: Reader) -> None:
         self._folder, self._reader = folder, reader
@@ -144,7 +144,7 @@ class Below:
         self.dtypes = {folder + name: dtype for name, dtype in reader.dtypes.items()}
 
     def read(self, name: str) -> Tensor:
-        """A tensor of its own in the file's dtype."""
+        """Reads a tensor into new memory, in the file's dtype."""
         return self._reader.read(name.removeprefix(self._folder))
 
     def as_pages(self, name: str) -> nn.Parameter | None:
@@ -154,7 +154,7 @@ class Below:
 
 @dataclass(frozen=True)
 class Weights:
-    """All tensors of a checkpoint. ``files``: name to path of what was read, indices included."""
+    """All tensors of a checkpoint. ``files``: name to path of each file that was read, indices included."""
 
     label: str
     files: dict[str, Path]
@@ -182,7 +182,7 @@ class Weights:
         return parameter
 
     def beside(self, folder: str, other: "Weights") -> "Weights":
-        """These and those of another folder of the checkpoint, which are called ``folder`` and their name."""
+        """These tensors and those of another folder of the checkpoint, prefixed with ``folder``."""
         return Weights(
             self.label,
             self.files | other.files,

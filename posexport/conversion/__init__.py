@@ -1,4 +1,4 @@
 """The main job: load a source, export it, prove it, write the bundle.
 
-`convert` does it; a file for what it is told, and one for each step that has code of its own.
+`convert` is the entry; `options` are its options, and each step has a file.
 """

@@ -1,4 +1,4 @@
-"""A source to a bundle, in every precision asked for."""
+"""Converts a source to a bundle, in one precision or several."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -34,15 +34,15 @@ def convert(
 ) -> Conversion:
     """Convert ``argument`` to a bundle at ``output``: what `posexport.convert` does.
 
-    ``remark`` is told, in sentences, what a user should know beside the result. A bundle that misses parity is not
+    ``remark`` is called with sentences about the source and the proof. A bundle that misses parity is not
     written, unless ``options.keep_failed``; what was at ``output`` before then stays.
 
     Raises:
         PosexportError: what cannot be done and why, in one sentence.
     """
     options = options or ConvertOptions()
-    each = options.each()
-    variants: dict[str, Written] = {}
+    precisions = options.each()
+    variants: list[Written] = []
     provider, missing = _provider(options)  # or that it does not load would be known only after the export
     remarks: list[str] = []
 
@@ -54,25 +54,26 @@ def convert(
 
     try:
         with ONE_AT_A_TIME, staged(output, force=options.force) as directory:
-            each = [replace(one, provider=provider) for one in each]
+            precisions = [replace(options, provider=provider) for options in precisions]
             # another conversion may have written there meanwhile: it is known before the proof, which takes long
             free = partial(check_target, output, force=options.force)
-            first, *others = _into(directory, argument, each, progress, tell, before_proof=free)
-            manifest = seal(directory, first.manifest, [each.manifest for each in others], (PARITY, SAMPLE))
-            report, variants = first.report, {each.manifest.precision: each for each in others}
+            first, *variants = _into(directory, argument, precisions, progress, tell, before_proof=free)
+            manifest = seal(directory, first.manifest, [variant.manifest for variant in variants], (PARITY, SAMPLE))
+            report = first.report
     except MissedError as missed:
         manifest, report = None, missed.report
     if missing and report is not None:
         proof = "proven" if manifest is not None and manifest.proven else "checked"
         tell(f"{proof} on {provider}; {missing}")
-    return Conversion(output, manifest, report, tuple(remarks), variants)
+    by_precision = {variant.manifest.precision: variant for variant in variants}
+    return Conversion(output, manifest, report, tuple(remarks), by_precision)
 
 
 def _provider(options: ConvertOptions) -> tuple[str, str]:
-    """The provider to prove on, and why it is not the target's own; one that was asked for must load."""
+    """The provider to prove on, and why it is not the target's; one that the options name must load."""
     if options.provider is not None:
-        asked = provider_named(options.provider)
-        if options.verify and not asked.built_in:
+        provider = provider_named(options.provider)
+        if options.verify and not provider.built_in:
             check_loads(options.provider)
         return options.provider, ""
     record = targets().get(options.target, CPU)
@@ -88,7 +89,7 @@ def _provider(options: ConvertOptions) -> tuple[str, str]:
 def _into(
     directory: Path,
     argument: "str | nn.Module",
-    each: Sequence[ConvertOptions],
+    precisions: Sequence[ConvertOptions],
     progress: "Progress | None",
     remark: Callable[[str], None],
     before_proof: Callable[[], None],
@@ -96,10 +97,10 @@ def _into(
     """All of a bundle's files, in ``directory``, for every precision in turn."""
     from posexport.sources.transformers_model import as_checkpoint, name_of
 
-    tokenizer = each[0].tokenizer
-    with as_checkpoint(argument, tokenizer, live=each[0].example_inputs is not None) as named:
+    tokenizer = precisions[0].tokenizer
+    with as_checkpoint(argument, tokenizer, live=precisions[0].example_inputs is not None) as named:
         if named is not argument and hasattr(tokenizer, "save_pretrained"):
-            each = [replace(options, tokenizer=None) for options in each]
+            precisions = [replace(options, tokenizer=None) for options in precisions]
         name = None if named is argument else name_of(argument)
         return [
             write(
@@ -112,5 +113,5 @@ def _into(
                 variant=options.record.name if index else None,
                 before_proof=before_proof,
             )
-            for index, options in enumerate(each)
+            for index, options in enumerate(precisions)
         ]

@@ -1,4 +1,4 @@
-"""By what a proof in emulation computed each operator of a bundle's graphs."""
+"""Which operators of a bundle's graphs a proof in emulation computed by a kernel, and which by a definition."""
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -18,13 +18,13 @@ FUNCTION = "function"
 
 
 def computed_by(graphs: Iterable[Path]) -> dict[str, list[str]]:
-    """`KERNEL` and `FUNCTION` -> the operators of ``graphs``, those of other domains as ``domain::name``.
+    """`KERNEL` and `FUNCTION` -> the operators of ``graphs``, in other domains than ONNX's as ``domain::name``.
 
-    By the kernel table, of graphs that ran: ONNX Runtime opens none of which an operator has neither.
+    Read off the kernel table. The graphs ran, so each operator has a kernel or a definition.
     """
     import onnx
 
-    found: dict[str, set[str]] = {KERNEL: set(), FUNCTION: set()}
+    operators: dict[str, set[str]] = {KERNEL: set(), FUNCTION: set()}
     for path in graphs:
         model = onnx.load(str(path), load_external_data=False)
         opsets = {opset.domain: opset.version for opset in model.opset_import}
@@ -32,8 +32,8 @@ def computed_by(graphs: Iterable[Path]) -> dict[str, list[str]]:
             if node.domain != DOMAIN and node.op_type != "Constant":
                 known = kernels.rows(CPU.ort_name, node.op_type, node.domain, opsets[node.domain])
                 name = f"{node.domain}::{node.op_type}" if node.domain else node.op_type
-                found[KERNEL if known else FUNCTION].add(name)
-    return {how: sorted(names) for how, names in found.items() if names}
+                operators[KERNEL if known else FUNCTION].add(name)
+    return {how: sorted(names) for how, names in operators.items() if names}
 
 
 def _nodes(model: "onnx.ModelProto") -> "Iterator[onnx.NodeProto]":

@@ -1,4 +1,4 @@
-"""The recipe and the manifest of what was converted."""
+"""The recipe and the manifest of a bundle."""
 
 import contextlib
 import datetime
@@ -104,7 +104,7 @@ def manifest_of(
 
 
 def _session_options(source: "Source", directory: Path, recipe: Recipe) -> dict[str, str]:
-    """Those of any of the graphs in ``directory``, on the provider that they are for."""
+    """Session options that any graph in ``directory`` needs on its provider."""
     provider = DEFAULT_PROVIDER if recipe.target == PORTABLE else recipe.target
     return {
         name: value
@@ -141,7 +141,7 @@ def _passes(built: "Sequence[Built]") -> dict[str, PassSpec]:
 
 
 def _tools() -> dict[str, str]:
-    """Versions of what made the bundle."""
+    """Versions of Python and of the libraries that made the bundle."""
     versions = {"python": platform.python_version()}
     for name in _TOOLS:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):

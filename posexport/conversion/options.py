@@ -1,4 +1,4 @@
-"""What a conversion may be told."""
+"""The options of a conversion."""
 
 from collections.abc import Sequence
 from typing import Annotated, Any
@@ -17,10 +17,10 @@ GROUPS = (SOURCE, LENGTHS, GRAPH, PRECISION, OUTPUT, PROOF, EXPERT)
 
 
 class ConvertOptions(Recipe, frozen=True, kw_only=True):
-    """What ``posexport convert`` may be told; the defaults are the right choice for most.
+    """The options of ``posexport convert``; the defaults are the right choice for most.
 
-    The one list of its options: those that decide what is written are fields of the classes above, the others and
-    those that are recorded in another form than they are asked for stand here.
+    Options that decide what is written are fields of the base classes, which a bundle records. Here are the others, and
+    those that are recorded in another form.
     """
 
     task: shared.Task = None  # type: ignore[assignment]
@@ -128,7 +128,7 @@ def _check_names(names: Sequence[PrecisionName], layout: str) -> None:
 
 
 def _check_texts(options: ConvertOptions, each: Sequence[ConvertOptions]) -> None:
-    """PosexportError where texts are given that nothing reads, or none that something needs."""
+    """Raises PosexportError for texts that nothing reads, and where texts are needed and missing."""
     if options.calibrate is not None and not any(one.reads_texts for one in each):
         raise PosexportError(
             f"--calibrate measures scales of int8 activations, got --precision {each[0].precision}"

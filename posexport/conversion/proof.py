@@ -1,4 +1,4 @@
-"""The proof of what was exported, and its agreement with float32 on a user's texts."""
+"""The proof of exported graphs, and their agreement with float32 on a user's texts."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class OnTexts(NamedTuple):
-    """What was found on a user's texts. ``largest``: magnitude of a graph in float16 that is emulated, else None."""
+    """Agreement on a user's texts; ``largest``: the largest magnitude in an emulated float16 graph, else None."""
 
     agreement: TextAgreement
     largest: float | None

@@ -1,4 +1,4 @@
-"""What a conversion gives back."""
+"""The result of a conversion."""
 
 import json
 from dataclasses import dataclass, field
@@ -57,19 +57,19 @@ class Conversion:
 
     @property
     def good(self) -> bool:
-        """Proven, or not asked to be."""
+        """Whether every proof passed; also where no proof was requested."""
         reports = [self.report, *(variant.report for variant in self.variants.values())]
         return all(report is None or report.passed for report in reports)
 
     @property
     def verdict(self) -> str:
-        """The proof in words: ``proven``, or what is less than that and why."""
+        """The proof in words: ``proven``, or the weaker verdict and its reason."""
         from posexport.parity.report.record import verdict
 
         return verdict(self.report).words
 
     def to_json(self) -> str:
-        """One JSON document."""
+        """The conversion as one JSON document."""
         return json.dumps(
             {
                 "bundle": str(self.output) if self.manifest else None,

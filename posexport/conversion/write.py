@@ -62,7 +62,7 @@ def write(
     when the graphs are there, and may raise.
 
     Raises:
-        MissedError: parity was missed, and ``options`` do not keep such a bundle.
+        MissedError: parity was missed, and ``options`` do not keep a failed bundle.
     """
 
     def attempt(options: ConvertOptions) -> Written:
@@ -142,7 +142,7 @@ def _write(
         raise
     except PosexportError as err:
         raise why.explained(source.name, built, err) from err
-    # what stands beside them
+    # the files next to them
     _copy_files(source, directory)
     layout.write(directory, source)
     manifest = manifest_of(source, directory, built, recipe, report, on_texts)
@@ -157,7 +157,7 @@ def _remarks_on_files(source: "Source") -> list[str]:
 
 
 def _opset(options: ConvertOptions, layout: "Layout") -> int:
-    """The opset that was asked for, or the lowest that has the operators of the options."""
+    """The opset of the options, or the lowest that has the operators they need."""
     from posexport.export import negotiate
 
     return negotiate.opset(
@@ -212,7 +212,7 @@ def _compared_texts(options: ConvertOptions, recipe: "Recipe") -> Path | None:
 
 
 def _check_precision(recipe: "Recipe", built: "list[Built]", remark: Callable[[str], None]) -> None:
-    """That something was quantized where that was asked for, and the remarks on what was not, each once."""
+    """Checks that a quantized precision quantized something, and remarks once on each weight that it left."""
     from posexport.precision.selection import check_quantized, larger
 
     results = [graph.precision for graph in built]
@@ -233,7 +233,7 @@ def _proven(
 ) -> "tuple[Report | None, OnTexts | None]":
     """The proof of the graphs in ``directory``, and their agreement with those in `FLOAT32` on the texts ``compared``.
 
-    Raises MissedError where parity was missed, and ``options`` do not keep such a bundle.
+    Raises MissedError where parity was missed, and ``options`` do not keep a failed bundle.
     """
     from posexport.sources.mapped import drop
 
@@ -252,7 +252,7 @@ def _proven(
 
 
 def _copy_files(source: "Source", directory: Path) -> None:
-    """The source's own files (tokenizer, configuration), without paths of this machine."""
+    """Copies the source's files (tokenizer, configuration) without paths of this machine."""
     for file, path in source.files.items():
         copy = directory / file
         if path == copy:

@@ -22,7 +22,7 @@ LARGEST = 1 << 24
 
 
 def models() -> dict[str, tuple[Kind, str]]:
-    """All built-in models: the kind and the encoding behind each name."""
+    """All built-in models by name, each with its kind and its encoding."""
     return {
         f"{kind.name}-{name}": (kind, name) for kind in KINDS for name, entry in ENCODINGS.items() if kind.takes(entry)
     }

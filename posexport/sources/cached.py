@@ -18,7 +18,7 @@ def cached(source: Source, cache: CacheName, rotation: RotationName) -> Source:
     """A source with the KV cache that was chosen; its module shares its weights with the old one's.
 
     Raises:
-        PosexportError: the source has no such decoder, or its encoding rotates nothing.
+        PosexportError: the source is no decoder with a KV cache, or its encoding rotates nothing.
     """
     if (cache, rotation) == ("dynamic", "at-write"):
         return source
@@ -34,7 +34,7 @@ def cached(source: Source, cache: CacheName, rotation: RotationName) -> Source:
         )
     for decoder in decoders:
         decoder.caching = Caching(CACHES[cache](), rotation)
-    # positions that are given end where the inputs do
+    # position ids end where the inputs do
     limit = source.limits.max_length
     inputs = [msgspec.structs.replace(s, size=limit) if s.role == "positions" else s for s in module.inputs]
     limits = msgspec.structs.replace(source.limits, trace_sizes=module.plan.trace_sizes)

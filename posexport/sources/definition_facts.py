@@ -32,8 +32,9 @@ def model_of(
 ) -> Model:
     """A definition and what it says of itself.
 
-    ``longest``: where its inputs end although its encoding takes longer ones. ``trial``: what was found by running the
-    module of another library that it is made of, whose encoding posexport does not know.
+    ``longest``: where its inputs end although its encoding takes longer ones. ``trial``: of a
+    definition around another library's module, the facts that running that module showed; posexport does not know its
+    encoding.
     """
     facts = spec_of(definition, task).facts
     if longest is not None:

@@ -18,9 +18,9 @@ from posexport.sources.settings import parse, refuse_unknown
 
 @dataclass(frozen=True)
 class EncodingAlone:
-    """An encoding as the first layer uses it, with the sizes of the model that it would stand in.
+    """An encoding as the first layer uses it, with the sizes of a built-in model.
 
-    ``layer`` is in eval mode; its parameters are those of the constructor, drawn from the seed.
+    ``layer`` is in eval mode; its parameters are drawn from the seed.
     """
 
     entry: Entry
@@ -46,7 +46,7 @@ class EncodingAlone:
 
 
 def alone(name: str, pairs: Sequence[str] = ()) -> EncodingAlone:
-    """The encoding called ``name``; ``pairs`` are texts KEY=VALUE: its own settings, a model's sizes, and ``seed``.
+    """The encoding called ``name``; ``pairs`` are texts KEY=VALUE: its settings, a model's sizes, and ``seed``.
 
     Raises:
         PosexportError: an unknown encoding or setting, or a value that does not fit.

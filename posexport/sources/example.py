@@ -24,7 +24,7 @@ def axis_sizes(inputs: Sequence[InputSpec], traced: Mapping[str, int] | None = N
 
 
 def example(inputs: list[InputSpec], sizes: dict[str, int]) -> dict[str, torch.Tensor]:
-    """Seeded inputs of the given sizes, nothing padded."""
+    """Seeded inputs of ``sizes``, without padding."""
     rng = np.random.default_rng(0)
     shapes = {spec.name: [sizes[axis] if isinstance(axis, str) else axis for axis in spec.axes] for spec in inputs}
     arrays = {spec.name: example_input(spec, shapes[spec.name], rng) for spec in inputs}

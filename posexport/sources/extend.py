@@ -30,7 +30,7 @@ def extend(source: Source, beyond: Beyond, max_length: int | None) -> Source:
         source,
         module=module,
         parts=module.parts if isinstance(module, Definition) and module is not source.module else source.parts,
-        # positions that are given have the same end
+        # position ids have the same end
         inputs=[msgspec.structs.replace(s, size=limit) if s.role == "positions" else s for s in source.inputs],
         limits=msgspec.structs.replace(old, max_length=limit, beyond=beyond, boundaries=inside),
     )

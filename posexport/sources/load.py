@@ -23,8 +23,8 @@ class LoadOptions:
     ``settings``: the ``--set`` pairs.
     ``definition``: of a checkpoint, as in `posexport.options.recipe.Recipe`; None: as recorded, else ``paper``.
     ``name`` and ``label``: what the source of a checkpoint's folder is called, in place of its path and its type.
-    ``example_inputs`` and ``axes`` tell the inputs of a module in memory (`posexport.modules.live_module`);
-    ``bundle_inputs``, those of a bundle to compare with, tell them where the user does not.
+    ``example_inputs`` and ``axes`` describe the inputs of a module in memory (`posexport.modules.live_module`).
+    ``bundle_inputs``: the inputs of a bundle to compare with, where the user gives no example.
     """
 
     task: str | None = None

@@ -43,7 +43,7 @@ class _Pages:
 
 
 def size_of(parameters: Iterable[nn.Parameter]) -> int:
-    """Bytes of all ``parameters``."""
+    """The number of bytes that ``parameters`` take."""
     return sum(parameter.numel() * parameter.element_size() for parameter in parameters)
 
 
@@ -63,7 +63,7 @@ def release(parameters: Iterable[nn.Parameter]) -> None:
 
 
 def copy_with_same_weights(module: _M) -> _M:
-    """A copy with structure, attributes and buffers of its own, whose parameters are those of ``module`` themselves."""
+    """A copy with new structure, attributes and buffers, which shares its parameters with ``module``."""
     return copy.deepcopy(module, {id(parameter): parameter for parameter in module.parameters()})
 
 
@@ -74,7 +74,7 @@ def drop(parameters: Iterable[nn.Parameter]) -> None:
 
 
 def trim() -> None:
-    """Let the C library give back what it holds of freed memory, where it can be asked to (glibc)."""
+    """Return freed memory from the C library's pool to the system (glibc only)."""
     if sys.platform.startswith("linux"):
         give_back = getattr(ctypes.CDLL(None), "malloc_trim", None)
         if give_back is not None:
@@ -93,14 +93,14 @@ def view(pages: mmap.mmap, start: int, shape: Sequence[int]) -> nn.Parameter | N
 
 
 def open_map(file: IO[bytes], length: int = 0, offset: int = 0) -> mmap.mmap:
-    """A file's bytes (all of them, or ``length`` from a page on); what is written to them stays in this process."""
+    """A file's bytes (all of them, or ``length`` from a page on); writes to them stay in this process."""
     return mmap.mmap(file.fileno(), length, access=mmap.ACCESS_COPY, offset=offset)
 
 
 class Scratch:
-    """Parameters that no file holds as they are, in a temporary file without a name: it goes with the process.
+    """Keeps parameters that no file holds in their final form, in an unnamed temporary file. A context manager.
 
-    In memory, where the disk of temporary files has not ``room`` bytes, or none is asked for. For a ``with`` block.
+    They stay in memory where the disk of temporary files lacks ``room`` bytes, and where ``room`` is None.
     """
 
     def __init__(self, room: int | None) -> None:

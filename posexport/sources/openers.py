@@ -1,4 +1,4 @@
-"""Built-in models as a kind of source: the last one to be asked, so it refuses names that no kind knows."""
+"""Built-in models as a kind of source: it comes last, so it refuses names that no kind knows."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING

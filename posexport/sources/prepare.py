@@ -32,10 +32,10 @@ def prepare(
 def recorded_options(
     record: dict[str, Any], options: LoadOptions, argument: str | nn.Module, *, kind: str, name: str
 ) -> LoadOptions:
-    """``options`` for loading ``argument``; where they say nothing, what a recipe recorded of a source.
+    """``options`` for loading ``argument``, completed by the recorded options of a bundle's source.
 
-    ``kind`` and ``name`` are those of the recorded source: task and settings are those of one built-in model, or the
-    task of a checkpoint or a module.
+    An option that the user states counts, False too. ``kind`` and ``name`` describe the recorded source: settings are
+    taken over for the same built-in model only, the task for the same kind of source.
     """
     known = {f.name: record[f.name] for f in fields(LoadOptions) if f.name in record}
     known["settings"] = tuple(f"{key}={value}" for key, value in known.get("settings", {}).items())

@@ -24,10 +24,10 @@ class Opener:
 
     Attributes:
         kinds: values of `Source.kind` that it makes.
-        accepts: whether an argument names such a source, from its type, its spelling and the file system alone.
+        accepts: whether an argument names a source of this kind, from its type, its spelling and the file system alone.
         open: loads the source; PosexportError says in one sentence what is wrong with it.
         refuses: options that do not fit, each with a sentence, in which ``{argument}`` is the source's name.
-        priority: openers are asked from the lowest number on; the last one accepts everything.
+        priority: the opener with the lowest number comes first; the last one accepts everything.
     """
 
     kinds: "frozenset[SourceKind]"
@@ -51,7 +51,7 @@ OPENERS: Registry[Opener] = Registry(
 
 @functools.cache
 def openers() -> tuple[Opener, ...]:
-    """All kinds of source, in the order in which they are asked."""
+    """All kinds of source, in the order in which arguments are offered to them."""
     return tuple(sorted((OPENERS[name] for name in OPENERS.names), key=lambda opener: opener.priority))
 
 

@@ -10,7 +10,7 @@ from posexport.options.suggest import did_you_mean
 
 
 def parse(pairs: Iterable[str]) -> dict[str, str]:
-    """``["hidden=60", ...]`` as a mapping; PosexportError for a pair without ``=`` or a key given twice."""
+    """``["hidden=60", ...]`` as a mapping; PosexportError for a pair without ``=`` or a repeated key."""
     settings: dict[str, str] = {}
     for pair in pairs:
         key, equals, value = pair.partition("=")

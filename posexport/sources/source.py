@@ -11,7 +11,7 @@ from posexport.spec import BY_TRIAL, MODEL, ModelSpec, Promises, SourceKind
 
 
 class Model(ModelSpec, frozen=True, kw_only=True):
-    """A PyTorch module, and what is known of it.
+    """A PyTorch module and its facts.
 
     Attributes:
         module: in eval mode, float32; called as ``module(**{input name: tensor})``, it returns a tuple in the order
@@ -21,7 +21,7 @@ class Model(ModelSpec, frozen=True, kw_only=True):
         parts: the graphs it is exported as, in the order they run; empty: it is one graph.
         remarks: sentences for the user (unused heads, what was assumed).
         notes: sentences for a user who asks for every step.
-        tools: versions of libraries that its module is made with, in addition to those of every conversion.
+        tools: versions of libraries that its module is made with, in addition to those that every conversion uses.
     """
 
     module: nn.Module
@@ -40,7 +40,7 @@ class Source(Model, frozen=True, kw_only=True):
         name: as the user gave it.
         label: what files that leave this machine call it, the same wherever it lies; None: the last part of its name.
         revision: the commit of a source from the Hugging Face Hub.
-        sha256: of what determines the weights (a checkpoint's files, a Python file, a built-in's settings).
+        sha256: digest of a checkpoint's files, of a Python file and its weights, or of a built-in model's weights.
         files: tokenizer and configuration files to copy into the bundle, by the name they get there.
     """
 
@@ -53,12 +53,12 @@ class Source(Model, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, model: Model, **more: Any) -> "Source":
-        """The source of ``model``; ``more``: the other fields, and those of the model that differ."""
+        """The source of ``model``; ``more``: the other fields, and fields of the model that differ."""
         return cls(**({field: getattr(model, field) for field in Model.__struct_fields__} | more))
 
     @property
     def by_trial(self) -> bool:
-        """Whether its module is none of posexport's, and what is known of it was found by running it."""
+        """Whether the module is not defined by posexport, so that running it showed its facts."""
         return self.kind in BY_TRIAL
 
     @property
@@ -68,7 +68,7 @@ class Source(Model, frozen=True, kw_only=True):
 
     @property
     def graphs(self) -> "dict[str, Source]":
-        """What is exported, by the name of its file: the whole, or every part as a source of its own."""
+        """The exported graphs by file name: the whole model, or each part as a source."""
         if not self.parts:
             return {MODEL: self}
         return {

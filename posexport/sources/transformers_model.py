@@ -13,9 +13,9 @@ _BASE = "PreTrainedModel"
 
 
 def is_transformers_model(module: object) -> bool:
-    """Whether ``module`` is a `PreTrainedModel` with a forward of transformers', found without importing transformers.
+    """Whether ``module`` is a `PreTrainedModel` with a forward of transformers. Does not import transformers.
 
-    A class whose forward is the user's own computes what no checkpoint says.
+    A subclass with the user's forward computes something that no checkpoint describes.
     """
     classes = type(module).__mro__
     forward = next((each for each in classes if "forward" in vars(each)), object)
@@ -35,8 +35,8 @@ def name_of(model: Any) -> str:
 def as_checkpoint(source: str | nn.Module, tokenizer: Any = None, *, live: bool = False) -> Iterator[str | nn.Module]:
     """The folder of a checkpoint for a model of transformers, as long as the block lasts; any other source as it is.
 
-    ``tokenizer``: one of transformers' that belongs to the model, whose files are then part of the checkpoint.
-    ``live``: its inputs are told, so that it is called as every module in memory.
+    ``tokenizer``: the model's tokenizer of transformers; its files become part of the checkpoint.
+    ``live``: example inputs come with it, so it is converted as any module in memory.
 
     Raises:
         PosexportError: transformers cannot save the model.

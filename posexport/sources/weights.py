@@ -11,7 +11,7 @@ from posexport.nn.norms import RMSNorm
 
 
 def draw(module: nn.Module, seed: int) -> None:
-    """Fill all parameters: maps keep the scale of what they map, tables and embeddings have entries of size 1.
+    """Fill all parameters: projections keep the scale of their inputs, tables and embeddings have entries of size 1.
 
     Entries this large make attention pick out positions, so that a lost or shifted position shows far above rounding.
     """

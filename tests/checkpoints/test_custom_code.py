@@ -106,7 +106,7 @@ def test_what_was_released_with_code_is_read_without_it(copy: Copy, name: str) -
     assert source.task == "text-generation"
     assert torch.equal(logits(source), logits(before))
     assert (
-        f"config.json names code of its own (auto_map: configuration_{FAMILY[name]}.py, modeling_{FAMILY[name]}.py); "
+        f"config.json names custom code (auto_map: configuration_{FAMILY[name]}.py, modeling_{FAMILY[name]}.py); "
         f"it is not run: the checkpoint is read by posexport's definition of {FAMILY[name]}, whose tensors fit exactly"
     ) in source.remarks
     assert not (directory / "executed").exists()
