@@ -232,7 +232,7 @@ def _decoded(target: Path, entries: dict[str, str], field: str, kind: type[_T]) 
 
 
 def _metadata(model: Path) -> dict[str, str]:
-    """A model's ``metadata_props``."""
+    """Reads a model's ``metadata_props``."""
     import onnx
 
     try:

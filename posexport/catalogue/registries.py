@@ -19,7 +19,7 @@ from posexport.sources.definitions import KINDS
 from posexport.through.library import TESTED
 from posexport.through.types import PROVEN, REFUSED
 
-#: sizes of the model that the limits of encodings are told for
+#: sizes of the model for which the limits of encodings are shown
 _SIZES = {"hidden": 60, "heads": 5, "head_size": 12, "max_positions": 128}
 #: tasks that only checkpoints have
 _CHECKPOINT_TASKS = {
@@ -45,7 +45,7 @@ def encodings() -> list[dict[str, Any]]:
 
 
 def models() -> list[dict[str, Any]]:
-    """Built-in models; ``settings``: what ``--set`` takes, the encoding's own first."""
+    """Built-in models; ``settings``: what ``--set`` takes, settings of the encoding first."""
     return [
         {
             "name": name,
@@ -65,14 +65,14 @@ def ops() -> list[dict[str, str]]:
 
 
 def tasks() -> list[dict[str, str]]:
-    """What ``--task`` takes."""
+    """The values that ``--task`` accepts."""
     what = {name: what for kind in KINDS for name, what in kind.tasks.items()} | _CHECKPOINT_TASKS
     names = dict.fromkeys((*TASKS, *what))
     return [{"name": name, "what": what[name]} for name in names]
 
 
 def families() -> list[dict[str, Any]]:
-    """Families of Hugging Face checkpoints by ``model_type``, those of the same tasks together.
+    """Families of Hugging Face checkpoints by ``model_type``, grouped by their tasks.
 
     ``how``: ``defined`` by posexport, converted ``through transformers``, or ``refused``, for the reason in ``what``.
     """
@@ -95,7 +95,7 @@ def families() -> list[dict[str, Any]]:
 
 
 def lowerings() -> list[dict[str, str]]:
-    """What ``--lowering`` takes beside ``auto``."""
+    """The values of ``--lowering`` other than ``auto``."""
     rows: dict[str, str] = {}
     for family in plan.FAMILIES:
         for lowering in family.lowerings:

@@ -51,7 +51,7 @@ def kinds() -> list[str]:
 
 @cache
 def stored() -> dict[str, list[dict[str, Any]]]:
-    """The file: rows by kind."""
+    """Reads the file: rows by kind."""
     rows: dict[str, list[dict[str, Any]]] = json.loads(files("posexport.catalogue").joinpath(FILE).read_text("utf-8"))
     return rows
 

@@ -30,7 +30,7 @@ class Names:
         return self.stored.get(name, self.foreign + name.removeprefix(self.prefix))
 
     def remarks(self) -> list[str]:
-        """What a user should know of the names."""
+        """The remark on a wrapper's prefix, if all names have one."""
         if not self.foreign:
             return []
         return [f"all tensors are called {self.foreign}..., as a wrapper saved them; the prefix is left out"]
@@ -57,7 +57,7 @@ def names_of(weights: Weights, family: Family) -> Names:
 
 
 def _foreign(names: Sequence[str], known: tuple[str, ...]) -> str:
-    """The dotted prefix that all ``names`` have before what a model's names begin with, ``known``; empty: none."""
+    """The dotted prefix of all ``names`` before the beginnings ``known`` of a model's names; empty: none."""
     if not names or not known or any(name.startswith(known) for name in names):
         return ""
     parts = names[0].split(".")[:-1]
@@ -67,7 +67,7 @@ def _foreign(names: Sequence[str], known: tuple[str, ...]) -> str:
 
 
 def check(plan: Plan, weights: Weights, names: Names, family: Family, *, task: str) -> list[str]:
-    """Compare names and shapes: remarks on what is unused and harmless; PosexportError for anything else."""
+    """Compares names and shapes: remarks on unused tensors that are harmless, PosexportError for all others."""
     missing, misshapen, used = _compared(plan, weights, names)
     for name, formula in plan.constants.items():
         if name in names.stored:
@@ -133,7 +133,7 @@ def _check_constant(name: str, formula: Constant, weights: Weights, names: Names
 def _unused(
     left: list[str], family: Family, beside: Mapping[str, str | None], needed: Collection[str]
 ) -> tuple[list[str], list[str]]:
-    """Remarks on the harmless ones, and the rest. This is the whole list of what may be ignored, with the reasons.
+    """Remarks on the harmless ones, and the rest. This is the whole list of tensors that may be ignored, with reasons.
 
     A head is another task's only where this one needs no tensor of it.
     """
@@ -143,7 +143,7 @@ def _unused(
         f"{prefix}embeddings.position_ids": None,  # 0, 1, 2 ... which older versions stored
         f"{prefix}embeddings.token_type_ids": None,  # zeros, likewise
         f"{prefix}pooler.": "the pooler",
-        # always used by an absolute checkpoint, and in 4.57.6 by no family beside relative positions
+        # used by every checkpoint with absolute positions; with relative ones transformers 4.57.6 ignores it
         f"{prefix}embeddings.position_embeddings.weight": "the table of absolute positions beside relative ones",
     }
     harmless |= {prefix + start: reason for start, reason in beside.items()}
@@ -165,7 +165,7 @@ def _unused(
 def fill(plan: Plan, weights: Weights, names: Names) -> list[str]:
     """Give the definition its weights, one tensor at a time, as float32. Remarks tell of other formats in the file.
 
-    Those of a large definition are mapped: from the checkpoint, or, where they are not in it as they are needed, from a
+    The weights of a large definition are memory-mapped: from the checkpoint, or, where they had to be changed, from a
     temporary file.
     """
     if buffers := [name for name, buffer in plan.model.named_buffers() if buffer.is_meta]:

@@ -5,7 +5,7 @@ from pathlib import Path
 from posexport.checkpoints.directory import Directory
 from posexport.checkpoints.hub_cache import module_paths
 
-#: rules of sentence-transformers beside the weights: the first one that is there counts, as in the library
+#: rules of sentence-transformers next to the weights: the first file that exists counts, as in the library
 TEXTS = (
     "sentence_bert_config.json",
     "sentence_roberta_config.json",
@@ -15,7 +15,7 @@ TEXTS = (
     "sentence_xlm-roberta_config.json",
     "sentence_xlnet_config.json",
 )
-#: beside the weights
+#: files next to the weights
 BESIDE = (
     "config.json",
     "generation_config.json",
@@ -47,9 +47,9 @@ BESIDE = (
 )
 #: at the top: sentence-transformers and colbert-ai
 TOP = ("modules.json", "1_Pooling/config.json", "config_sentence_transformers.json", "artifact.metadata")
-#: in the folders of sentence-transformers' other modules, such as projections behind the pooling
+#: in the folders of sentence-transformers' other modules, for example projections after the pooling
 OF_MODULE = ("config.json", "model.safetensors")
-#: a folder beside the weights with more chat templates, each named as its file
+#: a folder next to the weights with more chat templates, each named as its file
 TEMPLATES = "additional_chat_templates"
 
 

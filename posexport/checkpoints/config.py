@@ -13,7 +13,7 @@ from posexport.nn.activations import activation
 #: Above any real model, and low enough that sizes multiply without overflow.
 LARGEST = 1 << 24
 MOST_LAYERS = 1000
-#: Values of config.json that change what is computed in a way that the definitions do not have.
+#: Keys of config.json that ask for computations that no definition has.
 _REFUSED = {
     "is_decoder": "decoders attend to earlier tokens only; the encoder families are read as encoders",
     "add_cross_attention": "its layers also attend to another model's states, which is computed for encoder-decoders "
@@ -25,7 +25,7 @@ _REFUSED = {
 
 
 class Values(dict[str, Any]):
-    """A JSON object that remembers which of its keys were looked up: ``asked``. Objects inside it do the same."""
+    """A JSON object that records the keys that were looked up in ``asked``, as do the objects inside it."""
 
     def __init__(self, content: Mapping[str, Any]) -> None:
         super().__init__({key: Values(value) if isinstance(value, dict) else value for key, value in content.items()})
@@ -76,7 +76,7 @@ class Config:
 
     @contextmanager
     def named_in_errors(self) -> Iterator[None]:
-        """Puts the file's name before what a constructor refuses."""
+        """Puts the file's name before the message of a constructor."""
         try:
             yield
         except PosexportError as err:
@@ -85,13 +85,13 @@ class Config:
             raise PosexportError(f"{self.label}: {err}") from err
 
     def under(self, over: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The values, with those of ``over`` in the place of the file's."""
+        """The values of the file, overridden by ``over``."""
         return ChainMap(dict(over), self.values)
 
     def follows_code(self, *, paper: str, code: str) -> bool:
         """Whether to compute what transformers' code does where it differs from the paper; either way it is remarked.
 
-        ``paper`` and ``code``: clauses on what is computed by default and what transformers does
+        ``paper`` and ``code``: clauses on the default and on transformers' computation
         (docs/papers-and-code.md lists them all).
         """
         followed = f"{code}, and so does the bundle, as asked"
@@ -111,7 +111,7 @@ class Config:
                 raise PosexportError(f"{self.label} sets {key}: {reason}")
 
     def generation(self, key: str) -> Any:
-        """What generation_config.json beside the file says of a key, else the file itself."""
+        """The value of a key in the generation_config.json next to the file, else in the file itself."""
         name = self._name.removesuffix("config.json") + "generation_config.json"
         content = {} if self._directory.find(name) is None else self._directory.json(name)
         stated = content.get(key) if isinstance(content, dict) else None
@@ -169,7 +169,7 @@ class Config:
         return tuple(value)
 
     def number(self, key: str, default: float) -> float:
-        """A number above 0 and below 1."""
+        """Reads a number above 0 and below 1."""
         value = self.values.get(key, default)
         real = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
         if not real or not 0 < value < 1:

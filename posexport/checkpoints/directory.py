@@ -17,7 +17,7 @@ JSON_DEPTH = 32
 
 
 class Directory:
-    """A directory given by the user. Raises PosexportError when it is missing, or not a directory."""
+    """A directory that the user names. Raises PosexportError when it is missing, or not a directory."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -34,7 +34,7 @@ class Directory:
     def find(self, name: str) -> Path | None:
         """The regular file ``name`` (``/`` between parts), or None where there is none.
 
-        Raises PosexportError for a name or a link that leads outside, a broken link, and what is not a regular file.
+        Raises PosexportError for a name or a link that leads outside, a broken link, and anything but a regular file.
         """
         parts = PurePosixPath(name).parts
         if (

@@ -14,7 +14,7 @@ from posexport.checkpoints import hub_cache
 from posexport.errors import PosexportError
 
 _MAIN = "main"
-#: the Hub's own rule for names: letters, digits, and single separators inside
+#: the Hub's rule for names: letters, digits, and single separators inside
 _NAME = r"[A-Za-z0-9](?:[\w.-]*[A-Za-z0-9_])?"
 _ID = re.compile(rf"(?P<name>{_NAME}/{_NAME})(?:@(?P<revision>[A-Za-z0-9][\w./-]*))?", re.ASCII)
 _TRUE = {"1", "ON", "YES", "TRUE"}
@@ -32,14 +32,14 @@ class HubId:
 
     @property
     def download_line(self) -> str:
-        """What a user types to get the repository as a directory."""
+        """The command that downloads the repository to a directory."""
         revision = "" if self.revision == _MAIN else f" --revision {self.revision}"
         return f"hf download {self.name}{revision} --local-dir {self.name.rpartition('/')[2]}"
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A checkpoint directory inside the Hugging Face cache, and the commit whose files it holds."""
+    """A checkpoint directory inside the Hugging Face cache, and the commit of its files."""
 
     directory: Path
     commit: str
@@ -56,7 +56,7 @@ def parse(argument: str) -> HubId | None:
 def snapshot(hub_id: HubId, *, allow_pickle: bool = False) -> Snapshot:
     """The files of ``hub_id``: from the local cache where it has configuration and weights, else downloaded to it.
 
-    A cached revision is taken as it is: no request asks whether its branch has moved since.
+    A cached revision is used without a check: no request asks whether its branch has moved since.
 
     Raises:
         PosexportError: it is not in the cache and was not downloaded, with the reason and what to type.

@@ -1,6 +1,6 @@
-"""Downloads from the Hugging Face Hub what a conversion reads and a bundle takes over, and nothing else.
+"""Downloads from the Hugging Face Hub the files that a conversion reads or a bundle takes over, and no others.
 
-The library huggingface_hub does the transfer, to its own cache: HF_ENDPOINT, HF_TOKEN and the rest mean what they do
+The library huggingface_hub does the transfer, to its cache: HF_ENDPOINT, HF_TOKEN and the rest mean what they do
 there. Pickles are downloaded only where they are allowed and there are no safetensors; code never.
 """
 
@@ -13,7 +13,7 @@ from posexport.checkpoints.bundle_files import BESIDE, TEMPLATES, TOP
 from posexport.checkpoints.hub_cache import module_paths, projection_weights, weight_files, weights_folder
 from posexport.errors import PosexportError
 
-#: seconds until the Hub has said what a repository holds
+#: seconds until the Hub has listed a repository's files
 _TIMEOUT = 30.0
 #: kinds of weights that a repository may hold instead
 _OTHER_WEIGHTS = (".bin", ".h5", ".msgpack", ".gguf", ".onnx", ".pt", ".pth", ".safetensors")
@@ -25,7 +25,7 @@ def download(name: str, revision: str, *, allow_pickle: bool, by_hand: str) -> P
     ``by_hand``: what else the user can do, for the sentences.
 
     Raises:
-        PosexportError: no such repository, no access to it, no network, or nothing in it that can be converted.
+        PosexportError: no repository of that name, no access to it, no network, or nothing in it to convert.
     """
     import huggingface_hub
 
@@ -51,11 +51,11 @@ def download(name: str, revision: str, *, allow_pickle: bool, by_hand: str) -> P
         for files in (weights, *projection_weights(read, names, allow_pickle=allow_pickle)):
             for file in files or []:
                 fetch(file)
-        # last, as this records which commit the revision is: from now on the cache answers for it
+        # last, as this records which commit the revision is: from now on the cache is used for it
         path = Path(huggingface_hub.hf_hub_download(name, config, revision=revision))
     except PosexportError:
         raise
-    except Exception as err:  # the library's own, its HTTP client's and the disk's: they share no base
+    except Exception as err:  # errors of the library, of its HTTP client and of the disk share no base class
         raise PosexportError(_reason(name, revision, err, by_hand)) from err
     return path.parents[config.count("/")]
 
@@ -80,7 +80,7 @@ def _without_weights(name: str, names: set[str], folder: str) -> str:
 
 
 def _reason(name: str, revision: str, err: Exception, by_hand: str) -> str:
-    """One sentence for an error of the library, whose classes are told apart by name: versions keep them elsewhere."""
+    """One sentence for an error of the library. Classes are compared by name, since versions move them."""
     kinds = {kind.__name__ for kind in type(err).__mro__}
     if "GatedRepoError" in kinds:
         return f"{name} is gated: accept its conditions on its page, log in with hf auth login, and convert again"

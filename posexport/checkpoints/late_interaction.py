@@ -1,8 +1,8 @@
 """Reads what makes a model one of late interaction: a vector for each token, compared by MaxSim (ColBERT).
 
-Three kinds of folders: colbert-ai's (class ``HF_ColBERT``, the projection beside the transformer, rules in
+Three kinds of folders: colbert-ai's (class ``HF_ColBERT``, the projection among the transformer's weights, rules in
 ``artifact.metadata``), PyLate's (``modules.json`` without a pooling, rules in config_sentence_transformers.json) and
-those of sentence-transformers 6 (``MultiVectorMask`` among the modules, rules with each module).
+folders of sentence-transformers 6 (``MultiVectorMask`` among the modules, rules with each module).
 """
 
 import string
@@ -32,7 +32,7 @@ ARCHITECTURE = "HF_ColBERT"
 MASK_MODULE = "MultiVectorMask"
 #: keys of config_sentence_transformers.json by which PyLate's rules are known
 _PYLATE = ("query_prefix", "document_prefix", "query_length", "document_length", "do_query_expansion", "skiplist_words")
-#: of the papers' and the libraries' own
+#: tokens of a query in the papers and the libraries
 _QUERY_LENGTH = 32
 
 
@@ -40,7 +40,7 @@ def of_colbert(directory: Directory, config: Config) -> Pooling:
     """A checkpoint of colbert-ai: what its ``artifact.metadata`` says, and its defaults where there is none."""
     metadata = optional(directory, METADATA) or Config(directory, "config.json")
     metadata.only("vectors are compared by their cosine", similarity="cosine")
-    own = metadata.label.endswith(METADATA)
+    has_metadata = metadata.label.endswith(METADATA)
     tokens = TokenRules(
         query_marker=metadata.text("query_token_id", "[unused0]"),
         document_marker=metadata.text("doc_token_id", "[unused1]"),
@@ -59,7 +59,7 @@ def of_colbert(directory: Directory, config: Config) -> Pooling:
         width_key="hidden_size",
         label=config.label,
         rules=TextRules(max_length=max_length(directory, ""), similarity="maxsim", tokens=tokens),
-        files=[METADATA] if own else [],
+        files=[METADATA] if has_metadata else [],
     )
 
 
@@ -116,7 +116,7 @@ def _pylate(settings: Config, filler: str) -> TokenRules:
 
 
 def _native(texts: Config | None, filler: str) -> TokenRules:
-    """What sentence-transformers 6 writes beside the transformer."""
+    """The rules in the files that sentence-transformers 6 writes next to the transformer."""
     if texts is None:
         return TokenRules(filler=filler)
     expansion = texts.values.get("query_expansion")
@@ -143,7 +143,7 @@ def _native(texts: Config | None, filler: str) -> TokenRules:
 
 
 def _masked(tokens: TokenRules, mask: Config) -> TokenRules:
-    """The rules with those of a ``MultiVectorMask``."""
+    """The rules, extended by a ``MultiVectorMask``."""
     tasks = mask.values.get("skiplist_tasks", ["document"])
     if tasks not in (["document"], ["query", "document"], ["document", "query"]):
         raise PosexportError(

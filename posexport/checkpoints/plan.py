@@ -22,7 +22,7 @@ class Constant:
 class Origin:
     """The tensor with any of ``names`` (all that the file has must be equal), changed by ``transforms`` in turn.
 
-    In the tables of families names may be those of modules, below which a parameter's last name is added (`below`).
+    In the tables of families names may be modules' names, to which a parameter's last name is added (`below`).
     No names at all, or ``optional`` and none of them in the file: zeros.
     """
 
@@ -31,7 +31,7 @@ class Origin:
     optional: bool = False
 
     def shapes(self, parameter: Shape) -> list[Shape]:
-        """For a parameter of this shape: the shape of the tensor, then of what each transform makes of it."""
+        """For a parameter of this shape: the shape of the tensor, then of the result of each transform."""
         shapes = [parameter]
         for transform in reversed(self.transforms):
             shapes.insert(0, transform.shape(shapes[0]))
@@ -41,11 +41,11 @@ class Origin:
         return replace(self, transforms=(*self.transforms, *transforms))
 
     def renamed(self, new: Callable[[str], str]) -> "Origin":
-        """The same under other names."""
+        """Returns the same origin under other names."""
         return replace(self, names=tuple(new(name) for name in self.names))
 
     def below(self, leaf: str) -> "Origin":
-        """That of the parameter ``leaf`` of the modules that are named."""
+        """The origin of the parameter ``leaf`` of the named modules."""
         return self.renamed(lambda module: f"{module}.{leaf}")
 
 
@@ -67,21 +67,21 @@ class Plan:
     constants: Mapping[str, Constant] = field(default_factory=dict)
     #: tensors that a file may have and that do not matter at inference
     unread: tuple[str, ...] = ()
-    #: what names of tensors begin with that this task does not use, each with what it is, as `Family.beside`
+    #: prefixes of tensors that this task does not use, each with a description, as `Family.beside`
     beside: Mapping[str, str | None] = field(default_factory=dict)
     #: keys of config.json that decide which tensors there are
     decides: tuple[str, ...] = ()
 
 
 def origin(stored: str | Origin) -> Origin:
-    """The origin that an entry of a `NameMap` stands for."""
+    """The origin for an entry of a `NameMap`."""
     return Origin((stored,)) if isinstance(stored, str) else stored
 
 
 def in_layers(count: int, here: str, there: str, names: NameMap) -> dict[str, Origin]:
     """``names`` of a layer, for every layer: below ``here``, and in the file after ``there``.
 
-    ``{i}`` in the latter or in a name stands for the layer's number.
+    ``{i}`` in the latter or in a name is replaced by the layer's number.
     """
 
     def numbered(i: int) -> Callable[[str], str]:

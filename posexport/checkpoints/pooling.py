@@ -20,7 +20,7 @@ from posexport.spec import TextRules
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """A module behind the pooling: a projection or layer normalisation with its folder, or the division by length."""
+    """A module after the pooling: a projection or layer normalisation with its folder, or the division by length."""
 
     dense: DenseConfig | None
     norm: LayerNormConfig | None = None
@@ -34,7 +34,7 @@ class Step:
 
 @dataclass(frozen=True, kw_only=True)
 class Pooling:
-    """``below`` is the folder of config.json and weights, empty or ending in ``/``; ``width`` that of the states.
+    """``below`` is the folder of config.json and weights, empty or ending in ``/``; ``width``: channels of the states.
 
     Without ``modes`` and ``splade`` every token has a vector.
     """
@@ -62,17 +62,17 @@ class Pooling:
 
     @property
     def built_as(self) -> str:
-        """The task whose model it stands on."""
+        """The task of the model below it."""
         return "features" if self.splade is None else "fill-mask"
 
     @property
     def folders(self) -> list[str]:
-        """Those of the steps' weights that are not beside the transformer's."""
+        """Folders of the steps' weights, without the transformer's folder."""
         return [step.folder for step in self.steps if step.config is not None and step.folder]
 
 
 def head_of(pooling: Pooling, hidden: int, *, model: str, decoder: bool) -> Head:
-    """The head that pools states or projects those of tokens, without its weights.
+    """The head that pools states or projects the states of tokens, without its weights.
 
     ``hidden``: channels of the states. ``model`` names the model in messages; ``decoder``: whether it is causal.
 

@@ -1,4 +1,4 @@
-"""The rules by which pairs of texts become scores, and the tokens whose logits are a score."""
+"""The rules that turn pairs of texts into scores, and the tokens that a decoder scores by."""
 
 from dataclasses import dataclass
 from typing import Any

@@ -16,10 +16,10 @@ Read = Callable[[tuple[str, ...]], Tensor]
 
 
 class Transform(ABC):
-    """One step."""
+    """A step from a stored tensor towards a parameter."""
 
     def shape(self, output: Shape) -> Shape:
-        """The shape of the input of which an output of this shape is made."""
+        """The shape of the input for an output of this shape."""
         return output
 
     def others(self, output: Shape) -> dict[tuple[str, ...], Shape]:
@@ -93,7 +93,7 @@ class SplitFused(Transform):
 
 @dataclass(frozen=True)
 class Scale(Transform):
-    """Multiplied by ``factor``."""
+    """Multiplies the tensor by ``factor``."""
 
     factor: float
 

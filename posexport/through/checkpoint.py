@@ -47,7 +47,7 @@ def make(checkpoint: Checkpoint) -> Model:
     else:
         task, on_task = _below_head(pooling), []
     with library.quiet(transformers):
-        checkpoint.weights  # noqa: B018  # read before the library reads them: what is wrong is said in one sentence
+        checkpoint.weights  # noqa: B018  # opened before the library opens them, for errors of one sentence
         model = _load(transformers, checkpoint.files.path / checkpoint.below, config, task)
         unread = _unread_keys(config, model.config)
         if checkpoint.adapter is not None:
@@ -77,7 +77,7 @@ def _alone(checkpoint: Checkpoint, model: Any, task: Task) -> Model:
 
 
 def _pooled(checkpoint: Checkpoint, model: Any, pooling: Pooling) -> Model:
-    """A model whose states become vectors of texts, or scores."""
+    """A model with a pooling: vectors of texts, or scores."""
     _without_cache(model)
     label = checkpoint.config.label
     module = heads.pooled(label, model, pooling, checkpoint.weights)
@@ -93,7 +93,7 @@ def _ranked(checkpoint: Checkpoint, model: Any) -> Model:
 
 
 def _below_head(pooling: Pooling) -> Task:
-    """The task of the model that a pooling stands on."""
+    """The task of the model below a pooling."""
     task = task_named(pooling.built_as)
     assert task is not None
     return task

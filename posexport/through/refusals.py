@@ -1,4 +1,4 @@
-"""Checkpoints that are not converted through transformers, and what is said of them."""
+"""Checkpoints that are not converted through transformers, and the sentences that say why."""
 
 from typing import NoReturn
 
@@ -10,9 +10,9 @@ from posexport.system.extras import LIBRARIES, is_installed
 from posexport.through import library
 from posexport.through.types import PROVEN, REFUSED
 
-#: rotations whose frequencies depend on the length of a call, in which a graph's branch would be that of the trace
+#: rotations with frequencies that depend on the length of a call: a graph would keep the traced length's branch
 _BY_LENGTH = ("dynamic", "longrope")
-#: positions of 4.57, in whose place 5 has absolute ones, or none
+#: positions of transformers 4.57, which 5 replaces by absolute ones or drops
 _RELATIVE = ("relative_key", "relative_key_query")
 _INSTALL = f"pip install 'posexport[{LIBRARIES['transformers'][1]}]'"
 

@@ -1,4 +1,4 @@
-"""BART: learned positions that begin at the table's third row, in both halves; normalisation after each sublayer.
+"""BART: learned positions that begin at the third row of both tables; normalisation after each sublayer.
 
 Lewis et al. (arXiv:1910.13461), released code. Positions are counted by place, padding too: pad texts on the right.
 """

@@ -1,4 +1,4 @@
-"""What BART, Marian and Whisper have in common: fairseq's names of parts, and the sizes of both halves.
+"""What BART, Marian and Whisper have in common: fairseq's names of parts, and the sizes of encoder and decoder.
 
 ``--task features`` reads the encoder alone.
 """
@@ -80,7 +80,7 @@ def text_plan(
     """
     if tied:
         config.only("the head and what it reads have one table", tie_word_embeddings=True)
-    config.only("the halves have layers of their own", tie_encoder_decoder=False)
+    config.only("encoder and decoder have separate layers", tie_encoder_decoder=False)
     vocab = config.size("vocab_size")
     decoder_vocab = vocab if shared or task != GENERATION else config.size_or("decoder_vocab_size", vocab)
     padding = config.size("pad_token_id", padding, least=0, most=vocab - 1)
@@ -124,7 +124,7 @@ def text_plan(
 
 
 def classifier(config: Config, encoder: Encoder, decoder: Decoder) -> HeadedEncoderDecoder:
-    """Both halves with a head that reads the last end token, on the device in use."""
+    """Encoder and decoder with a head that reads the last end token, on the device in use."""
     most = encoder.config.vocab - 1
     return HeadedEncoderDecoder(
         encoder,

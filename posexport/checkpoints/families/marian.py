@@ -1,4 +1,4 @@
-"""Marian: all sines, then all cosines of the position, in both halves; normalisation after each sublayer.
+"""Marian: all sines, then all cosines of the position, in encoder and decoder; normalisation after each sublayer.
 
 Junczys-Dowmunt et al. (arXiv:1804.00344), released code. transformers keeps the sines in tables of
 ``max_position_embeddings`` rows, where inputs end. Positions are counted by place, padding too: pad texts on the right.

@@ -1,4 +1,4 @@
-"""mBART: BART's positions and names, with normalisation before each sublayer and at the end of both halves.
+"""mBART: BART's positions and names, with normalisation before each sublayer and at the end of encoder and decoder.
 
 Liu et al., "Multilingual Denoising Pre-training" (arXiv:2001.08210), released code. Positions are counted by place,
 padding too: pad texts on the right.
