@@ -75,7 +75,7 @@ class Decoder(nn.Module):
         super().__init__()
         self.config = config
         self.causal = causal
-        #: how past tokens are kept; `posexport.sources.cached` changes it
+        #: how past tokens are kept; `posexport.sources.kv_cache` changes it
         self.caching = Caching()
         width, norm = config.embedding.width or config.hidden, config.layer.norm
         self.token = nn.Embedding(config.vocab, width)

@@ -11,7 +11,7 @@ from posexport.checkpoints.plan import Constant, Origin, Plan
 from posexport.checkpoints.transforms import Shape
 from posexport.checkpoints.weights import Weights, first_few
 from posexport.errors import PosexportError
-from posexport.sources import mapped
+from posexport.sources import memory_mapped
 
 _OLD_NAMES = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
 
@@ -172,10 +172,10 @@ def fill(plan: Plan, weights: Weights, names: Names) -> list[str]:
         raise ValueError(f"a definition with buffers ({buffers[0]}) cannot be made without its constructor's work")
     filled: dict[int, nn.Parameter] = {}
     by_name = dict(plan.model.named_parameters(remove_duplicate=False))
-    size = mapped.size_of(plan.model.parameters())
-    large = size > mapped.LARGE
+    size = memory_mapped.size_of(plan.model.parameters())
+    large = size > memory_mapped.LARGE
     # the exported weights may go to the same disk
-    with mapped.Scratch(room=3 * size if large else None) as scratch:
+    with memory_mapped.Scratch(room=3 * size if large else None) as scratch:
         for name, origin in plan.origins.items():
             stored = [names.stored[alternative] for alternative in origin.names if alternative in names.stored]
             shape = by_name[name].shape
@@ -189,7 +189,7 @@ def fill(plan: Plan, weights: Weights, names: Names) -> list[str]:
                         f"biases transformers 5 alone reads both: transformers_version)"
                     )
             parameter = pages if pages is not None else scratch.keep(value)
-            mapped.release([parameter])
+            memory_mapped.release([parameter])
             filled[id(by_name[name])] = parameter
     for module in plan.model.modules():
         for leaf, parameter in list(module.named_parameters(recurse=False)):

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from posexport.checkpoints.directory import Directory
 from posexport.errors import PosexportError
-from posexport.sources import mapped
+from posexport.sources import memory_mapped
 from posexport.targets.dtypes import FLOATS, INT64
 
 #: by safetensors' names
@@ -83,18 +83,18 @@ class Safetensors:
     def as_pages(self, name: str) -> nn.Parameter | None:
         """A float32 tensor as pages of the file; None where that cannot be."""
         start, end = self._ranges[name]
-        if self.dtypes[name] != mapped.DTYPE or end - start < mapped.LEAST:
+        if self.dtypes[name] != memory_mapped.DTYPE or end - start < memory_mapped.LEAST:
             return None
         if end > len(self._map):
             raise PosexportError(
                 f"{self._label} ended inside {name}, at {len(self._map)} bytes: it changed while being read"
             )
-        return mapped.view(self._map, start, self.shapes[name])
+        return memory_mapped.view(self._map, start, self.shapes[name])
 
     @functools.cached_property
     def _map(self) -> mmap.mmap:
         with self._path.open("rb") as file:
-            return mapped.open_map(file)
+            return memory_mapped.open_map(file)
 
 
 class Pickle:
@@ -178,7 +178,7 @@ class Weights:
         parameter = self.readers[name].as_pages(name)
         if parameter is not None:
             self._check_finite(name, parameter)
-            mapped.release([parameter])
+            memory_mapped.release([parameter])
         return parameter
 
     def beside(self, folder: str, other: "Weights") -> "Weights":

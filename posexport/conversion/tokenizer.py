@@ -34,12 +34,11 @@ def with_tokenizer_made(source: "Source", directory: Path) -> "tuple[Source, str
         path = directory / TOKENIZER
         path.write_bytes(result.data)
         files = {**files, TOKENIZER: path}
-    if result.cut is not None and source.text_rules is not None:
-        source = msgspec.structs.replace(
-            source, text_rules=msgspec.structs.replace(source.text_rules, max_length=result.cut)
-        )
-    source = msgspec.structs.replace(source, files=files, remarks=[*source.remarks, *result.remarks])
-    return source, result.checked
+    text_rules = source.text_rules
+    if result.cut is not None and text_rules is not None:
+        text_rules = msgspec.structs.replace(text_rules, max_length=result.cut)
+    remarks = [*source.remarks, *result.remarks]
+    return msgspec.structs.replace(source, files=files, text_rules=text_rules, remarks=remarks), result.checked
 
 
 def render(folder: Path, messages: Sequence[Mapping[str, Any]]) -> str | None:

@@ -21,7 +21,6 @@ from posexport.runtime import preparation
 from posexport.runtime.generation_file import remarks as generation_remarks
 from posexport.targets.precisions import FP32
 from posexport.targets.providers import CPU
-from posexport.tokenizer.byte_pair import with_tokenizer
 
 if TYPE_CHECKING:
     from torch import nn
@@ -172,9 +171,9 @@ def _prepared(argument: "str | nn.Module", options: ConvertOptions, layout: "Lay
     """The source as the options and the layout want it."""
     from posexport.sources.prepare import prepare
 
-    source = prepare(argument, replace(options.load, name=name), options)
-    source = layout.arranged(source, options.record)
-    return source if options.tokenizer is None else with_tokenizer(source, Path(options.tokenizer))
+    tokenizer = None if options.tokenizer is None else Path(options.tokenizer)
+    source = prepare(argument, replace(options.load, name=name), options, tokenizer)
+    return layout.arranged(source, options.record)
 
 
 def _exported(
@@ -235,7 +234,7 @@ def _proven(
 
     Raises MissedError where parity was missed, and ``options`` do not keep a failed bundle.
     """
-    from posexport.sources.mapped import drop
+    from posexport.sources.memory_mapped import drop
 
     if not options.verify:
         # nothing asks the module for its numbers any more, and the check's session holds the same

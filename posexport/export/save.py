@@ -10,7 +10,7 @@ import onnx
 import onnx_ir as ir
 from torch import nn
 
-from posexport.sources.mapped import release
+from posexport.sources.memory_mapped import release
 
 #: Above this many bytes, weights are external data.
 EXTERNAL_ABOVE = 1 << 28

@@ -32,7 +32,7 @@ class OwnDecoder(CachedDecoder):
     ``paths``: of the attention layers, in the order in which ``user`` calls them; a layer that is called twice, twice.
     """
 
-    #: how past tokens are kept; `posexport.sources.cached` changes it
+    #: how past tokens are kept; `posexport.sources.kv_cache` changes it
     caching: Caching = Caching()
 
     def __init__(

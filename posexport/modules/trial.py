@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from posexport.errors import PosexportError
 from posexport.modules.user_module import at, copied, named_outputs
-from posexport.sources import mapped
+from posexport.sources import memory_mapped
 from posexport.sources.example import example
 from posexport.spec import ENCODER_SEQUENCE, SEQUENCE, InputSpec
 from posexport.system.user_code import is_external, line_of_error, quoted, raised
@@ -24,7 +24,7 @@ class Trial:
     def __init__(self, argument: str, module: nn.Module, inputs: list[InputSpec]) -> None:
         self.argument, self.inputs = argument, inputs
         self.original = module
-        self.small = mapped.size_of(module.parameters()) <= mapped.LARGE
+        self.small = memory_mapped.size_of(module.parameters()) <= memory_mapped.LARGE
         self.module = self.fresh() if self.small else module
         self.shapes = self.table_shapes()
         self.watched = self.small

@@ -27,7 +27,7 @@ from posexport.nn import Attention
 from posexport.nn.cached_call import CachedCall, NotCachedError, cached_call
 from posexport.nn.caching import Caching
 from posexport.nn.reach import Reach
-from posexport.sources import mapped
+from posexport.sources import memory_mapped
 from posexport.sources.definition_facts import spec_of
 from posexport.sources.source import Source
 from posexport.spec import BATCH, SEQUENCE, InputSpec, LengthContract, OutputSpec
@@ -162,7 +162,7 @@ def _called(user: UserModule) -> list[str]:
 
 def small(module: nn.Module) -> bool:
     """Whether there is memory for a copy in float64 without asking."""
-    return mapped.size_of(module.parameters()) <= mapped.LARGE
+    return memory_mapped.size_of(module.parameters()) <= memory_mapped.LARGE
 
 
 def _decoder(source: Source, user: UserModule) -> tuple[Source, str]:

@@ -1,32 +1,37 @@
-"""From a name and options to the source that is exported, and that a bundle is compared with: the one way to both."""
+"""Loads a source and applies the options that change it: the way to the source of `convert` and of `verify`."""
 
 from dataclasses import fields, replace
+from pathlib import Path
 from typing import Any
 
 from torch import nn
 
 from posexport.options.recipe import Recipe
-from posexport.sources.cached import cached
-from posexport.sources.extend import extend
+from posexport.sources.kv_cache import with_kv_cache
+from posexport.sources.length_limit import with_limit
 from posexport.sources.load import LoadOptions, load_source
 from posexport.sources.registry import opener_of
 from posexport.sources.source import Source
+from posexport.tokenizer.byte_pair import with_tokenizer
 
 
 def prepare(
-    argument: str | nn.Module,
-    options: LoadOptions,
-    recipe: Recipe | None = None,
+    argument: str | nn.Module, options: LoadOptions, recipe: Recipe | None = None, tokenizer: Path | None = None
 ) -> Source:
-    """The source called ``argument`` with its limit, its KV cache and its rotation of keys as ``recipe`` says.
+    """The source called ``argument`` with the limit, the KV cache and the rotation of keys of ``recipe``.
+
+    ``tokenizer``: a tokenizer.json for a source that has none.
 
     Raises:
         PosexportError: what is wrong with the source, or which option does not fit it, in one sentence.
     """
     source = load_source(argument, options)
-    if recipe is None:
-        return source
-    return cached(extend(source, recipe.beyond, recipe.max_length), recipe.cache, recipe.rotation)
+    if recipe is not None:
+        source = with_limit(source, recipe.beyond, recipe.max_length)
+        source = with_kv_cache(source, recipe.cache, recipe.rotation)
+    if tokenizer is not None:
+        source = with_tokenizer(source, tokenizer)
+    return source
 
 
 def recorded_options(

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from posexport.errors import PosexportError
-from posexport.sources import mapped
+from posexport.sources import memory_mapped
 from posexport.sources.example import example
 from posexport.spec import BATCH, SEQUENCE
 from posexport.system.user_code import is_external, raised
@@ -31,7 +31,7 @@ class Before:
 
     def __init__(self, label: str, module: Wrapped) -> None:
         self.label, self.module = label, module
-        small = mapped.size_of(module.parameters()) <= mapped.LARGE
+        small = memory_mapped.size_of(module.parameters()) <= memory_mapped.LARGE
         self.dtype = torch.float64 if small else torch.float32
         self.outputs = self._run()
         if small and not self.finite():

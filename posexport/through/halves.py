@@ -193,7 +193,7 @@ class ThroughHalf(nn.Module):
     def __init__(self, user: UserModule, layers: Sequence[Layer]) -> None:
         super().__init__()
         self.user, self._layers = user, list(layers)
-        #: how past tokens are kept; `posexport.sources.cached` changes it
+        #: how past tokens are kept; `posexport.sources.kv_cache` changes it
         self.caching = Caching()
         self._no_encoding = NoPE()
         tokens, states = user.inputs

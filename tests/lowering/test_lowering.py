@@ -29,7 +29,7 @@ from posexport.passes import pipeline
 from posexport.passes.graph_pass import Context
 from posexport.runtime.providers import make_session
 from posexport.sources import builtin
-from posexport.sources.cached import cached
+from posexport.sources.kv_cache import with_kv_cache
 from posexport.sources.source import Source
 from posexport.targets.target import Target
 from tests.small import by_attention, in_short, shared
@@ -198,7 +198,7 @@ def check_static(
     made: Source, folder: Path, traces: Traces, points: Sequence[tuple[GridPoint, tuple[int, ...]]]
 ) -> None:
     """GroupQueryAttention wherever nothing but a bias acts on the scores, and nowhere else."""
-    lowered = Lowered(cached(made, "static", "at-write"), 24, traces)
+    lowered = Lowered(with_kv_cache(made, "static", "at-write"), 24, traces)
     took = lowered.check(folder / "m.onnx", "auto", points)
     spec = next(spec for node in lowered.model.graph if (spec := AttentionSpec.of(node)) is not None)
     reads_keys = spec.score_operator is not None and "k" in spec.score_operator.takes
@@ -242,7 +242,7 @@ def test_a_head_of_an_odd_size_is_refused_to_the_operator(tmp_path: Path, traces
     made = builtin.builtin_source(
         "decoder-rope", task=None, settings_given=("layers=1", "hidden=20", "heads=5", "vocab=61")
     )
-    lowered = Lowered(cached(made, "static", "at-write"), 24, traces)
+    lowered = Lowered(with_kv_cache(made, "static", "at-write"), 24, traces)
     assert lowered.check(tmp_path / "m.onnx", "auto", CALLS[:1]) == {"static"}
 
 

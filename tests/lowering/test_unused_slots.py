@@ -21,7 +21,7 @@ from posexport.parity.grid.inputs import UNUSED, draw, roomy, size_of, unused_ki
 from posexport.parity.subjects.runner import in_calls
 from posexport.runtime.load import load
 from posexport.sources.builtin import builtin_source as builtin
-from posexport.sources.cached import cached
+from posexport.sources.kv_cache import with_kv_cache
 from posexport.spec import CAPACITY, InputSpec, OutputSpec
 from tests.small import in_short
 from tests.tolerances import within
@@ -166,7 +166,7 @@ def static_caches(inputs: Sequence[InputSpec]) -> list[InputSpec]:
 
 
 def test_the_proof_fills_unused_slots_with_everything_and_caches_by_little_and_by_much() -> None:
-    of = cached(builtin("decoder-rope", task=None, settings_given=SIZES), "static", "at-write")
+    of = with_kv_cache(builtin("decoder-rope", task=None, settings_given=SIZES), "static", "at-write")
     points = [point for point in grid(of.limits, of.inputs) if not point.must_be_rejected]
     for length in {point.length for point in points if point.length > 16}:
         steps = [p for p in points if p.length == length and p.calls and p.calls[-1] == 1]

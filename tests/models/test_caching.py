@@ -19,7 +19,7 @@ from posexport.parity.references.precision_copy import PrecisionCopy
 from posexport.parity.subjects.runner import RunError, Runner
 from posexport.runtime.load import load
 from posexport.sources.builtin import builtin_source as builtin
-from posexport.sources.cached import cached
+from posexport.sources.kv_cache import with_kv_cache
 from posexport.sources.source import Source
 from posexport.spec import CAPACITY
 from tests.small import in_short
@@ -87,7 +87,7 @@ def run(of: Source, calls: tuple[int, ...], length: int = 43) -> list[np.ndarray
 
 
 def test_rotated_at_read_one_layer_of_steps_is_one_pass_and_two_are_not() -> None:
-    one, two = (cached(source("decoder-rope-dynamic", f"layers={n}"), "dynamic", "at-read") for n in (1, 2))
+    one, two = (with_kv_cache(source("decoder-rope-dynamic", f"layers={n}"), "dynamic", "at-read") for n in (1, 2))
     steps = (37, 1, 1, 1, 1, 1, 1)
     (in_steps, whole), (other, by_two) = [(run(of, steps)[0][:, -1], run(of, (43,))[0][:, -1]) for of in (one, two)]
     agree(in_steps, whole, "model", np.float64)
@@ -101,7 +101,7 @@ def test_rotated_at_write_not_even_one_layer_is() -> None:
 
 def test_both_caches_and_both_rotations_agree_where_frequencies_are_fixed() -> None:
     ways = [(c, r) for c in ("dynamic", "static") for r in ("at-write", "at-read")]
-    found = [run(cached(source("decoder-rope"), *way), (5, 4, 1), 10) for way in ways]  # type: ignore[arg-type]
+    found = [run(with_kv_cache(source("decoder-rope"), *way), (5, 4, 1), 10) for way in ways]  # type: ignore[arg-type]
     logits, *caches = zip(*found, strict=True)
     for other in logits[1:]:
         agree(other, logits[0], "model", np.float64)
@@ -112,7 +112,7 @@ def test_both_caches_and_both_rotations_agree_where_frequencies_are_fixed() -> N
 
 
 def test_what_free_places_hold_is_not_read() -> None:
-    of = cached(source("decoder-rope"), "static", "at-write")
+    of = with_kv_cache(source("decoder-rope"), "static", "at-write")
     assert isinstance(of.module.decoder, Decoder)
     assert isinstance(of.module.decoder.caching, Caching)
     assert isinstance(of.module.decoder.caching.cache, StaticCache)
@@ -137,7 +137,7 @@ def test_what_free_places_hold_is_not_read() -> None:
 )
 def test_what_does_not_fit_is_refused(name: str, cache: Any, rotation: Any, says: str) -> None:
     with pytest.raises(PosexportError, match=says):
-        cached(source(name), cache, rotation)
+        with_kv_cache(source(name), cache, rotation)
 
 
 def test_a_static_cache_needs_an_opset_that_has_it(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from posexport.modules.plain.decoder import PlainDecoder
 from posexport.modules.with_cache import with_cache
 from posexport.options.recipe import CacheName
 from posexport.runtime.load import load
-from posexport.sources.cached import cached
+from posexport.sources.kv_cache import with_kv_cache
 from posexport.sources.source import Source
 from tests.tolerances import agree
 
@@ -350,7 +350,7 @@ def greedy(module: nn.Module, prompt: list[int], steps: int) -> list[int]:
 @pytest.mark.parametrize("name", DECODERS)
 def test_read_in_parts_and_padded_on_the_left_it_gives_the_logits_of_each_row_alone(name, cache):
     module = DECODERS[name]()
-    source = cached(source_of(module), cache, "at-write")
+    source = with_kv_cache(source_of(module), cache, "at-write")
     assert (source.task, isinstance(source.module, PlainDecoder)) == ("text-generation", True)
     heads = 2 if name.startswith("llama") else H
     assert [spec.name for spec in source.inputs][:3] == ["input_ids", "attention_mask", "past_key_values.0.key"]

@@ -22,7 +22,7 @@ from posexport.modules.with_cache import with_cache
 from posexport.options.recipe import CacheName
 from posexport.parity.criterion import rows
 from posexport.parity.invariants.changes import take_tokens
-from posexport.sources.cached import cached
+from posexport.sources.kv_cache import with_kv_cache
 from posexport.sources.example import axis_sizes, example
 from posexport.spec import BATCH, ENCODER_SEQUENCE, SEQUENCE
 from tests.modules.test_plain_decoders import IDS, LONGEST, C, H, Opt, SelfAttention, V, alone, source_of
@@ -80,7 +80,7 @@ def test_scores_of_its_own_go_with_the_cache(attention: type[nn.Module], cache: 
     module = Opt(attention)
     plain = source_of(module)
     assert plain.task == "text-generation"
-    agrees_in_parts(module, cached(plain, cache, "at-write"), cache)
+    agrees_in_parts(module, with_kv_cache(plain, cache, "at-write"), cache)
 
 
 class Gathered(Opt):
@@ -135,7 +135,7 @@ def test_rows_of_positions_are_those_of_the_tokens_in_the_cache_and_in_the_trace
     module = make()
     plain = source_of(module)
     assert plain.task == "text-generation"
-    agrees_in_parts(module, cached(plain, "dynamic", "at-write"), "dynamic")
+    agrees_in_parts(module, with_kv_cache(plain, "dynamic", "at-write"), "dynamic")
     trace(plain, opset=18)
 
 

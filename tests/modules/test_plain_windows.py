@@ -17,7 +17,7 @@ from posexport.errors import PosexportError
 from posexport.options.recipe import CacheName
 from posexport.parity.grid.point import GridPoint
 from posexport.parity.references.own_forward import reference_of
-from posexport.sources.cached import cached
+from posexport.sources.kv_cache import with_kv_cache
 from posexport.sources.source import Source
 from posexport.spec import Padding
 from tests.modules.test_plain_decoders import (
@@ -191,7 +191,7 @@ def test_a_window_goes_with_the_cache(name: str, cache: CacheName) -> None:
     plain = source_of(module)
     assert f"2 of them in windows of {' and '.join(map(str, sorted(set(windows))))} tokens" in plain.remarks[-1]
     assert set(windows) <= set(plain.limits.boundaries)
-    source = cached(plain, cache, "at-write")
+    source = with_kv_cache(plain, cache, "at-write")
     assert [spec.parameters["left"] + 1 for spec in source.encodings or [source.encoding] * 2] == windows
     agrees_in_parts(module, source, cache)
 
@@ -255,14 +255,14 @@ def test_alibi_goes_with_the_cache(name: str, cache: CacheName) -> None:
     plain = source_of(module)
     assert "2 causal attentions, 2 of them with ALiBi" in plain.remarks[-1]
     assert plain.encoding.name == "alibi"
-    agrees_in_parts(module, cached(plain, cache, "at-write"), cache)
+    agrees_in_parts(module, with_kv_cache(plain, cache, "at-write"), cache)
 
 
 def test_slopes_of_its_own_go_with_the_cache() -> None:
     plain = source_of(Steeper())
     assert "2 of them with ALiBi of the module's own slopes" in plain.remarks[-1]
     assert plain.encoding is None
-    agrees_in_parts(Steeper(), cached(plain, "static", "at-write"), "static")
+    agrees_in_parts(Steeper(), with_kv_cache(plain, "static", "at-write"), "static")
 
 
 @pytest.mark.all

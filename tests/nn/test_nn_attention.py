@@ -24,8 +24,8 @@ from posexport.modules.user_module import by_name
 from posexport.modules.with_cache import with_cache
 from posexport.nn import Attention, InputEncoding, Positions, StaticKVCache
 from posexport.runtime.load import load as load_bundle
-from posexport.sources.cached import cached
-from posexport.sources.extend import extend
+from posexport.sources.kv_cache import with_kv_cache
+from posexport.sources.length_limit import with_limit
 from posexport.sources.load import LoadOptions, load_source
 from posexport.sources.source import Source
 from posexport.spec import BATCH, SEQUENCE, InputSpec, Limits, OutputSpec
@@ -518,7 +518,7 @@ def test_a_decoder_gets_a_cache_that_its_author_did_not_write():
     assert source.limits.kv_cache
     assert (source.encoding.name, source.promises.causal, len(source.inputs)) == ("t5", True, 8)
     assert "a KV cache goes through its 3 causal attention layers" in source.remarks[-1]
-    static = cached(source, "static", "at-write")
+    static = with_kv_cache(source, "static", "at-write")
     assert static.inputs[2].axes == [BATCH, 2, "max_sequence_length", 6]
     ids = torch.randint(0, 61, (2, 9), generator=torch.Generator().manual_seed(4))
     mask = padded(2, 9, "left")
@@ -549,9 +549,9 @@ def test_positions_of_the_input_and_layers_called_twice_have_a_cache_too(module,
 
 
 def test_given_positions_end_where_the_inputs_do():
-    shorter = extend(with_cache(source_of(Waves()), None), "error", 9)
+    shorter = with_limit(with_cache(source_of(Waves()), None), "error", 9)
     for cache in ("dynamic", "static"):
-        assert cached(shorter, cache, "at-write").inputs[-1].size == 9
+        assert with_kv_cache(shorter, cache, "at-write").inputs[-1].size == 9
 
 
 def test_the_task_decides_and_a_module_without_a_vocabulary_has_none():

@@ -17,7 +17,7 @@ from posexport.lowering.plan import ATTENTION
 from posexport.ops.attention import AttentionSpec
 from posexport.passes import pipeline
 from posexport.sources.builtin import builtin_source as builtin
-from posexport.sources.cached import cached
+from posexport.sources.kv_cache import with_kv_cache
 from posexport.targets.target import Target
 from tests.lowering.test_lowering import CALLS, LEFT, PADDED, WHOLE, Lowered, applies, source
 from tests.small import SHARED, recipe
@@ -27,7 +27,7 @@ from tests.traces import Traces
 def built(path: Path, name: str, *settings: str, cache: str = "", **options: Any) -> onnx.ModelProto:
     made = builtin(name, task=None, settings_given=(*SHARED, *settings))
     if cache:
-        made = cached(made, cache, "at-write")  # type: ignore[arg-type]
+        made = with_kv_cache(made, cache, "at-write")  # type: ignore[arg-type]
     build(made, path, recipe(**{"opset": 24, "target": "cpu", **options}))
     return onnx.load(path)
 
@@ -101,7 +101,7 @@ def test_heads_apart(name: str, lowering: str, tmp_path: Path, monkeypatch: pyte
 @pytest.mark.all
 def test_heads_apart_behind_a_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, traces: Traces) -> None:
     monkeypatch.setattr(pipeline, "PASSES", [each for each in pipeline.PASSES if each.name != "packed-heads"])
-    made = Lowered(cached(source("decoder-alibi", "kv_heads=1"), "static", "at-write"), 24, traces)
+    made = Lowered(with_kv_cache(source("decoder-alibi", "kv_heads=1"), "static", "at-write"), 24, traces)
     assert made.check(tmp_path / "m.onnx", "auto", [*LEFT[:3], *CALLS[:2]]) == {"group-query"}
 
 

@@ -25,7 +25,7 @@ from posexport.passes.flat_tokens import flatten
 from posexport.passes.graph_pass import Context
 from posexport.passes.pipeline import PASSES, run, why_left_out
 from posexport.sources import builtin
-from posexport.sources.cached import cached
+from posexport.sources.kv_cache import with_kv_cache
 from posexport.sources.source import Source
 from posexport.spec import BATCH, CAPACITY, ENCODER_SEQUENCE, PAST, SEQUENCE, TOTAL
 from posexport.targets.dtypes import BY_PRECISION
@@ -124,7 +124,7 @@ def graph(name: str, settings: tuple[str, ...], cache: str | None, opset: int) -
 def made(name: str, settings: Sequence[str], cache: str | None) -> Source:
     sizes = SIZES if name.endswith("absolute") else SIZES[1:]
     found = builtin.builtin_source(name, task=None, settings_given=(*sizes, "layers=2", *settings))
-    return found if cache is None else cached(found, cache, "at-write")  # type: ignore[arg-type]
+    return found if cache is None else with_kv_cache(found, cache, "at-write")  # type: ignore[arg-type]
 
 
 def feeds(source: Source, batch: int, new: int, past: int) -> dict[str, np.ndarray]:

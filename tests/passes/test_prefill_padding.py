@@ -17,7 +17,7 @@ from posexport.passes.graph_pass import Context
 from posexport.passes.padding import new_tokens
 from posexport.passes.pipeline import run
 from posexport.sources import builtin
-from posexport.sources.cached import cached
+from posexport.sources.kv_cache import with_kv_cache
 from posexport.spec import BATCH, CAPACITY, PAST, SEQUENCE, TOTAL
 from posexport.targets.target import Target
 from tests.passes.test_drop_padding import PADDED
@@ -31,7 +31,7 @@ IN_SHORT = {("decoder-rope", "static")}
 
 @functools.cache
 def _traced(name: str, cache: str) -> tuple[Any, onnx.ModelProto]:
-    source = cached(builtin.builtin_source(name, task=None, settings_given=shared(name)), cache, "at-write")  # type: ignore[arg-type]
+    source = with_kv_cache(builtin.builtin_source(name, task=None, settings_given=shared(name)), cache, "at-write")  # type: ignore[arg-type]
     return source, ir.to_proto(trace(source, CPU.opset))
 
 

@@ -23,7 +23,7 @@ from posexport.export.save import KEEP_INSIDE
 from posexport.parity.grid.inputs import Feeds, draw
 from posexport.parity.grid.point import GridPoint
 from posexport.parity.references.precision_copy import PrecisionCopy, Reader, shareable
-from posexport.sources import mapped
+from posexport.sources import memory_mapped
 from posexport.sources.builtin import builtin_source
 from posexport.sources.load import LoadOptions, load_source
 from posexport.sources.source import Source
@@ -63,8 +63,8 @@ CHECKPOINTS = [
 @pytest.fixture
 def large(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every model counts as large."""
-    monkeypatch.setattr(mapped, "LARGE", 0)
-    monkeypatch.setattr(mapped, "LEAST", 64)
+    monkeypatch.setattr(memory_mapped, "LARGE", 0)
+    monkeypatch.setattr(memory_mapped, "LEAST", 64)
     monkeypatch.setattr("posexport.export.save.EXTERNAL_ABOVE", 0)
 
 
@@ -88,7 +88,7 @@ def test_a_sharing_copy_answers_as_a_whole_one_does(
     monkeypatch.setattr("posexport.parity.references.precision_copy._PIECE", 512)
     made = builtin(name)
     whole = PrecisionCopy(made.module, dtype, outputs=len(made.outputs))
-    monkeypatch.setattr(mapped, "LARGE", 0)
+    monkeypatch.setattr(memory_mapped, "LARGE", 0)
     shared = PrecisionCopy(made.module, dtype, outputs=len(made.outputs))
     assert whole.reader is None
     assert shared.reader is not None
@@ -178,8 +178,8 @@ def stored_as(name: str, dtype: torch.dtype, folder: Path) -> Path:
 def test_mapped_weights_are_those_that_are_read(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = str(stored_as(name, torch.float32, tmp_path / "checkpoint"))
     read = load_source(path, LoadOptions())
-    monkeypatch.setattr(mapped, "LARGE", 0)
-    monkeypatch.setattr(mapped, "LEAST", 64)
+    monkeypatch.setattr(memory_mapped, "LARGE", 0)
+    monkeypatch.setattr(memory_mapped, "LEAST", 64)
     found = load_source(path, LoadOptions())
     wanted = dict(read.module.named_parameters())
     got = dict(found.module.named_parameters())
@@ -196,8 +196,8 @@ def test_other_formats_go_through_a_temporary_file(
 ) -> None:
     path = stored_as("llama-forcausallm", dtype, tmp_path / "checkpoint")
     wanted = load_source(str(path), LoadOptions()).module.state_dict()
-    monkeypatch.setattr(mapped, "LARGE", 0)
-    monkeypatch.setattr(mapped, "LEAST", 64)
+    monkeypatch.setattr(memory_mapped, "LARGE", 0)
+    monkeypatch.setattr(memory_mapped, "LEAST", 64)
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(scratch))
@@ -228,16 +228,16 @@ def test_released_weights_take_no_memory_and_are_there_when_read(tmp_path: Path)
     file = tmp_path / "weights"
     file.write_bytes(b"head" + numbers.tobytes())
     with file.open("rb") as opened:
-        parameter = mapped.view(mapped.open_map(opened), 4, [1024, 1024])
+        parameter = memory_mapped.view(memory_mapped.open_map(opened), 4, [1024, 1024])
     assert parameter is not None
     for _ in range(2):
         np.testing.assert_array_equal(parameter.numpy().ravel(), numbers)
         assert resident(file) > 4_000_000
-        mapped.release([parameter])
+        memory_mapped.release([parameter])
         assert resident(file) < 100_000
     with torch.no_grad():
         parameter.mul_(2)
-    mapped.release([parameter])
+    memory_mapped.release([parameter])
     np.testing.assert_array_equal(parameter.numpy().ravel(), 2 * numbers)
     assert file.read_bytes()[4:] == numbers.tobytes(), "the file stays as it is"
 
@@ -246,9 +246,9 @@ def test_where_no_float32_can_begin_nothing_is_mapped(tmp_path: Path) -> None:
     file = tmp_path / "weights"
     file.write_bytes(bytes(64))
     with file.open("rb") as opened:
-        found = mapped.open_map(opened)
-    assert mapped.view(found, 2, [3]) is None
-    assert mapped.view(found, 0, [0, 3]) is None
+        found = memory_mapped.open_map(opened)
+    assert memory_mapped.view(found, 2, [3]) is None
+    assert memory_mapped.view(found, 0, [0, 3]) is None
 
 
 @pytest.mark.all

@@ -9,7 +9,7 @@ import torch
 
 from posexport.errors import PosexportError
 from posexport.sources import builtin
-from posexport.sources.extend import extend
+from posexport.sources.length_limit import with_limit
 from posexport.sources.load import LoadOptions, load_source
 from posexport.sources.source import Source
 from tests.small import source
@@ -173,7 +173,7 @@ def test_outputs_are_as_declared(task: str) -> None:
 )
 def test_beyond_that_does_not_fit_says_why(encoding: str, beyond: str, longest: int | None, sentence: str) -> None:
     with pytest.raises(PosexportError, match=re.escape(sentence)):
-        extend(source(encoding), beyond, longest)  # type: ignore[arg-type]
+        with_limit(source(encoding), beyond, longest)  # type: ignore[arg-type]
 
 
 def run(made: Source, length: int) -> torch.Tensor:
@@ -183,7 +183,7 @@ def run(made: Source, length: int) -> torch.Tensor:
 
 
 def test_clip_keeps_what_the_table_holds_and_has_no_end() -> None:
-    plain, clipped = source("relative-key"), extend(source("relative-key"), "clip", None)
+    plain, clipped = source("relative-key"), with_limit(source("relative-key"), "clip", None)
     assert clipped.limits.max_length is None
     assert clipped.limits.trained_length == 23
     assert torch.equal(run(clipped, 23), run(plain, 23))
@@ -191,7 +191,7 @@ def test_clip_keeps_what_the_table_holds_and_has_no_end() -> None:
 
 
 def test_interpolation_is_linear_between_the_rows() -> None:
-    plain, longer = source("absolute"), extend(source("absolute"), "interpolate", 45)
+    plain, longer = source("absolute"), with_limit(source("absolute"), "interpolate", 45)
     assert (longer.limits.trained_length, longer.limits.max_length, longer.limits.beyond) == (
         23,
         45,
@@ -205,7 +205,7 @@ def test_interpolation_is_linear_between_the_rows() -> None:
 
 
 def test_a_shorter_limit_is_a_guard_and_nothing_else() -> None:
-    shorter = extend(source("sinusoidal"), "error", 9)
+    shorter = with_limit(source("sinusoidal"), "error", 9)
     assert shorter.limits.max_length == 9
     assert 9 in shorter.limits.boundaries
 
@@ -215,7 +215,7 @@ def test_a_limit_that_no_table_sets_is_named_as_such(beyond: str) -> None:
     made = load_source("tests/golden/roformer-formaskedlm", LoadOptions())
     assert made.limits.max_length is not None
     with pytest.raises(PosexportError, match="because its configuration says so"):
-        extend(made, beyond, 2 * made.limits.max_length)  # type: ignore[arg-type]
+        with_limit(made, beyond, 2 * made.limits.max_length)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("norm", ["post", "pre", "none"])

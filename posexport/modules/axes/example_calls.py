@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from posexport.modules.axes.row_lengths import followed
 from posexport.modules.user_module import copied, named_outputs
-from posexport.sources import mapped
+from posexport.sources import memory_mapped
 from posexport.system.user_code import is_external, line_of_error, raised
 
 #: an axis: the input's name and the axis' number
@@ -32,7 +32,7 @@ class ExampleCalls:
     @staticmethod
     def of(argument: str, module: nn.Module, tensors: Mapping[str, Tensor], most: int) -> "ExampleCalls":
         """Calls of a copy, where the module is small enough: a call may change it."""
-        small = mapped.size_of(module.parameters()) <= mapped.LARGE
+        small = memory_mapped.size_of(module.parameters()) <= memory_mapped.LARGE
         return ExampleCalls(copied(argument, module) if small else module, tensors, [], most)
 
     @property

@@ -30,7 +30,7 @@ from posexport.spec import BATCH, SEQUENCE, InputSpec, LengthContract
 class PlainDecoder(CachedDecoder):
     """A user's module, as a decoder with a KV cache. ``plan``: what it does along the token axis."""
 
-    #: how past tokens are kept; `posexport.sources.cached` changes it
+    #: how past tokens are kept; `posexport.sources.kv_cache` changes it
     caching: Caching = Caching()
     #: whether the proof asks the user's forward as well (`posexport.parity.references.own_forward`)
     judged_by_forward = True

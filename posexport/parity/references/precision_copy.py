@@ -22,7 +22,7 @@ from posexport.errors import PosexportError
 from posexport.parity.criterion import Array
 from posexport.parity.grid.inputs import Feeds
 from posexport.parity.subjects.runner import Remembered
-from posexport.sources import mapped
+from posexport.sources import memory_mapped
 from posexport.torch_fixes.module_precision import in_precision
 
 _aten = torch.ops.aten
@@ -78,7 +78,7 @@ class Reader:
 
     def read(self, parameter: nn.Parameter) -> nn.Parameter:
         """``parameter`` itself, or its cast copy."""
-        if parameter is not self._last and parameter.numel() * parameter.element_size() >= mapped.LEAST:
+        if parameter is not self._last and parameter.numel() * parameter.element_size() >= memory_mapped.LEAST:
             self.release()
             self._last = parameter
         if parameter.dtype == self.dtype or not _real(parameter):
@@ -90,7 +90,7 @@ class Reader:
     def release(self) -> None:
         """Give the pages of the last one back."""
         if self._last is not None:
-            mapped.release([self._last])
+            memory_mapped.release([self._last])
         self._last = None
 
 
@@ -103,7 +103,7 @@ def _cast(parameter: nn.Parameter, dtype: torch.dtype) -> Tensor:
     cast = torch.empty_like(parameter, dtype=dtype)
     for start in range(0, parameter.shape[0], rows):
         cast[start : start + rows] = parameter.detach()[start : start + rows]
-        mapped.release([parameter])
+        memory_mapped.release([parameter])
     return cast
 
 
@@ -135,10 +135,10 @@ class _Parameters(MutableMapping[str, nn.Parameter | None]):
 
 def sharing(module: nn.Module, reader: Reader) -> nn.Module:
     """A copy with separate buffers and attributes; ``reader`` returns the original's parameters, cast."""
-    copy = mapped.copy_with_same_weights(module).eval()
+    copy = memory_mapped.copy_with_same_weights(module).eval()
     for part in copy.modules():
         # PyTorch's ways do not fit: parametrize.register_parametrization writes to the parameter (``set_``), which is
-        # the original's, so that `mapped.release` takes it for changed and keeps its pages; functional_call wants all
+        # the original's, so that `memory_mapped.release` takes it for changed and keeps its pages; functional_call wants all
         # parameters cast immediately
         part.__dict__["_parameters"] = _Parameters(dict(part.__dict__["_parameters"]), reader)
         for name, buffer in part.__dict__["_buffers"].items():
@@ -204,7 +204,7 @@ class PrecisionCopy:
         self.device = torch.device(device)
         self.dtype = dtype
         self.outputs = outputs
-        shares = share or mapped.size_of(module.parameters()) > mapped.LARGE
+        shares = share or memory_mapped.size_of(module.parameters()) > memory_mapped.LARGE
         self.reader = Reader(dtype) if shares and shareable(module) and self.device.type == "cpu" else None
         self.copy = None if fresh else self._copied()
 
@@ -236,7 +236,7 @@ class PrecisionCopy:
             answer = call(module)
         if self.reader is not None:
             self.reader.release()
-            mapped.trim()
+            memory_mapped.trim()
         return answer
 
     def tensors(self, feeds: Feeds) -> dict[str, torch.Tensor]:

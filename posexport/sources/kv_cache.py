@@ -10,11 +10,11 @@ from posexport.encodings.encoding import Encoding
 from posexport.errors import PosexportError
 from posexport.nn.caching import CACHES, Caching
 from posexport.options.recipe import CacheName, RotationName
-from posexport.sources.mapped import copy_with_same_weights
+from posexport.sources.memory_mapped import copy_with_same_weights
 from posexport.sources.source import Source
 
 
-def cached(source: Source, cache: CacheName, rotation: RotationName) -> Source:
+def with_kv_cache(source: Source, cache: CacheName, rotation: RotationName) -> Source:
     """A source with the KV cache that was chosen; its module shares its weights with the old one's.
 
     Raises:

@@ -7,12 +7,12 @@ from posexport.definition.definition import Definition
 from posexport.encodings.beyond import extend as extend_encodings
 from posexport.encodings.encoding import Encoding
 from posexport.errors import PosexportError
-from posexport.sources.mapped import copy_with_same_weights
+from posexport.sources.memory_mapped import copy_with_same_weights
 from posexport.sources.source import Source
 from posexport.spec import Beyond
 
 
-def extend(source: Source, beyond: Beyond, max_length: int | None) -> Source:
+def with_limit(source: Source, beyond: Beyond, max_length: int | None) -> Source:
     """A source with the limit that was chosen; where encodings change with it, its module shares weights with the old.
 
     Raises:
