@@ -119,8 +119,7 @@ def _check_names(names: Sequence[PrecisionName], layout: str) -> None:
 
     if len(set(names)) < len(names):
         raise PosexportError(f"each precision once, got --precision {' --precision '.join(names)}")
-    several = [name for name, each in LAYOUTS.items() if each.names_precision]
-    if len(names) > 1 and layout not in several:
+    if len(names) > 1 and layout not in (several := [name for name, each in LAYOUTS.items() if each.names_precision]):
         raise PosexportError(
             f"--precision {' and '.join(names)} in one directory need --layout {' or '.join(several)}, got --layout "
             f"{layout}; convert once for each precision otherwise"

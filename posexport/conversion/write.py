@@ -18,7 +18,6 @@ from posexport.conversion.result import MissedError, Written
 from posexport.conversion.tokenizer import with_tokenizer_made
 from posexport.errors import PosexportError
 from posexport.runtime import preparation
-from posexport.runtime.generation_file import remarks as generation_remarks
 from posexport.targets.precisions import FP32
 from posexport.targets.providers import CPU
 
@@ -150,9 +149,14 @@ def _write(
 
 def _remarks_on_files(source: "Source") -> list[str]:
     """Sentences on settings in the source's files that the runtime does not follow."""
-    # of texts alone no picture and no sound is prepared
-    prepared = any(spec.role == "values" for spec in source.inputs)
-    return [*(preparation.remarks(source.files) if prepared else []), *generation_remarks(source.files)]
+    remarks: list[str] = []
+    if any(spec.role == "values" for spec in source.inputs):  # pictures or sound
+        remarks += preparation.remarks(source.files)
+    if source.limits.kv_cache or source.parts:
+        from posexport.runtime import generation_file
+
+        remarks += generation_file.remarks(source.files)
+    return remarks
 
 
 def _opset(options: ConvertOptions, layout: "Layout") -> int:
