@@ -138,8 +138,8 @@ def sharing(module: nn.Module, reader: Reader) -> nn.Module:
     copy = memory_mapped.copy_with_same_weights(module).eval()
     for part in copy.modules():
         # PyTorch's ways do not fit: parametrize.register_parametrization writes to the parameter (``set_``), which is
-        # the original's, so that `memory_mapped.release` takes it for changed and keeps its pages; functional_call wants all
-        # parameters cast immediately
+        # the original's, so that `memory_mapped.release` takes it for changed and keeps its pages; functional_call
+        # wants all parameters cast immediately
         part.__dict__["_parameters"] = _Parameters(dict(part.__dict__["_parameters"]), reader)
         for name, buffer in part.__dict__["_buffers"].items():
             if buffer is not None and _real(buffer):
