@@ -16,7 +16,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from posexport.graph.bodies import bodies, with_bodies
-from posexport.graph.dataflow import content_values
+from posexport.graph.dataflow import content_values, reachable
 from posexport.graph.queries import matches, names_of, only
 from posexport.spec import DOMAIN, Interface
 
@@ -245,16 +245,15 @@ def logit_weights(outputs: Iterable[ir.Value], every: Sequence[Projection], cont
     hidden states is no head's result.
     """
     by_output = {each.output: each.weight.value for each in every}
-    weights: set[ir.Value] = set()
-    waiting = [value for value in outputs if (value.name or "").split("_")[-1] == LOGITS]
-    while waiting:
-        value = waiting.pop()
+
+    def before(value: ir.Value) -> Sequence[ir.Value]:
         node = value.producer()
-        if value in by_output:
-            weights.add(by_output[value])
-        elif node is not None and node.op_type == "If":
-            waiting += [body.outputs[value.index() or 0] for body in bodies(node).values()]
-        elif node is not None and node.op_type in _AFTER_HEAD and not node.domain:
-            read = [each for each in node.inputs if each in content]
-            waiting += read if len(read) == 1 else []
-    return weights
+        if node is None or value in by_output:
+            return ()
+        if node.op_type == "If":
+            return [body.outputs[value.index() or 0] for body in bodies(node).values()]
+        read = [each for each in node.inputs if each in content] if node.op_type in _AFTER_HEAD else []
+        return read if len(read) == 1 and not node.domain else ()
+
+    logits = [value for value in outputs if (value.name or "").split("_")[-1] == LOGITS]
+    return {by_output[value] for value in reachable(logits, before) if value in by_output}

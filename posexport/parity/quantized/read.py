@@ -8,7 +8,7 @@ import onnx
 import onnx_ir as ir
 from onnx_ir.passes.common import InlinePass
 
-from posexport.graph.dataflow import content_values
+from posexport.graph.dataflow import content_values, reachable
 from posexport.parity.quantized.records import (
     Array,
     FloatProduct,
@@ -283,22 +283,21 @@ def _rounding(node: ir.Node) -> Rounding:
 
 def _of_row(scale: ir.Value | None) -> bool:
     """Whether ``scale`` comes from the largest and the lowest value along the last axis."""
-    found, waiting = 0, [scale]
-    while waiting:
-        value = waiting.pop()
-        producer = None if value is None else value.producer()
-        if producer is None or producer.op_type == "Constant":
+
+    def before(value: ir.Value) -> Sequence[ir.Value | None]:
+        node = value.producer()
+        return node.inputs if node is not None and node.op_type in ("Mul", "Max", "Neg") else ()
+
+    extremes = 0
+    for value in reachable([] if scale is None else [scale], before):
+        node = value.producer()
+        if node is None or node.op_type in ("Constant", "Mul", "Max", "Neg"):
             continue
-        if producer.op_type in ("ReduceMax", "ReduceMin"):
-            axes = array_of(producer, 1)
-            if axes is None or axes.reshape(-1).tolist() != [-1]:
-                return False
-            found += 1
-        elif producer.op_type in ("Mul", "Max", "Neg"):
-            waiting += producer.inputs
-        else:
+        axes = array_of(node, 1) if node.op_type in ("ReduceMax", "ReduceMin") else None
+        if axes is None or axes.reshape(-1).tolist() != [-1]:
             return False
-    return found == 2
+        extremes += 1
+    return extremes == 2
 
 
 def _zero_of(node: ir.Node) -> int | None:
