@@ -52,6 +52,7 @@ def test_its_encoding_is_proven_by_its_lowering(site: Path, tmp_path: Path) -> N
     assert {entry["lowering"] for entry in manifest["lowerings"].values()} == {"einsum"}
 
 
+@pytest.mark.all
 def test_its_lowering_changes_nothing_unless_named(site: Path, tmp_path: Path) -> None:
     bundle = tmp_path / "usual"
     run(site, "-m", "posexport", "convert", "encoder-alibi", *SETTINGS, "--no-verify", "-o", bundle)
