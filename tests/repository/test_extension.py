@@ -38,9 +38,10 @@ def test_lists_name_the_package_and_import_nothing_of_it(site: Path) -> None:
         "    print(CliRunner().invoke(group, arguments).output)\n"
         "assert 'posexport_ramp' not in sys.modules\n"
     )
-    listed = [line.split() for line in run(site, "-c", program, "encodings", "lowerings").splitlines()]
+    listed = [line.split() for line in run(site, "-c", program, "encodings", "families", "lowerings").splitlines()]
     assert ["ramp", "from", "the", "package", "posexport-ramp", "0.1"] in listed
     assert ["einsum", "from", "the", "package", "posexport-ramp", "0.1"] in listed
+    assert ["ramp-llama"] in listed  # below its package
 
 
 def test_its_encoding_is_proven_by_its_lowering(site: Path, tmp_path: Path) -> None:
@@ -50,6 +51,16 @@ def test_its_encoding_is_proven_by_its_lowering(site: Path, tmp_path: Path) -> N
     assert manifest["proven"]
     assert manifest["encoding"]["name"] == "ramp"
     assert {entry["lowering"] for entry in manifest["lowerings"].values()} == {"einsum"}
+
+
+@pytest.mark.all
+def test_its_family_reads_a_checkpoint(site: Path, tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "tests" / "golden" / "llama-forcausallm", tmp_path / "checkpoint")
+    config = tmp_path / "checkpoint" / "config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"model_type": "ramp-llama"}))
+    bundle = tmp_path / "bundle"
+    run(site, "-m", "posexport", "convert", tmp_path / "checkpoint", "--length", 1, "--length", 17, "-o", bundle)
+    assert json.loads((bundle / "posexport.json").read_bytes())["task"] == "text-generation"
 
 
 @pytest.mark.all
