@@ -1,12 +1,12 @@
-"""Objects by name: those of posexport, and those that installed packages add by entry points.
+"""Registries of named objects, which installed packages extend by entry points.
 
-A package adds an object of a kind by an entry point of the group ``posexport.KIND`` (docs/contributing.md)::
+A package adds an object by an entry point of the group ``posexport.KIND`` (docs/contributing.md)::
 
     [project.entry-points."posexport.encodings"]
     ramp = "my_package.ramp"
 
-Nothing of the package is imported before the name is asked for. So neither ``import posexport`` nor ``--help`` runs its
-code, a package that nobody names changes nothing, and a broken one fails alone.
+The package is imported when the name is looked up, not before: ``import posexport`` and ``--help`` run none of its
+code, and a package that cannot be imported fails only the commands that name it.
 """
 
 import functools
@@ -23,16 +23,15 @@ T = TypeVar("T")
 
 
 class Registry(MutableMapping[str, T]):
-    """Objects of one kind by name, each loaded when it is first asked for.
+    """A mapping from names to objects of one kind, each imported on first lookup.
 
-    ``registry[name]`` and ``registry.get(name)`` look among posexport's objects, then among those of installed
-    packages. Iteration, ``in`` and ``len`` are over posexport's objects and those that a process has registered.
+    ``registry[name]`` and ``registry.get(name)`` look up posexport's objects first, then entry points of installed
+    packages. Iteration, ``in`` and ``len`` cover posexport's objects, registered ones, and entry points loaded before.
 
     Args:
         kind: packages add objects by entry points of the group ``posexport.KIND``.
-        of: the class that the objects are instances of; a ``module:CLASS`` is imported with the first package.
-        references: posexport's objects as ``module:ATTRIBUTE``, or the module that registers each when it is imported;
-            imported when they are asked for.
+        of: the class of the objects; ``module:CLASS`` is imported when a package's object is checked.
+        references: ``module:ATTRIBUTE`` of each object of posexport, or the module that registers it on import.
     """
 
     def __init__(self, kind: str, of: type | str, references: Mapping[str, str] | None = None) -> None:
@@ -68,20 +67,20 @@ class Registry(MutableMapping[str, T]):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All names, those of installed packages last."""
+        """All names, with installed packages' last."""
         return (*self, *self.packages)
 
     @property
     def packages(self) -> dict[str, str]:
-        """The names that only installed packages have -> the package and its version."""
+        """Names of entry points that are not loaded yet -> the package and its version."""
         return {name: package for name, package in added_by_packages(self.kind).items() if name not in self}
 
     def _of_package(self, name: str) -> T:
-        """The object of an entry point, or the one that its module registers when it is imported.
+        """The object of the entry point ``name``, or the one that its module registers on import.
 
         Raises:
-            KeyError: no installed package has one of that name.
-            PosexportError: two have, or it cannot be loaded.
+            KeyError: no installed package has an entry point of that name.
+            PosexportError: two packages have one, or it cannot be loaded.
         """
         points = _entry_points(self.kind).get(name, [])
         if not points:
