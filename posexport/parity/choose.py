@@ -1,6 +1,7 @@
 """Which proof a graph gets: the one place that puts subjects, references, judges, points and checks together.
 
-`posexport.convert` and `posexport.verify` both take their proofs from here.
+`posexport.convert` and `posexport.verify` both take their proofs from here. What few proofs have (decode steps, other
+tools' graphs, quantized weights, a user's module) is imported where it is chosen.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -8,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from torch import nn
@@ -17,20 +18,15 @@ from posexport.bounds import bounds_of
 from posexport.parity.agreement.on_grid import CostOnGrid
 from posexport.parity.branches.coverage import Branches, cover
 from posexport.parity.engine import prove
-from posexport.parity.foreign.fit import Foreign
-from posexport.parity.foreign.runner import Beyond, Findings, ForeignRunner
 from posexport.parity.grid.grid import grid, switches
 from posexport.parity.grid.point import Budget, GridPoint
 from posexport.parity.half_range import Range, RangeLog
 from posexport.parity.invariants.check import Invariants
-from posexport.parity.invariants.rollout import GreedySteps
 from posexport.parity.judges import Criterion, Guarded, UserTolerance
 from posexport.parity.locate.locate import Location
-from posexport.parity.placement import Placement
-from posexport.parity.positions import Positions
 from posexport.parity.proof import Check, Judge, Progress, Proof, Rejection
-from posexport.parity.quantized import StoredError, as_stored
-from posexport.parity.references.own_forward import reference_of
+from posexport.parity.quantized.records import StoredError
+from posexport.parity.references.definition import DefinitionReference
 from posexport.parity.references.precision_copy import torch_threads
 from posexport.parity.report.report import Report
 from posexport.parity.sample.check import FinishSample, Shipped
@@ -40,6 +36,9 @@ from posexport.parity.subjects.runner import Make, Runner
 from posexport.sources.source import Source
 from posexport.targets.precisions import FP32, PRECISIONS, PrecisionName
 from posexport.targets.providers import DEFAULT_PROVIDER, provider_named
+
+if TYPE_CHECKING:
+    from posexport.parity.foreign.fit import Foreign
 
 #: bfloat16 has the range of float32
 WATCHED: PrecisionName = "fp16"
@@ -92,7 +91,7 @@ class ProofOptions:
         return self.copied and self.precision == FP32.name
 
 
-def prove_model(source: Source, model: Path | bytes, options: ProofOptions, foreign: Foreign | None = None) -> Report:
+def prove_model(source: Source, model: Path | bytes, options: ProofOptions, foreign: "Foreign | None" = None) -> Report:
     """The report on ``model``, of a source of parts the directory of their files.
 
     Raises PosexportError where the model does not fit the source, the provider does not load, a length is impossible.
@@ -106,7 +105,7 @@ def prove_model(source: Source, model: Path | bytes, options: ProofOptions, fore
 
 @contextmanager
 def chosen(
-    source: Source, model: Path | bytes, options: ProofOptions, foreign: Foreign | None = None
+    source: Source, model: Path | bytes, options: ProofOptions, foreign: "Foreign | None" = None
 ) -> Iterator[Proof]:
     """The proof of ``model``, and the copies that it needs for as long as it runs.
 
@@ -128,7 +127,7 @@ class _Choice:
         model: Path | bytes,
         graph: Path | bytes,
         options: ProofOptions,
-        foreign: Foreign | None,
+        foreign: "Foreign | None",
     ) -> None:
         self._widened_source, self._model, self._graph, self._foreign = widened_source, model, graph, foreign
         # the graph that ships is compared with a sample too, where a copy is proven
@@ -137,7 +136,7 @@ class _Choice:
         self._log = RangeLog(options.threads) if options.computed == WATCHED else None
         watched = self._log.session if self._log is not None and options.copied else None
         self._subject = self._opened(self._source, graph, watched)
-        self._reference = reference_of(self._source, options.computed, self._options.sample, options.reference_device)
+        self._reference = self._definition()
         self._budget = Budget(
             outputs=widened_source.outputs, heads=heads_of(widened_source.module), limit=options.memory_limit
         )
@@ -171,14 +170,27 @@ class _Choice:
         """The definition that is right: with the weights of the file, unless the user says what may be lost by them."""
         source = self._widened_source
         if self._quantized and self._options.tolerance is None:
+            from posexport.parity.quantized.as_stored import as_stored
+
             source = as_stored(source, self._model)
         return _widened_parts(source) if self._options.copied else source
+
+    def _definition(self) -> DefinitionReference:
+        """The definition in PyTorch; a decoder of the user's is also compared with its forward without a cache."""
+        source, options = self._source, self._options
+        if source.by_trial:
+            from posexport.parity.references.own_forward import reference_of
+
+            return reference_of(source, options.computed, options.sample, options.reference_device)
+        return DefinitionReference(source, options.computed, options.sample, options.reference_device)
 
     def _opened(self, source: Source, model: Path | bytes, make: Make | None = None) -> Runner:
         options = self._options
         how: dict[str, Any] = {"provider": options.provider, "threads": options.threads, "make": make}
         how |= {"provider_options": options.provider_options} if options.provider_options else {}
         if self._foreign is not None:
+            from posexport.parity.foreign.runner import ForeignRunner
+
             return ForeignRunner(self._foreign, model, **how)
         return Runner.of(source, model, [part.spec for part in source.parts], **how)
 
@@ -204,6 +216,8 @@ class _Choice:
         bounds, reference = bounds_of(self._source.limits), self._reference
         if self._foreign is None:
             return Guarded(self._source, bounds)
+        from posexport.parity.foreign.runner import Beyond
+
         return Beyond(
             model=self._source,
             bounds=bounds,
@@ -217,14 +231,21 @@ class _Choice:
         options, source = self._options, self._source
         if options.some is None:
             yield Invariants(self._reference)
-            yield GreedySteps(self._reference, self._subject)
+            if source.limits.kv_cache:
+                from posexport.parity.invariants.rollout import GreedySteps
+
+                yield GreedySteps(self._reference, self._subject)
         if not provider_named(options.provider).built_in:
+            from posexport.parity.placement import Placement
+
             yield Placement(self._subject, self._graph, tuple(part.spec for part in source.parts))
         if options.some is not None:
             return
         if self._log is not None:
             yield Range(self._log, None if options.copied else partial(self._watched_copy, self._log))
         if self._foreign is not None:
+            from posexport.parity.foreign.runner import Findings
+
             yield Findings(source.limits.max_length)
         else:
             yield from self._of_own_graphs(points)
@@ -250,6 +271,8 @@ class _Choice:
             yield Branches(coverage)
         yield Location(source, self._graph, options.threads)
         if options.computed in HALVES and not options.everything:
+            from posexport.parity.positions import Positions
+
             yield Positions(self._widened_source, self._model)
         if self._quantized:
             yield CostOnGrid(self._widened_source)

@@ -1,19 +1,18 @@
 """Brings a finished float32 graph to the requested precision."""
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
-from posexport.precision.blocks.quantize import quantize_blocks
-from posexport.precision.calibration import Calibration
-from posexport.precision.half.half import to_half
-from posexport.precision.half.kernels import check_arithmetic, remarks
-from posexport.precision.rows.quantize import quantize_rows
 from posexport.precision.selection import PrecisionResult
 from posexport.spec import Interface
 from posexport.targets.precision_options import PrecisionOptions
 from posexport.targets.precisions import FP32
 from posexport.targets.target import Target
+
+if TYPE_CHECKING:
+    from posexport.precision.calibration import Calibration
 
 
 def apply(
@@ -21,7 +20,7 @@ def apply(
     interface: Interface,
     target: Target,
     options: PrecisionOptions,
-    calibration: Calibration | None = None,
+    calibration: "Calibration | None" = None,
 ) -> PrecisionResult:
     """Change ``model`` in place: guarded, with its functions attached.
 
@@ -34,11 +33,18 @@ def apply(
     if options.precision == FP32.name:
         return PrecisionResult()
     if options.by_rows:
+        from posexport.precision.rows.quantize import quantize_rows
+
         return quantize_rows(model, interface, target, options, calibration)
     result = PrecisionResult()
     if options.half:
+        from posexport.precision.half.half import to_half
+        from posexport.precision.half.kernels import check_arithmetic, remarks
+
         check_arithmetic(target)
     if options.blocked:
+        from posexport.precision.blocks.quantize import quantize_blocks
+
         result = quantize_blocks(model, interface, target, options, calibration)
     if options.half:
         # after it: float32 scales and activations of its operators become 16 bits as all others do

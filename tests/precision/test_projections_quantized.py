@@ -10,7 +10,8 @@ import pytest
 
 import posexport
 from posexport.bundle.manifest import Manifest
-from posexport.parity.quantized import AsStored, as_stored
+from posexport.parity.quantized.as_stored import as_stored
+from posexport.parity.quantized.module import AsStored
 from posexport.parity.quantized.read import read
 from posexport.precision.apply import apply
 from posexport.precision.selection import check_quantized

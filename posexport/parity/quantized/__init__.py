@@ -4,7 +4,3 @@
 that parameter up to the rounding error of its scheme, ``module`` is the definition with these weights, ``as_stored``
 puts it in the source. Nothing is shared with the code that quantizes (`posexport.precision`).
 """
-
-from posexport.parity.quantized.as_stored import as_stored as as_stored
-from posexport.parity.quantized.module import AsStored as AsStored
-from posexport.parity.quantized.records import StoredError as StoredError
