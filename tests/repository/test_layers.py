@@ -54,9 +54,6 @@ LAYERS = [*CORE, *EXTENSIONS, *SURFACES]
 EXCEPTIONS = [
     ("serve/drop_in", "modules", "the call of torch.onnx.export is about a module in memory, which `modules` calls"),
     ("parity/references/own_forward.py", "modules", "goes with the KV cache as a graph pass"),
-    ("parity", "modules", "a user's module is copied and run in float64; moves to `sources`"),
-    ("export", "modules", "lines of a user's file in messages; move to `system`"),
-    ("modules/python_file.py", "checkpoints", "a factory that returns a model of transformers"),
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 #: encodings name their positions and terms, which attention takes; they know operators only
@@ -147,6 +144,11 @@ def is_exception(file: str, name: str, exception: tuple[str, str, str]) -> bool:
 def test_imports_only_go_down_and_extensions_do_not_import_each_other() -> None:
     wrong = [pair for pair in wrong_imports() if not any(is_exception(*pair, each) for each in EXCEPTIONS)]
     assert not wrong, "\n".join(f"{file} imports {name}" for file, name in wrong)
+
+
+def test_every_exception_is_one() -> None:
+    wrong = wrong_imports()
+    assert not [each for each in EXCEPTIONS if not any(is_exception(*pair, each) for pair in wrong)]
 
 
 def test_one_file_asks_the_exporter() -> None:

@@ -9,8 +9,10 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from posexport.errors import PosexportError
-from posexport.modules.axes.example_calls import TensorAxis
 from posexport.serve.drop_in.example import ExampleCall, Leaf
+
+#: an axis: the tensor's name and the axis' index
+TensorAxis = tuple[str, int]
 
 
 @dataclass(frozen=True)

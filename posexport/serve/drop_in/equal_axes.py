@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 
 from posexport.errors import PosexportError
-from posexport.modules.axes.example_calls import TensorAxis
-from posexport.serve.drop_in.axes import DynamicAxis
+from posexport.serve.drop_in.axes import DynamicAxis, TensorAxis
 from posexport.system.user_code import is_external, line_of_error, raised
 
 Call = Callable[[dict[str, Tensor]], object]

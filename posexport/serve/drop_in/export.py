@@ -16,10 +16,9 @@ from posexport.conversion.convert import convert
 from posexport.conversion.options import ConvertOptions
 from posexport.conversion.result import Conversion
 from posexport.errors import PosexportError
-from posexport.modules.axes.example_calls import TensorAxis
 from posexport.modules.user_module import copied
 from posexport.serve.drop_in import finish
-from posexport.serve.drop_in.axes import from_dynamic_axes, from_dynamic_shapes
+from posexport.serve.drop_in.axes import TensorAxis, from_dynamic_axes, from_dynamic_shapes
 from posexport.serve.drop_in.equal_axes import Symbol, equal_axes
 from posexport.serve.drop_in.example import ExampleCall, example_call
 from posexport.serve.drop_in.finish import ExportedModel, into_place
