@@ -19,10 +19,11 @@ from posexport.definition.lengths import limits_of_module
 from posexport.encodings.encoding import Encoding
 from posexport.errors import PosexportError
 from posexport.modules.axes.discover import Discovered, discover
-from posexport.modules.axes.row_lengths import counts_tokens
+from posexport.modules.axes.example_calls import counts_tokens
 from posexport.modules.axes.sizes import STANDARD
-from posexport.modules.made_ready import made_ready
-from posexport.modules.probe import probe
+from posexport.modules.call import calling
+from posexport.modules.dry_run import dry_run
+from posexport.modules.eval_mode import in_eval_mode
 from posexport.modules.user_module import PAST_IS_OURS, by_name, copied
 from posexport.sources.source import Source
 from posexport.sources.weights import digest
@@ -39,7 +40,6 @@ from posexport.spec import (
     Promises,
 )
 from posexport.targets.dtypes import DTYPES, MODEL_DTYPE
-from posexport.torch_fixes.as_exported import as_exported
 
 #: the axes that a module of the user's may have beside fixed ones, alone or behind an input's name and ``_``
 _AXES = (BATCH, SEQUENCE, ENCODER_SEQUENCE, HEIGHT, WIDTH, SAMPLES)
@@ -74,7 +74,7 @@ def source_of_module(
     remarks = []
     if module.training and (unsure := _random_in_training(module)):
         remarks.append(f"the module was in training mode ({unsure}); it is converted in eval mode")
-    module = made_ready(argument, module)
+    module = in_eval_mode(argument, module)
     tensors = {} if inputs is None else _tensors(argument, module, inputs)
     if tensors:
         discovered, renamed = _discovered(argument, module, tensors, axes)
@@ -85,7 +85,7 @@ def source_of_module(
     limits = limits_of_module(module)
     if any(spec.role == "lengths" for spec in specs):
         limits = msgspec.structs.replace(limits, paddings=["right", "ragged-right"])
-    probed = probe(argument, module, specs, tensors, limits, discovered.groups)
+    results = dry_run(argument, module, specs, tensors, limits, discovered.groups)
     specs, bounded = _with_vocabularies(module, specs, tensors)
     encodings = [part for part in module.modules() if isinstance(part, Encoding)]
     first = encodings[0] if encodings else None
@@ -93,16 +93,16 @@ def source_of_module(
         name=argument,
         label=label,
         kind="python",
-        module=by_name(argument, module, specs, probed.outputs),
+        module=by_name(argument, module, specs, results.outputs),
         inputs=specs,
-        outputs=probed.outputs,
-        limits=probed.limits,
+        outputs=results.outputs,
+        limits=results.limits,
         encoding=None if first is None else first.spec,
         task="features",
         sha256=hashlib.sha256(fingerprint + digest(module).encode()).hexdigest(),
-        further=probed.further,
+        further=results.further,
         promises=Promises(padding_invariant=False, positional=None if first is None else bool(first.hooks)),
-        remarks=[*remarks, *renamed, *discovered.remarks, *bounded, *probed.remarks],
+        remarks=[*remarks, *renamed, *discovered.remarks, *bounded, *results.remarks],
         notes=discovered.notes,
     )
 
@@ -299,7 +299,7 @@ def _with_vocabularies(
     hooks = [part.register_forward_pre_hook(seen) for part in module.modules() if isinstance(part, nn.Embedding)]
     try:
         if hooks and tensors:
-            with torch.no_grad(), as_exported():
+            with calling():
                 module(**tensors)
     finally:
         for hook in hooks:

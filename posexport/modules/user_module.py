@@ -1,12 +1,10 @@
-"""A module of the user's own, called so that whatever it does wrong is one sentence.
+"""A user's module with declared inputs and outputs, as export and proof call it.
 
-`UserModule` stands between posexport and the module: it calls it by keyword, turns its answer into a tuple of tensors,
-and checks that the tensors have the axes that were declared. An exception of the module becomes a PosexportError that
-names the exception, the sizes, the likely line, and the longest input that was taken before.
+`UserModule` returns a tuple of tensors in the declared order and checks their axes. An exception of the module becomes
+a PosexportError with the exception, the sizes, the user's line, and the longest input that was accepted before.
 """
 
 import copy
-import dataclasses
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,12 +15,12 @@ import torch
 from torch import Tensor, nn
 
 from posexport.errors import PosexportError
+from posexport.modules.call import CallError, call, computed_dtype, named_outputs
 from posexport.modules.recognise import entered
 from posexport.sources.traced_module import TracedModule
 from posexport.spec import BATCH, SEQUENCE, InputSpec, OutputSpec
-from posexport.system.user_code import is_external, line_of_error, raised
+from posexport.system.user_code import is_external, raised
 from posexport.torch_fixes.as_exported import as_exported
-from posexport.torch_fixes.default_dtype import computing_in
 
 _M = TypeVar("_M", bound=nn.Module)
 _TWO_PRECISIONS = "the proof needs copies of it in two precisions"
@@ -31,49 +29,45 @@ PAST_IS_OURS = (
     "leave it out, and let forward take None for it: past keys and values are posexport's, which gives a decoder a KV "
     "cache"
 )
-_CACHE_IS_OURS = (
-    "; a model of transformers alone, without an example, gets a KV cache of posexport's; in a module that calls one, "
-    "set its config.use_cache = False"
-)
 
 
 class UserModule(TracedModule):
-    """``module``, called by keyword with ``inputs``' names, its answer as a tuple in the order of ``outputs``.
+    """``module``, called by keyword with the names of ``inputs``; returns a tuple in the order of ``outputs``.
 
-    To be subclassed for every module (`by_name`): ``forward``'s signature and ``taken`` belong to the class, so that
-    copies share them.
+    `by_name` makes a subclass for every module: the signature of ``forward`` and ``accepted`` belong to the class, so
+    that copies share them.
     """
 
-    #: (in float64, sizes of the inputs) that the module took; copies add to the same set
-    taken: ClassVar[set[tuple[bool, tuple[tuple[str, int], ...]]]]
+    #: (in float64, sizes of the inputs) that the module accepted
+    accepted: ClassVar[set[tuple[bool, tuple[tuple[str, int], ...]]]]
 
     def __init__(
         self, argument: str, module: nn.Module, inputs: Sequence[InputSpec], outputs: Sequence[OutputSpec]
     ) -> None:
         super().__init__()
         self.argument, self.inputs, self.outputs = argument, inputs, outputs
-        #: names of what the module returns and nobody asks for
-        self.left_out: set[str] = set()
+        #: outputs of the module that are not declared
+        self.dropped: set[str] = set()
         self.module = module
 
     def forward(self, **tensors: Tensor) -> tuple[Tensor, ...]:
         if torch.compiler.is_dynamo_compiling():  # the exporter's second try, which follows Python code, not modes
-            return tuple(self._asked(self.module(**tensors)).values())
+            return tuple(self._declared(named_outputs(self.module(**tensors))).values())
         if torch.compiler.is_compiling():  # the tracer has its own way to say what it cannot follow
             with as_exported(), entered.traced() as seen:
-                traced = tuple(self._asked(self.module(**tensors)).values())
+                traced = tuple(self._declared(named_outputs(self.module(**tensors))).values())
             self.attentions[:] = seen.reasons
             return traced
         sizes = sizes_of(self.inputs, tensors)
         try:
-            # a module may write to its inputs: those are posexport's
-            with computing_in(torch.float64 if self._wide() else torch.float32), as_exported(), entered.called():
-                answer = self._asked(self.module(**{name: tensor.clone() for name, tensor in tensors.items()}))
-        except BaseException as err:
-            raise self._failed(err, sizes) from err
-        self._check(answer, sizes)
-        self.taken.add((self._wide(), tuple(sizes.items())))
-        return tuple(answer.values())
+            outputs = self._declared(call(self.module, tensors, mode=entered.called()))
+        except PosexportError as err:
+            raise PosexportError(f"{self.argument}: {err}") from err
+        except CallError as failed:
+            raise PosexportError(self._sentence(failed, sizes)) from failed.error
+        self._check(outputs, sizes)
+        self.accepted.add((computed_dtype(self.module) == torch.float64, tuple(sizes.items())))
+        return tuple(outputs.values())
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "UserModule":
         other = copy.copy(self)
@@ -82,49 +76,39 @@ class UserModule(TracedModule):
             other.__dict__ = copy.deepcopy(self.__dict__, memo)
             return _with_own_functions(other, memo)
 
-    def _wide(self) -> bool:
-        """Whether this is the copy that the reference is computed with."""
-        parameter = next(self.module.parameters(), None)
-        return parameter is not None and parameter.dtype == torch.float64
+    def _declared(self, outputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return {name: tensor for name, tensor in outputs.items() if name not in self.dropped}
 
-    def _asked(self, answer: Any) -> dict[str, Tensor]:
-        return {name: tensor for name, tensor in named_outputs(answer).items() if name not in self.left_out}
-
-    def _failed(self, err: BaseException, sizes: dict[str, int]) -> BaseException:
-        if is_external(err):
-            return err
-        if isinstance(err, PosexportError):
-            return PosexportError(f"{self.argument}: {err}")
-        line, wide, key = line_of_error(err), self._wide(), tuple(sizes.items())
-        said = f"{self.argument}: the module raised {raised(err)} at {at(sizes)}" + (f" ({line})" if line else "")
-        if wide and ((False, key) in self.taken or not any(double for double, _ in self.taken)):
-            return PosexportError(
-                f"{said} in float64, the precision of the reference; use the dtype of the input or of a weight, "
+    def _sentence(self, failed: CallError, sizes: dict[str, int]) -> str:
+        """What the module raised, and the most likely reason by what it accepted before."""
+        wide, key = computed_dtype(self.module) == torch.float64, tuple(sizes.items())
+        sentence = f"{self.argument}: {failed.sentence(f'at {at(sizes)}')}"
+        if wide and ((False, key) in self.accepted or not any(double for double, _ in self.accepted)):
+            return (
+                f"{sentence} in float64, the precision of the reference; use the dtype of the input or of a weight, "
                 "x.dtype, where it names one"
             )
-        if (wide, key) in self.taken:
-            return PosexportError(f"{said}, and took other values of the same sizes; it must take them all")
+        if (wide, key) in self.accepted:
+            return f"{sentence}, and took other values of the same sizes; it must take them all"
         if past := [spec.name for spec in self.inputs if looks_past(spec)]:
-            return PosexportError(f"{said}; the example has {', '.join(past)}: {PAST_IS_OURS}")
+            return f"{sentence}; the example has {', '.join(past)}: {PAST_IS_OURS}"
         length = sizes.get(SEQUENCE)
-        longest = max((dict(taken).get(SEQUENCE, 0) for _, taken in self.taken), default=0)
+        longest = max((dict(accepted).get(SEQUENCE, 0) for _, accepted in self.accepted), default=0)
         if length is not None and 0 < longest < length:
-            return PosexportError(
-                f"{said}, and took {longest}. If that is its limit, convert with --max-length {longest}."
-            )
-        return PosexportError(f"{said}; it must take every batch size, and every length up to its limit")
+            return f"{sentence}, and took {longest}. If that is its limit, convert with --max-length {longest}."
+        return f"{sentence}; it must take every batch size, and every length up to its limit"
 
-    def _check(self, answer: Mapping[str, Tensor], sizes: Mapping[str, int]) -> None:
-        """The names and axes of what came out are the declared ones."""
+    def _check(self, outputs: Mapping[str, Tensor], sizes: Mapping[str, int]) -> None:
+        """PosexportError where the outputs have other names or axes than declared."""
         names = [spec.name for spec in self.outputs]
-        if list(answer) != names:
+        if list(outputs) != names:
             raise PosexportError(
-                f"{self.argument}: the module returned the outputs {list(answer)} at {at(sizes)}, and {names} before; "
+                f"{self.argument}: the module returned the outputs {list(outputs)} at {at(sizes)}, and {names} before; "
                 "it must return the same ones for every input"
             )
         for spec in self.outputs:
             expected = [sizes.get(axis) if isinstance(axis, str) else axis for axis in spec.axes]
-            got = list(answer[spec.name].shape)
+            got = list(outputs[spec.name].shape)
             if len(got) != len(expected) or any(w not in (None, g) for w, g in zip(expected, got, strict=True)):
                 raise PosexportError(
                     f"{self.argument}: output {spec.name} has the shape {got} at {at(sizes)}, and {expected} was "
@@ -137,7 +121,7 @@ def by_name(argument: str, module: nn.Module, inputs: Sequence[InputSpec], outpu
     """``module`` as a `UserModule` whose ``forward`` has ``inputs``' names as parameters, as torch.export wants it."""
 
     class ByName(UserModule):
-        taken: ClassVar = set()
+        accepted: ClassVar = set()
         attentions: ClassVar = []
 
         def forward(self, **tensors: Tensor) -> tuple[Tensor, ...]:
@@ -152,53 +136,9 @@ def by_name(argument: str, module: nn.Module, inputs: Sequence[InputSpec], outpu
 def returning(user: UserModule, outputs: Sequence[OutputSpec]) -> UserModule:
     """The same module and weights, called so that it returns ``outputs``: some of its own, or with other axes."""
     other = copy.copy(user)
-    other.left_out = user.left_out | ({spec.name for spec in user.outputs} - {spec.name for spec in outputs})
+    other.dropped = user.dropped | ({spec.name for spec in user.outputs} - {spec.name for spec in outputs})
     other.outputs = outputs
     return other
-
-
-def named_outputs(answer: Any) -> dict[str, Tensor]:
-    """What a module returns, as names and tensors: nested containers are flattened, ``None`` is left out.
-
-    The tensor in ``{"layers": (x, y)}`` is called ``layers.0``, that of a lone tensor ``output``, and those of a tuple
-    ``output_0``, ``output_1``.
-    """
-    if isinstance(answer, Tensor):
-        return {"output": answer}
-    outputs: dict[str, Tensor] = {}
-    prefix = "output_" if isinstance(answer, tuple | list) and not hasattr(answer, "_fields") else ""
-    for path, value in _leaves(answer, ""):
-        name = prefix + path
-        if not isinstance(value, Tensor):
-            is_cache = type(value).__module__ == "transformers.cache_utils"
-            raise PosexportError(
-                f"the module must return tensors, alone or in tuples, dicts and dataclasses, got {type(value).__name__}"
-                + (f" as {name}" if path else "")
-                + (_CACHE_IS_OURS if is_cache else "")
-            )
-        if name in outputs:
-            raise PosexportError(f"the module returned two outputs that are both called {name}; rename one")
-        outputs[name] = value
-    if not outputs:
-        raise PosexportError(f"the module must return at least one tensor, got {type(answer).__name__} without any")
-    return outputs
-
-
-def _leaves(answer: Any, path: str) -> Iterator[tuple[str, Any]]:
-    """What is in nested containers and is none, but ``None``, with the keys that lead to it."""
-    items: Any
-    if isinstance(answer, Mapping):
-        items = answer.items()
-    elif isinstance(answer, tuple | list):
-        items = zip(getattr(answer, "_fields", range(len(answer))), answer, strict=True)
-    elif dataclasses.is_dataclass(answer) and not isinstance(answer, type):
-        items = ((field.name, getattr(answer, field.name)) for field in dataclasses.fields(answer))
-    else:
-        if answer is not None or not path:
-            yield path, answer
-        return
-    for key, value in items:
-        yield from _leaves(value, f"{path}.{key}" if path else str(key))
 
 
 def looks_past(spec: InputSpec) -> bool:

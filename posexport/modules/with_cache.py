@@ -16,8 +16,8 @@ from torch import nn
 
 from posexport.encodings.alibi import is_published
 from posexport.errors import PosexportError
+from posexport.modules.axes.largest import LONGEST, search
 from posexport.modules.in_parts import differ, in_calls
-from posexport.modules.length_search import LONGEST, search
 from posexport.modules.own_decoder import IDS, MASK, POSITIONS, OwnDecoder
 from posexport.modules.plain.decoder import PlainDecoder
 from posexport.modules.plain.fit import fitted, is_causal, plan_of

@@ -19,7 +19,7 @@ from posexport.cli import main
 from posexport.conversion.convert import convert
 from posexport.conversion.options import ConvertOptions
 from posexport.errors import PosexportError
-from posexport.modules import length_search
+from posexport.modules.axes import largest
 from posexport.parity.grid.grid import grid
 from posexport.parity.grid.point import GridPoint
 from posexport.parity.invariants import check as invariants
@@ -463,33 +463,33 @@ def test_training_mode_is_remarked(models: Path) -> None:
 
 @pytest.mark.parametrize("limit", [11, 12, 40, 64, 512, 8192])
 def test_search_finds_every_limit(limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(length_search, "available", lambda: 1 << 50)
+    monkeypatch.setattr(largest, "available", lambda: 1 << 50)
     tried: list[int] = []
 
     def attempt(length: int) -> str:
         tried.append(length)
         return "" if length <= limit else f"no {length}"
 
-    found = length_search.search(attempt, 11)
+    found = largest.search(attempt, 11)
     assert (found.limit, found.reason) == (limit, f"no {limit + 1}")
     assert len(tried) < 25
 
 
 def test_search_stops_where_there_is_no_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(length_search, "available", lambda: 1 << 50)
-    found = length_search.search(lambda _: "", 11)
-    assert (found.longest, found.limit) == (length_search.LONGEST, None)
+    monkeypatch.setattr(largest, "available", lambda: 1 << 50)
+    found = largest.search(lambda _: "", 11)
+    assert (found.size, found.limit) == (largest.LONGEST, None)
     # a table that fills what memory there is has its end looked for one token further
-    room = 2 * length_search._SCORES * length_search._HEADS * 4 * 300**2
-    monkeypatch.setattr(length_search, "available", lambda: room)
-    assert length_search.search(lambda _: "", 11).longest == 256
-    assert length_search.search(lambda n: "end" * (n > 256), 11).limit == 256
+    room = 2 * largest._SCORES * largest._HEADS * 4 * 300**2
+    monkeypatch.setattr(largest, "available", lambda: room)
+    assert largest.search(lambda _: "", 11).size == 256
+    assert largest.search(lambda n: "end" * (n > 256), 11).limit == 256
 
 
 def test_search_keeps_to_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [0.0]
-    monkeypatch.setattr(length_search.time, "monotonic", lambda: clock[0])
-    monkeypatch.setattr(length_search, "available", lambda: 1 << 50)
+    monkeypatch.setattr(largest.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(largest, "available", lambda: 1 << 50)
     tried = []
 
     def attempt(length: int) -> str:
@@ -497,7 +497,7 @@ def test_search_keeps_to_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
         clock[0] += (length / 512) ** 2
         return ""
 
-    found = length_search.search(attempt, 11)
+    found = largest.search(attempt, 11)
     # a call at 1024 takes 4 seconds, one at 512 one
     assert max(tried) == 513
     assert found.limit is None
@@ -585,7 +585,7 @@ def test_a_long_table_of_a_known_encoding_is_approached_not_tried_at_once(
         "    x = torch.zeros(2, 5, 9, 6)\n"
         "    return Layer(), dict(q=x, k=x, v=x), dict(q=axes, k=axes, v=axes)\n"
     )
-    monkeypatch.setattr("posexport.modules.length_search.available", lambda: 1 << 29)
+    monkeypatch.setattr("posexport.modules.axes.largest.available", lambda: 1 << 29)
     source = load_source(f"{path}:make", LoadOptions())
     assert source.limits.max_length == 16384
     layer = next(part for part in source.module.modules() if type(part).__name__ == "Layer")

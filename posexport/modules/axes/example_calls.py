@@ -1,4 +1,4 @@
-"""Calls of a user's module on its example, resized: a failure is an answer, not an error."""
+"""Calls of a user's module with its example resized: a failure is a result, not an error."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -6,10 +6,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from posexport.modules.axes.row_lengths import followed
-from posexport.modules.user_module import copied, named_outputs
+from posexport.errors import PosexportError
+from posexport.modules.call import CallError, call
+from posexport.modules.user_module import copied
 from posexport.sources import memory_mapped
-from posexport.system.user_code import is_external, line_of_error, raised
+from posexport.system.user_code import raised
 
 #: an axis: the input's name and the axis' number
 TensorAxis = tuple[str, int]
@@ -51,13 +52,12 @@ class ExampleCalls:
             raise SpentError
         self.failures.append("")
         try:
-            with torch.no_grad():
-                outputs = named_outputs(self.module(**{name: tensor.clone() for name, tensor in tensors.items()}))
-        except BaseException as err:
-            if isinstance(err, KeyboardInterrupt) or (not isinstance(err, MemoryError) and is_external(err)):
-                raise
-            line = line_of_error(err)
-            self.failures[-1] = f"the module raised {raised(err)}" + (f" ({line})" if line else "")
+            outputs = call(self.module, tensors)
+        except (CallError, PosexportError) as err:
+            self.failures[-1] = str(err)
+            return None
+        except MemoryError as err:
+            self.failures[-1] = f"the module raised {raised(err)}"
             return None
         if any(output.numel() == 0 for output in outputs.values()):
             self.failures[-1] = "an output has no elements"
@@ -74,3 +74,30 @@ def resized(tensor: Tensor, shape: tuple[int, ...]) -> Tensor:
         if before != after:
             tensor = tensor.index_select(axis, torch.arange(after) % before)
     return tensor
+
+
+def counts_rows(name: str, tensor: Tensor) -> bool:
+    """Whether an input seems to hold the length of every row: ``feature_lengths``."""
+    return tensor.dim() == 1 and not tensor.is_floating_point() and "len" in name.lower()
+
+
+def counts_tokens(name: str, tensor: Tensor, size: int) -> bool:
+    """Whether an input says how many tokens of every row are real, in a sequence of ``size``."""
+    return counts_rows(name, tensor) and int(tensor.max()) == size
+
+
+def followed(resized: Mapping[str, Tensor], example: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """``resized`` inputs whose lengths are those of the sequence that they count: its whole rows are whole again."""
+    followed = dict(resized)
+    for name, lengths in resized.items():
+        if not counts_rows(name, example[name]):
+            continue
+        whole = int(example[name].max())
+        sizes = [
+            (before, after)
+            for other, tensor in example.items()
+            for before, after in zip(tensor.shape, resized[other].shape, strict=True)
+        ]
+        new = next((after for before, after in sizes if before == whole != after), whole)
+        followed[name] = torch.where(lengths == whole, new, lengths.clamp(max=new))
+    return followed

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from torch import Tensor
 
 from posexport.modules.axes.classify import Classified, Varying
-from posexport.modules.axes.row_lengths import counts_tokens
+from posexport.modules.axes.example_calls import counts_tokens
 from posexport.spec import BATCH, ENCODER_SEQUENCE, HEIGHT, SAMPLES, SEQUENCE, WIDTH
 
 #: parts of the names of inputs that are read by cross attention, and of those that read them

@@ -1,16 +1,18 @@
-"""The axes of outputs: each is an input's, a fixed size, or follows from inputs' sizes and has a name of its own."""
+"""The axes of outputs: an input's, a fixed size, or one that is computed from inputs' sizes and gets a new name."""
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
+from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from posexport.errors import PosexportError
-from posexport.spec import ENCODER_SEQUENCE, FRAMES, HEIGHT, PATCHES, SAMPLES, SEQUENCE, WIDTH, Axis, OutputSpec
+from posexport.spec import BATCH, ENCODER_SEQUENCE, FRAMES, HEIGHT, PATCHES, SAMPLES, SEQUENCE, WIDTH, Axis, OutputSpec
 
 Sizes = dict[str, int]
-#: the sizes of an axis at the first sizes, at the second, and with one axis of the second at a time
-_Follows = tuple[int, ...]
+#: the sizes of an axis at the first sizes, at the second, and with one axis at a time of the second size
+_Computed = tuple[int, ...]
 
 
 def output_axes(
@@ -20,68 +22,95 @@ def output_axes(
     second: Sizes,
     steps: Mapping[str, int],
 ) -> list[OutputSpec]:
-    """``run``: the module at sizes; ``first`` and ``second`` differ in every axis, which vary in ``steps``.
+    """The axes of every output, from calls of ``run`` at sizes.
+
+    ``first`` and ``second`` differ in every axis, which varies in ``steps``.
 
     Raises:
         PosexportError: outputs have other names or numbers of axes at other sizes.
     """
-    answers = [run(sizes) for sizes in (first, second)]
-    ranks = [{name: tensor.dim() for name, tensor in answer.items()} for answer in answers]
+    results = [run(sizes) for sizes in (first, second)]
+    ranks = [{name: tensor.dim() for name, tensor in outputs.items()} for outputs in results]
     if ranks[0] != ranks[1]:
         raise PosexportError(
             f"{argument}: the module gives outputs with other names or numbers of axes, {ranks[0]} and {ranks[1]}, "
             f"at sizes {first} and {second}; they must not depend on sizes"
         )
-    shapes = [{name: tuple(tensor.shape) for name, tensor in answer.items()} for answer in answers]
-    derived = _Derived(run, first, second)
+    shapes = [{name: tuple(tensor.shape) for name, tensor in outputs.items()} for outputs in results]
+    computed = _ComputedAxes(run, first, second)
+    # a third call tells an axis of an input from one that has its size only at multiples of a step
     third = {axis: min(size + steps.get(axis, 1), second[axis]) for axis, size in first.items()}
     near = _shapes(run, third)
     specs = []
     for name, shape in shapes[0].items():
         axes: list[Axis] = []
-        for place, (a, b) in enumerate(zip(shape, shapes[1][name], strict=True)):
+        for number, (a, b) in enumerate(zip(shape, shapes[1][name], strict=True)):
             match = [axis for axis in first if (first[axis], second[axis]) == (a, b)]
             # patches put together again have an image's size only where that is a multiple of theirs
-            match = [axis for axis in match if name not in near or near[name][place] == third[axis]]
-            axes.append(int(a) if a == b else match[0] if match else derived.name(name, place, (a, b)))
+            match = [axis for axis in match if name not in near or near[name][number] == third[axis]]
+            axes.append(int(a) if a == b else match[0] if match else computed.name(name, number, (a, b)))
         specs.append(OutputSpec(name=name, axes=axes))
     return specs
 
 
 def _shapes(run: Callable[[Sizes], Mapping[str, Tensor]], sizes: Sizes) -> dict[str, tuple[int, ...]]:
-    """Of outputs; none where the module does not take the sizes."""
+    """The shapes of outputs; none where the module refuses the sizes."""
     with suppress(PosexportError):
         return {name: tuple(tensor.shape) for name, tensor in run(sizes).items()}
     return {}
 
 
-class _Derived:
-    """Names of axes that follow from the inputs' sizes: two that always have the same size have one name."""
+class _ComputedAxes:
+    """Names of axes that are computed from the inputs' sizes: two that always have the same size have one name."""
 
     def __init__(self, run: Callable[[Sizes], Mapping[str, Tensor]], first: Sizes, second: Sizes) -> None:
         self._run, self._first, self._second = run, first, second
         self._alone: list[dict[str, tuple[int, ...]]] = []
-        self._names: dict[_Follows, str] = {}
+        self._names: dict[_Computed, str] = {}
 
-    def name(self, output: str, place: int, ends: tuple[int, int]) -> str:
-        """The name of axis ``place`` of an output that has the sizes ``ends``."""
+    def name(self, output: str, number: int, ends: tuple[int, int]) -> str:
+        """The name of axis ``number`` of an output, which has the sizes ``ends`` at the first and the second sizes."""
         if not self._alone:
             for axis in self._first:
-                answer = self._run({**self._first, axis: self._second[axis]})
-                self._alone.append({name: tuple(tensor.shape) for name, tensor in answer.items()})
-        follows = (*ends, *(shapes[output][place] for shapes in self._alone))
-        if follows not in self._names:
-            of = [axis for axis, size in zip(self._first, follows[2:], strict=True) if size != ends[0]]
-            label = _label(of) or f"{output}_axis_{place}"
-            self._names[follows] = label if label not in self._names.values() else f"{output}_axis_{place}"
-        return self._names[follows]
+                outputs = self._run({**self._first, axis: self._second[axis]})
+                self._alone.append({name: tuple(tensor.shape) for name, tensor in outputs.items()})
+        sizes = (*ends, *(shapes[output][number] for shapes in self._alone))
+        if sizes not in self._names:
+            changing = [axis for axis, size in zip(self._first, sizes[2:], strict=True) if size != ends[0]]
+            label = _label(changing) or f"{output}_axis_{number}"
+            self._names[sizes] = label if label not in self._names.values() else f"{output}_axis_{number}"
+        return self._names[sizes]
 
 
-def _label(of: Sequence[str]) -> str:
-    """What follows from these axes; nothing where there is no usual name."""
-    if len(of) == 1:
-        axis = of[0]
+def _label(inputs: Sequence[str]) -> str:
+    """The usual name of an axis that is computed from these axes of inputs; empty where there is none."""
+    if len(inputs) == 1:
+        axis = inputs[0]
         if axis.endswith((SEQUENCE, ENCODER_SEQUENCE, SAMPLES)):
             return FRAMES
         return f"output_{axis}" if axis.endswith((HEIGHT, WIDTH)) else ""
-    return PATCHES if all(axis.endswith((HEIGHT, WIDTH)) for axis in of) else ""
+    return PATCHES if all(axis.endswith((HEIGHT, WIDTH)) for axis in inputs) else ""
+
+
+def elements_per_token(
+    module: nn.Module, run: Callable[[dict[str, int]], Any], sizes: dict[str, int], axes: Collection[str]
+) -> float:
+    """The elements of ``axes`` per token, for estimates of memory; ``run`` calls ``module`` at ``sizes``.
+
+    Tokens are the largest number of vectors in a row of the batch that a linear layer or a normalisation reads.
+    """
+    counts = [1]
+
+    def count(part: nn.Module, inputs: tuple[Any, ...]) -> None:
+        del part
+        if inputs and isinstance(inputs[0], Tensor) and inputs[0].dim() > 1:
+            counts.append(inputs[0].numel() // max(1, inputs[0].shape[-1] * sizes.get(BATCH, 1)))
+
+    layers = [part for part in module.modules() if isinstance(part, nn.Linear | nn.LayerNorm)]
+    hooks = [part.register_forward_pre_hook(count) for part in layers]
+    try:
+        run(sizes)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return math.prod(sizes[axis] for axis in axes) / max(counts) if axes else 1.0

@@ -1,28 +1,38 @@
-"""Sizes to trace and to prove a module at, within what its axes take: least sizes, steps, largest sizes."""
+"""Sizes to trace and to prove a module at, within what its axes accept; and the length contract of those axes."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 
+import msgspec
+
 from posexport.modules.axes.classify import Varying
 from posexport.sizes import multiple
-from posexport.spec import BATCH, ENCODER_SEQUENCE, SEQUENCE
+from posexport.spec import BATCH, ENCODER_SEQUENCE, SEQUENCE, LengthContract
 
-#: axes whose sizes the grid knows without being told
+Sizes = dict[str, int]
+#: axes whose sizes the proof's grid knows already
 STANDARD = (BATCH, SEQUENCE, ENCODER_SEQUENCE)
-#: what a size is made of where an axis takes any: several strides of most convolutions
+#: the unit of sizes where an axis accepts any: several strides of most convolutions
 _UNIT = 8
-#: multiples of the unit to trace at: the first axis, the second ...
+#: units to trace the first axis at; the second is traced at one more, and so on
 _TRACED = 4
-#: sizes to prove at, in units: of the first axis, of the second ...; a half where no step forbids it
+#: units to prove at: of the first axis, of the second ...; a half where no step forbids it
 _PROVEN = ((0, 0), (1, 3), (2.5, 4.5), (3, 4), (5, 3), (7, 6))
+#: by how much the two sizes of a batch or a sequence differ, where it has no step
+_FURTHER = 4
 
 
 @dataclass(frozen=True, kw_only=True)
 class Range:
-    """What an axis takes: multiples of ``step`` from ``least`` to ``most``.
+    """The sizes that an axis accepts: multiples of ``step`` from ``least`` to ``most``.
 
-    ``example``: a size of the user's. ``unit``: what sizes are made of, where nothing else is known.
+    Attributes:
+        example: the size in the user's example.
+        least: the smallest size.
+        step: all sizes are multiples of it.
+        most: the largest size; None: no limit is known.
+        unit: what sizes to trace and prove at are made of, where nothing else is known.
     """
 
     example: int
@@ -33,60 +43,85 @@ class Range:
 
     @staticmethod
     def of(axis: str, group: Varying) -> "Range":
-        """What was found by trying; a second batch is as small as the first."""
+        """The range of axes that were classified; a second batch is as small as the first."""
         unit = 1 if axis.endswith(BATCH) else _UNIT
         return Range(
             example=group.size, least=group.least, step=group.step, most=group.size if group.ends else None, unit=unit
         )
 
     def at(self, units: float) -> int:
-        """The size of about so many units: of what reaches from one token to the next, or more."""
+        """The size of about this many units, each of at least the least size."""
         unit = multiple(max(self.least, self.unit), self.step)
         return self.inside(int(units * unit))
 
     def inside(self, size: int) -> int:
-        """The nearest size that is taken."""
+        """The nearest accepted size."""
         size = multiple(max(size, self.least), self.step)
         return size if self.most is None else min(size, self.most)
 
 
-def trace_sizes(ranges: Mapping[str, Range]) -> dict[str, int]:
-    """Sizes that differ, some tokens each, and not the example's, for which a module may have a way of its own."""
+def other_ranges(axes: Sequence[str], groups: Mapping[str, Varying]) -> dict[str, Range]:
+    """The ranges of the named axes that are neither batch nor sequence."""
+    return {axis: Range.of(axis, groups[axis]) for axis in axes if axis not in STANDARD and axis in groups}
+
+
+def trace_sizes(ranges: Mapping[str, Range]) -> Sizes:
+    """Sizes that differ, of some tokens each, and not the example's, which a module may treat as a special case."""
     return {
-        axis: each.at(units) if each.at(units) != each.example else each.at(units + 2)
-        for (axis, each), units in zip(ranges.items(), count(_TRACED))
+        axis: extent.at(units) if extent.at(units) != extent.example else extent.at(units + 2)
+        for (axis, extent), units in zip(ranges.items(), count(_TRACED))
     }
 
 
-def second_sizes(ranges: Mapping[str, Range], first: Mapping[str, int]) -> dict[str, int]:
-    """Sizes that differ from the ``first``, by enough that there are more tokens."""
-    found = {}
-    for axis, each in ranges.items():
-        larger = each.inside(max(each.example, 2 * first[axis]))
-        found[axis] = larger if larger != first[axis] else each.least
-    return found
+def standard_sizes(groups: Mapping[str, Varying], sizes: Mapping[str, int]) -> Sizes:
+    """The sizes of sequences that must differ from ``sizes``, because of least sizes and steps."""
+    ranges = {axis: Range.of(axis, group) for axis, group in groups.items() if axis in STANDARD and axis != BATCH}
+    # the least size may make one token, as a patch of a series, and a dynamic axis must not have size 1
+    accepted = {
+        axis: extent.inside(max(sizes[axis], extent.at(2) if extent.least > 1 else 1))
+        for axis, extent in ranges.items()
+    }
+    return {axis: size for axis, size in accepted.items() if size != sizes[axis]}
 
 
-def proof_sizes(ranges: Mapping[str, Range]) -> list[dict[str, int]]:
-    """The least of all, the example's, and others between and beyond."""
+def two_sizes(base: Sizes, limits: LengthContract, ranges: Mapping[str, Range]) -> tuple[Sizes, Sizes]:
+    """Two different sizes of every axis, within the limits, so far apart that they make different numbers of tokens."""
+    steps, least = limits.size_steps, {SEQUENCE: limits.min_length, **limits.min_sizes}
+    first, second = dict(base), dict(base)
+    for axis in base:
+        second[axis] += multiple(max(_FURTHER, least.get(axis, 1)), steps.get(axis, 1))
+    # where a limit is near, the first is made smaller
+    for axis in limits.limited_axes if limits.max_length is not None else []:
+        if axis in second:
+            second[axis] = min(second[axis], limits.max_length or 1)
+            first[axis] = min(first[axis], max(1, second[axis] - steps.get(axis, 1)))
+    # axes that are neither batch nor sequence
+    for axis, extent in ranges.items():
+        larger = extent.inside(max(extent.example, 2 * first[axis]))
+        second[axis] = larger if larger != first[axis] else extent.least
+    return first, second
+
+
+def proof_sizes(ranges: Mapping[str, Range]) -> list[Sizes]:
+    """Sizes to prove axes at that are neither batch nor sequence: the least, the example's, and others."""
     if not ranges:
         return []
     sizes = [
-        {axis: each.at(units[place % 2]) for place, (axis, each) in enumerate(ranges.items())} for units in _PROVEN
+        {axis: extent.at(units[place % 2]) for place, (axis, extent) in enumerate(ranges.items())} for units in _PROVEN
     ]
-    sizes.append({axis: each.inside(each.example) for axis, each in ranges.items()})
-    sizes.append({axis: each.inside(each.least + each.step) for axis, each in ranges.items()})
+    sizes.append({axis: extent.inside(extent.example) for axis, extent in ranges.items()})
+    sizes.append({axis: extent.inside(extent.least + extent.step) for axis, extent in ranges.items()})
     return [size for index, size in enumerate(sizes) if size not in sizes[:index]]
 
 
-def standard_sizes(groups: Mapping[str, Varying], sizes: Mapping[str, int]) -> dict[str, int]:
-    """Of ``sizes``, those of batch and sequences that must be others, because of least sizes and steps."""
-    ranges = {axis: Range.of(axis, group) for axis, group in groups.items() if axis in STANDARD and axis != BATCH}
-    # at the least size there may be one token of what is read, such as a patch of a series, and one is no dynamic axis
-    others = {axis: each.inside(max(sizes[axis], each.at(2) if each.least > 1 else 1)) for axis, each in ranges.items()}
-    return {axis: size for axis, size in others.items() if size != sizes[axis]}
-
-
-def others(axes: Sequence[str], groups: Mapping[str, Varying]) -> dict[str, Range]:
-    """What is known of the named axes that are neither batch nor sequence."""
-    return {axis: Range.of(axis, groups[axis]) for axis in axes if axis not in STANDARD and axis in groups}
+def with_ranges(limits: LengthContract, groups: Mapping[str, Varying], ranges: Mapping[str, Range]) -> LengthContract:
+    """The contract with the least sizes and the steps of all axes, and the largest sizes of ``ranges``."""
+    # a step says already that less than one step is refused
+    least = {axis: group.least for axis, group in groups.items() if group.least > group.step and axis != BATCH}
+    return msgspec.structs.replace(
+        limits,
+        min_length=max(limits.min_length, least.pop(SEQUENCE, 1)),
+        min_sizes=least,
+        max_sizes={axis: extent.most for axis, extent in ranges.items() if extent.most is not None},
+        size_steps={axis: group.step for axis, group in groups.items() if group.step > 1},
+    )

@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 
 from posexport.errors import PosexportError
+from posexport.modules.call import CallError, calling
 from posexport.serve.drop_in.axes import DynamicAxis, TensorAxis
-from posexport.system.user_code import is_external, line_of_error, raised
+from posexport.system.user_code import line_of_error, raised
 
 Call = Callable[[dict[str, Tensor]], object]
 
@@ -155,11 +156,11 @@ class _ResizedCalls:
             for name, axis in symbol.members:
                 tensors[name] = _resized(tensors[name], axis, min(size, symbol.most or size))
         try:
-            with torch.no_grad():
+            with calling():
                 self._call({name: tensor.clone() for name, tensor in tensors.items()})
-        except BaseException as err:
-            if is_external(err):
-                raise
+        except CallError as failed:
+            return failed.error
+        except PosexportError as err:
             return err
         return None
 

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 import onnxruntime
-import torch
 from torch import Tensor
 
 from posexport.conversion.convert import convert
 from posexport.conversion.options import ConvertOptions
 from posexport.conversion.result import Conversion
 from posexport.errors import PosexportError
+from posexport.modules.call import CallError, calling
 from posexport.modules.user_module import copied
 from posexport.serve.drop_in import finish
 from posexport.serve.drop_in.axes import TensorAxis, from_dynamic_axes, from_dynamic_shapes
@@ -26,7 +26,6 @@ from posexport.serve.drop_in.request import Request
 from posexport.serve.drop_in.type_adapters import InputAdapter, OutputAdapter, bundle_names, input_adapter
 from posexport.serve.drop_in.wrapped import Wrapped, wrapped
 from posexport.spec import BATCH, ENCODER_SEQUENCE, HEIGHT, MODEL, SEQUENCE, WIDTH
-from posexport.system.user_code import is_external, line_of_error, raised
 
 
 @dataclass(frozen=True)
@@ -110,15 +109,10 @@ def _interface(request: Request, call: ExampleCall, adapters: list[InputAdapter]
 def _answer(label: str, own: Wrapped, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The outputs of the example."""
     try:
-        with torch.no_grad():  # a module may write to its inputs
+        with calling():  # a module may write to its inputs
             return own.outputs({name: tensor.clone() for name, tensor in tensors.items()})
-    except BaseException as err:
-        if is_external(err) or isinstance(err, PosexportError):
-            raise
-        line = line_of_error(err)
-        raise PosexportError(
-            f"{label}: the module raised {raised(err)} on the example itself{f' ({line})' if line else ''}"
-        ) from err
+    except CallError as failed:
+        raise PosexportError(f"{label}: {failed.sentence('on the example itself')}") from failed.error
 
 
 def _output_names(label: str, own: list[str], output_names: Sequence[str] | None) -> list[str]:

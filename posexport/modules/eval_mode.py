@@ -1,4 +1,4 @@
-"""A user's module in eval mode, in float32 and on the CPU, or a sentence on why it cannot be."""
+"""Puts a user's module into eval mode, float32 and the CPU, or says in one sentence why it cannot be."""
 
 import torch
 from torch import Tensor, nn
@@ -9,20 +9,20 @@ from posexport.system.user_code import is_external, raised
 _QUANTIZED = (torch.qint8, torch.quint8, torch.qint32, torch.quint4x2, torch.quint2x4)
 
 
-def made_ready(argument: str, module: nn.Module) -> nn.Module:
+def in_eval_mode(argument: str, module: nn.Module) -> nn.Module:
     """``module`` itself, changed in place.
 
     Raises:
-        PosexportError: its weights are not there or are quantized, it is no Python any more, or eval mode changes it.
+        PosexportError: weights are missing or quantized, a part is TorchScript, or ``eval()`` changes a tensor.
     """
     _check(argument, module)
     _register(module)
-    # float() gives what it changes other memory: what eval() does is seen without it
+    # before the comparison below: float() replaces the tensors that it casts
     module.float()
     module.cpu()
     _eval(argument, module)
     before = _tensors(module)
-    _eval(argument, module)  # once more, as every copy of it is
+    _eval(argument, module)  # again, as for every copy
     after = _tensors(module)
     changed = [name for name in {**before, **after} if not _same(before.get(name), after.get(name))]
     if changed:
@@ -34,7 +34,7 @@ def made_ready(argument: str, module: nn.Module) -> nn.Module:
 
 
 def _check(argument: str, module: nn.Module) -> None:
-    """What can be seen without a call."""
+    """PosexportError for what can be seen without a call."""
     if getattr(module.forward, "__name__", "") == "_forward_unimplemented":
         raise PosexportError(f"{argument}: {type(module).__name__} has no forward; return a module that can be called")
     for path, part in module.named_modules():
@@ -54,7 +54,7 @@ def _check(argument: str, module: nn.Module) -> None:
 
 
 def _register(module: nn.Module) -> None:
-    """Tensors that are plain attributes of a module become its buffers: they are cast, moved and traced with it."""
+    """Makes buffers of tensors that are only attributes, so that they are cast, moved and traced with the module."""
     for part in module.modules():
         plain = [name for name, value in vars(part).items() if isinstance(value, Tensor)]
         for name in plain:
@@ -77,7 +77,7 @@ def _eval(argument: str, module: nn.Module) -> None:
 
 
 def _tensors(module: nn.Module) -> dict[str, tuple[Tensor, int]]:
-    """Every parameter and buffer, with a number that grows where it is written to."""
+    """Every parameter and buffer, with PyTorch's count of changes in place."""
     named = [*module.named_parameters(), *module.named_buffers()]
     return {name: (tensor, 0 if tensor.is_inference() else tensor._version) for name, tensor in named}  # noqa: SLF001
 

@@ -1,0 +1,192 @@
+"""The largest size of each axis that a user's module accepts, found by calls: doubled, then bisected.
+
+Axes of tokens are searched up to `LONGEST`, samples by the tokens that they make, other axes up to a few times the
+example. No call is made that is expected to need more than half of the free memory or `CALL` seconds.
+"""
+
+import contextlib
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from posexport.errors import PosexportError
+from posexport.modules.axes.sizes import Range
+from posexport.modules.drawn_calls import DrawnCalls, NoRoomError, Sizes
+from posexport.spec import BATCH, SAMPLES, LengthContract
+from posexport.system.machine import available
+
+#: the longest input that is tried: one more than a table of 8192 positions
+LONGEST = 8193
+#: seconds: of one call, as expected from the calls before; of a whole search; of a call that is cheap enough to prove
+CALL, SEARCH, CHEAP = 3.0, 20.0, 0.25
+#: the part of the free memory that a call may use
+_SHARE = 0.5
+#: float32 arrays of attention scores alive at once, if the module has as many heads as most have
+_SCORES, _HEADS = 3, 16
+#: a known limit up to here is tried directly; a longer one is approached, as far as memory and time allow
+_DIRECT = 1024
+#: times the example's size, up to which other axes than batch, tokens and samples are searched
+_FURTHER = 4
+
+
+@dataclass
+class Largest:
+    """The result of a search.
+
+    Attributes:
+        size: the largest size that was accepted.
+        reason: why the next one is not; empty: no limit was found.
+        cheap: the sizes that were accepted quickly, ascending.
+    """
+
+    size: int
+    reason: str = ""
+    cheap: list[int] = field(default_factory=list)
+
+    @property
+    def limit(self) -> int | None:
+        """The largest size that the module accepts; None where no limit was found."""
+        return self.size if self.reason else None
+
+
+def search(failure: Callable[[int], str], start: int, longest: int = LONGEST) -> Largest:
+    """Calls ``failure`` with larger and larger sizes; it returns why a size is refused, or an empty string.
+
+    ``start`` is accepted.
+    """
+    largest = Largest(start)
+    refused: int | None = None
+    costs, began = _Costs(start), time.monotonic()
+    while time.monotonic() - began < SEARCH:
+        # the next size: the next power of two, or the middle between accepted and refused
+        low, last = largest.size, False
+        if refused is None:
+            size = min(1 << low.bit_length(), longest - 1) if low < longest - 1 else longest
+            if not costs.fits(size):  # tables end at powers of two more often than elsewhere
+                size, last = low + 1, True
+        else:
+            size = (low + refused) // 2
+        if size in (low, refused) or size > longest:
+            break
+        # try it
+        with costs.of(size):
+            reason = failure(size)
+        if reason:
+            refused, largest.reason = size, reason
+        elif last:
+            break
+        else:
+            largest.size = size
+            if costs.seconds < CHEAP:
+                largest.cheap.append(size)
+    return largest
+
+
+class _Costs:
+    """Seconds and bytes of the last call, which are assumed to grow with the square of the size."""
+
+    def __init__(self, size: int) -> None:
+        self.size, self.seconds, self.bytes = size, 0.0, 0
+
+    def of(self, size: int) -> "_Costs":
+        """Measures the call in a ``with`` block."""
+        self._measured = size
+        return self
+
+    def __enter__(self) -> None:
+        self._before = time.monotonic(), _peak()
+
+    def __exit__(self, *_: object) -> None:
+        self.size = self._measured
+        self.seconds, self.bytes = time.monotonic() - self._before[0], _peak() - self._before[1]
+
+    def fits(self, size: int) -> bool:
+        """Whether a call of this size is expected to stay within the limits of time and memory."""
+        grows = (size / self.size) ** 2
+        need = max(self.bytes * grows, 4 * _SCORES * _HEADS * size**2)
+        return self.seconds * grows <= CALL and need <= _SHARE * available()
+
+
+def _peak() -> int:
+    """The largest number of bytes that this process has had in memory."""
+    with contextlib.suppress(ImportError):  # Windows has none
+        import resource
+
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return peak if sys.platform == "darwin" else 1024 * peak
+    return 0
+
+
+def largest_of_tokens(calls: DrawnCalls, base: Sizes, axis: str, limits: LengthContract, step: int) -> Largest:
+    """The longest input in tokens of ``axis``, which varies by ``step``; other axes have the sizes of ``base``."""
+    known = limits.max_length if axis in limits.limited_axes else None
+    alone = {**base, BATCH: 1} if BATCH in base else base
+
+    def failure(length: int) -> str:
+        return calls.failure({**alone, axis: length})
+
+    # an encoding of posexport's says what is known; another table of the module may be shorter
+    if known is not None and known <= base[axis]:
+        return Largest(known)
+    if base[axis] > step:
+        with contextlib.suppress(PosexportError):  # the module may refuse a shorter input
+            calls.follow(axis, alone, {**alone, axis: base[axis] - step})
+    try:
+        if known is not None and known <= _DIRECT and not failure(known):
+            return Largest(known)
+        largest = search(lambda steps: failure(steps * step), base[axis] // step, (known or LONGEST) // step)
+        if largest.reason:
+            largest = _without_padding(calls, alone, axis, step, largest)
+        return Largest(largest.size * step, largest.reason, [steps * step for steps in largest.cheap])
+    except NoRoomError:
+        return Largest(base[axis])
+
+
+def _without_padding(calls: DrawnCalls, base: Sizes, axis: str, step: int, largest: Largest) -> Largest:
+    """The limit of inputs without padding: a module may count positions by ids that are not the padding id."""
+    for back in (1, 2):  # one of two ids is not the padding id
+
+        def failure(steps: int, back: int = back) -> str:
+            return calls.failure({**base, axis: steps * step}, back)
+
+        if failure(largest.size):
+            shorter = search(failure, base[axis] // step, largest.size)
+            largest = Largest(shorter.size, shorter.reason, shorter.cheap)
+    return largest
+
+
+def largest_of(calls: DrawnCalls, base: Sizes, axis: str, extent: Range, per_token: float) -> Largest:
+    """The largest size of another axis than batch and tokens."""
+    if extent.most is not None:
+        return Largest(extent.most, f"the module does not take {extent.most + extent.step}")
+    alone = {**base, BATCH: 1} if BATCH in base else base
+
+    def failure(size: int) -> str:
+        return calls.failure({**alone, axis: size})
+
+    try:
+        if axis.endswith(SAMPLES):
+            return _largest_of_samples(failure, base[axis], extent, per_token)
+        # the end of a table of positions; few steps, as images grow by the square
+        furthest = _FURTHER * max(extent.example, base[axis])
+        largest = search(lambda steps: failure(steps * extent.step), base[axis] // extent.step, furthest // extent.step)
+        return Largest(largest.size * extent.step, largest.reason)
+    except NoRoomError:
+        return Largest(base[axis])
+
+
+def _largest_of_samples(failure: Callable[[int], str], start: int, extent: Range, per_token: float) -> Largest:
+    """The most samples that are accepted: by tokens first, which is how tables end, then by samples."""
+
+    def samples(tokens: int) -> int:
+        return extent.inside(int(tokens * per_token))
+
+    largest = search(lambda tokens: failure(samples(tokens)), max(1, int(start / per_token)))
+    low, high = samples(largest.size), samples(largest.size + 1)
+    while largest.reason and high - low > extent.step:
+        middle = extent.inside((low + high) // 2)
+        if middle >= high:
+            break
+        low, high = (low, middle) if failure(middle) else (middle, high)
+    return Largest(low, largest.reason)

@@ -1,0 +1,127 @@
+"""Calls of a user's module with inputs drawn at sizes: failures as an error, or as a reason."""
+
+from collections.abc import Mapping
+
+from torch import Tensor, nn
+
+from posexport.errors import PosexportError
+from posexport.modules.call import CallError, call
+from posexport.modules.user_module import at, copied
+from posexport.sources import memory_mapped
+from posexport.sources.example import example
+from posexport.spec import ENCODER_SEQUENCE, SEQUENCE, InputSpec
+
+Sizes = dict[str, int]
+#: axes of tokens, for which the longest input is searched
+TOKEN_AXES = (SEQUENCE, ENCODER_SEQUENCE)
+
+
+class DrawnCalls:
+    """Calls of a copy of ``module``; of the module itself where it is too large to be copied."""
+
+    def __init__(self, argument: str, module: nn.Module, inputs: list[InputSpec]) -> None:
+        self.argument, self.inputs = argument, inputs
+        self.original = module
+        self.small = memory_mapped.size_of(module.parameters()) <= memory_mapped.LARGE
+        self.module = self.fresh() if self.small else module
+        self._shapes = self._tensor_shapes()
+        #: whether `failure` reports tensors of the module that a call replaces by larger ones
+        self.watched = self.small
+        #: axes of inputs, each with an axis of an output, by name and number, that has the same size
+        self._equal_axes: set[tuple[str, str, int]] = set()
+
+    def fresh(self) -> nn.Module:
+        """A new copy of the module, as no call has changed it."""
+        return copied(self.argument, self.original)
+
+    def run(self, sizes: Sizes, tensors: Mapping[str, Tensor] | None = None, what: str = "") -> dict[str, Tensor]:
+        """The outputs at ``sizes``, of ``tensors`` or drawn inputs; ``what`` describes them in messages.
+
+        Raises:
+            PosexportError: what the module did there.
+        """
+        try:
+            return call(self.module, example(self.inputs, sizes) if tensors is None else tensors)
+        except PosexportError as err:
+            raise PosexportError(f"{self.argument}: {err}") from err
+        except CallError as failed:
+            raise PosexportError(
+                f"{self.argument}: the module failed at sizes {sizes}{what}: {failed.quoted}{failed.line}"
+            ) from failed.error
+
+    def failure(self, sizes: Sizes, from_last: int = 0) -> str:
+        """Why the module does not accept ``sizes``; empty where it does.
+
+        ``from_last``: all ids of tokens are the last one (1), or the one before it (2).
+
+        Raises:
+            NoRoomError: the machine has not enough memory for the call.
+        """
+        tensors = example(self.inputs, sizes)
+        for spec in self.inputs if from_last else ():
+            if spec.role == "tokens" and spec.size is not None:
+                tensors[spec.name].fill_(max(spec.size - from_last, 0))
+        try:
+            outputs = call(self.module, tensors)
+        except PosexportError as err:
+            return str(err)
+        except CallError as failed:
+            return failed.sentence(f"at {_at(sizes)}")
+        except KeyboardInterrupt:
+            raise
+        except BaseException as err:
+            raise NoRoomError from err
+        return self.grown(sizes) or self._cut(sizes, outputs)
+
+    def follow(self, axis: str, first: Sizes, second: Sizes) -> None:
+        """Note the axes of outputs that have the size of ``axis`` at both sizes: `failure` reports where one ends."""
+
+        def equal(sizes: Sizes) -> set[tuple[str, str, int]]:
+            shapes = {name: tensor.shape for name, tensor in self.run(sizes).items()}
+            return {
+                (axis, name, number)
+                for name, shape in shapes.items()
+                for number in range(len(shape))
+                if shape[number] == sizes[axis]
+            }
+
+        self._equal_axes |= equal(first) & equal(second)
+
+    def _cut(self, sizes: Sizes, outputs: Mapping[str, Tensor]) -> str:
+        """Which output is shorter than its input; empty where none is."""
+        for axis, name, number in self._equal_axes:
+            got = list(outputs[name].shape) if name in outputs else None
+            if got is None or got[number : number + 1] != [sizes[axis]]:
+                return f"the module cuts longer inputs: its output {name} has the shape {got} at {_at(sizes)}"
+        return ""
+
+    def _tensor_shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shape of every tensor that the module holds."""
+        return {
+            f"{path}.{name}" if path else name: tuple(value.shape)
+            for path, part in self.module.named_modules()
+            for name, value in {**vars(part), **dict(part.named_buffers(recurse=False))}.items()
+            if isinstance(value, Tensor)
+        }
+
+    def grown(self, sizes: Sizes) -> str:
+        """Which of its tensors the module replaced by one of another shape in the last call; empty where none."""
+        shapes = self._tensor_shapes() if self.watched else {}
+        changed = [name for name, shape in shapes.items() if self._shapes.get(name) not in (None, shape)]
+        if not changed:
+            return ""
+        name = changed[0]
+        before, after = list(self._shapes[name]), list(shapes[name])
+        self.module = self.fresh()
+        return (
+            f"forward regrows {name} (shape {before}) at {_at(sizes)} (shape {after}), and a graph keeps the rows "
+            "that it was traced with; make it for the longest input in __init__"
+        )
+
+
+class NoRoomError(Exception):
+    """The machine has not enough memory for a call."""
+
+
+def _at(sizes: Sizes) -> str:
+    return at({axis: size for axis, size in sizes.items() if axis in TOKEN_AXES} or sizes)

@@ -1,0 +1,327 @@
+"""Runs a user's module at several sizes before anything is exported: its limits, its outputs, and what no graph can do.
+
+What would make the export or the proof fail later fails here at once, in one sentence. A copy of the module is run, so
+that what a call changes in it does not get into the graph.
+"""
+
+import contextlib
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import msgspec
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from posexport.errors import PosexportError
+from posexport.modules.axes.classify import Varying
+from posexport.modules.axes.largest import Largest, largest_of, largest_of_tokens
+from posexport.modules.axes.outputs import elements_per_token, output_axes
+from posexport.modules.axes.sizes import (
+    other_ranges,
+    proof_sizes,
+    standard_sizes,
+    trace_sizes,
+    two_sizes,
+    with_ranges,
+)
+from posexport.modules.call import CallError, call
+from posexport.modules.drawn_calls import TOKEN_AXES, DrawnCalls, Sizes
+from posexport.sources.example import axis_sizes, example
+from posexport.spec import (
+    ENCODER_SEQUENCE,
+    SEQUENCE,
+    InputSpec,
+    LengthContract,
+    Limits,
+    OutputSpec,
+    ProofPlan,
+)
+from posexport.system.user_code import line_of_frame
+from posexport.torch_fixes.module_precision import in_precision
+
+_NAMES = {SEQUENCE: "inputs", ENCODER_SEQUENCE: "encoder inputs"}
+#: tokens of a row that are padded, to see whether shapes of outputs depend on the mask
+_PADDED = 2
+#: dtypes of outputs that a proof compares
+_COMPARED = (torch.float32, torch.int64, torch.int32, torch.bool)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DryRun:
+    """The results.
+
+    Attributes:
+        outputs: names and axes of what the module returns.
+        limits: the lengths and sizes that it accepts.
+        further: lengths beyond the default grid, cheap enough to be proven too, where no limit was found.
+        remarks: the limits, in sentences.
+    """
+
+    outputs: list[OutputSpec]
+    limits: Limits
+    further: list[int]
+    remarks: list[str] = field(default_factory=list)
+
+
+def dry_run(
+    argument: str,
+    module: nn.Module,
+    inputs: list[InputSpec],
+    tensors: Mapping[str, Tensor],
+    limits: LengthContract,
+    groups: Mapping[str, Varying],
+) -> DryRun:
+    """Runs ``module`` at several sizes of ``inputs``.
+
+    ``tensors``: the user's example. ``limits``: those of the module's encodings. ``groups``: its axes, by name.
+
+    Raises:
+        PosexportError: the module fails, or does what no graph or no proof can.
+    """
+    calls = DrawnCalls(argument, module, inputs)
+    # sizes to begin with
+    ranges = other_ranges(list(axis_sizes(inputs)), groups)
+    base = _accepted_sizes(calls, tensors, limits, groups)
+    # a table that the first call makes is made in the graph as well
+    calls.watched = not calls.grown(base)
+    # the longest input, in tokens
+    steps = {axis: group.step for axis, group in groups.items()}
+    tokens = {
+        axis: largest_of_tokens(calls, base, axis, limits, steps.get(axis, 1)) for axis in TOKEN_AXES if axis in base
+    }
+    remarks = [
+        f"{_NAMES[axis]} of at most {largest.limit} tokens are accepted, longer ones are refused: {largest.reason}"
+        for axis, largest in tokens.items()
+        if largest.limit is not None and (axis not in limits.limited_axes or largest.limit != limits.max_length)
+    ]
+    limits, traced = _limited(limits, tokens, base, argument)
+    # the largest size of every other axis
+    per_token = elements_per_token(calls.module, calls.run, base, ranges)
+    others = {axis: largest_of(calls, base, axis, extent, per_token) for axis, extent in ranges.items()}
+    ranges = {axis: replace(extent, most=others[axis].limit) for axis, extent in ranges.items()}
+    remarks += [
+        f"{axis} of at most {largest.limit} is accepted, more is refused: {largest.reason}"
+        for axis, largest in others.items()
+        if largest.limit is not None
+    ]
+    limits = with_ranges(limits, groups, ranges)
+    # the outputs, and whether they can be exported and proven
+    first, second = two_sizes(base, limits, ranges)
+    outputs = output_axes(argument, calls.run, first, second, limits.size_steps)
+    for spec, tensor in zip(outputs, calls.run(first).values(), strict=True):
+        _check_output(calls, spec.name, tensor)
+    _check_repeats(calls, first)
+    _check_shapes_by_values(calls, first, outputs)
+    _check_float64(calls, first)
+    sequence = tokens.get(SEQUENCE)
+    return DryRun(
+        outputs=outputs,
+        limits=Limits.of(
+            limits,
+            ProofPlan(
+                proof_sizes=proof_sizes(ranges),
+                elements_per_token=per_token,
+                trace_sizes={axis: size for axis, size in traced.items() if axis_sizes(inputs)[axis] != size},
+            ),
+        ),
+        further=[] if sequence is None or sequence.limit is not None else sequence.cheap,
+        remarks=remarks,
+    )
+
+
+def _accepted_sizes(
+    calls: DrawnCalls, tensors: Mapping[str, Tensor], limits: LengthContract, groups: Mapping[str, Varying]
+) -> Sizes:
+    """Sizes that the module accepts: those to trace at, or where these are too large, the example's."""
+    default = axis_sizes(calls.inputs)
+    chosen = trace_sizes(other_ranges(list(default), groups))
+    first = {**default, **chosen, **standard_sizes(groups, default)}
+    if limits.max_length is not None and SEQUENCE in first:
+        first[SEQUENCE] = min(first[SEQUENCE], limits.max_length)
+    of_example = _example_sizes(calls, tensors)
+    if tensors:
+        calls.run(of_example, tensors, " (the example's)")
+    # fewer tokens, then less of the other axes too
+    shorter = {**first, **{axis: min(first[axis], of_example[axis]) for axis in TOKEN_AXES if axis in of_example}}
+    smaller = {**shorter, **{axis: min(first[axis], of_example[axis]) for axis in chosen if axis in of_example}}
+    for sizes in (first, shorter):
+        if sizes != smaller:
+            with contextlib.suppress(PosexportError):
+                calls.run(sizes)
+                return sizes
+    calls.run(smaller)
+    return smaller
+
+
+def _example_sizes(calls: DrawnCalls, tensors: Mapping[str, Tensor]) -> Sizes:
+    """The sizes of the example's named axes."""
+    sizes: dict[str, tuple[int, str]] = {}
+    for spec in calls.inputs:
+        if spec.name not in tensors:
+            continue
+        for axis, size in zip(spec.axes, tensors[spec.name].shape, strict=True):
+            if isinstance(axis, int):
+                continue
+            before, name = sizes.setdefault(axis, (size, spec.name))
+            if before != size:
+                raise PosexportError(
+                    f"{calls.argument}: axis {axis} has the size {before} in the example's {name} and {size} in its "
+                    f"{spec.name}; name the axes, as the third thing that the factory returns"
+                )
+    return {axis: size for axis, (size, _) in sizes.items()}
+
+
+def _limited(
+    limits: LengthContract, tokens: Mapping[str, Largest], base: Sizes, argument: str
+) -> tuple[LengthContract, Sizes]:
+    """The contract with the longest inputs, and ``base`` within them, to trace at.
+
+    A contract has one limit, so two axes get the smaller one.
+    """
+    by_axis = {axis: largest.limit for axis, largest in tokens.items() if largest.limit is not None}
+    if not by_axis:
+        return limits, base
+    limit = min([*by_axis.values(), *([] if limits.max_length is None else [limits.max_length])])
+    if limit < 2:
+        reason = next(largest.reason for axis, largest in tokens.items() if axis in by_axis)
+        raise PosexportError(f"{argument}: only inputs of one token are taken: {reason}")
+    axes = [
+        axis for axis in tokens if axis in by_axis or (limits.max_length is not None and axis in limits.limited_axes)
+    ]
+    boundaries = [b for b in limits.boundaries if b <= limit]
+    limited = msgspec.structs.replace(limits, max_length=limit, limited_axes=axes, boundaries=boundaries)
+    return limited, {axis: min(size, limit) if axis in axes else size for axis, size in base.items()}
+
+
+def _check_output(calls: DrawnCalls, name: str, tensor: Tensor) -> None:
+    """An output has finite float32 values or integers, an axis, and a name that no input has."""
+    if name in {spec.name for spec in calls.inputs}:
+        raise PosexportError(f"{calls.argument}: output {name} has the name of an input; return it under another name")
+    if tensor.dtype not in _COMPARED:
+        how = "in the dtype of its input, x.dtype" if tensor.is_floating_point() else "as float32"
+        raise PosexportError(
+            f"{calls.argument}: output {name} is {tensor.dtype}; posexport compares torch.float32, int64, int32 and "
+            f"bool: return it {how}"
+        )
+    if not tensor.dim():
+        raise PosexportError(f"{calls.argument}: output {name} is one number for the whole batch; return it per row")
+    if not bool(torch.isfinite(tensor).all()):
+        kind = "NaN" if bool(tensor.isnan().any()) else "an infinity"
+        raise PosexportError(
+            f"{calls.argument}: output {name} holds {kind} where nothing is padded; there is no value to compare with"
+        )
+
+
+def _check_repeats(calls: DrawnCalls, sizes: Sizes) -> None:
+    """The same inputs give the same outputs."""
+    one, two = calls.run(sizes), calls.run(sizes)
+    for name, tensor in one.items():
+        if not torch.equal(tensor, two[name]):
+            raise PosexportError(
+                f"{calls.argument}: output {name} changes from call to call with the same inputs: the module draws "
+                "random numbers, or counts its calls; a graph's outputs depend on its inputs alone"
+            )
+
+
+def _check_shapes_by_values(calls: DrawnCalls, sizes: Sizes, outputs: list[OutputSpec]) -> None:
+    """Outputs keep their shapes where tokens are padded, and for other ids and values."""
+    drawn = example(calls.inputs, sizes)
+    expected = {name: list(tensor.shape) for name, tensor in calls.run(sizes, drawn).items()}
+    for spec in calls.inputs:
+        # run it with one input changed
+        changed = _changed(spec, drawn[spec.name])
+        if changed is None:
+            continue
+        what, other = _described_change(spec), {**drawn, spec.name: changed}
+        got = {name: list(tensor.shape) for name, tensor in calls.run(sizes, other, what).items()}
+        if got == expected:
+            continue
+        # once more, to name a line; which of those that read a value changes the shape is not known: the last is close
+        with ValueReads() as reads:
+            calls.run(sizes, other, what)
+        name = next((name for name in expected if got.get(name) != expected[name]), outputs[0].name)
+        line = f" ({reads.lines[-1]})" if reads.lines else ""
+        raise PosexportError(
+            f"{calls.argument}: the output's length is not the input's: it depends on the values of {spec.name}"
+            f"{line}; posexport cannot tell which tokens it keeps (output {name}: {got.get(name)} instead of "
+            f"{expected[name]})"
+        )
+
+
+def _described_change(spec: InputSpec) -> str:
+    """What `_changed` changes, as a string."""
+    if spec.role == "lengths":
+        return f" where no row is whole (a sequence's size is x.shape[1], which {spec.name}.max() may be below)"
+    return " with padding" if spec.role == "mask" else f" with other values of {spec.name}"
+
+
+def _changed(spec: InputSpec, tensor: Tensor) -> Tensor | None:
+    """Other values of an input: tokens padded on the right, or other ids; None where there are none to try."""
+    changed = tensor.clone()
+    if spec.role == "mask" and tensor.shape[-1] > _PADDED:
+        changed[..., -_PADDED:] = 0
+    elif spec.role == "lengths" and int(tensor.min()) > _PADDED:
+        changed -= _PADDED
+    elif spec.role in ("tokens", "types") and spec.size is not None:
+        changed = (torch.tensor(spec.column_sizes or spec.size) - 1 - tensor).clamp(min=0)
+    elif spec.role == "values":
+        changed = -tensor
+    else:
+        return None
+    return changed
+
+
+def _check_float64(calls: DrawnCalls, sizes: Sizes) -> None:
+    """The module runs in float64 as well, where it is small enough to be copied."""
+    if not calls.small:
+        return
+    calls.module = in_precision(calls.fresh(), torch.float64)
+    tensors = {n: t.double() if t.is_floating_point() else t for n, t in example(calls.inputs, sizes).items()}
+    try:
+        outputs = call(calls.module, tensors, torch.float64)
+    except CallError as failed:
+        raise PosexportError(
+            f"{calls.argument}: {failed.sentence('in float64, the precision of the reference')}; use the dtype of the "
+            "input or of a weight, x.dtype, where it names one"
+        ) from failed.error
+    for name, tensor in outputs.items():
+        if not bool(torch.isfinite(tensor).all()):
+            raise PosexportError(
+                f"{calls.argument}: output {name} is NaN or infinite in float64, the precision of the reference, and "
+                "finite in float32; a constant or a branch of the module fits one dtype alone"
+            )
+
+
+#: what the user writes, by the operators that PyTorch calls for it
+_WRITTEN = {
+    "aten::_local_scalar_dense": "`.item()`",
+    "aten::nonzero": "a mask as index",
+    "aten::masked_select": "`masked_select`",
+    "aten::_unique2": "`unique`",
+    "aten::unique_consecutive": "`unique_consecutive`",
+}
+
+
+class ValueReads(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Records operators that read values, or whose output's shape depends on values: ``lines`` with what they are."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.lines: list[str] = []
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        name = func.name().split(".")[0]
+        written = _WRITTEN.get(name)
+        if name == "aten::index" and any(t is not None and t.dtype in (torch.bool, torch.uint8) for t in args[1]):
+            written = "a mask as index"
+        if written is not None:
+            line = line_of_frame(sys._getframe(1))  # noqa: SLF001 (inspect.stack reads files)
+            entry = f"{written}, {line}" if line else written
+            if entry not in self.lines:
+                self.lines.append(entry)
+        return func(*args, **(kwargs or {}))
