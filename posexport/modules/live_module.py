@@ -1,8 +1,8 @@
 """A module that is in memory, from a user's Python session or from a factory of a file.
 
-Its inputs are told by example tensors: ``{"input_ids": ids, "attention_mask": mask}``, or a tuple that takes the names
-of ``forward``'s parameters in their order. Which axes vary is found by trying (`posexport.modules.axes`); ``axes`` says
-it instead: ``{"x": ["batch_size", "sequence_length", 16]}``.
+Its inputs are example tensors: ``{"input_ids": ids, "attention_mask": mask}``, or a tuple in the order of the
+parameters of ``forward``. `posexport.modules.axes` finds out which axes vary; ``axes`` names them instead:
+``{"x": ["batch_size", "sequence_length", 16]}``.
 """
 
 import hashlib
@@ -41,19 +41,19 @@ from posexport.spec import (
 )
 from posexport.targets.dtypes import DTYPES, MODEL_DTYPE
 
-#: the axes that a module of the user's may have beside fixed ones, alone or behind an input's name and ``_``
+#: the dynamic axes that a user's module may have, also with an input's name and ``_`` before them
 _AXES = (BATCH, SEQUENCE, ENCODER_SEQUENCE, HEIGHT, WIDTH, SAMPLES)
 
 
 def module_source(module: nn.Module, inputs: Any, axes: Any = None, known: Sequence[InputSpec] = ()) -> Source:
-    """A copy of ``module``, in eval mode and float32: the user's own is not changed. ``known``: see `source_of_module`.
+    """The source of a copy of ``module``, which stays as it is; ``known``: see `source_of_module`.
 
     Raises:
         PosexportError: the module cannot be copied, the inputs do not tell its arguments, or it fails.
     """
     name = type(module).__name__
-    own = copied(name, module, "the conversion must not change yours")
-    return source_of_module(name, own, inputs, axes, label=name, fingerprint=b"", known=known)
+    copy = copied(name, module, "the conversion must not change yours")
+    return source_of_module(name, copy, inputs, axes, label=name, fingerprint=b"", known=known)
 
 
 def source_of_module(
@@ -66,15 +66,16 @@ def source_of_module(
     fingerprint: bytes,
     known: Sequence[InputSpec] = (),
 ) -> Source:
-    """What is known of ``module``, found by running it; it is put into eval mode and float32 in place.
+    """The source of ``module``, from calls of it; it is put into eval mode and float32 in place.
 
-    ``argument``: what messages call it. ``fingerprint``: bytes that belong to its hash beside its weights. ``known``:
-    the inputs of a bundle that it is compared with, for a module that comes without an example and says none itself.
+    ``argument``: its name in messages. ``fingerprint``: bytes that are hashed together with its weights. ``known``: the
+    inputs of a bundle that it is compared with, for a module without an example and without an attribute ``inputs``.
     """
     remarks = []
     if module.training and (unsure := _random_in_training(module)):
         remarks.append(f"the module was in training mode ({unsure}); it is converted in eval mode")
     module = in_eval_mode(argument, module)
+    # the inputs, from the example or without one
     tensors = {} if inputs is None else _tensors(argument, module, inputs)
     if tensors:
         discovered, renamed = _discovered(argument, module, tensors, axes)
@@ -82,6 +83,7 @@ def source_of_module(
         specs = [_spec(name, tensor, discovered.shapes[name], length) for name, tensor in tensors.items()]
     else:
         discovered, renamed, specs = Discovered(shapes={}), [], _without_example(argument, module, known)
+    # limits and outputs, from calls at several sizes
     limits = limits_of_module(module)
     if any(spec.role == "lengths" for spec in specs):
         limits = msgspec.structs.replace(limits, paddings=["right", "ragged-right"])
@@ -108,7 +110,7 @@ def source_of_module(
 
 
 def _random_in_training(module: nn.Module) -> str:
-    """The first part of a module that gives other outputs in training mode; nothing where none is known to."""
+    """The first submodule that computes otherwise in training mode; empty where none is known to."""
     kinds = (nn.modules.dropout._DropoutNd, nn.modules.batchnorm._NormBase, nn.RReLU)  # noqa: SLF001 (no public base)
     for path, part in module.named_modules():
         if isinstance(part, kinds) and getattr(part, "p", True) and part.training:
@@ -117,7 +119,7 @@ def _random_in_training(module: nn.Module) -> str:
 
 
 def _tensors(argument: str, module: nn.Module, inputs: Any) -> dict[str, Tensor]:
-    """The example by the names of forward's parameters, which a tuple or a lone tensor takes in their order."""
+    """The example by name; a tuple or a lone tensor has the names of forward's parameters, in their order."""
     if isinstance(inputs, Tensor):
         inputs = (inputs,)
     if isinstance(inputs, tuple | list) and inputs:
@@ -135,11 +137,11 @@ def _tensors(argument: str, module: nn.Module, inputs: Any) -> dict[str, Tensor]
         _check_example(argument, name, tensor)
     if not any(tensor.dim() for tensor in inputs.values()):
         raise PosexportError(f"{argument}: the examples of {', '.join(inputs)} are single numbers; one must have axes")
-    return {name: _plain(tensor) for name, tensor in inputs.items()}
+    return {name: _as_input(tensor) for name, tensor in inputs.items()}
 
 
 def _check_example(argument: str, name: Any, tensor: Any) -> None:
-    """PosexportError where an input cannot be told by its example."""
+    """PosexportError where an example cannot be that of an input."""
     if isinstance(name, str) and not isinstance(tensor, Tensor) and _holds_tensors(tensor):
         raise PosexportError(
             f"{argument}: the example of {name} is a {type(tensor).__name__}, and an input must be one tensor; "
@@ -166,18 +168,18 @@ def _holds_tensors(value: Any) -> bool:
     return isinstance(value, Tensor) or any(map(_holds_tensors, inside))
 
 
-def _plain(tensor: Tensor) -> Tensor:
-    """An example as the module gets it: on the CPU, real numbers in float32."""
+def _as_input(tensor: Tensor) -> Tensor:
+    """An example on the CPU, floating-point values in float32."""
     tensor = tensor.detach().cpu()
     return tensor.float() if tensor.is_floating_point() else tensor
 
 
 def _without_example(argument: str, module: nn.Module, known: Sequence[InputSpec]) -> list[InputSpec]:
-    """The inputs of a module that says them itself, or that takes those of a bundle."""
+    """The inputs of a module with an attribute ``inputs``, or the inputs of a bundle that it accepts."""
     declared = getattr(module, "inputs", None)
     if isinstance(declared, list) and all(isinstance(spec, InputSpec) for spec in declared):
         return declared
-    fitting = _taken(module, known)
+    fitting = _accepted(module, known)
     if fitting and all(axis in STANDARD for spec in fitting for axis in spec.axes if isinstance(axis, str)):
         return fitting
     raise PosexportError(
@@ -189,7 +191,7 @@ def _without_example(argument: str, module: nn.Module, known: Sequence[InputSpec
 def _discovered(
     argument: str, module: nn.Module, tensors: Mapping[str, Tensor], axes: Any
 ) -> tuple[Discovered, list[str]]:
-    """The axes of the inputs, and a remark where the user's names of axes are not those of the bundle."""
+    """The axes of the inputs, and a remark where the bundle has other names for axes than the user."""
     axes = {} if axes is None else axes
     if not isinstance(axes, Mapping):
         raise PosexportError(f"{argument}: axes must map names of inputs to lists, got {type(axes).__name__}")
@@ -197,19 +199,19 @@ def _discovered(
         raise PosexportError(
             f"{argument}: axes name {sorted(unknown)}, which is not among the inputs {sorted(tensors)}"
         )
-    shapes = {name: _axes(name, tensors[name], own) for name, own in axes.items() if own is not None}
+    shapes = {name: _axes(name, tensors[name], named) for name, named in axes.items() if named is not None}
     names = _standard_names(argument, [axis for shape in shapes.values() for axis in shape if isinstance(axis, str)])
-    renamed = [f"axis {own!r} is {standard} in the bundle" for own, standard in names.items() if own != standard]
+    renamed = [f"axis {axis!r} is {standard} in the bundle" for axis, standard in names.items() if axis != standard]
     declared: dict[str, list[Axis]] = {
         name: [names[axis] if isinstance(axis, str) else axis for axis in shape] for name, shape in shapes.items()
     }
-    told = len(declared) == len(tensors) and set(names.values()) <= set(STANDARD)
-    found = Discovered(shapes=declared) if told else discover(argument, module, tensors, declared)
-    return found, ["; ".join(renamed)] if renamed else []
+    complete = len(declared) == len(tensors) and set(names.values()) <= set(STANDARD)
+    discovered = Discovered(shapes=declared) if complete else discover(argument, module, tensors, declared)
+    return discovered, ["; ".join(renamed)] if renamed else []
 
 
-def _taken(module: nn.Module, known: Sequence[InputSpec]) -> list[InputSpec]:
-    """The inputs among ``known`` that forward takes, as they are without a KV cache; none where it needs others."""
+def _accepted(module: nn.Module, known: Sequence[InputSpec]) -> list[InputSpec]:
+    """The inputs among ``known`` that forward accepts, without a KV cache; none where it needs others."""
     parameters = inspect.signature(module.forward).parameters.values()
     anything = any(p.kind is p.VAR_KEYWORD for p in parameters)
     names = {p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
@@ -219,7 +221,7 @@ def _taken(module: nn.Module, known: Sequence[InputSpec]) -> list[InputSpec]:
 
 
 def _uncached(spec: InputSpec) -> InputSpec:
-    """A bundle's input as an example tensor would have told it: all tokens are new, positions are ids, float32."""
+    """A bundle's input as of an example tensor: all tokens are new, positions are ids, values are float32."""
     return msgspec.structs.replace(
         spec,
         dtype=MODEL_DTYPE.name if spec.role == "values" else spec.dtype,
@@ -229,7 +231,7 @@ def _uncached(spec: InputSpec) -> InputSpec:
 
 
 def _axes(name: str, tensor: Tensor, axes: Any) -> list[Axis]:
-    """The axes of an input as the user named them."""
+    """The user's names of an input's axes, checked."""
     if isinstance(axes, str) or not all(_is_axis(axis) for axis in axes):
         raise PosexportError(
             f"input {name} has the axes {axes!r}; give a list of names like {BATCH} and whole numbers from 1 on"
@@ -240,14 +242,14 @@ def _axes(name: str, tensor: Tensor, axes: Any) -> list[Axis]:
 
 
 def _standard_names(argument: str, axes: Sequence[str]) -> dict[str, str]:
-    """What the bundle calls each axis: a name of `_AXES` as it is, any other by what it most likely means."""
+    """The bundle's name of each axis: a name of `_AXES` stays, another becomes the most likely one."""
     names = {axis: axis if axis.endswith(_AXES) else _meaning(axis) for axis in dict.fromkeys(axes)}
-    for own, standard in names.items():
+    for axis, standard in names.items():
         same = [other for other, meaning in names.items() if meaning == standard]
         if len(same) > 1:
             raise PosexportError(
                 f"{argument}: the axes {' and '.join(map(repr, same))} both look like {standard}; call each one of "
-                f"{', '.join(_AXES)}, or give the size of {own!r} as a number"
+                f"{', '.join(_AXES)}, or give the size of {axis!r} as a number"
             )
     return names
 
@@ -256,11 +258,11 @@ _PORT_TYPES = " and ".join(dtype.name for dtype in DTYPES if dtype.in_bundles)
 
 
 def _length(shapes: Mapping[str, list[Axis]], tensors: Mapping[str, Tensor]) -> int | None:
-    """How many tokens the example's sequence has."""
+    """The number of tokens in the example's sequence; None where it has none."""
     return next((tensors[name].shape[axes.index(SEQUENCE)] for name, axes in shapes.items() if SEQUENCE in axes), None)
 
 
-#: axes of ids in columns: a batch, and a number of columns
+#: the rank of ids in columns, [batch, columns]
 _WITH_COLUMNS = 2
 
 
@@ -273,7 +275,7 @@ def _spec(name: str, tensor: Tensor, axes: list[Axis], length: int | None) -> In
         return InputSpec(name=name, dtype="int64", axes=axes, role="lengths")
     if int(tensor.min()) < 0:
         raise PosexportError(f"input {name}: the example must hold ids from 0 on, got {int(tensor.min())}")
-    # the only bound an example can give: what it holds is in range
+    # the only bound that an example shows: the ids in it are in range
     columns = [int(n) + 1 for n in tensor.amax(0)] if len(axes) == _WITH_COLUMNS and isinstance(axes[-1], int) else []
     size = int(tensor.max()) + 1
     return InputSpec(name=name, dtype="int64", axes=axes, role="tokens", size=size, column_sizes=columns)
@@ -282,21 +284,21 @@ def _spec(name: str, tensor: Tensor, axes: list[Axis], length: int | None) -> In
 def _with_vocabularies(
     module: nn.Module, specs: list[InputSpec], tensors: Mapping[str, Tensor]
 ) -> tuple[list[InputSpec], list[str]]:
-    """Inputs of ids with the number of rows of the embedding that they go to, as far as one takes them as they are.
+    """Inputs of ids with the number of rows of the embedding that looks them up, where one reads them unchanged.
 
-    The second answer says for which inputs the example's largest id is all that is known.
+    The second result has a remark for every input of which the example's largest id is the only bound.
     """
     tables: dict[tuple[int, int], int] = {}
 
     def elements(tensor: Tensor) -> tuple[int, int]:
-        """The same for a view of all elements in another shape, such as ``input_ids.view(-1, length)``."""
+        """Equal for a tensor and a view of all its elements, as ``input_ids.view(-1, length)``."""
         return tensor.data_ptr(), tensor.numel()
 
-    def seen(part: nn.Module, inputs: tuple[Any, ...]) -> None:
+    def note(part: nn.Module, inputs: tuple[Any, ...]) -> None:
         if isinstance(part, nn.Embedding):
             tables.setdefault(elements(inputs[0]), part.num_embeddings)
 
-    hooks = [part.register_forward_pre_hook(seen) for part in module.modules() if isinstance(part, nn.Embedding)]
+    hooks = [part.register_forward_pre_hook(note) for part in module.modules() if isinstance(part, nn.Embedding)]
     try:
         if hooks and tensors:
             with calling():
@@ -319,7 +321,7 @@ def _is_axis(axis: object) -> bool:
 
 
 def _meaning(axis: str) -> str:
-    """What an axis of another name is, most likely."""
+    """The most likely meaning of an axis with another name."""
     lower = axis.lower()
     if any(word in lower for word in ("enc", "mem", "source", "src", "key", "cross")):
         return ENCODER_SEQUENCE

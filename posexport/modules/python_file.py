@@ -1,10 +1,10 @@
-"""``path/to/file.py:factory``: a module of the user's own, made by a function of a file.
+"""``path/to/file.py:factory``: a user's module, made by a function in a Python file.
 
 The factory takes no arguments and returns ``(module, inputs)``, ``(module, inputs, axes)`` or the module alone:
 ``inputs`` maps the names of ``forward``'s arguments to example tensors, ``axes`` maps an input's name to its axes'
 names, ``{"x": ["batch_size", "sequence_length", 16]}``. A tuple of tensors takes the names of ``forward``'s parameters.
-A module with an attribute ``inputs`` (a list of `InputSpec`, as posexport's own definitions have) needs neither, nor
-does one of transformers, which is read as its checkpoint would be.
+A module with an attribute ``inputs`` (a list of `InputSpec`, as posexport's definitions have) needs neither, nor does a
+model of transformers, which is read as its checkpoint would be.
 
 The file is executed: it is run only because the user named it.
 """
@@ -30,22 +30,22 @@ from posexport.system.user_code import is_external, line_of_error, quoted, raise
 
 
 def python_source(argument: str, known: Sequence[InputSpec] = (), task: str | None = None) -> Source:
-    """Run the file, call the factory, and find out what the module takes and gives.
+    """Runs the file, calls the factory, and finds out the module's inputs and outputs.
 
     ``known``: the inputs of a bundle to compare with, for a factory that returns the module alone. ``task``: what a
     model of transformers alone is converted for.
 
     Raises:
-        PosexportError: no such file or factory, the factory failed, or its answer is not one of the three forms.
+        PosexportError: no such file or factory, the factory failed, or returned something else.
     """
     path_text, _, factory_name = argument.rpartition(":")
     path = Path(path_text)
-    answer = _call(path, factory_name)
-    parts = answer if isinstance(answer, tuple) else (answer,)
+    result = _call(path, factory_name)
+    parts = result if isinstance(result, tuple) else (result,)
     if not 1 <= len(parts) <= 3 or not isinstance(parts[0], nn.Module):
         raise PosexportError(
             f"{argument} must return a torch module, (module, inputs) or (module, inputs, axes), "
-            f"got {type(answer).__name__}"
+            f"got {type(result).__name__}"
         )
     label = f"{path.name}:{factory_name}"
     if len(parts) == 1 and is_transformers_model(parts[0]):
@@ -55,6 +55,7 @@ def python_source(argument: str, known: Sequence[InputSpec] = (), task: str | No
 
 
 def _checkpoint(argument: str, model: nn.Module, task: str | None, label: str) -> Source:
+    """The source of a model of transformers, by way of a checkpoint."""
     folder = saved(model)
     with called(argument, folder.name):
         source = load_source(folder.name, LoadOptions(task=task, name=argument, label=label))
@@ -63,6 +64,8 @@ def _checkpoint(argument: str, model: nn.Module, task: str | None, label: str) -
 
 
 def _call(path: Path, factory_name: str) -> Any:
+    """What the factory returns, with errors of the file and the factory as one sentence."""
+    # import the file, with its folder on the path
     if not path.is_file():
         raise PosexportError(f"no such Python file: {path}")
     spec = importlib.util.spec_from_file_location(f"posexport_user_{path.stem}", path)
@@ -73,6 +76,7 @@ def _call(path: Path, factory_name: str) -> Any:
     try:
         sys.modules[spec.name] = namespace  # dataclasses and pickling look their module up
         spec.loader.exec_module(namespace)
+        # check the factory, and call it
         factory = getattr(namespace, factory_name, None)
         if isinstance(factory, nn.Module):
             raise PosexportError(
@@ -98,7 +102,7 @@ def _call(path: Path, factory_name: str) -> Any:
 
 
 def _needed(factory: Callable[..., Any]) -> list[str]:
-    """The parameters without a default; none where the signature cannot be told."""
+    """The parameters without a default; none where the signature is not known."""
     try:
         parameters = inspect.signature(factory).parameters.values()
     except (TypeError, ValueError):

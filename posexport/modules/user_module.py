@@ -24,7 +24,7 @@ from posexport.torch_fixes.as_exported import as_exported
 
 _M = TypeVar("_M", bound=nn.Module)
 _TWO_PRECISIONS = "the proof needs copies of it in two precisions"
-#: what an example is told that holds past keys and values
+#: what to do about an example that holds past keys and values
 PAST_IS_OURS = (
     "leave it out, and let forward take None for it: past keys and values are posexport's, which gives a decoder a KV "
     "cache"
@@ -74,7 +74,7 @@ class UserModule(TracedModule):
         memo[id(self)] = other
         with _copying(self.argument):
             other.__dict__ = copy.deepcopy(self.__dict__, memo)
-            return _with_own_functions(other, memo)
+            return _with_copied_closures(other, memo)
 
     def _declared(self, outputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
         return {name: tensor for name, tensor in outputs.items() if name not in self.dropped}
@@ -118,7 +118,7 @@ class UserModule(TracedModule):
 
 
 def by_name(argument: str, module: nn.Module, inputs: Sequence[InputSpec], outputs: Sequence[OutputSpec]) -> UserModule:
-    """``module`` as a `UserModule` whose ``forward`` has ``inputs``' names as parameters, as torch.export wants it."""
+    """``module`` as a `UserModule` with the names of ``inputs`` as forward's parameters, which torch.export reads."""
 
     class ByName(UserModule):
         accepted: ClassVar = set()
@@ -134,7 +134,7 @@ def by_name(argument: str, module: nn.Module, inputs: Sequence[InputSpec], outpu
 
 
 def returning(user: UserModule, outputs: Sequence[OutputSpec]) -> UserModule:
-    """The same module and weights, called so that it returns ``outputs``: some of its own, or with other axes."""
+    """The same module and weights with other ``outputs``: fewer, or with other axes."""
     other = copy.copy(user)
     other.dropped = user.dropped | ({spec.name for spec in user.outputs} - {spec.name for spec in outputs})
     other.outputs = outputs
@@ -142,12 +142,12 @@ def returning(user: UserModule, outputs: Sequence[OutputSpec]) -> UserModule:
 
 
 def looks_past(spec: InputSpec) -> bool:
-    """Whether an input is called as past keys and values are, and has their axes."""
+    """Whether an input has a name and axes as of past keys and values."""
     return spec.role == "values" and len(spec.axes) > 3 and any(word in spec.name for word in ("past", "cache"))
 
 
 def sizes_of(inputs: Sequence[InputSpec], tensors: Mapping[str, Tensor]) -> dict[str, int]:
-    """The size of every named axis."""
+    """The size of every named axis of ``tensors``."""
     return {
         axis: size
         for spec in inputs
@@ -157,7 +157,7 @@ def sizes_of(inputs: Sequence[InputSpec], tensors: Mapping[str, Tensor]) -> dict
 
 
 def at(sizes: Mapping[str, int]) -> str:
-    """Sizes in words."""
+    """Sizes for a message: ``length 9, batch 2``."""
     words = {SEQUENCE: "length", BATCH: "batch"}
     order = sorted(sizes, key=lambda axis: (axis != SEQUENCE, axis != BATCH))
     return ", ".join(f"{words.get(axis, axis)} {sizes[axis]}" for axis in order) or "fixed sizes"
@@ -171,7 +171,7 @@ def copied(argument: str, module: _M, why: str = _TWO_PRECISIONS) -> _M:
     """
     memo: dict[int, Any] = {}
     with _copying(argument, why):
-        return _with_own_functions(copy.deepcopy(module, memo), memo)
+        return _with_copied_closures(copy.deepcopy(module, memo), memo)
 
 
 @contextmanager
@@ -187,22 +187,22 @@ def _copying(argument: str, why: str = _TWO_PRECISIONS) -> Iterator[None]:
         ) from err
 
 
-def _with_own_functions(module: _M, memo: dict[int, Any]) -> _M:
-    """``module``, whose attributes that are functions of forward's take what ``memo`` has copied, as copy does not.
+def _with_copied_closures(module: _M, memo: dict[int, Any]) -> _M:
+    """``module``, a copy, with closures over copies: ``copy.deepcopy`` copies no function.
 
-    Such as ``self.feed = lambda x: proj(x)``, which would go on with the parts of the module that was copied.
+    ``self.feed = lambda x: proj(x)`` would otherwise call the submodule of the original.
     """
     for part in module.modules():
         for name, value in vars(part).items():
             if isinstance(value, FunctionType) and value.__closure__:
-                vars(part)[name] = _closed_over(value, memo)
+                vars(part)[name] = _with_copied_cells(value, memo)
     return module
 
 
-def _closed_over(function: FunctionType, memo: dict[int, Any]) -> FunctionType:
-    """The same function, of copies of what it closes over."""
-    held = [cell.cell_contents for cell in function.__closure__ or ()]
-    cells = tuple(CellType(memo.get(id(value), value)) for value in held)
+def _with_copied_cells(function: FunctionType, memo: dict[int, Any]) -> FunctionType:
+    """``function``, closed over the copies in ``memo``."""
+    values = [cell.cell_contents for cell in function.__closure__ or ()]
+    cells = tuple(CellType(memo.get(id(value), value)) for value in values)
     same = FunctionType(function.__code__, function.__globals__, function.__name__, function.__defaults__, cells)
     same.__kwdefaults__ = function.__kwdefaults__
     return same

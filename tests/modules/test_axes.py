@@ -380,7 +380,7 @@ def test_an_axis_that_the_user_names_and_that_does_not_vary_is_an_error() -> Non
 
 def test_where_calls_run_out_the_first_two_axes_are_batch_and_sequence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(discover, "MOST", 3)
-    monkeypatch.setattr(discover, "_AN_AXIS", 0)
+    monkeypatch.setattr(discover, "_PER_AXIS", 0)
     source = module_source(*made("frames"))
     assert source.inputs[0].axes == [B, T, 20]
     assert "was not found in 3 calls" in source.remarks[0]

@@ -1,1 +1,1 @@
-"""The axes of a user's module, found by running it on its example grown and shrunk one axis at a time."""
+"""Finds the axes of a user's module by calls with its example in other sizes, one axis at a time."""

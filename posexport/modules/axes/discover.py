@@ -1,4 +1,4 @@
-"""The axes of a module's inputs, from its example alone: `Classify` tries them, `named` names them."""
+"""Finds the axes of a module's inputs from its example alone: `Classify` resizes them, `named` names them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,15 +13,22 @@ from posexport.modules.axes.names import named
 from posexport.modules.axes.sizes import STANDARD
 from posexport.spec import BATCH, SEQUENCE, Axis
 
-#: calls that the search may make, at least, and for every axis; most modules need half
-MOST, _AN_AXIS = 44, 6
-#: parts of the names of inputs that say something of another input's tokens
+#: the number of calls that are allowed, and for every axis where that is more; most modules need half
+MOST, _PER_AXIS = 44, 6
+#: parts of names of inputs about the tokens of another input
 _FOLLOWERS = ("mask", "type", "position", "segment")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Discovered:
-    """``shapes``: the axes of every input. ``groups``: what is known of each name. ``notes``: for who asks for more."""
+    """The result.
+
+    Attributes:
+        shapes: the axes of every input.
+        groups: the axes of every name, and how they vary.
+        remarks: what a user should know.
+        notes: what only a verbose log says.
+    """
 
     shapes: dict[str, list[Axis]]
     groups: dict[str, Varying] = field(default_factory=dict)
@@ -32,12 +39,12 @@ class Discovered:
 def discover(
     argument: str, module: nn.Module, tensors: Mapping[str, Tensor], declared: Mapping[str, Sequence[Axis]]
 ) -> Discovered:
-    """Run ``module``, in eval mode and float32, on its example in other sizes.
+    """Calls ``module``, which is in eval mode and float32, with its example in other sizes.
 
-    ``declared``: the axes that the user named, by input. Where the module does not take its example, or needs more than
-    `MOST` calls or some an axis to tell, the first two axes of an input are taken for batch and sequence.
+    ``declared``: the axes that the user named, by input. Where the module fails with its example, or the calls that are
+    allowed do not suffice, the first two axes of every input are assumed to be batch and sequence.
     """
-    most = max(MOST, _AN_AXIS * sum(tensor.dim() for tensor in tensors.values()))
+    most = max(MOST, _PER_AXIS * sum(tensor.dim() for tensor in tensors.values()))
     calls = ExampleCalls.of(argument, module, tensors, most)
     masks = {name for name, tensor in tensors.items() if "mask" in name.lower() or counts_rows(name, tensor)}
     followers = {
@@ -47,19 +54,19 @@ def discover(
     }
     by_label = _declared_axes(declared)
     try:
-        found = Classify(calls, list(by_label.values()), followers).run(_fixed_axes(declared))
-        if found is None:
+        classified = Classify(calls, list(by_label.values()), followers).run(_fixed_axes(declared))
+        if classified is None:
             return Discovered(shapes=_conventional(tensors, declared))
-        given = {label: found.of(group[0]) for label, group in by_label.items()}
-        for label, group in given.items():
+        groups_declared = {label: classified.of(group[0]) for label, group in by_label.items()}
+        for label, group in groups_declared.items():
             if group is None and label not in STANDARD:
                 (name, number), *_ = by_label[label]
-                raise _stuck(argument, label, (name, number), found)
+                raise _does_not_vary(argument, label, (name, number), classified)
         groups = named(
             tensors,
-            found,
-            {label: group for label, group in given.items() if group is not None},
-            lambda group: separate(calls, found, group, masks),
+            classified,
+            {label: group for label, group in groups_declared.items() if group is not None},
+            lambda group: separate(calls, classified, group, masks),
         )
     except SpentError:
         remark = (
@@ -68,13 +75,13 @@ def discover(
         )
         return Discovered(shapes=_conventional(tensors, declared), remarks=[remark])
     shapes = {
-        name: list(declared[name]) if name in declared else _shape(argument, name, tensors, groups, found)
+        name: list(declared[name]) if name in declared else _shape(argument, name, tensors, groups, classified)
         for name in tensors
     }
     return Discovered(
         shapes=shapes,
         groups=dict(groups),
-        remarks=[*_remarks(tensors, shapes, found), *_fixed_images(tensors, declared, found)],
+        remarks=[*_remarks(tensors, shapes, classified), *_fixed_images(tensors, declared, classified)],
         notes=[f"axes found in {len(calls.failures)} calls: {_described(shapes, dict(groups))}"],
     )
 
@@ -93,7 +100,7 @@ def _fixed_axes(declared: Mapping[str, Sequence[Axis]]) -> set[TensorAxis]:
 
 
 def _conventional(tensors: Mapping[str, Tensor], declared: Mapping[str, Sequence[Axis]]) -> dict[str, list[Axis]]:
-    """Batch, sequence and fixed sizes."""
+    """The axes of every input by convention: batch, sequence and fixed sizes."""
     standard: list[Axis] = [BATCH, SEQUENCE]
     return {
         name: list(declared.get(name, [*standard[: tensor.dim()], *tensor.shape[2:]]))
@@ -101,11 +108,11 @@ def _conventional(tensors: Mapping[str, Tensor], declared: Mapping[str, Sequence
     }
 
 
-def _stuck(argument: str, label: str, tensor_axis: TensorAxis, found: Classified) -> PosexportError:
+def _does_not_vary(argument: str, label: str, tensor_axis: TensorAxis, classified: Classified) -> PosexportError:
     name, number = tensor_axis
     return PosexportError(
-        f"{argument}: axis {label} (axis {number} of {name}) does not vary: {found.fixed[tensor_axis]}; compute what "
-        "depends on it from x.shape, or give its size as a number with axes="
+        f"{argument}: axis {label} (axis {number} of {name}) does not vary: {classified.fixed[tensor_axis]}; compute "
+        "what depends on it from x.shape, or give its size as a number with axes="
     )
 
 
@@ -114,28 +121,28 @@ def _shape(
     name: str,
     tensors: Mapping[str, Tensor],
     groups: Sequence[tuple[str, Varying]],
-    found: Classified,
+    classified: Classified,
 ) -> list[Axis]:
-    """The axes of an input. The token axis of ids varies in any case: that it is fixed is an error, not a property.
+    """The axes of an input.
 
-    Columns of ids, of which the module reads each by its number, are none.
+    The token axis of ids must vary, unless it is columns that the module reads by their index: fixed, it is an error.
     """
     tensor, names = tensors[name], {tensor_axis: label for label, group in groups for tensor_axis in group.members}
     axes: list[Axis] = [names.get((name, axis), size) for axis, size in enumerate(tensor.shape)]
     if not tensor.is_floating_point() and tensor.dim() == 2 and isinstance(axes[1], int) and SEQUENCE not in axes:
-        if (name, 1) in found.columns:
+        if (name, 1) in classified.columns:
             return axes
-        if (name, 1) in found.fixed:
-            raise _stuck(argument, SEQUENCE, (name, 1), found)
+        if (name, 1) in classified.fixed:
+            raise _does_not_vary(argument, SEQUENCE, (name, 1), classified)
         axes[1] = SEQUENCE
     return axes
 
 
-def _remarks(tensors: Mapping[str, Tensor], shapes: Mapping[str, Sequence[Axis]], found: Classified) -> list[str]:
-    """Where nothing is a batch: which first axis does not vary, and why."""
+def _remarks(tensors: Mapping[str, Tensor], shapes: Mapping[str, Sequence[Axis]], classified: Classified) -> list[str]:
+    """A remark where no input has a batch axis: which first axis does not vary, and why."""
     if any("batch" in axis for axes in shapes.values() for axis in axes if isinstance(axis, str)):
         return []
-    fixed = [(name, found.fixed[name, 0]) for name in tensors if (name, 0) in found.fixed]
+    fixed = [(name, classified.fixed[name, 0]) for name in tensors if (name, 0) in classified.fixed]
     return [
         f"no input has a batch axis that varies: axis 0 of {name} stays {tensors[name].shape[0]}, since {reason}"
         for name, reason in fixed[:1]
@@ -143,13 +150,13 @@ def _remarks(tensors: Mapping[str, Tensor], shapes: Mapping[str, Sequence[Axis]]
 
 
 def _fixed_images(
-    tensors: Mapping[str, Tensor], declared: Mapping[str, Sequence[Axis]], found: Classified
+    tensors: Mapping[str, Tensor], declared: Mapping[str, Sequence[Axis]], classified: Classified
 ) -> list[str]:
-    """Of images [..., channels, height, width] whose size nobody declared and the module fixes: the size, and why."""
+    """Remarks on images [..., channels, height, width] of a size that the module fixes and the user did not name."""
     remarks = []
     for name, tensor in tensors.items():
         sides = [(name, tensor.dim() - 2), (name, tensor.dim() - 1)]
-        reasons = [found.fixed[side] for side in sides if side in found.fixed]
+        reasons = [classified.fixed[side] for side in sides if side in classified.fixed]
         if tensor.dim() >= 4 and tensor.is_floating_point() and name not in declared and reasons:
             height, width = tensor.shape[-2:]
             remarks.append(f"the image size of {name} stays {height}x{width}, since at another size {reasons[0]}")
@@ -163,20 +170,20 @@ def _described(shapes: Mapping[str, Sequence[Axis]], groups: Mapping[str, Varyin
     return "; ".join([inputs, *least, *steps])
 
 
-#: what rounding may change, of the largest element
+#: the difference by rounding that is allowed, relative to the largest element
 _ROUNDING = 1e-4
 
 
-def separate(calls: ExampleCalls, found: Classified, group: Varying, masks: set[str]) -> bool:
-    """Whether other values in the first row of ``group`` leave the outputs of all other rows as they were.
+def separate(calls: ExampleCalls, classified: Classified, group: Varying, masks: set[str]) -> bool:
+    """Whether rows along ``group`` are independent: other values in the first one leave the outputs of the others.
 
-    The first, not the last: what is causal does not look ahead.
+    The first is changed, not the last: causal attention does not look ahead.
     """
-    tensors = {name: resized(tensor, found.base[name]) for name, tensor in calls.tensors.items()}
+    tensors = {name: resized(tensor, classified.base[name]) for name, tensor in calls.tensors.items()}
     changed = {name: _changed(tensor, name, group) if name not in masks else tensor for name, tensor in tensors.items()}
     outputs = calls.run(changed)
     return outputs is not None and all(
-        _rest_is_same(found.outputs[name], outputs, name, group) for name in found.outputs
+        _same_rest(classified.outputs[name], outputs, name, group) for name in classified.outputs
     )
 
 
@@ -192,7 +199,7 @@ def _changed(tensor: Tensor, name: str, group: Varying) -> Tensor:
     return tensor
 
 
-def _rest_is_same(before: Tensor, outputs: Mapping[str, Tensor], name: str, group: Varying) -> bool:
+def _same_rest(before: Tensor, outputs: Mapping[str, Tensor], name: str, group: Varying) -> bool:
     after = outputs.get(name)
     if after is None or after.shape != before.shape:
         return False

@@ -12,18 +12,23 @@ from posexport.modules.user_module import copied
 from posexport.sources import memory_mapped
 from posexport.system.user_code import raised
 
-#: an axis: the input's name and the axis' number
+#: an axis, by the name of an input or output and its number
 TensorAxis = tuple[str, int]
 Shapes = Mapping[str, tuple[int, ...]]
 
 
 class SpentError(Exception):
-    """There are no calls left."""
+    """No further call is allowed."""
 
 
 @dataclass(frozen=True)
 class ExampleCalls:
-    """``module`` on ``tensors`` of other shapes, at most ``most`` times; ``failures``: why each failed, or empty."""
+    """Calls of ``module`` with the example ``tensors`` in other shapes.
+
+    Attributes:
+        failures: of every call why it failed; empty where it did not.
+        most: the number of calls that are allowed.
+    """
 
     module: nn.Module
     tensors: Mapping[str, Tensor]
@@ -32,7 +37,7 @@ class ExampleCalls:
 
     @staticmethod
     def of(argument: str, module: nn.Module, tensors: Mapping[str, Tensor], most: int) -> "ExampleCalls":
-        """Calls of a copy, where the module is small enough: a call may change it."""
+        """Calls of a copy of the module, which a call may change, or of the module itself where it is large."""
         small = memory_mapped.size_of(module.parameters()) <= memory_mapped.LARGE
         return ExampleCalls(copied(argument, module) if small else module, tensors, [], most)
 
@@ -42,12 +47,12 @@ class ExampleCalls:
         return self.most - len(self.failures)
 
     def __call__(self, shapes: Shapes) -> dict[str, Tensor] | None:
-        """The outputs on the example in those shapes; None where it fails, or gives nothing or no numbers there."""
+        """The outputs for the example in these shapes; None where it fails, or an output is empty or not finite."""
         tensors = {name: resized(tensor, shapes[name]) for name, tensor in self.tensors.items()}
-        return self.run(followed(tensors, self.tensors))
+        return self.run(with_row_lengths(tensors, self.tensors))
 
     def run(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor] | None:
-        """The outputs for ``tensors``, as for a call."""
+        """The outputs for ``tensors``, or None."""
         if self.left <= 0:
             raise SpentError
         self.failures.append("")
@@ -69,7 +74,7 @@ class ExampleCalls:
 
 
 def resized(tensor: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """``tensor`` cut, or continued from its start, on every axis: all its values are the example's."""
+    """``tensor`` in another shape: cut, or repeated from its start, along every axis."""
     for axis, (before, after) in enumerate(zip(tensor.shape, shape, strict=True)):
         if before != after:
             tensor = tensor.index_select(axis, torch.arange(after) % before)
@@ -77,27 +82,27 @@ def resized(tensor: Tensor, shape: tuple[int, ...]) -> Tensor:
 
 
 def counts_rows(name: str, tensor: Tensor) -> bool:
-    """Whether an input seems to hold the length of every row: ``feature_lengths``."""
+    """Whether an input seems to hold the length of every row, as ``feature_lengths`` and ``x_lens`` do."""
     return tensor.dim() == 1 and not tensor.is_floating_point() and "len" in name.lower()
 
 
 def counts_tokens(name: str, tensor: Tensor, size: int) -> bool:
-    """Whether an input says how many tokens of every row are real, in a sequence of ``size``."""
+    """Whether an input holds the length of every row of a sequence of ``size`` tokens."""
     return counts_rows(name, tensor) and int(tensor.max()) == size
 
 
-def followed(resized: Mapping[str, Tensor], example: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """``resized`` inputs whose lengths are those of the sequence that they count: its whole rows are whole again."""
-    followed = dict(resized)
+def with_row_lengths(resized: Mapping[str, Tensor], example: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """``resized`` inputs, of which those with row lengths fit the resized sequence: its full rows are full again."""
+    fitted = dict(resized)
     for name, lengths in resized.items():
         if not counts_rows(name, example[name]):
             continue
-        whole = int(example[name].max())
+        full = int(example[name].max())
         sizes = [
             (before, after)
             for other, tensor in example.items()
             for before, after in zip(tensor.shape, resized[other].shape, strict=True)
         ]
-        new = next((after for before, after in sizes if before == whole != after), whole)
-        followed[name] = torch.where(lengths == whole, new, lengths.clamp(max=new))
-    return followed
+        new = next((after for before, after in sizes if before == full != after), full)
+        fitted[name] = torch.where(lengths == full, new, lengths.clamp(max=new))
+    return fitted

@@ -1,4 +1,4 @@
-"""What the axes that vary are called: by rank, dtype, the names of inputs, and which inputs share them."""
+"""Names the axes that vary: by rank, dtype, the names of inputs, and which inputs share them."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -9,38 +9,41 @@ from posexport.modules.axes.classify import Classified, Varying
 from posexport.modules.axes.example_calls import counts_tokens
 from posexport.spec import BATCH, ENCODER_SEQUENCE, HEIGHT, SAMPLES, SEQUENCE, WIDTH
 
-#: parts of the names of inputs that are read by cross attention, and of those that read them
+#: parts of names of inputs that cross attention reads, and of inputs whose queries read them
 _READ = ("encoder", "memory", "context", "source", "src", "cross", "kv", "key", "value", "cond")
-_INPUTS = re.compile("(pixel|input)_values")  # which transformers calls images and sounds, and which no queries read
+_INPUTS = re.compile("(pixel|input)_values")  # images and sounds of transformers, which no queries read
 _READING = ("decoder", "target", "tgt", "quer")
-#: channels of an image, at most
+#: the most channels of an image
 _CHANNELS = 4
-#: of images, and of videos
+#: the axes of images and videos
 _SIDES = ("depth", HEIGHT, WIDTH)
 
 Named = list[tuple[str, Varying]]
 
 
 def named(
-    tensors: Mapping[str, Tensor], found: Classified, given: Mapping[str, Varying], separate: Callable[[Varying], bool]
+    tensors: Mapping[str, Tensor],
+    classified: Classified,
+    declared: Mapping[str, Varying],
+    separate: Callable[[Varying], bool],
 ) -> Named:
-    """Every group that varies with a name of its own; groups that are none of these (channels) are left out.
+    """The groups that vary, each with a name; those that are most likely channels have none and are left out.
 
-    ``given``: the names that the user chose. ``separate``: whether the rows of a group do not see one another.
+    ``declared``: groups that the user named. ``separate``: whether the rows of a group are independent of one another.
     """
-    return _Names(tensors, found, given, separate).run()
+    return _Names(tensors, classified, declared, separate).run()
 
 
 class _Names:
     def __init__(
         self,
         tensors: Mapping[str, Tensor],
-        found: Classified,
-        given: Mapping[str, Varying],
+        classified: Classified,
+        declared: Mapping[str, Varying],
         separate: Callable[[Varying], bool],
     ) -> None:
-        self._tensors, self._found, self._separate = tensors, found, separate
-        self._names: Named = list(given.items())
+        self._tensors, self._classified, self._separate = tensors, classified, separate
+        self._names: Named = list(declared.items())
 
     def run(self) -> Named:
         self._batches()
@@ -49,27 +52,27 @@ class _Names:
         return self._names
 
     def _batches(self) -> None:
-        """The first group whose rows are separate; then those of inputs that do not share it (two towers)."""
-        if not self._taken(BATCH):
+        """Names the first group with independent rows, then the batches of inputs that do not share it (two towers)."""
+        if not self._has(BATCH):
             candidates = [group for group in self._open() if min(axis for _, axis in group.members) <= 1]
-            # tokens without attention are separate as well: the batch comes before them
+            # tokens without attention are independent as well: the batch comes before them
             candidates.sort(key=lambda group: min(axis for _, axis in group.members))
             batch = next((group for group in candidates if self._separate(group)), None) or self._conventional()
             if batch is None:
                 return
             self._names.append((BATCH, batch))
         for name in self._tensors:
-            own = self._found.of((name, 0))
+            group = self._classified.of((name, 0))
             shares = any(
-                group.members and name in dict(group.members) for label, group in self._names if "batch" in label
+                batch.members and name in dict(batch.members) for label, batch in self._names if "batch" in label
             )
-            if own is not None and not shares and self._is_open(own) and self._separate(own):
-                self._names.append((f"{name}_{BATCH}", own))
+            if group is not None and not shares and self._is_open(group) and self._separate(group):
+                self._names.append((f"{name}_{BATCH}", group))
 
     def _conventional(self) -> Varying | None:
-        """The first axis of ids [B, T], where rows are not separate."""
+        """The first axis of ids [B, T], where no rows are independent."""
         for name, tensor in self._tensors.items():
-            group = self._found.of((name, 0))
+            group = self._classified.of((name, 0))
             if tensor.dim() == 2 and not tensor.is_floating_point() and group is not None and self._is_open(group):
                 return group
         return None
@@ -83,7 +86,9 @@ class _Names:
         groups = self._without_channels(name, groups)
         if len(groups) == 1:
             samples = tensor.dim() - self._batched(name) == 1 and self._only_values(groups[0])
-            samples = samples and not any(counts_tokens(*each, groups[0].size) for each in self._tensors.items())
+            samples = samples and not any(
+                counts_tokens(other, values, groups[0].size) for other, values in self._tensors.items()
+            )
             if samples:
                 self._add(SAMPLES, name, groups[0])
             else:
@@ -94,7 +99,7 @@ class _Names:
             self._add(label, name, group)
 
     def _without_channels(self, name: str, groups: list[Varying]) -> list[Varying]:
-        """Where every axis varies, what most likely are channels, heads and the size of a head stay as they are."""
+        """Where every axis varies: without the axes that are most likely channels, heads and the head size."""
         shape, batched = self._tensors[name].shape, self._batched(name)
         rank = len(shape) - batched
         if rank < 2 or len(groups) < rank:
@@ -112,40 +117,40 @@ class _Names:
         return all(self._tensors[name].is_floating_point() for name, _ in group.members)
 
     def _sequence(self, name: str, group: Varying) -> None:
-        label = next((label for label in (SEQUENCE, ENCODER_SEQUENCE) if not self._taken(label)), SEQUENCE)
+        label = next((label for label in (SEQUENCE, ENCODER_SEQUENCE) if not self._has(label)), SEQUENCE)
         self._add(label, name, group)
 
     def _add(self, label: str, name: str, group: Varying) -> None:
-        """A label that is taken gets the input's name before it."""
-        self._names.append((f"{name}_{label}" if self._taken(label) else label, group))
+        """Adds a name, after the input's name where another group has it."""
+        self._names.append((f"{name}_{label}" if self._has(label) else label, group))
 
-    def _taken(self, label: str) -> bool:
+    def _has(self, label: str) -> bool:
         return any(other == label for other, _ in self._names)
 
     def _open(self) -> list[Varying]:
-        return [group for group in self._found.varying if self._is_open(group)]
+        return [group for group in self._classified.varying if self._is_open(group)]
 
     def _is_open(self, group: Varying) -> bool:
         return all(group is not other for _, other in self._names)
 
     def _of(self, name: str) -> list[Varying]:
-        """The groups that an input has axes of, each once."""
-        groups = [self._found.of((name, axis)) for axis in range(self._tensors[name].dim())]
+        """The groups of an input's axes, without repetition."""
+        groups = [self._classified.of((name, axis)) for axis in range(self._tensors[name].dim())]
         return list({id(group): group for group in groups if group is not None}.values())
 
     def _order(self, name: str) -> tuple[bool, int]:
-        """What is read by cross attention comes after what reads it; ids before values."""
+        """The order of naming: inputs that cross attention reads come last, values after ids."""
 
-        def says(words: tuple[str, ...], name: str) -> bool:
+        def contains(words: tuple[str, ...], name: str) -> bool:
             rest = _INPUTS.sub("", name.lower())
             return any(word in rest for word in words)
 
-        other = any(says(_READING, each) for each in self._tensors)
-        read = (other or says(_READ, name)) and not says(_READING, name)
+        other = any(contains(_READING, input_name) for input_name in self._tensors)
+        read = (other or contains(_READ, name)) and not contains(_READING, name)
         return read, int(self._tensors[name].is_floating_point() or self._is_of_pixels(name))
 
     def _is_of_pixels(self, name: str) -> bool:
-        """A mask [B, H, W]: two of its axes are those of an image."""
-        own = [group for group in self._of(name) if self._is_open(group)]
+        """Whether an input is a mask [B, H, W], with two axes of an image."""
+        groups = [group for group in self._of(name) if self._is_open(group)]
         values = {other for other, tensor in self._tensors.items() if tensor.is_floating_point()}
-        return len(own) > 1 and all(values & {other for other, _ in group.members} for group in own)
+        return len(groups) > 1 and all(values & {other for other, _ in group.members} for group in groups)
