@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from posexport.errors import PosexportError
 from posexport.modules.call import CallError, call, computed_dtype, named_outputs
-from posexport.modules.recognise import entered
+from posexport.modules.recognise.mode import called, traced
 from posexport.sources.traced_module import TracedModule
 from posexport.spec import BATCH, SEQUENCE, InputSpec, OutputSpec
 from posexport.system.user_code import is_external, raised
@@ -54,13 +54,13 @@ class UserModule(TracedModule):
         if torch.compiler.is_dynamo_compiling():  # the exporter's second try, which follows Python code, not modes
             return tuple(self._declared(named_outputs(self.module(**tensors))).values())
         if torch.compiler.is_compiling():  # the tracer has its own way to say what it cannot follow
-            with as_exported(), entered.traced() as seen:
-                traced = tuple(self._declared(named_outputs(self.module(**tensors))).values())
-            self.attentions[:] = seen.reasons
-            return traced
+            with as_exported(), traced() as mode:
+                outputs = self._declared(named_outputs(self.module(**tensors)))
+            self.attentions[:] = mode.reasons
+            return tuple(outputs.values())
         sizes = sizes_of(self.inputs, tensors)
         try:
-            outputs = self._declared(call(self.module, tensors, mode=entered.called()))
+            outputs = self._declared(call(self.module, tensors, mode=called()))
         except PosexportError as err:
             raise PosexportError(f"{self.argument}: {err}") from err
         except CallError as failed:

@@ -16,7 +16,7 @@ from posexport.errors import PosexportError
 from posexport.modules.in_parts import ROUNDING
 from posexport.modules.plain.cached_mode import CachedMode
 from posexport.modules.plain.decoder import PlainDecoder
-from posexport.modules.recognise import entered
+from posexport.modules.recognise.mode import chosen
 from posexport.nn.cached_call import CachedCall
 from posexport.nn.reach import Reach
 from posexport.system.user_code import line_of_frame
@@ -48,7 +48,7 @@ def culprit(decoder: PlainDecoder, ids_BT: Tensor) -> str:
         at = Reach.by_mask(mask_BT, own_BT.shape[1], decoder.caching)
         mode = _Watching(decoder.mode(CachedCall(at, mask_BT, kept)))
         try:
-            with entered.chosen(mode):
+            with chosen(mode):
                 decoder.logits(own_BT, mask_BT[:, before:] if kept else mask_BT, at)
         except PosexportError:
             return ""

@@ -19,7 +19,7 @@ from posexport.modules.own_decoder import MASK, POSITIONS
 from posexport.modules.plain import by_row
 from posexport.modules.plain.cached_mode import CachedMode
 from posexport.modules.plain.plan import Plan
-from posexport.modules.recognise import entered
+from posexport.modules.recognise.mode import chosen
 from posexport.modules.user_module import UserModule, returning
 from posexport.nn.cached_call import CachedCall
 from posexport.nn.caching import Caching, KeysAndValues
@@ -94,7 +94,7 @@ class PlainDecoder(CachedDecoder):
 
     def calling(self, call: CachedCall) -> AbstractContextManager[object]:
         """Inside the block, the module's attention and positions are those of ``call``."""
-        return entered.chosen(self.mode(call))
+        return chosen(self.mode(call))
 
     def mode(self, call: CachedCall) -> CachedMode:
         """What the module's operations do in one call."""

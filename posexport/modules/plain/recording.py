@@ -13,8 +13,8 @@ from torch import Tensor
 
 from posexport.modules.plain import causality, shared_heads, sites
 from posexport.modules.plain.plan import Count, Last, Noted, Numbers, Order, PlannedCall, Rows, Scores, Step
-from posexport.modules.recognise import attention, entered
-from posexport.modules.recognise.mode import Recognised
+from posexport.modules.recognise import attention
+from posexport.modules.recognise.mode import Recognised, chosen
 from posexport.modules.user_module import UserModule
 from posexport.system.user_code import line_of_frame
 
@@ -54,7 +54,7 @@ class Recording(Recognised):
 
     def of(self, user: UserModule, tensors: Mapping[str, Tensor]) -> Noted:
         """What is noted in one call."""
-        with torch.no_grad(), entered.chosen(self):
+        with torch.no_grad(), chosen(self):
             user(**tensors)
         return self.noted
 

@@ -1,1 +1,1 @@
-"""Attention that users write by PyTorch's own functions, as posexport's attention while a module is traced."""
+"""Attention by PyTorch's functions as attention nodes, while a user's module is traced."""

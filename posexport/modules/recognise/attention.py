@@ -1,7 +1,7 @@
 """``F.scaled_dot_product_attention`` as an attention node; what the node cannot compute, as its formula.
 
-PyTorch's exporter is never asked for it: from opset 23 on it writes an Attention whose mask may have a query axis of 1,
-which ONNX Runtime's kernel refuses.
+PyTorch's exporter never translates it: from opset 23 on it would write an Attention with a mask that may have a query
+axis of 1, which ONNX Runtime's kernel refuses.
 """
 
 import math
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from posexport.encodings.positions import Positions
-from posexport.modules.recognise import masks
+from posexport.modules.recognise.masks import added
 from posexport.nn.attention import attend
 from posexport.nn.projections import merge_heads, split_heads
 
@@ -19,28 +19,28 @@ from posexport.nn.projections import merge_heads, split_heads
 _LEADING = (0, 1, 2)
 
 
-def refusal(q: Tensor, k: Tensor, v: Tensor, given: Sequence[Tensor], dropout: float, scale: object) -> str | None:
+def refusal(q: Tensor, k: Tensor, v: Tensor, masks: Sequence[Tensor], dropout: float, scale: object) -> str | None:
     """Why a call does not become a node; None where it does."""
     if dropout:
         return "it drops some of its probabilities at random"
     if q.ndim - 2 not in _LEADING or k.ndim != q.ndim or v.ndim != q.ndim:
         return f"its queries have {q.ndim} axes, its keys {k.ndim} and its values {v.ndim}"
-    if any(mask.ndim > max(q.ndim, 2) for mask in given):
+    if any(mask.ndim > max(q.ndim, 2) for mask in masks):
         return "its mask has more axes than its queries"
     sizes = [q.shape[-1], *k.shape[1:-2][:1]] if q.ndim == 4 else [q.shape[-1]]
     if not all(isinstance(size, int) for size in sizes) or not isinstance(scale, float | int | None):
         return "its heads, their size or its scale are not known before it runs"
-    alike = k.shape[:-1] == v.shape[:-1] and (q.ndim < 3 or q.shape[0] == k.shape[0])
-    return None if alike else "its queries, keys and values are broadcast"
+    same = k.shape[:-1] == v.shape[:-1] and (q.ndim < 3 or q.shape[0] == k.shape[0])
+    return None if same else "its queries, keys and values are broadcast"
 
 
-def node(q: Tensor, k: Tensor, v: Tensor, given: Sequence[Tensor], *, is_causal: bool, scale: float | None) -> Tensor:
-    """Attention with ``given`` masks, for what `refusal` accepts."""
+def node(q: Tensor, k: Tensor, v: Tensor, masks: Sequence[Tensor], *, is_causal: bool, scale: float | None) -> Tensor:
+    """An attention node, for calls that `refusal` accepts."""
     axes = q.ndim
     if axes == 3:  # [B, T, D]: one head
-        given = [mask.unsqueeze(-3) if mask.ndim == 3 else mask for mask in given]
+        masks = [mask.unsqueeze(-3) if mask.ndim == 3 else mask for mask in masks]
     q, k, v = (of_four_axes(x) for x in (q, k, v))
-    mask = masks.added(given, q, k.shape[2])
+    mask = added(masks, q, k.shape[2])
     context = attend(
         q,
         k,
@@ -59,9 +59,9 @@ def of_four_axes(x: Tensor) -> Tensor:
 
 
 def of_seeing(context_BHTD: Tensor, sees_any: Tensor) -> Tensor:
-    """Zeros for queries that see no key.
+    """The context with zeros for queries that see no key.
 
-    On packed heads: the module packs them next, and the exporter's optimiser drops what splits and packs again.
+    Computed on packed heads: the module packs them next, and the exporter's optimiser removes the split and the pack.
     """
     zero = torch.zeros((), dtype=context_BHTD.dtype, device=context_BHTD.device)
     _, heads, _, size = context_BHTD.shape
@@ -72,16 +72,16 @@ def of_seeing(context_BHTD: Tensor, sees_any: Tensor) -> Tensor:
 
 
 def formula(
-    q: Tensor, k: Tensor, v: Tensor, given: Sequence[Tensor], *, is_causal: bool, scale: float | None, grouped: bool
+    q: Tensor, k: Tensor, v: Tensor, masks: Sequence[Tensor], *, is_causal: bool, scale: float | None, grouped: bool
 ) -> Tensor:
-    """The same by products and a softmax, of any axes."""
+    """Attention as products and a softmax, for any number of axes."""
     if grouped:
         k, v = (x.repeat_interleave(q.shape[-3] // x.shape[-3], -3) for x in (k, v))
     scores = q @ k.mT * (1 / math.sqrt(q.shape[-1]) if scale is None else scale)
     if is_causal:
         later = torch.arange(k.shape[-2], device=q.device) > torch.arange(q.shape[-2], device=q.device)[:, None]
-        given = [*given, ~later]
-    for mask in given:
+        masks = [*masks, ~later]
+    for mask in masks:
         scores = scores.masked_fill(~mask, -torch.inf) if mask.dtype == torch.bool else scores + mask
     seen = scores.amax(-1, keepdim=True) > -torch.inf
     return torch.where(seen, scores, 0.0).softmax(-1).mul(seen) @ v

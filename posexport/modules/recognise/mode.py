@@ -1,10 +1,12 @@
-"""While it is entered, attention that PyTorch's functions are asked for becomes attention nodes.
+"""A function mode in which PyTorch's attention functions become attention nodes.
 
-PyTorch's own layers ask for it where their fast path is off (`posexport.torch_fixes.as_exported`).
+PyTorch's layers call these functions where their fast path is off (`posexport.torch_fixes.as_exported`).
 """
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextvars import ContextVar
 from typing import Any
 
 import torch
@@ -20,7 +22,7 @@ _OF_MULTI_HEAD = inspect.signature(F.multi_head_attention_forward)
 
 
 class Recognised(TorchFunctionMode):
-    """``reasons``: of every attention in the order of the calls, None where it became a node, else why not."""
+    """``reasons``: of every attention, in the order of the calls, None where it became a node, else why it did not."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -46,7 +48,7 @@ class Recognised(TorchFunctionMode):
         return complex_views.called(func, args, kwargs)
 
     def _matmul(self, left: Tensor, right: Tensor) -> Tensor:
-        """The product that an einsum is."""
+        """The product that an einsum computes; a subclass may look at it."""
         return left @ right
 
     def _scaled_dot_product(
@@ -60,9 +62,9 @@ class Recognised(TorchFunctionMode):
         scale: float | None = None,
         enable_gqa: bool = False,
     ) -> Tensor:
-        given = [] if attn_mask is None else [attn_mask]
+        masks = [] if attn_mask is None else [attn_mask]
         return self._attention(
-            query, key, value, given, dropout_p, is_causal=is_causal, scale=scale, grouped=enable_gqa
+            query, key, value, masks, dropout_p, is_causal=is_causal, scale=scale, grouped=enable_gqa
         )
 
     def _attention(
@@ -70,24 +72,24 @@ class Recognised(TorchFunctionMode):
         q: Tensor,
         k: Tensor,
         v: Tensor,
-        given: Sequence[Tensor],
+        masks: Sequence[Tensor],
         dropout: float = 0.0,
         *,
         is_causal: bool,
         scale: float | None = None,
         grouped: bool = False,
     ) -> Tensor:
-        reason = attention.refusal(q, k, v, given, dropout, scale)
+        reason = attention.refusal(q, k, v, masks, dropout, scale)
         self.reasons.append(reason)
         if dropout:
-            mask = given[0] if given else None
+            mask = masks[0] if masks else None
             return SDPA(q, k, v, mask, dropout, is_causal, scale=scale, enable_gqa=grouped)
         if reason is not None:
-            return attention.formula(q, k, v, given, is_causal=is_causal, scale=scale, grouped=grouped)
-        return attention.node(q, k, v, given, is_causal=is_causal, scale=scale)
+            return attention.formula(q, k, v, masks, is_causal=is_causal, scale=scale, grouped=grouped)
+        return attention.node(q, k, v, masks, is_causal=is_causal, scale=scale)
 
     def _multi_head(self, call: dict[str, Any]) -> tuple[Tensor, Tensor | None]:
-        """The output, and the weights where they are asked for: a part of the graph that goes where nobody reads it."""
+        """The output, and the attention weights if needed; the graph loses them where nothing reads them."""
         reason = multi_head.refusal(call)
         weights = None
         if reason is not None or call["need_weights"]:
@@ -100,3 +102,26 @@ class Recognised(TorchFunctionMode):
         dropout = call["dropout_p"] if call["training"] else 0.0
         context = self._attention(parts.q, parts.k, parts.v, parts.masks, dropout, is_causal=parts.is_causal)
         return parts.output(context), weights
+
+
+_CHOSEN: ContextVar[Recognised | None] = ContextVar("posexport_recognised", default=None)
+
+
+@contextmanager
+def chosen(mode: Recognised) -> Iterator[None]:
+    """Inside the block users' modules are called in ``mode``, in a trace and otherwise."""
+    token = _CHOSEN.set(mode)
+    try:
+        yield
+    finally:
+        _CHOSEN.reset(token)
+
+
+def traced() -> Recognised:
+    """The mode of a user's module that is traced."""
+    return _CHOSEN.get() or Recognised()
+
+
+def called() -> AbstractContextManager[object]:
+    """The mode of a user's module that is called by PyTorch: none, unless one was `chosen`."""
+    return _CHOSEN.get() or nullcontext()

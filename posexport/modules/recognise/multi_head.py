@@ -1,6 +1,6 @@
 """``F.multi_head_attention_forward``, which `nn.MultiheadAttention` calls, with batch-first projections.
 
-PyTorch's own splits heads of [T, B, C] into [B * H, T, D] and joins both masks into one of all pairs and heads.
+PyTorch's implementation splits heads of [T, B, C] into [B * H, T, D], and joins both masks into one per head.
 """
 
 from typing import Any
@@ -13,7 +13,7 @@ from posexport.nn.projections import merge_heads, split_heads
 
 
 def refusal(call: dict[str, Any]) -> str | None:
-    """Why a call is left to its formula; None where it is not."""
+    """Why a call does not become a node; None where it does."""
     if call["bias_k"] is not None or call["add_zero_attn"] or call.get("static_k") is not None:
         return "nn.MultiheadAttention adds a key (add_bias_kv, add_zero_attn)"
     attn_mask = call["attn_mask"]
@@ -29,11 +29,11 @@ class Projected:
         self.heads = call["num_heads"]
         self.q, self.k, self.v = (self._split(x) for x in self._projections())
         padding, attn_mask = call["key_padding_mask"], call["attn_mask"]
-        # as PyTorch has it: a hint stands for the mask where nothing else is dropped
+        # as in PyTorch, the hint replaces the mask where nothing else is masked
         self.is_causal = bool(call["is_causal"]) and padding is None and not call["need_weights"]
-        self.masks = [] if attn_mask is None or self.is_causal else [_kept(attn_mask)]
+        self.masks = [] if attn_mask is None or self.is_causal else [_as_sdpa_mask(attn_mask)]
         if padding is not None:
-            self.masks.append(_kept(padding if self.batched else padding[None])[:, None, None])
+            self.masks.append(_as_sdpa_mask(padding if self.batched else padding[None])[:, None, None])
 
     def _batch_first(self, x: Tensor) -> Tensor:
         return x.transpose(0, 1) if self.batched else x[None]
@@ -42,17 +42,17 @@ class Projected:
         return split_heads(x_BTC, self.heads)
 
     def _projections(self) -> tuple[Tensor, ...]:
-        """[B, T, C] each."""
+        """Queries, keys and values, [B, T, C] each."""
         call = self.call
         query, key, value = call["query"], call["key"], call["value"]
         weight, bias = call["in_proj_weight"], call["in_proj_bias"]
         if not call["use_separate_proj_weight"] and query is key and key is value:
             return F.linear(self._batch_first(query), weight, bias).chunk(3, -1)
-        own = ("q_proj_weight", "k_proj_weight", "v_proj_weight")
-        weights = [call[name] for name in own] if call["use_separate_proj_weight"] else weight.chunk(3)
+        separate = ("q_proj_weight", "k_proj_weight", "v_proj_weight")
+        weights = [call[name] for name in separate] if call["use_separate_proj_weight"] else weight.chunk(3)
         biases = (None,) * 3 if bias is None else bias.chunk(3)
         inputs = (query, key, value)
-        return tuple(F.linear(self._batch_first(x), *own) for x, *own in zip(inputs, weights, biases, strict=True))
+        return tuple(F.linear(self._batch_first(x), w, b) for x, w, b in zip(inputs, weights, biases, strict=True))
 
     def output(self, context_BHTD: Tensor) -> Tensor:
         """[T, B, C], as the function returns it."""
@@ -60,6 +60,6 @@ class Projected:
         return out.transpose(0, 1) if self.batched else out[0]
 
 
-def _kept(mask: Tensor) -> Tensor:
-    """A mask of ``F.scaled_dot_product_attention``: where it is bool, True keeps."""
+def _as_sdpa_mask(mask: Tensor) -> Tensor:
+    """A mask as ``F.scaled_dot_product_attention`` takes it: where it is bool, True keeps."""
     return ~mask if mask.dtype == torch.bool else mask

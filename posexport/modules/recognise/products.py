@@ -1,4 +1,4 @@
-"""``torch.einsum`` of two tensors as the batched matrix product that it is, in which attention by hand is found."""
+"""``torch.einsum`` of two tensors as a batched matrix product, in which `passes.attention_by_hand` finds attention."""
 
 from collections.abc import Callable
 
@@ -8,15 +8,15 @@ from torch import Tensor
 def as_product(
     equation: object, operands: tuple[object, ...], matmul: Callable[[Tensor, Tensor], Tensor]
 ) -> Tensor | None:
-    """The answer of such as ``bthd,bshd->bhts``: batch axes, one contracted and one free axis each; None for others."""
+    """``bthd,bshd->bhts`` and the like as a product: batch axes, one contracted and one free axis each; else None."""
     if len(operands) == 1 and isinstance(operands[0], tuple | list):
         operands = tuple(operands[0])
     if not isinstance(equation, str) or len(operands) != 2:
         return None
     x, y = operands
-    taken, arrow, out = equation.replace(" ", "").partition("->")
-    first, _, second = taken.partition(",")
-    if not arrow or not isinstance(x, Tensor) or not isinstance(y, Tensor) or not _plain(first, second, out):
+    operands_term, arrow, out = equation.replace(" ", "").partition("->")
+    first, _, second = operands_term.partition(",")
+    if not arrow or not isinstance(x, Tensor) or not isinstance(y, Tensor) or not _are_distinct(first, second, out):
         return None
     batch = [letter for letter in out if letter in first and letter in second]
     rows = [letter for letter in out if letter in first and letter not in second]
@@ -32,6 +32,6 @@ def as_product(
     return matmul(left, right).permute([letters.index(letter) for letter in out])
 
 
-def _plain(*terms: str) -> bool:
-    """Letters alone, each once."""
+def _are_distinct(*terms: str) -> bool:
+    """Whether every term consists of letters that occur once in it."""
     return all(term.isalpha() and len(set(term)) == len(term) for term in terms)
