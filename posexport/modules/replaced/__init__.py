@@ -1,1 +1,1 @@
-"""Encodings of posexport in the place of submodules of a user's module, compared with these in float64."""
+"""Replaces submodules of a user's module by encodings of posexport, and compares both in float64."""

@@ -1,7 +1,4 @@
-"""Calls of a submodule, from which it is told what it is given and what it returns.
-
-The same call at two lengths shows which numbers and axes count tokens.
-"""
+"""Recorded calls of a submodule: its arguments and outputs at two lengths show which of them count tokens."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -13,13 +10,13 @@ from torch import Tensor, nn
 
 from posexport.encodings.positions import Positions
 
-#: an argument's place, or its name
+#: an argument, by its position or name
 Key = int | str
 Arguments = Mapping[Key, Any]
 
 
 def by_key(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Arguments:
-    """Arguments by their place or name."""
+    """Arguments by their position or name."""
     arguments: dict[Key, Any] = dict(enumerate(args))
     arguments.update(kwargs.items())
     return arguments
@@ -27,7 +24,7 @@ def by_key(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Arguments:
 
 @dataclass(frozen=True)
 class Call:
-    """One call, and its answer as a tuple where it was a list."""
+    """One call; its output is a tuple where it was a list."""
 
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
@@ -44,14 +41,14 @@ class Call:
 
 @contextmanager
 def recorded(parts: Mapping[str, nn.Module]) -> Iterator[dict[str, list[Call]]]:
-    """The calls of every part, by its name, that are made inside the block."""
+    """The calls of every submodule in ``parts`` inside the block, by name."""
     calls: dict[str, list[Call]] = {name: [] for name in parts}
 
     def recorder(name: str) -> Any:
-        def seen(_part: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+        def record(_part: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
             calls[name].append(Call(args, kwargs, tuple(output) if isinstance(output, list) else output))
 
-        return seen
+        return record
 
     hooks = [part.register_forward_hook(recorder(name), with_kwargs=True) for name, part in parts.items()]
     try:
@@ -62,19 +59,19 @@ def recorded(parts: Mapping[str, nn.Module]) -> Iterator[dict[str, list[Call]]]:
 
 
 def varying(first: Sequence[int], second: Sequence[int]) -> list[int]:
-    """The axes, from the first, in which two shapes of the same rank differ."""
+    """The axes in which two shapes of the same rank differ."""
     return [axis for axis, (a, b) in enumerate(zip(first, second, strict=True)) if a != b]
 
 
 @dataclass(frozen=True)
 class Reads:
-    """Where a call says how many tokens there are, or at which positions.
+    """The arguments of a call from which the number of tokens, or their positions, are read.
 
     Attributes:
-        counts: numbers of Python: tokens, or queries and keys.
+        counts: Python integers: the number of tokens, or of queries and of keys.
         ids: int64 positions, [T] or [B, T].
-        axes: tensors of floats (or ids of tokens), and their axes that count tokens.
-        at_end: with queries and keys, the queries are the last tokens.
+        axes: tensors of floats (or ids of tokens), with their token axes.
+        at_end: the queries are the last of the keys.
     """
 
     counts: tuple[Key, ...] = ()
@@ -84,7 +81,7 @@ class Reads:
 
     @staticmethod
     def of(first: Call, second: Call) -> "Reads":
-        """From the same call at two lengths."""
+        """Compares the same call at two lengths."""
         counts, ids, axes = [], None, []
         later = second.arguments
         for key, value in first.arguments.items():
@@ -103,7 +100,7 @@ class Reads:
         return bool(self.axes or self.ids is not None or 1 <= len(self.counts) <= 2)
 
     def lengths(self, arguments: Arguments) -> tuple[int, int]:
-        """Queries and keys; the same where a call knows tokens alone."""
+        """The numbers of queries and keys; equal where a call has tokens alone."""
         if self.counts:
             return arguments[self.counts[0]], arguments[self.counts[-1]]
         if self.ids is not None:
@@ -114,14 +111,14 @@ class Reads:
         return shape[axes[0]], shape[axes[-1]]
 
     def positions(self, arguments: Arguments, device: torch.device) -> Positions:
-        """Of the tokens."""
+        """The positions of the tokens."""
         if self.ids is not None:
             ids_BT = arguments[self.ids]
             return Positions(ids_BT if ids_BT.ndim == 2 else ids_BT[None], torch.arange(ids_BT.shape[-1]))
         return Positions.counted(self.lengths(arguments)[0], device)
 
     def pairs(self, arguments: Arguments, device: torch.device) -> tuple[Positions, Positions]:
-        """Of queries and keys."""
+        """The positions of queries and of keys."""
         queries, keys = self.lengths(arguments)
         slots_S = torch.arange(keys, device=device)
         slots_T = torch.arange(queries, device=device) + (keys - queries if self.at_end else 0)
@@ -129,7 +126,7 @@ class Reads:
 
 
 def _counted(x: Tensor) -> bool:
-    """Whether every row is 0, 1, 2 ..."""
+    """Whether every row is a range 0, 1, 2 ..."""
     if x.is_floating_point() or x.ndim not in (1, 2):
         return False
     return bool((x == torch.arange(x.shape[-1], device=x.device)).all())

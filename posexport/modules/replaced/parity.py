@@ -1,8 +1,8 @@
-"""Whether a module and the one with encodings of posexport compute the same, in float64 at two lengths.
+"""Compares a module with its copy that has encodings of posexport, in float64 at two lengths.
 
-A submodule's constants are float32 where its __init__ computed them so (RoPE frequencies, slopes, a table of sines,
-each of an angle that is off by as many roundings as it has radians). How much that moves its answers is measured by
-rounding them anew, and is what it may differ by beside float64's own.
+Constants of a submodule are float32 where its ``__init__`` computed them so: RoPE frequencies, slopes, a table of sines
+of angles with one rounding error per radian. How far that moves the outputs is measured by rounding them in another
+direction, and is allowed in addition to the rounding of float64.
 """
 
 import copy
@@ -24,14 +24,14 @@ from posexport.spec import BATCH, ENCODER_SEQUENCE, SEQUENCE
 from posexport.torch_fixes.default_dtype import computing_in
 from posexport.torch_fixes.module_precision import in_precision
 
-#: tokens of the two calls, where the module takes as many; rows of the batch
+#: tokens of the two calls, where the module accepts as many; rows of the batch
 _SHORT, _LONG, _BATCH = 17, 150, 3
-#: roundings of float64, of the largest value; of float32's own rounding of constants, times what was measured
+#: allowed errors: in eps of float64 of the largest value; in multiples of the measured effect of rounded constants
 _ROUNDINGS, _OF_CONSTANTS = 256, 4.0
 
 
 class Reference:
-    """A user's module in float64, its calls of the submodules called ``names``, and its answers at two lengths."""
+    """A user's module in float64: its outputs at two lengths, and its calls of the submodules called ``names``."""
 
     def __init__(self, source: Source, names: Sequence[str]) -> None:
         assert isinstance(source.module, UserModule)
@@ -44,10 +44,10 @@ class Reference:
                 "of its positions; give axes of tokens, not of images"
             )
         self.sizes = [self._sized(traced, length) for length in (_SHORT, _LONG)]
-        self.answers, self.calls = [], []
+        self.outputs, self.calls = [], []
         for sizes in self.sizes:
             with recorded({name: self.part(name) for name in names}) as calls:
-                self.answers.append(self.run(self.module, sizes))
+                self.outputs.append(self.run(self.module, sizes))
             self.calls.append(calls)
         if self.sizes[0][SEQUENCE] == self.sizes[1][SEQUENCE]:
             raise PosexportError(
@@ -55,18 +55,18 @@ class Reference:
             )
 
     def part(self, name: str) -> nn.Module:
-        """A submodule, in float64."""
+        """A submodule of the float64 copy."""
         module = self.module.module
         assert isinstance(module, nn.Module)
         return module.get_submodule(name)
 
     def run(self, module: nn.Module, sizes: Mapping[str, int]) -> tuple[Tensor, ...]:
-        """The outputs for seeded inputs of those sizes."""
+        """The outputs for drawn inputs of these sizes."""
         tensors = example(self.source.inputs, dict(sizes))
         wide = {name: x.double() if x.is_floating_point() else x for name, x in tensors.items()}
         with torch.no_grad():
-            answer: tuple[Tensor, ...] = module(**wide)
-        return answer
+            outputs: tuple[Tensor, ...] = module(**wide)
+        return outputs
 
     def _sized(self, traced: Mapping[str, int], length: int) -> dict[str, int]:
         limits = self.source.limits
@@ -79,7 +79,11 @@ class Reference:
 
 
 def check(reference: Reference, stand_ins: Mapping[str, tuple[Sequence[str], StandIn]]) -> None:
-    """PosexportError where a stand-in, by the submodule's label, or the whole module gives other values."""
+    """Compares every replacement with its submodule, by label, and the whole modules.
+
+    Raises:
+        PosexportError: values or shapes differ.
+    """
     whole = copy.deepcopy(reference.module)
     inner = whole.module
     assert isinstance(inner, nn.Module)
@@ -92,35 +96,38 @@ def check(reference: Reference, stand_ins: Mapping[str, tuple[Sequence[str], Sta
         for name in names:
             parent, _, leaf = name.rpartition(".")
             setattr(inner.get_submodule(parent), leaf, wide)
-    for sizes, answers in zip(reference.sizes, reference.answers, strict=True):
-        with _rounded_anew([reference.part(name) for name in reference.names], sizes[SEQUENCE]):
+    for sizes, outputs in zip(reference.sizes, reference.outputs, strict=True):
+        with _rounded_otherwise([reference.part(name) for name in reference.names], sizes[SEQUENCE]):
             moved = reference.run(reference.module, sizes)
         _agree(
             f"{reference.name} with {', '.join(each.encoding.name for _, each in stand_ins.values())}",
             "the original",
             reference.run(whole, sizes),
-            answers,
+            outputs,
             moved,
             sizes,
         )
 
 
 def _compare(label: str, stand_in: StandIn, part: nn.Module, call: Call, sizes: Mapping[str, int]) -> None:
-    """One call of a submodule."""
+    """Compares one call of a submodule with its replacement."""
 
-    def outputs(asked: nn.Module) -> tuple[Any, ...]:
+    def outputs(module: nn.Module) -> tuple[Any, ...]:
         with torch.no_grad(), computing_in(torch.float64):
-            answer = asked(*call.args, **call.kwargs)
-        return tuple(answer) if isinstance(answer, tuple | list) else (answer,)
+            output = module(*call.args, **call.kwargs)
+        return tuple(output) if isinstance(output, tuple | list) else (output,)
 
-    with _rounded_anew([part], sizes[SEQUENCE]):
+    with _rounded_otherwise([part], sizes[SEQUENCE]):
         moved = outputs(part)
     _agree(stand_in.encoding.name, label, outputs(stand_in), call.outputs, moved, sizes)
 
 
 @contextmanager
-def _rounded_anew(parts: Sequence[nn.Module], length: int) -> Iterator[None]:
-    """Constants of ``parts`` as other roundings to float32 might have left them; tables, for ``length`` positions."""
+def _rounded_otherwise(parts: Sequence[nn.Module], length: int) -> Iterator[None]:
+    """Inside the block buffers of ``parts`` are as another rounding to float32 might have left them.
+
+    Tables are moved by the rounding of the angles of ``length`` positions.
+    """
     buffers = list({id(x): x for part in parts for x in part.buffers() if x.is_floating_point()}.values())
     before = [x.clone() for x in buffers]
     generator = torch.Generator().manual_seed(0)

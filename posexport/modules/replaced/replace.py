@@ -1,7 +1,7 @@
-"""An encoding of ours in the place of a submodule of a user's module.
+"""`posexport.replace`: an encoding of posexport instead of a submodule of a user's module.
 
-What a submodule is given and returns is seen in its calls at two lengths (`posexport.modules.replaced.calls`), and is
-what its stand-in is given and returns (`posexport.modules.replaced.stand_ins`).
+A submodule's calls at two lengths show its arguments and outputs (`posexport.modules.replaced.calls`); its replacement
+has the same (`posexport.modules.replaced.stand_ins`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,13 +23,13 @@ from posexport.modules.user_module import copied
 from posexport.nn.named_encoding import encoding_of
 from posexport.options.suggest import did_you_mean
 
-#: an encoding of ours, its name, or its name and settings
+#: an encoding, its name, or its name and settings
 Choice = Encoding | str | tuple[str, Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
 class _Submodule:
-    """A submodule, all names that it has, and what is to stand there."""
+    """A submodule with all its names, and the encoding that replaces it."""
 
     names: list[str]
     part: nn.Module
@@ -43,22 +43,24 @@ class _Submodule:
 def replace(
     module: nn.Module, encodings: Mapping[str, Choice], example_inputs: Any, *, must_agree: bool = True
 ) -> nn.Module:
-    """A copy of ``module`` with ``encodings`` in the place of the submodules that the names or patterns tell.
+    """A copy of ``module`` in which ``encodings`` replace the submodules of these names or patterns.
 
     Raises:
-        PosexportError: a name without a submodule, a call that no encoding answers, or values that differ.
+        PosexportError: a name without a submodule, a call that no encoding fits, or values that differ.
     """
+    # the calls of the submodules, at two lengths
     submodules = _submodules(module, encodings)
     changed = copied(type(module).__name__, module, "the result must not change yours")
     reference = Reference(module_source(module, example_inputs), [submodule.names[0] for submodule in submodules])
+    # the replacements, with the dtype and device of what they replace
     stand_ins = {submodule.names[0]: _stand_in(submodule, reference) for submodule in submodules}
     for submodule in submodules:
         tensors = (*submodule.part.parameters(), *submodule.part.buffers())
         tensor = next((x for x in tensors if x.is_floating_point()), None)
         stand_in = stand_ins[submodule.names[0]].train(submodule.part.training)
-        own = stand_in if tensor is None else stand_in.to(device=tensor.device, dtype=tensor.dtype)
+        placed = stand_in if tensor is None else stand_in.to(device=tensor.device, dtype=tensor.dtype)
         for name in submodule.names:
-            put(changed, name, own)
+            put(changed, name, placed)
     if must_agree:
         check(reference, {each.label: (each.names, stand_ins[each.names[0]]) for each in submodules})
     return changed
@@ -92,7 +94,7 @@ def _submodules(module: nn.Module, encodings: Mapping[str, Choice]) -> list[_Sub
 
 
 def _matches(name: str, pattern: str) -> bool:
-    """Part by part, so that ``*`` stands for no dot."""
+    """Whether a name matches, part by part: ``*`` matches no dot."""
     parts, patterns = name.split("."), pattern.split(".")
     return len(parts) == len(patterns) and all(map(fnmatchcase, parts, patterns))
 
@@ -111,12 +113,12 @@ def _stand_in(submodule: _Submodule, reference: Reference) -> StandIn:
     if reason := kind.refusal(encoding):
         raise PosexportError(f"{encoding.name} cannot stand in the place of {submodule.label}: {reason}")
     stand_in = kind(encoding, Reads.of(first[0], second[0]))
-    stand_in.settle(part, first[0])
+    stand_in.learn_from(part, first[0])
     return stand_in
 
 
 def _kind(submodule: _Submodule, first: Call, second: Call) -> tuple[type[StandIn], Mapping[str, int]]:
-    """What answers the submodule's calls."""
+    """The class of the replacement that fits the submodule's calls, and the sizes that they show."""
     choice = submodule.encoding[0] if isinstance(submodule.encoding, tuple) else submodule.encoding
     kind = lookup(choice).cls if isinstance(choice, str) else type(choice)
     if not issubclass(kind, Encoding):
@@ -145,21 +147,21 @@ def _shapes(values: Any) -> str:
 
 
 def _tables(part: nn.Module) -> list[Tensor]:
-    """What a submodule keeps, without axes of 1: parameters, and where there are none buffers."""
-    kept: list[Tensor] = [*part.parameters()] or [*part.buffers()]
-    return [x.detach().squeeze() for x in kept]
+    """The parameters of a submodule, or its buffers where it has none, without axes of size 1."""
+    tables: list[Tensor] = [*part.parameters()] or [*part.buffers()]
+    return [x.detach().squeeze() for x in tables]
 
 
 def _encoding(submodule: _Submodule, fit: Mapping[str, int], tables: Sequence[Tensor]) -> Encoding:
-    """A fresh encoding with the submodule's weights for a name; an object as it is."""
+    """The encoding: for a name a new one with the submodule's weights, an object as it is."""
     if isinstance(submodule.encoding, Encoding):
         return encoding_of(submodule.encoding, None, fit)
-    name, own = submodule.encoding if isinstance(submodule.encoding, tuple) else (submodule.encoding, {})
-    if "max_positions" in settings(lookup(name)) and "max_positions" not in own:
+    name, chosen = submodule.encoding if isinstance(submodule.encoding, tuple) else (submodule.encoding, {})
+    if "max_positions" in settings(lookup(name)) and "max_positions" not in chosen:
         rows = [table.shape[0] for table in tables if table.ndim == 2]
-        own = {**own, **({"max_positions": rows[0] - int(own.get("offset", 0))} if len(rows) == 1 else {})}
+        chosen = {**chosen, **({"max_positions": rows[0] - int(chosen.get("offset", 0))} if len(rows) == 1 else {})}
     # one that reads queries is refused for that, not for the head size that its calls do not show
-    encoding = encoding_of(name, own, {"head_size": 1, **fit})
+    encoding = encoding_of(name, chosen, {"head_size": 1, **fit})
     with torch.no_grad():
         for parameter in encoding.parameters():
             fitting = [table for table in tables if table.shape == parameter.squeeze().shape]

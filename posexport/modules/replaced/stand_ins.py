@@ -1,4 +1,4 @@
-"""What stands in the place of a submodule: an encoding of ours, called and answering as the submodule was.
+"""Modules that replace a submodule: an encoding of posexport, with the submodule's arguments and outputs.
 
 Shape letters: B batch, H heads, T tokens or queries, S keys, D head size, C channels, F pairs of channels.
 """
@@ -18,55 +18,55 @@ from posexport.ops.attention import BiasSpec
 from posexport.ops.spec import emit
 from posexport.ops.tracing import traced_as
 
-#: how cosines of F pairs stand in D channels
+#: how cosines of F pairs are laid out in D channels
 Doubled = Literal["no", "half", "interleaved"]
 
 
 class StandIn(nn.Module, ABC):
-    """Base: a subclass says by which hook its encodings act, which calls it can answer, and does."""
+    """Base of replacements: a subclass has the hook of its encodings, the calls that it fits, and computes them."""
 
-    #: of the encodings that may stand here
+    #: the hook of the encodings that fit
     hook: ClassVar[str]
-    #: what its calls are, for messages
+    #: its calls, for messages
     contract: ClassVar[str]
 
     def __init__(self, encoding: Encoding, reads: Reads) -> None:
         super().__init__()
         self.encoding, self.reads = encoding, reads
-        #: has the type and device that the module is moved to, of encodings without weights too
+        #: has the dtype and device of the module, also for encodings without weights
         self.register_buffer("moved", torch.empty(0), persistent=False)
 
     @classmethod
     @abstractmethod
     def sizes(cls, first: Call, second: Call) -> dict[str, int] | None:
-        """The encoding's sizes that calls at two lengths show; None where they are no calls of this kind."""
+        """The encoding's sizes that calls at two lengths show; None where the calls do not fit."""
 
     @classmethod
     def refusal(cls, encoding: Encoding) -> str | None:
-        """Why an encoding with this hook cannot stand here; None where it can."""
-        del encoding  # all with its hook can
+        """Why an encoding with this hook does not fit; None where it does."""
+        del encoding  # all with this hook fit
         return None
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        return self.answer(by_key(args, kwargs))
+        return self.compute(by_key(args, kwargs))
 
     @abstractmethod
-    def answer(self, arguments: Arguments) -> Any:
-        """What the submodule would return."""
+    def compute(self, arguments: Arguments) -> Any:
+        """What the submodule would return for these arguments."""
 
-    def settle(self, original: Callable[..., Any], call: Call) -> None:
+    def learn_from(self, original: Callable[..., Any], call: Call) -> None:
         """Learn from one call of the original what its sizes do not tell."""
 
     @property
     def like(self) -> Tensor:
-        """In the type and on the device that it computes."""
+        """A tensor with the dtype and device to compute with."""
         moved = self.moved
         assert isinstance(moved, Tensor)
         return moved
 
 
 class Bias(StandIn):
-    """A bias of positions alone: one ``AttentionBias`` node in a graph, which attention takes as its own."""
+    """A bias of positions alone: one ``AttentionBias`` node in a graph, which becomes a term of attention."""
 
     hook = "scores"
     contract = "a length, queries and keys, or a tensor of tokens -> a bias [H, T, S] or [1 or B, H, T, S]"
@@ -91,7 +91,7 @@ class Bias(StandIn):
             return "it reads queries or keys; put posexport.nn.Attention in the place of the attention"
         return None
 
-    def settle(self, original: Callable[..., Any], call: Call) -> None:
+    def learn_from(self, original: Callable[..., Any], call: Call) -> None:
         self.axes, self.batch = call.output.ndim, call.output.shape[0] if call.output.ndim == 4 else 1
         if len(self.reads.counts) != 2:
             return
@@ -103,7 +103,7 @@ class Bias(StandIn):
         at_end = torch.equal(some, call.output[..., -fewer:, :])
         self.reads = Reads(self.reads.counts, self.reads.ids, self.reads.axes, at_end=at_end)
 
-    def answer(self, arguments: Arguments) -> Tensor:
+    def compute(self, arguments: Arguments) -> Tensor:
         like = self.like
         queries, keys = self.reads.pairs(arguments, like.device)
         x_BHTD = like.new_zeros(1, 1, 1, 1)
@@ -150,14 +150,14 @@ class Waves(StandIn):
     def refusal(cls, encoding: Encoding) -> str | None:
         return None if isinstance(encoding, Rope) else "it has no one pair of cosines and sines"
 
-    def settle(self, original: Callable[..., Any], call: Call) -> None:
+    def learn_from(self, original: Callable[..., Any], call: Call) -> None:
         cos = call.outputs[0]
         tokens = self.reads.lengths(call.arguments)[0]
         self.doubled: Doubled = _doubled(cos)
         self.token_axis = list(cos.shape[:-1]).index(tokens)
         self.by_row = [size != 1 and axis != self.token_axis for axis, size in enumerate(cos.shape[:-1])]
 
-    def answer(self, arguments: Arguments) -> tuple[Tensor, Tensor]:
+    def compute(self, arguments: Arguments) -> tuple[Tensor, Tensor]:
         like = self.like
         positions = self.reads.positions(arguments, like.device)
         assert isinstance(self.encoding, Rope)
@@ -199,12 +199,12 @@ class Rotated(StandIn):
         fits = len(shape) == 4 and axes in ([1], [2])
         return {"head_size": shape[-1]} if fits else None
 
-    def settle(self, original: Callable[..., Any], call: Call) -> None:
+    def learn_from(self, original: Callable[..., Any], call: Call) -> None:
         self.count, self.alone = len(call.outputs), not isinstance(call.output, tuple)
         tokens = self.reads.lengths(call.arguments)[0]
         self.token_axis = 2 if call.outputs[0].shape[2] == tokens else 1
 
-    def answer(self, arguments: Arguments) -> Any:
+    def compute(self, arguments: Arguments) -> Any:
         positions = self.reads.positions(arguments, self.like.device)
         rotated = [self._rotate(arguments[key], positions, key) for key in range(self.count)]
         return rotated[0] if self.alone else tuple(rotated)
@@ -234,11 +234,11 @@ class Added(StandIn):
     def refusal(cls, encoding: Encoding) -> str | None:
         return "it makes the embeddings wider" if encoding.added_width else None
 
-    def settle(self, original: Callable[..., Any], call: Call) -> None:
+    def learn_from(self, original: Callable[..., Any], call: Call) -> None:
         tokens = self.reads.lengths(call.arguments)[0]
         self.tokens_first = call.output.shape[1] != tokens
 
-    def answer(self, arguments: Arguments) -> Tensor:
+    def compute(self, arguments: Arguments) -> Tensor:
         x = arguments[0]
         positions = self.reads.positions(arguments, x.device)
         if not self.tokens_first:
@@ -247,7 +247,7 @@ class Added(StandIn):
 
 
 class Rows(StandIn):
-    """A vector for every position."""
+    """Position vectors, which the module adds itself."""
 
     hook = "embed"
     contract = "a length, positions or a tensor of tokens -> their vectors [T, C] or [1 or B, T, C]"
@@ -265,11 +265,11 @@ class Rows(StandIn):
         fits = isinstance(encoding, PositionVectors) and not encoding.added_width
         return None if fits else "it has no vector of its own for each position"
 
-    def settle(self, original: Callable[..., Any], call: Call) -> None:
+    def learn_from(self, original: Callable[..., Any], call: Call) -> None:
         self.axes = call.output.ndim
         self.by_row = self.axes == 3 and call.output.shape[0] != 1
 
-    def answer(self, arguments: Arguments) -> Tensor:
+    def compute(self, arguments: Arguments) -> Tensor:
         like = self.like
         assert isinstance(self.encoding, PositionVectors)
         vectors_BTC = self.encoding.vectors(self.reads.positions(arguments, like.device).ids_BT, like.dtype)
@@ -282,12 +282,12 @@ class Rows(StandIn):
         return vectors_BTC
 
 
-#: in the order in which calls are looked at
+#: in the order in which they are tried
 STAND_INS: Sequence[type[StandIn]] = (Bias, Rotated, Waves, Added, Rows)
 
 
 def for_calls(hooks: Sequence[str], first: Call, second: Call) -> tuple[type[StandIn], Mapping[str, int]] | None:
-    """What answers calls like these with one of the ``hooks``, and the sizes that they show."""
+    """The first class for ``hooks`` that fits these calls, and the sizes that they show."""
     if Reads.of(first, second).known and len(first.outputs) == len(second.outputs):
         for kind in STAND_INS:
             if [kind.hook] == list(hooks) and (sizes := kind.sizes(first, second)) is not None:
@@ -296,7 +296,7 @@ def for_calls(hooks: Sequence[str], first: Call, second: Call) -> tuple[type[Sta
 
 
 def _floats(*calls: Call) -> bool:
-    """Whether all answers are tensors of floats, with the same axes at both lengths."""
+    """Whether all outputs are floating-point tensors, with the same number of axes at both lengths."""
     outputs = [output for call in calls for output in call.outputs]
     if not all(isinstance(output, Tensor) and output.is_floating_point() for output in outputs):
         return False
@@ -304,7 +304,7 @@ def _floats(*calls: Call) -> bool:
 
 
 def _same_shapes(call: Call, count: int) -> bool:
-    """Whether the first arguments are tensors of floats of the answers' shapes."""
+    """Whether the first arguments are floating-point tensors with the shapes of the outputs."""
     first = [call.args[index] if index < len(call.args) else None for index in range(count)]
     return all(
         isinstance(x, Tensor) and x.is_floating_point() and x.shape == output.shape
@@ -313,7 +313,7 @@ def _same_shapes(call: Call, count: int) -> bool:
 
 
 def _doubled(cos: Tensor) -> Doubled:
-    """How the same cosine stands twice in a row."""
+    """How each cosine occurs twice in a row, if it does."""
     pairs, odd = divmod(cos.shape[-1], 2)
     if not odd and torch.equal(cos[..., :pairs], cos[..., pairs:]):
         return "half"
