@@ -1,7 +1,7 @@
 """What messages of PyTorch and ONNX Runtime mean for a user's module, and what to write instead.
 
 Every row has a bad module of its name in ``tests/bad_modules`` that causes the message today, and a mended one that
-converts. The first row that matches counts: a special case of another stands before it.
+converts. The first row that matches counts: a special case of another precedes it.
 """
 
 import re
@@ -44,7 +44,7 @@ REFUSALS: dict[str, Refusal] = {
         remedy="call F.scaled_dot_product_attention, with what score_mod and block_mask do as a float mask",
         threads=("onnx/onnx 7494",),
     ),
-    # Nested tensors made by the module itself; those of `nn.TransformerEncoder` are switched off.
+    # Nested tensors that the module makes; `nn.TransformerEncoder` makes none (`torch_fixes.fast_path`).
     "nested_tensor": Refusal(
         says="UnsupportedOperatorException: aten._nested_tensor_from_tensor_list.default",
         pattern=r"aten\.?:*_?\w*nested_tensor|NestedTensor",
@@ -70,7 +70,7 @@ REFUSALS: dict[str, Refusal] = {
         ),
         threads=("pytorch/pytorch 153955", "pytorch/pytorch 157355", "pytorch/pytorch 163791"),
     ),
-    # LSTM, GRU and RNN: the exporter writes every step of the traced length as nodes of its own.
+    # LSTM, GRU and RNN: the exporter unrolls the steps of the traced length.
     "recurrent": Refusal(
         says="axis sequence_length of output output was fixed at 11 by the trace (nn.LSTM)",
         pattern=r"fixed at \d+ by the trace.*\((nn\.(?:LSTM|GRU|RNN)\b[^)]*)\)",

@@ -53,8 +53,8 @@ def call(
 ) -> dict[str, Tensor]:
     """The outputs of ``module`` for inputs by name, which it may write to.
 
-    ``dtype``: what it computes in, float32 or float64; default: that of its first parameter. ``mode`` is entered around
-    its forward.
+    ``dtype``: what it computes in, float32 or float64; default: as its first parameter. ``mode`` is entered around its
+    forward.
 
     Raises:
         CallError: the module raised an exception.
@@ -75,7 +75,7 @@ def calling(dtype: torch.dtype = torch.float32) -> Iterator[None]:
     """PyTorch as it is for every call of a user's module, which computes in ``dtype``.
 
     Raises:
-        CallError: the block raised an exception. Those of posexport, the machine and Ctrl-C pass as they are.
+        CallError: the block raised an exception. Errors of posexport, of the machine and Ctrl-C pass unchanged.
     """
     try:
         with torch.no_grad(), computing_in(dtype), as_exported():
@@ -87,10 +87,10 @@ def calling(dtype: torch.dtype = torch.float32) -> Iterator[None]:
 
 
 def named_outputs(output: Any) -> dict[str, Tensor]:
-    """What a module returns, as names and tensors: nested containers are flattened, ``None`` is left out.
+    """The output of a module as tensors by name: nested containers are flattened, ``None`` is left out.
 
-    The tensor in ``{"layers": (x, y)}`` is called ``layers.0``, that of a lone tensor ``output``, and those of a tuple
-    ``output_0``, ``output_1``.
+    The tensors in ``{"layers": (x, y)}`` are called ``layers.0`` and ``layers.1``, a lone tensor ``output``, those of a
+    tuple ``output_0`` and ``output_1``.
     """
     if isinstance(output, Tensor):
         return {"output": output}

@@ -99,8 +99,8 @@ class DrawnCalls:
         """The shape of every tensor that the module holds."""
         return {
             f"{path}.{name}" if path else name: tuple(value.shape)
-            for path, part in self.module.named_modules()
-            for name, value in {**vars(part), **dict(part.named_buffers(recurse=False))}.items()
+            for path, submodule in self.module.named_modules()
+            for name, value in {**vars(submodule), **dict(submodule.named_buffers(recurse=False))}.items()
             if isinstance(value, Tensor)
         }
 

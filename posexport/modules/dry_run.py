@@ -1,7 +1,7 @@
 """Runs a user's module at several sizes before anything is exported: its limits, its outputs, and what no graph can do.
 
-What would make the export or the proof fail later fails here at once, in one sentence. A copy of the module is run, so
-that what a call changes in it does not get into the graph.
+What would make the export or the proof fail later fails here first, in one sentence. A copy of the module is run, as a
+call may change it.
 """
 
 import contextlib
@@ -56,7 +56,7 @@ class DryRun:
     Attributes:
         outputs: names and axes of what the module returns.
         limits: the lengths and sizes that it accepts.
-        further: lengths beyond the default grid, cheap enough to be proven too, where no limit was found.
+        further: lengths beyond the default grid, cheap enough to be proven too, where there is no limit.
         remarks: the limits, in sentences.
     """
 
@@ -76,7 +76,7 @@ def dry_run(
 ) -> DryRun:
     """Runs ``module`` at several sizes of ``inputs``.
 
-    ``tensors``: the user's example. ``limits``: those of the module's encodings. ``groups``: its axes, by name.
+    ``tensors``: the user's example. ``limits``: of the module's encodings. ``groups``: its axes, by name.
 
     Raises:
         PosexportError: the module fails, or does what no graph or no proof can.
@@ -239,7 +239,7 @@ def _check_shapes_by_values(calls: DrawnCalls, sizes: Sizes, outputs: list[Outpu
         got = {name: list(tensor.shape) for name, tensor in calls.run(sizes, other, what).items()}
         if got == expected:
             continue
-        # once more, to name a line; which of those that read a value changes the shape is not known: the last is close
+        # once more, to name a line: the last one that reads a value, since it is not known which changes the shape
         with ValueReads() as reads:
             calls.run(sizes, other, what)
         name = next((name for name in expected if got.get(name) != expected[name]), outputs[0].name)
@@ -306,7 +306,7 @@ _WRITTEN = {
 
 
 class ValueReads(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Records operators that read values, or whose output's shape depends on values: ``lines`` with what they are."""
+    """Records operators that read values, or make a shape of them: ``lines`` has what the user wrote, and where."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

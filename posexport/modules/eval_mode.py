@@ -13,7 +13,7 @@ def in_eval_mode(argument: str, module: nn.Module) -> nn.Module:
     """``module`` itself, changed in place.
 
     Raises:
-        PosexportError: weights are missing or quantized, a part is TorchScript, or ``eval()`` changes a tensor.
+        PosexportError: weights are missing or quantized, a submodule is TorchScript, or ``eval()`` changes a tensor.
     """
     _check(argument, module)
     _register(module)
@@ -37,12 +37,12 @@ def _check(argument: str, module: nn.Module) -> None:
     """PosexportError for what can be seen without a call."""
     if getattr(module.forward, "__name__", "") == "_forward_unimplemented":
         raise PosexportError(f"{argument}: {type(module).__name__} has no forward; return a module that can be called")
-    for path, part in module.named_modules():
-        if isinstance(part, torch.jit.ScriptModule):
-            what = f"its part {path}" if path else "it"
+    for path, submodule in module.named_modules():
+        if isinstance(submodule, torch.jit.ScriptModule):
+            what = f"its submodule {path}" if path else "it"
             raise PosexportError(f"{argument}: {what} is TorchScript; return the module that it was made from")
-        if type(part).__module__.startswith("torch.ao.nn.quantized"):
-            raise _quantized(argument, path or type(part).__name__)
+        if type(submodule).__module__.startswith("torch.ao.nn.quantized"):
+            raise _quantized(argument, path or type(submodule).__name__)
     for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
         if tensor.is_meta:
             raise PosexportError(
@@ -55,10 +55,10 @@ def _check(argument: str, module: nn.Module) -> None:
 
 def _register(module: nn.Module) -> None:
     """Makes buffers of tensors that are only attributes, so that they are cast, moved and traced with the module."""
-    for part in module.modules():
-        plain = [name for name, value in vars(part).items() if isinstance(value, Tensor)]
+    for submodule in module.modules():
+        plain = [name for name, value in vars(submodule).items() if isinstance(value, Tensor)]
         for name in plain:
-            part.register_buffer(name, vars(part).pop(name), persistent=False)
+            submodule.register_buffer(name, vars(submodule).pop(name), persistent=False)
 
 
 def _quantized(argument: str, name: str) -> PosexportError:

@@ -89,7 +89,7 @@ def source_of_module(
         limits = msgspec.structs.replace(limits, paddings=["right", "ragged-right"])
     results = dry_run(argument, module, specs, tensors, limits, discovered.groups)
     specs, bounded = _with_vocabularies(module, specs, tensors)
-    encodings = [part for part in module.modules() if isinstance(part, Encoding)]
+    encodings = [submodule for submodule in module.modules() if isinstance(submodule, Encoding)]
     first = encodings[0] if encodings else None
     return Source(
         name=argument,
@@ -112,9 +112,9 @@ def source_of_module(
 def _random_in_training(module: nn.Module) -> str:
     """The first submodule that computes otherwise in training mode; empty where none is known to."""
     kinds = (nn.modules.dropout._DropoutNd, nn.modules.batchnorm._NormBase, nn.RReLU)  # noqa: SLF001 (no public base)
-    for path, part in module.named_modules():
-        if isinstance(part, kinds) and getattr(part, "p", True) and part.training:
-            return f"{type(part).__name__} {path}".strip()
+    for path, submodule in module.named_modules():
+        if isinstance(submodule, kinds) and getattr(submodule, "p", True) and submodule.training:
+            return f"{type(submodule).__name__} {path}".strip()
     return ""
 
 
@@ -294,11 +294,15 @@ def _with_vocabularies(
         """Equal for a tensor and a view of all its elements, as ``input_ids.view(-1, length)``."""
         return tensor.data_ptr(), tensor.numel()
 
-    def note(part: nn.Module, inputs: tuple[Any, ...]) -> None:
-        if isinstance(part, nn.Embedding):
-            tables.setdefault(elements(inputs[0]), part.num_embeddings)
+    def note(submodule: nn.Module, inputs: tuple[Any, ...]) -> None:
+        if isinstance(submodule, nn.Embedding):
+            tables.setdefault(elements(inputs[0]), submodule.num_embeddings)
 
-    hooks = [part.register_forward_pre_hook(note) for part in module.modules() if isinstance(part, nn.Embedding)]
+    hooks = [
+        submodule.register_forward_pre_hook(note)
+        for submodule in module.modules()
+        if isinstance(submodule, nn.Embedding)
+    ]
     try:
         if hooks and tensors:
             with calling():

@@ -192,10 +192,10 @@ def _with_copied_closures(module: _M, memo: dict[int, Any]) -> _M:
 
     ``self.feed = lambda x: proj(x)`` would otherwise call the submodule of the original.
     """
-    for part in module.modules():
-        for name, value in vars(part).items():
+    for submodule in module.modules():
+        for name, value in vars(submodule).items():
             if isinstance(value, FunctionType) and value.__closure__:
-                vars(part)[name] = _with_copied_cells(value, memo)
+                vars(submodule)[name] = _with_copied_cells(value, memo)
     return module
 
 

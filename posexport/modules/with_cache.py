@@ -1,7 +1,7 @@
-"""Whether a user's module is a decoder that a KV cache can go through, and the decoder that it becomes.
+"""Gives a user's module a KV cache where it is a decoder.
 
-Its attention must be all that looks at other tokens, which is tried before anything is exported. What has no
-`posexport.nn.Attention` is looked at by `posexport.modules.plain`.
+Only its attention may look at other tokens, which is checked by calls before anything is exported. A module without
+`posexport.nn.Attention` is analysed by `posexport.modules.plain`.
 
 Shape letters: B batch, T new tokens.
 """
@@ -35,20 +35,20 @@ from posexport.system.user_code import raised
 from posexport.torch_fixes.module_precision import in_precision
 
 TASK = "text-generation"
-#: rows and tokens that a module is tried with before it is exported
+#: rows and tokens of the calls that check a module before it is exported
 _ROWS, _LENGTH = 3, 9
 
 _D = TypeVar("_D", "OwnDecoder", "PlainDecoder")
 
 
 def with_cache(source: Source, task: str | None) -> Source:
-    """A user's module as a decoder with a KV cache, where it is one; any other source as it is.
+    """The source with a KV cache, where its module is a decoder; otherwise as it is.
 
-    ``task``: ``text-generation`` insists on it, ``features`` leaves the module as it is; None decides by what it is: a
-    module with causal attention layers that returns logits over the rows of its own embedding.
+    ``task``: ``text-generation`` requires a cache, ``features`` leaves it out. None: a module with causal attention
+    gets one if it returns logits over the rows of its embedding.
 
     Raises:
-        PosexportError: what keeps the module from having a cache, in one sentence.
+        PosexportError: why the module cannot have a cache, in one sentence.
     """
     user = source.module
     if not isinstance(user, UserModule) or task == "features":
@@ -57,7 +57,7 @@ def with_cache(source: Source, task: str | None) -> Source:
         raise PosexportError(f"{source.name} is a module of your own: the task must be {TASK} or features, got {task}")
     if task is None and not _is_vocabulary(source, user.module):
         return source
-    layers = any(isinstance(part, Attention) and part.causal for part in user.module.modules())
+    layers = any(isinstance(submodule, Attention) and submodule.causal for submodule in user.module.modules())
     reason, causal = _unfit(source, layers=layers), layers
     if reason:
         causal = layers or (task is None and is_causal(user))
@@ -80,9 +80,9 @@ def with_cache(source: Source, task: str | None) -> Source:
 
 
 def _unfit(source: Source, *, layers: bool) -> str:
-    """Why a module is no decoder with a cache, by what it takes and gives; nothing where it may be one.
+    """Why inputs or outputs are not those of a decoder; empty where they are.
 
-    ``layers``: it is made of `posexport.nn.Attention`; any other may have another name for ids.
+    ``layers``: the module has layers of `posexport.nn.Attention`; without them ids may have any name.
     """
     names = [spec.name for spec in source.inputs]
     if past := [spec.name for spec in source.inputs if looks_past(spec)]:
@@ -109,7 +109,7 @@ def _shown(outputs: Sequence[OutputSpec]) -> str:
 
 
 def _logits_alone(source: Source) -> tuple[Source, list[OutputSpec]]:
-    """The module as if it returned its first output alone, and those of the others that are no keys and values."""
+    """The source with its first output alone, and its other outputs that are no keys and values."""
     logits, *others = source.outputs
     assert isinstance(source.module, UserModule)
     kept = [
@@ -143,7 +143,7 @@ def _is_vocabulary(source: Source, module: nn.Module) -> bool:
 
 
 def _rows(module: nn.Module) -> set[int]:
-    return {part.num_embeddings for part in module.modules() if isinstance(part, nn.Embedding)}
+    return {submodule.num_embeddings for submodule in module.modules() if isinstance(submodule, nn.Embedding)}
 
 
 def _called(user: UserModule) -> list[str]:
@@ -156,17 +156,17 @@ def _called(user: UserModule) -> list[str]:
         module(**{spec.name: tensors[spec.name] for spec in user.inputs})
     if not call.layers:
         raise NotCachedError("forward calls no posexport.nn.Attention")
-    paths = {id(part): path for path, part in module.named_modules()}
+    paths = {id(submodule): path for path, submodule in module.named_modules()}
     return [paths[id(layer)] for layer in call.layers]
 
 
 def small(module: nn.Module) -> bool:
-    """Whether there is memory for a copy in float64 without asking."""
+    """Whether a module is small enough for a copy in float64, whatever memory is free."""
     return memory_mapped.size_of(module.parameters()) <= memory_mapped.LARGE
 
 
 def _decoder(source: Source, user: UserModule) -> tuple[Source, str]:
-    """A module made of `posexport.nn.Attention`, and what the cache goes through."""
+    """The source of a module with `posexport.nn.Attention`, and the attentions with a cache as a string."""
     paths = _called(user)
     tokens, vocab = tokens_of(source, user)
     decoder, remarks = limited(source, lambda limits: OwnDecoder(user, paths, tokens, vocab, limits).eval())
@@ -178,7 +178,7 @@ def _decoder(source: Source, user: UserModule) -> tuple[Source, str]:
 
 
 def _plain(source: Source, user: UserModule) -> tuple[Source, str]:
-    """A module of PyTorch's own operations, and what the cache goes through."""
+    """The source of a module of PyTorch operations alone, and the attentions with a cache as a string."""
     tokens, vocab = tokens_of(source, user)
     assert tokens.size is not None
     wide = small(user)
@@ -231,7 +231,7 @@ def tokens_of(source: Source, user: UserModule) -> tuple[InputSpec, int]:
 
 
 def limited(source: Source, make: Callable[[LengthContract], _D]) -> tuple[_D, list[str]]:
-    """A decoder within its limits, and the source's remarks, with one where position_ids end before the inputs do."""
+    """A decoder within its limits, and the source's remarks, with one where ``position_ids`` limit its inputs."""
     decoder, remarks = make(source.limits), list(source.remarks)
     if any(spec.name == POSITIONS for spec in source.inputs):
         limits, remarks = _numbered(decoder, remarks)
@@ -252,7 +252,7 @@ def as_source(source: Source, decoder: "OwnDecoder | PlainDecoder", remarks: lis
 
 
 def _numbered(decoder: OwnDecoder | PlainDecoder, remarks: list[str]) -> tuple[LengthContract, list[str]]:
-    """The limits of a module that takes position_ids, whose own table may end before the ids do."""
+    """The limits of a module with ``position_ids``, which a table of the module may limit further."""
     limits = decoder.limits
 
     def attempt(length: int) -> str:
@@ -279,7 +279,7 @@ def _numbered(decoder: OwnDecoder | PlainDecoder, remarks: list[str]) -> tuple[L
 
 
 def _misfit(decoder: OwnDecoder) -> str:
-    """Why the module computes something else with a cache than without; nothing where it computes the same."""
+    """Why the module computes something else with a cache than without; empty where it computes the same."""
     limit, size = decoder.limits.max_length or _LENGTH, decoder.inputs[0].size or 1
     length = min(_LENGTH, limit)
     trial, dtype = decoder, torch.float32

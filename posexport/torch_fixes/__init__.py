@@ -1,7 +1,7 @@
 """What posexport changes of PyTorch while a user's module is called or traced, one file for each defect or gap.
 
 A file names the upstream issue or the reason, the version of PyTorch in which it was last seen, and has a test in
-``tests/torch_fixes`` that fails once PyTorch needs it no more: then the file goes. Two ways to change PyTorch:
+``tests/torch_fixes`` that fails once PyTorch needs it no more; then the file is removed. Two ways to change PyTorch:
 
 - `patch.patched` replaces an attribute of the process, and holds the lock of `posexport.system.one_at_a_time` as long.
 - A function that computes a call of PyTorch in another way, called from the function mode of

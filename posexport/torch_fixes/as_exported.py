@@ -1,4 +1,4 @@
-"""PyTorch's attention, computed by the operators that a graph has: in a trace and in the reference alike."""
+"""PyTorch's attention, computed by the operators that a graph has, both in a trace and in the reference."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,6 +1,6 @@
 """``torch.onnx.export`` without its chatter: progress, warnings and logs of graphs that it tries and drops.
 
-``verbose=False`` leaves deprecation warnings of PyTorch's own calls, the duplicate names of axes that inputs share, and
+``verbose=False`` leaves deprecation warnings of PyTorch's calls, the duplicate names of axes that inputs share, and
 the log of every strategy that fails before one succeeds. Reason: posexport says in one sentence what failed. Seen in
 2.13. Warning filters, loggers and standard output are the process's.
 """

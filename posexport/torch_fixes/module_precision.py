@@ -18,24 +18,24 @@ def in_precision(module: nn.Module, dtype: torch.dtype) -> nn.Module:
     """
     # read before the cast what it would round or make real
     exact = {
-        (part, name): getattr(part, name).detach().clone()
-        for part in module.modules()
-        for name in getattr(part, "position_parameters", ())
+        (submodule, name): getattr(submodule, name).detach().clone()
+        for submodule in module.modules()
+        for name in getattr(submodule, "position_parameters", ())
         if dtype.itemsize < torch.float32.itemsize
     }
     complex_buffers = {
-        (part, name): value
-        for part in module.modules()
-        for name, value in part.named_buffers(recurse=False)
+        (submodule, name): value
+        for submodule in module.modules()
+        for name, value in submodule.named_buffers(recurse=False)
         if value.is_complex()
     }
-    for part, name in complex_buffers:
-        del part._buffers[name]  # noqa: SLF001 (as nn.Module.to would set it)
+    for submodule, name in complex_buffers:
+        del submodule._buffers[name]  # noqa: SLF001 (as nn.Module.to would set it)
     module = module.to(dtype)
     # put it back
     wide = torch.complex128 if dtype == torch.float64 else torch.complex64
-    for (part, name), value in complex_buffers.items():
-        part._buffers[name] = value.to(wide)  # noqa: SLF001
-    for (part, name), value in exact.items():
-        setattr(part, name, nn.Parameter(value, requires_grad=False))
+    for (submodule, name), value in complex_buffers.items():
+        submodule._buffers[name] = value.to(wide)  # noqa: SLF001
+    for (submodule, name), value in exact.items():
+        setattr(submodule, name, nn.Parameter(value, requires_grad=False))
     return module

@@ -1,7 +1,7 @@
 """Equalities of sizes that PyTorch's solver cannot solve, or cannot print, end no trace.
 
-``(n - 1) // 2`` and ``(n + 1) // 2 - 1`` are equal, and traced as such. Afterwards PyTorch solves every such equality
-for ``n`` and puts the solution into words, both for its advice alone. `DimConstraints.solve` raises NotImplementedError
+``(n - 1) // 2`` and ``(n + 1) // 2 - 1`` are equal, and the tracer assumes so. Afterwards PyTorch solves each equality
+for ``n`` and prints the solution, both for its advice alone. `DimConstraints.solve` raises NotImplementedError
 for a floor division of a floor division (two convolutions of stride 2 and a mask cut ``[:, ::2][:, ::2]``),
 `DimConstraints.prettify_results` AssertionError for rows that are padded to a multiple, ``(-n) % 8``. Without the
 advice no axis is specialised: the check of the traced axes, and the proof at many lengths, see to that.

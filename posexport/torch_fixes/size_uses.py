@@ -1,6 +1,6 @@
 """The lines of a user's module that make a constant of a size, or branch on one, while it is traced.
 
-PyTorch goes on without a word in both cases: the axis is then specialised, or the graph has one of the two branches.
+PyTorch reports neither: the axis is then specialised, or the graph has one of the two branches.
 Its error for a specialised axis names no line. The methods that are patched are those that its logs of it come from.
 
 Issues: pytorch/pytorch 138853 (``int()`` of a size), 152918 (the error names no line). Seen in 2.13.

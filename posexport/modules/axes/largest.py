@@ -1,4 +1,4 @@
-"""The largest size of each axis that a user's module accepts, found by calls: doubled, then bisected.
+"""Searches the largest size of each axis that a user's module accepts: doubled, then bisected.
 
 Axes of tokens are searched up to `LONGEST`, samples by the tokens that they make, other axes up to a few times the
 example. No call is made that is expected to need more than half of the free memory or `CALL` seconds.
@@ -22,7 +22,7 @@ LONGEST = 8193
 CALL, SEARCH, CHEAP = 3.0, 20.0, 0.25
 #: the part of the free memory that a call may use
 _SHARE = 0.5
-#: float32 arrays of attention scores alive at once, if the module has as many heads as most have
+#: float32 arrays of attention scores in memory together, if the module has as many heads as most have
 _SCORES, _HEADS = 3, 16
 #: a known limit up to here is tried directly; a longer one is approached, as far as memory and time allow
 _DIRECT = 1024
@@ -36,7 +36,7 @@ class Largest:
 
     Attributes:
         size: the largest size that was accepted.
-        reason: why the next one is not; empty: no limit was found.
+        reason: why the next one is not; empty where there is no limit.
         cheap: the sizes that were accepted quickly, ascending.
     """
 
@@ -46,7 +46,7 @@ class Largest:
 
     @property
     def limit(self) -> int | None:
-        """The largest size that the module accepts; None where no limit was found."""
+        """The largest size that the module accepts; None where there is no limit."""
         return self.size if self.reason else None
 
 
@@ -126,7 +126,7 @@ def largest_of_tokens(calls: DrawnCalls, base: Sizes, axis: str, limits: LengthC
     def failure(length: int) -> str:
         return calls.failure({**alone, axis: length})
 
-    # an encoding of posexport's says what is known; another table of the module may be shorter
+    # an encoding of posexport has a known limit; another table of the module may be shorter
     if known is not None and known <= base[axis]:
         return Largest(known)
     if base[axis] > step:

@@ -9,7 +9,7 @@ from posexport.modules.axes.classify import Classified, Varying
 from posexport.modules.axes.example_calls import counts_tokens
 from posexport.spec import BATCH, ENCODER_SEQUENCE, HEIGHT, SAMPLES, SEQUENCE, WIDTH
 
-#: parts of names of inputs that cross attention reads, and of inputs whose queries read them
+#: parts of names of inputs that cross attention reads, and of inputs that query them
 _READ = ("encoder", "memory", "context", "source", "src", "cross", "kv", "key", "value", "cond")
 _INPUTS = re.compile("(pixel|input)_values")  # images and sounds of transformers, which no queries read
 _READING = ("decoder", "target", "tgt", "quer")

@@ -101,13 +101,13 @@ def elements_per_token(
     """
     counts = [1]
 
-    def count(part: nn.Module, inputs: tuple[Any, ...]) -> None:
-        del part
+    def count(submodule: nn.Module, inputs: tuple[Any, ...]) -> None:
+        del submodule
         if inputs and isinstance(inputs[0], Tensor) and inputs[0].dim() > 1:
             counts.append(inputs[0].numel() // max(1, inputs[0].shape[-1] * sizes.get(BATCH, 1)))
 
-    layers = [part for part in module.modules() if isinstance(part, nn.Linear | nn.LayerNorm)]
-    hooks = [part.register_forward_pre_hook(count) for part in layers]
+    layers = [submodule for submodule in module.modules() if isinstance(submodule, nn.Linear | nn.LayerNorm)]
+    hooks = [submodule.register_forward_pre_hook(count) for submodule in layers]
     try:
         run(sizes)
     finally:

@@ -11,7 +11,7 @@ from posexport.sizes import multiple
 from posexport.spec import BATCH, ENCODER_SEQUENCE, SEQUENCE, LengthContract
 
 Sizes = dict[str, int]
-#: axes whose sizes the proof's grid knows already
+#: axes that the proof's grid has sizes for already
 STANDARD = (BATCH, SEQUENCE, ENCODER_SEQUENCE)
 #: the unit of sizes where an axis accepts any: several strides of most convolutions
 _UNIT = 8
@@ -55,7 +55,7 @@ class Range:
         return self.inside(int(units * unit))
 
     def inside(self, size: int) -> int:
-        """The nearest accepted size."""
+        """The accepted size that is nearest to ``size``."""
         size = multiple(max(size, self.least), self.step)
         return size if self.most is None else min(size, self.most)
 
