@@ -298,6 +298,7 @@ def _with_vocabularies(
         if isinstance(submodule, nn.Embedding):
             tables.setdefault(elements(inputs[0]), submodule.num_embeddings)
 
+    # the embedding that reads each input, in one call of the example
     hooks = [
         submodule.register_forward_pre_hook(note)
         for submodule in module.modules()
@@ -310,6 +311,7 @@ def _with_vocabularies(
     finally:
         for hook in hooks:
             hook.remove()
+    # its rows bound the ids; without one, the example does
     sizes = {name: tables[elements(tensor)] for name, tensor in tensors.items() if elements(tensor) in tables}
     known = [msgspec.structs.replace(spec, size=sizes.get(spec.name, spec.size)) for spec in specs]
     bounded = [

@@ -57,6 +57,7 @@ def with_cache(source: Source, task: str | None) -> Source:
         raise PosexportError(f"{source.name} is a module of your own: the task must be {TASK} or features, got {task}")
     if task is None and not _is_vocabulary(source, user.module):
         return source
+    # whether it is a decoder, and why not
     layers = any(isinstance(submodule, Attention) and submodule.causal for submodule in user.module.modules())
     reason, causal = _unfit(source, layers=layers), layers
     if reason:
@@ -70,6 +71,7 @@ def with_cache(source: Source, task: str | None) -> Source:
             reason, causal = str(err), not isinstance(err, NotCausalError)
         if others and not reason:
             reason = f"beside logits it returns {_shown(others)}; let it return logits alone, or these in training only"
+    # the decoder, a refusal, or the source with a remark
     if not reason:
         remark = f"converted for {TASK}: a KV cache goes through its {attentions}; the task features leaves it out"
         return decoder if task else msgspec.structs.replace(decoder, remarks=[*decoder.remarks, remark])

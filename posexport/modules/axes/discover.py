@@ -44,6 +44,7 @@ def discover(
     ``declared``: the axes that the user named, by input. Where the module fails with its example, or the calls that are
     allowed do not suffice, the first two axes of every input are assumed to be batch and sequence.
     """
+    # inputs that others depend on, and the user's names
     most = max(MOST, _PER_AXIS * sum(tensor.dim() for tensor in tensors.values()))
     calls = ExampleCalls.of(argument, module, tensors, most)
     masks = {name for name, tensor in tensors.items() if "mask" in name.lower() or counts_rows(name, tensor)}
@@ -53,6 +54,7 @@ def discover(
         if not tensor.is_floating_point() and any(word in name.lower() for word in _FOLLOWERS)
     }
     by_label = _declared_axes(declared)
+    # classify the axes, then name them
     try:
         classified = Classify(calls, list(by_label.values()), followers).run(_fixed_axes(declared))
         if classified is None:
@@ -74,6 +76,7 @@ def discover(
             "for batch and sequence; name them with axes="
         )
         return Discovered(shapes=_conventional(tensors, declared), remarks=[remark])
+    # the axes of every input
     shapes = {
         name: list(declared[name]) if name in declared else _shape(argument, name, tensors, groups, classified)
         for name in tensors
