@@ -22,7 +22,7 @@ from posexport.errors import PosexportError
 from posexport.parity.criterion import Array
 from posexport.parity.grid.inputs import Feeds
 from posexport.parity.subjects.runner import Remembered
-from posexport.sources import mapped
+from posexport.sources import memory_mapped
 from posexport.system.one_at_a_time import ONE_AT_A_TIME
 from posexport.torch_fixes.module_precision import in_precision
 
