@@ -6,7 +6,8 @@ for a floor division of a floor division (two convolutions of stride 2 and a mas
 `DimConstraints.prettify_results` AssertionError for rows that are padded to a multiple, ``(-n) % 8``. Without the
 advice no axis is specialised: the check of the traced axes, and the proof at many lengths, see to that.
 
-Issues: pytorch/pytorch 121286 (prettify_results), 131897 (one case of solve, fixed). Seen in 2.13.
+Issues: pytorch/pytorch 121286 (prettify_results), 131897 (one case of solve, fixed). Seen in 2.13; the second in
+``torch.export.export`` alone, not through ``torch.onnx.export``.
 """
 
 from collections.abc import Iterator
