@@ -43,11 +43,11 @@ def attend(
 
     Scores of an operator that is not ``scaled`` are added after the scale; ``base`` replaces q k^T.
 
-    ``mask`` is added: 0 keeps, `lowest` drops; [B, 1, 1, S] or [B, 1, T, S]. ``causal``: the positions of queries and
-    keys; keys after the query, by their slots, are dropped. ``buffers``: the static KV cache with ``k_BHSD``
-    and ``v_BHSD`` as its first slots, for a graph that need not copy them. ``sink``: [H], a
-    score of every head that takes part in the softmax and has no value (OpenAI, gpt-oss, released code; after Xiao et
-    al., arXiv:2309.17453).
+    ``mask`` is added: 0 keeps, `dropped_score` drops; [B, 1, 1, S] or [B, 1, T, S]. ``causal``: the positions of
+    queries and keys; keys after the query, by their slots, are dropped. ``buffers``: the static KV cache with
+    ``k_BHSD`` and ``v_BHSD`` as its first slots, for a graph that need not copy them. ``sink``: [H], a score of every
+    head that takes part in the softmax and has no value (OpenAI, gpt-oss, released code; after Xiao et al.,
+    arXiv:2309.17453).
 
     While ``torch.onnx.export`` traces, attention becomes one node of domain ``posexport``; a lowering writes its body.
     """
@@ -105,7 +105,7 @@ def _node(
         inputs += [queries.slots_T, keys.slots_T]
     sizes = {"heads": q.shape[1], "kv_heads": k.shape[1]}
     shape = (*q.shape[:-1], v.shape[-1])
-    return emit(spec, inputs, like=q, shape=shape, scale=scale, lowest=lowest(q.dtype), **sizes)
+    return emit(spec, inputs, like=q, shape=shape, scale=scale, lowest=dropped_score(q.dtype), **sizes)
 
 
 @traced_as(_node)
@@ -189,7 +189,7 @@ def _with_order(mask: Tensor | None, causal: tuple[Positions, Positions] | None,
     queries, keys = causal
     later_TS = keys.slots_T > queries.slots_T[:, None]
     earlier = torch.zeros((), dtype=like.dtype, device=like.device) if mask is None else mask
-    return torch.where(later_TS, lowest(like.dtype), earlier).to(like.dtype)
+    return torch.where(later_TS, dropped_score(like.dtype), earlier).to(like.dtype)
 
 
 def _softmax(s_BHTS: Tensor, sink: Tensor | None) -> Tensor:
@@ -214,7 +214,7 @@ def by_group(x_BHTN: Tensor, y_BGNM: Tensor) -> Tensor:
     return (x_BHTN.reshape(batch, groups, heads // groups * length, -1) @ y_BGNM).reshape(batch, heads, length, -1)
 
 
-def lowest(dtype: torch.dtype) -> float:
+def dropped_score(dtype: torch.dtype) -> float:
     """What drops a score: half of the least number, so that two masks add up to a finite one."""
     return torch.finfo(dtype).min / 2
 
@@ -224,7 +224,7 @@ def additive(mask_BS: Tensor | None, like: Tensor) -> Tensor | None:
     if mask_BS is None:
         return None
     zero = torch.zeros((), dtype=like.dtype, device=like.device)
-    return torch.where(mask_BS[:, None, None, :] != 0, zero, lowest(like.dtype))
+    return torch.where(mask_BS[:, None, None, :] != 0, zero, dropped_score(like.dtype))
 
 
 def sees_any(mask_B11S: Tensor, causal: tuple[Positions, Positions] | None = None) -> Tensor:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from posexport.ops.spec import NodeSpec
 
 #: purposes of passes, in the order in which they run (`posexport.passes.pipeline`)
-Phase = Literal["recognise", "cache", "optimise", "padding", "guard", "device", "name"]
+Phase = Literal["recognise", "optimise", "padding", "guard", "device", "name"]
 
 
 @dataclass(frozen=True)

@@ -83,7 +83,7 @@ PASSES: tuple[GraphPass, ...] = (
     ControlFlowNames(),
 )
 #: phases before and after lowerings are chosen (`posexport.export.functions`)
-BEFORE_LOWERING: tuple[Phase, ...] = ("recognise", "cache", "optimise", "padding", "guard")
+BEFORE_LOWERING: tuple[Phase, ...] = ("recognise", "optimise", "padding", "guard")
 AFTER_LOWERING: tuple[Phase, ...] = ("device", "name")
 
 

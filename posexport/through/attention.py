@@ -23,7 +23,7 @@ from posexport.encodings.nope import NoPE
 from posexport.encodings.positions import Positions
 from posexport.modules.plain.plan import NotCausalError
 from posexport.modules.recognise import masks
-from posexport.nn.attention import additive, attend, lowest
+from posexport.nn.attention import additive, attend, dropped_score
 from posexport.nn.cached_call import CachedCall, NotCachedError, current
 from posexport.nn.caching import KeysAndValues, narrowed, widened
 from posexport.nn.scoring import SoftCapped
@@ -277,7 +277,7 @@ def _with_blocks(blocks_BT: Tensor, call: PlannedCall, layer: Layer, like: Tenso
     if layer.window is not None:
         kept_BTS = kept_BTS & (behind_TS < layer.window)
     zero = torch.zeros((), dtype=like.dtype, device=like.device)
-    return torch.where(kept_BTS[:, None], zero, lowest(like.dtype))
+    return torch.where(kept_BTS[:, None], zero, dropped_score(like.dtype))
 
 
 def _to_states(

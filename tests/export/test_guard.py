@@ -40,7 +40,7 @@ def paths(
         made = source(encoding)
         model = traces(made, 18, optimize=request.param)
         if name == "guarded":
-            insert(model, made.inputs, [Bound(SEQUENCE, LIMIT), Bound(SEQUENCE, LEAST, least=True)])
+            insert(model, made.inputs, [Bound(SEQUENCE, LIMIT), Bound(SEQUENCE, LEAST, "minimum")])
         functions.attach(model)
         found[name] = folder / f"{name}.onnx"
         save(model, found[name])

@@ -12,7 +12,7 @@ import posexport
 from posexport.errors import PosexportError
 from posexport.precision.apply import apply
 from posexport.precision.projections import projections
-from posexport.precision.rows.scales import ChannelRange, _scale
+from posexport.precision.rows.activation_scales import ChannelRange, _scale
 from posexport.system import machine
 from posexport.targets.precision_options import PrecisionOptions
 from posexport.targets.target import Target

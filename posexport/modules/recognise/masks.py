@@ -1,7 +1,7 @@
 """Masks of PyTorch's attention as those of posexport: a term to add, and which queries see any key.
 
-A mask is bool (True keeps) or is added to the scores, and is broadcast to [B, H, T, S]. In place of -inf `lowest` is
-added, so that no score is infinite; a query without any key reads zeros, as in PyTorch.
+A mask is bool (True keeps) or is added to the scores, and is broadcast to [B, H, T, S]. In place of -inf,
+`dropped_score` is added, so that no score is infinite; a query without any key reads zeros, as in PyTorch.
 """
 
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from functools import reduce
 import torch
 from torch import Tensor
 
-from posexport.nn.attention import lowest
+from posexport.nn.attention import dropped_score
 
 
 @dataclass(frozen=True)
@@ -58,5 +58,5 @@ def _seen(mask: Tensor) -> Tensor:
 
 def _term(mask: Tensor, like: Tensor) -> Tensor:
     if mask.dtype != torch.bool:
-        return mask.to(like.dtype).clamp(min=lowest(like.dtype))
-    return torch.where(mask, torch.zeros((), dtype=like.dtype, device=like.device), lowest(like.dtype))
+        return mask.to(like.dtype).clamp(min=dropped_score(like.dtype))
+    return torch.where(mask, torch.zeros((), dtype=like.dtype, device=like.device), dropped_score(like.dtype))

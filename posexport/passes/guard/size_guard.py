@@ -48,14 +48,14 @@ def insert(model: ir.Model, inputs: Sequence[InputSpec], bounds: Sequence[Bound]
         text = bound.message
         for value, spec in places.pairs:
             # an input that may be left out is one element then
-            if bound.axis in spec.axes and value.uses() and not (bound.least and spec.default is not None):
+            if bound.axis in spec.axes and value.uses() and not (bound.kind == "minimum" and spec.default is not None):
 
                 def wrong(g: Builder, bound: Bound = bound, own: ir.Value = value) -> ir.Value:
-                    if bound.step:
+                    if bound.kind == "multiple":
                         return g.Greater(g.Mod(places.size(g, bound.axis, own), [bound.number]), [0])
-                    length = places.total(g) if bound.axis == SEQUENCE and not bound.least else None
+                    length = places.total(g) if bound.axis == SEQUENCE and bound.kind != "minimum" else None
                     length = length or places.size(g, bound.axis, own)
-                    return g.op("Less" if bound.least else "Greater", length, [bound.number])
+                    return g.op("Less" if bound.kind == "minimum" else "Greater", length, [bound.number])
 
                 _refuse(graph, value, spec.axes.index(bound.axis), text, wrong)
                 guards += 1

@@ -17,7 +17,7 @@ from posexport.passes.graph_pass import Context, PassResult
 from posexport.passes.recognise import content_bias, content_values
 from posexport.passes.recognise.recognition import Recognition, share_equal_nodes
 
-#: what drops a key: half of the least number, as `posexport.nn.attention.lowest` has it
+#: what drops a key: half of the least number, as `posexport.nn.attention.dropped_score` has it
 _LOWEST = float(np.finfo(np.float32).min) / 2
 _NO_PRODUCT = "its scores are no product of queries and keys, masked and scaled by constants"
 

@@ -14,7 +14,7 @@ import onnx_ir as ir
 from posexport.graph.builder import Builder
 from posexport.precision.calibration import Smoother
 from posexport.precision.derived import DerivedTensors
-from posexport.precision.rows.scales import PLAIN, RowScale, StaticScale, highest_step, lowest_step
+from posexport.precision.rows.activation_scales import PLAIN, RowScale, StaticScale, highest_step, lowest_step
 from posexport.targets.target import BLOCKED_OPSET, Target
 
 FLOAT, UINT8 = ir.DataType.FLOAT, ir.DataType.UINT8

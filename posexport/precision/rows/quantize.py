@@ -18,8 +18,8 @@ from posexport.graph.edits import replace
 from posexport.precision.calibration import Calibration, Smoother
 from posexport.precision.derived import DerivedTensors, import_microsoft
 from posexport.precision.projections import Projection
+from posexport.precision.rows.activation_scales import PLAIN, RowScale, StaticScale, row_scales, static_scales
 from posexport.precision.rows.activations import ROW_NODES, Activations, Rows
-from posexport.precision.rows.scales import PLAIN, RowScale, StaticScale, row_scales, static_scales
 from posexport.precision.rows.weights import by_channel, by_row, quantize_lookup
 from posexport.precision.selection import Chosen, PrecisionResult, Replacement, choose
 from posexport.spec import Interface

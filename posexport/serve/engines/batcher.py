@@ -1,7 +1,8 @@
 """Adaptive batching by tokens, for engines with batching by the number of requests.
 
 A batch holds the requests that arrived while the previous batch was computed, up to a budget of tokens: an idle machine
-computes a request immediately, and batches grow with the load. Requests are validated before they are joined.
+computes a request immediately, and batches grow with the load. Texts are validated before they are
+joined; arrays are not joined, and `Service.compute` validates them.
 """
 
 import asyncio

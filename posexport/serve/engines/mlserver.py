@@ -28,7 +28,8 @@ from mlserver.utils import get_model_uri
 
 #: accepted names of a text embedder's input; the metadata has the first
 TEXT = ("text", "texts")
-BATCH_REQUESTS, BATCH_TOKENS = "posexport_batch_requests", "posexport_batch_tokens"
+#: names of metrics
+REQUESTS_METRIC, TOKENS_METRIC = "posexport_batch_requests", "posexport_batch_tokens"
 _DATATYPES = {
     "int64": "INT64",
     "int32": "INT32",
@@ -60,7 +61,7 @@ class Runtime(mlserver.MLModel):
         extra = (self.settings.parameters.extra if self.settings.parameters else None) or {}
         uri = await get_model_uri(self.settings)
         self._service = await asyncio.to_thread(lambda: Service(uri, **extra))
-        for name in (BATCH_REQUESTS, BATCH_TOKENS):
+        for name in (REQUESTS_METRIC, TOKENS_METRIC):
             mlserver.register(name, "of one call of the model")
         self._batcher = Batcher(self._service.compute, self._service.batch_tokens, _log)
         self.inputs, self.outputs = _metadata(self._service)
@@ -107,7 +108,7 @@ class Runtime(mlserver.MLModel):
 
 
 def _log(requests: int, tokens: int) -> None:
-    mlserver.log(**{BATCH_REQUESTS: requests, BATCH_TOKENS: tokens})
+    mlserver.log(**{REQUESTS_METRIC: requests, TOKENS_METRIC: tokens})
 
 
 def _strings(tensor: RequestInput) -> list[str]:
