@@ -283,10 +283,10 @@ def _cost_cells(row: dict[str, Any], first: dict[str, Any], sizes: Sequence[str]
 
 
 def half_errors() -> str:
-    """Errors of graphs in half precision in units of PyTorch's, as ``ci/half`` measured them last."""
+    """Errors of graphs in half precision relative to PyTorch's, from ``ci/results/half.json``."""
     path = RESULTS / "half.json"
     if not path.exists():
-        return "Not measured yet: `ci/half`."
+        return "Not measured yet."
     document = json.loads(path.read_bytes())
     graphs = list(_HALF_GRAPHS)
     lines = [f"| | tokens | {' | '.join(_HALF_GRAPHS[graph] for graph in graphs)} |", "|" + "---|" * (2 + len(graphs))]
@@ -299,15 +299,15 @@ def half_errors() -> str:
             )
             lines.append(f"| {name} | {length} | {' | '.join(shown)} |")
     where = document["machine"]
-    measured = f"`ci/half` on {where['cpu']}, commit {document['commit']}."
+    measured = f"`ci/results/half.json`: {where['cpu']}, commit {document['commit']}."
     return "\n".join(lines) + f"\n\n{measured}"
 
 
 def half_encodings() -> str:
-    """What ``ci/precision`` says of all encodings in half precision, in one paragraph."""
+    """All encodings in half precision, from ``ci/results/precision.json``, in one paragraph."""
     path = RESULTS / "precision.json"
     if not path.exists():
-        return "Not measured yet: `ci/precision`."
+        return "Not measured yet."
     document = json.loads(path.read_bytes())
     verdicts = [each["verdict"] for both in document.values() for each in both.values()]
     said = []
@@ -320,7 +320,7 @@ def half_encodings() -> str:
         )
     lengths = sorted({int(length) for both in document.values() for length in both["fp16"]["lengths"]})
     return (
-        f"`ci/precision`: one model for each encoding and each kind of model, {len(document)} of them, "
+        f"`ci/results/precision.json`: one model for each encoding and each kind of model, {len(document)} of them, "
         f"{verdicts.count('passed')} of {len(verdicts)} proofs passed in emulation. Their largest errors in the same "
         f"units, from {lengths[0]} to {lengths[-1]} tokens, in {'; in '.join(said)}."
     )
