@@ -31,8 +31,8 @@ def difference(source: Path, bundle: Path, kind: Any) -> float:
     more = torch.randint(8, 64, (len(ids_BT), _STEPS), generator=torch.Generator().manual_seed(1))
     ids_BT = torch.cat((ids_BT, more), 1)
     image_BT = ids_BT == model.config.image_token_id
-    want = vision._own(model, ids_BT, {**images, **tower.beside(image_BT)}).numpy()  # noqa: SLF001
-    given = {name: x.numpy() for name, x in tower.given(image_BT, images).items()}
+    want = vision._reference_logits(model, ids_BT, {**images, **tower.model_inputs(image_BT)}).numpy()  # noqa: SLF001
+    given = {name: x.numpy() for name, x in tower.decoder_inputs(image_BT, images).items()}
     got = _logits(bundle, tower, ids_BT.numpy(), image_BT.numpy(), {k: x.numpy() for k, x in images.items()}, given)
     return float(np.abs(got - want).max() / np.abs(want).max())
 
@@ -41,7 +41,7 @@ def _logits(bundle: Path, tower: Any, ids_BT: Any, image_BT: Any, images: dict[s
     """[B, T, V]: everything but the last tokens in one call, these one by one."""
     files = (vision.VISION, vision.EMBED, vision.DECODER)
     see, embed, decoder = (onnxruntime.InferenceSession(bundle / name) for name in files)
-    (features,) = see.run(None, {tower.ports.get(name, name): x for name, x in images.items()})
+    (features,) = see.run(None, {tower.graph_names.get(name, name): x for name, x in images.items()})
     (embeds_BTC,) = embed.run(None, {"input_ids": ids_BT})
     embeds_BTC[image_BT] = features.reshape(-1, features.shape[-1])
     past = {

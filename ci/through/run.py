@@ -21,7 +21,7 @@ from tiny import is_type, make, table
 
 import posexport
 from posexport.errors import PosexportError
-from posexport.through.agreement import OWN_ATTENTION
+from posexport.through.agreement import CUSTOM_ATTENTION
 from posexport.through.tasks import IMAGE_TEXT
 
 ROOT = Path(__file__).parent.parent.parent
@@ -65,7 +65,7 @@ def outcome(name: str, source: Path, bundle: Path, entry: dict[str, Any], target
         result = posexport.convert(live or str(source), bundle, target=target, definition=definition, force=True)
     except PosexportError as err:
         return "refused", str(err).replace(f"{source}/", "").replace(str(source), name)
-    eager = [remark for remark in result.remarks if OWN_ATTENTION in remark]
+    eager = [remark for remark in result.remarks if CUSTOM_ATTENTION in remark]
     if bool(eager) != (entry.get("own") == "eager"):
         return "failed", eager[0] if eager else "attention is seen; the table says own: eager"
     if result.manifest is None or result.report is None or not result.good:

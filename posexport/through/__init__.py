@@ -1,6 +1,7 @@
-"""Checkpoints of types that posexport does not define: transformers' own module, converted as a module of the user's.
+"""Converts checkpoints of types that posexport does not define, by transformers' implementation of the model.
 
-`checkpoint` decides and loads, `tasks` says what an architecture is for, `wrapped` calls the model by its inputs,
-`attention` and `experts` are what its layers call, `decoder` is the KV cache of one that generates text, `seq2seq`
-makes two graphs of an encoder-decoder (`halves`), `vision` three of a model of images and text.
+`checkpoint` loads the model and chooses the task (`tasks`); `module` is the ``nn.Module`` that is exported;
+`attention` and `experts` are registered with transformers and called by its layers; `decoder` adds the KV cache to
+causal language models; `seq2seq` exports encoder-decoders as two graphs (`halves`), `vision` vision-language models as
+three.
 """

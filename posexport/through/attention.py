@@ -1,8 +1,8 @@
-"""Attention as transformers' layers ask for it, and their masks: functions that its registries know as `NAME`.
+"""Attention and mask functions for transformers' ``AttentionInterface`` and ``AttentionMaskInterface``, named `NAME`.
 
-Without a cache a layer gets PyTorch's ``F.scaled_dot_product_attention`` with its own mask, of which
-`posexport.modules.recognise` makes a node. In a `PlannedCall` it gets our attention behind our KV cache: what its mask
-drops beside padding is then causality and a window, found once by `noting`.
+Without a KV cache a layer calls PyTorch's ``F.scaled_dot_product_attention`` with transformers' mask, which
+`posexport.modules.recognise` fuses into one node. In a `PlannedCall` it calls posexport's attention with posexport's KV
+cache. The mask is then causality and a sliding window, which `noting` recorded before, and padding.
 
 Shape letters: B batch, H heads, G KV heads, T queries, S keys, D head size.
 """
@@ -29,24 +29,31 @@ from posexport.nn.caching import KeysAndValues, narrowed, widened
 from posexport.nn.scoring import SoftCapped
 from posexport.through import experts
 
-#: in transformers' registries; packed: several images in one row, which transformers leaves together in a call of
-#: attention where its name has flash in it
+#: names in transformers' registries. PACKED is for several images in one sequence, which transformers passes to one
+#: call of attention only if the name contains "flash"
 NAME, PACKED = "posexport", "posexport_flash"
 _ORDER = "_posexport_order"
-#: tokens that masks are asked about, far beyond any window, and keys after the last of them
+#: queries at which mask functions are evaluated, far beyond any window, and keys after the last query
 _ASKED, _AFTER = (5, 1 << 16, 1 << 18), 64
 
 
 @dataclass(frozen=True)
 class Order:
-    """What a mask drops beside padding: keys after the query, and those ``window`` tokens before it and further."""
+    """A causal mask; with ``window``, keys ``window`` or more tokens before the query are masked too."""
 
     window: int | None = None
 
 
 @dataclass(frozen=True)
 class Layer:
-    """One attention: KV heads, what keys and values are padded to, its window; ``cross``: of an encoder's states."""
+    """The attention of one layer.
+
+    Attributes:
+        kv_heads: KV heads.
+        size: the head size that keys and values are padded to.
+        window: the sliding window; None without one.
+        cross: cross-attention to the encoder's hidden states.
+    """
 
     kv_heads: int
     size: int
@@ -56,14 +63,14 @@ class Layer:
 
 @dataclass
 class PlannedCall(CachedCall):
-    """A call of a decoder of transformers.
+    """A forward pass of a decoder of transformers with posexport's KV cache.
 
     Attributes:
-        plan: its attentions, in the order of their calls.
-        crossed: keys and values of an encoder's states, for those of the plan that are ``cross``.
-        crossed_mask: what is added to scores of these keys, [B, 1, 1, S].
-        called: how many attentions were called.
-        blocks_BT: of every new token, the number of its image; -1: none. Tokens of an image attend to one another.
+        plan: the attentions of the decoder, in the order of their calls.
+        crossed: keys and values of the encoder's states, one pair per cross-attention of the plan.
+        crossed_mask: additive mask of the encoder's states, [B, 1, 1, S].
+        called: number of attentions that were called.
+        blocks_BT: index of every new token's image, -1 for text. Attention inside an image is bidirectional.
     """
 
     plan: Sequence[Layer] = ()
@@ -73,7 +80,7 @@ class PlannedCall(CachedCall):
     blocks_BT: Tensor | None = None
 
     def next_layer(self) -> Layer:
-        """Of the plan, the one that is called now."""
+        """The layer of the plan that is called now; advances to the next one."""
         if self.called >= len(self.plan):
             raise NotCachedError(f"it makes more calls of attention than the {len(self.plan)} of its first call")
         self.called += 1
@@ -82,9 +89,9 @@ class PlannedCall(CachedCall):
 
 @dataclass
 class CrossingCall(PlannedCall):
-    """A call whose ``present`` becomes the keys and values of the states that a decoder is given; it answers nothing.
+    """A call that only computes the cross-attention keys and values of the encoder's states, into ``present``.
 
-    Of a traced call nothing else remains in the graph.
+    Its other outputs are ignored, so that nothing else remains in a traced graph.
     """
 
 
@@ -93,7 +100,10 @@ _NOTED: ContextVar[list[Layer] | None] = ContextVar("posexport_noted", default=N
 
 @contextmanager
 def noting() -> Iterator[list[Layer]]:
-    """Inside the block, which is no cached call, every attention adds what it is; NotCachedError where none fits."""
+    """Record the attentions that are called inside the block, which must not be a cached call.
+
+    Inside the block a call that no `Layer` describes raises NotCachedError.
+    """
     layers: list[Layer] = []
     token = _NOTED.set(layers)
     try:
@@ -103,26 +113,29 @@ def noting() -> Iterator[list[Layer]]:
 
 
 def register() -> None:
-    """Make `NAME` known to transformers: attention, its masks, and experts."""
+    """Register attention, masks and experts with transformers as `NAME`."""
     from transformers import AttentionInterface, AttentionMaskInterface
     from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 
     AttentionInterface.register(NAME, attention)
     AttentionInterface.register(PACKED, packed)
     AttentionMaskInterface.register(NAME, mask)
-    ALL_EXPERTS_FUNCTIONS.register(NAME, experts.all_of_them)
+    ALL_EXPERTS_FUNCTIONS.register(NAME, experts.dense_experts)
 
 
 def use(model: Any, *, attention: str = NAME, experts: str = NAME) -> None:
-    """Make ``model`` compute attention, masks and experts by these names of transformers' registries."""
+    """Select these implementations of attention (with masks) and experts for ``model`` and its submodules."""
     for part in model.modules():
         if (config := getattr(part, "config", None)) is not None:
-            # as from_pretrained does
+            # from_pretrained sets these attributes too
             config._attn_implementation, config._experts_implementation = attention, experts  # noqa: SLF001
 
 
 def mask(*, mask_function: Callable[..., Tensor], **given: Any) -> Tensor | None:
-    """Bool [B, 1, T, S], True keeps; left out for the padding of no call, so that a graph has it for any."""
+    """Boolean mask [B, 1, T, S], True to attend; None for bidirectional attention without padding.
+
+    transformers' shortcuts for certain masks are off, since a graph must hold for every mask.
+    """
     from transformers.masking_utils import bidirectional_mask_function, sdpa_mask
 
     if given.get("attention_mask") is None and mask_function is bidirectional_mask_function:
@@ -149,11 +162,12 @@ def attention(
     position_bias: Tensor | None = None,
     **_: Any,
 ) -> tuple[Tensor, None]:
-    """[B, T, H, D], as transformers' own functions answer; ``s_aux``: a sink of every head."""
+    """Attention with the signature of transformers' functions, to [B, T, H, D]; ``s_aux``: attention sinks, [H]."""
     causal = bool(getattr(module, "is_causal", True) if is_causal is None else is_causal)
     scale = 1 / math.sqrt(query.shape[-1]) if scaling is None else float(scaling)
     cap, sink = None if softcap is None else SoftCapped(softcap), s_aux
     call, noted = current(), _NOTED.get()
+    # with posexport's KV cache
     if isinstance(call, PlannedCall):
         context = _cached(call, query, key, value, scale, cap, sink)
         return context.transpose(1, 2).contiguous(), None
@@ -161,6 +175,7 @@ def attention(
         if position_bias is not None:
             raise NotCachedError("it adds a bias to its scores, which a cache does not have")
         noted.append(_layer(query, key, value, attention_mask, causal=causal))
+    # without a cache: PyTorch's function, unless there is an argument that it does not have
     given = [each for each in (attention_mask, position_bias) if each is not None]
     causal = causal and attention_mask is None
     if cap is None and sink is None and len(given) < 2:
@@ -175,7 +190,7 @@ def attention(
 
 
 def packed(
-    module: nn.Module,  # noqa: ARG001 (as transformers' own functions)
+    module: nn.Module,  # noqa: ARG001 (the signature of transformers' functions)
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -185,7 +200,7 @@ def packed(
     scaling: float,
     **_: Any,
 ) -> tuple[Tensor, None]:
-    """[1, N, H, D] of N patches that attend to those with the same number in ``cu_seq_lens_q``, [N]."""
+    """Attention among patches with the same id in ``cu_seq_lens_q`` [N], to [1, N, H, D]."""
     mask_NN = cu_seq_lens_q[:, None] == cu_seq_lens_q
     context = F.scaled_dot_product_attention(query, key, value, mask_NN[None, None], scale=scaling)
     return context.transpose(1, 2).contiguous(), None
@@ -202,7 +217,7 @@ def _with_more(
     *,
     causal: bool,
 ) -> Tensor:
-    """What PyTorch's function has no argument for."""
+    """Attention with a soft cap, attention sinks or several masks, which PyTorch's function does not support."""
     queries, keys = Positions.counted(q.shape[2]), Positions.counted(k.shape[2])
     added = masks.added(given, q, k.shape[2])
     return attend(
@@ -220,7 +235,7 @@ def _with_more(
 def _cached(
     call: PlannedCall, q: Tensor, k: Tensor, v: Tensor, scale: float, cap: SoftCapped | None, sink: Tensor | None
 ) -> Tensor:
-    """Of the new tokens to the cached ones and themselves, or to an encoder's states."""
+    """Attention to past and new tokens, or to the encoder's states, by the next layer of the plan."""
     layer, width = call.next_layer(), v.shape[-1]
     q, k, v = (widened(x, layer.size) for x in (q, k, v))
     if isinstance(call, CrossingCall):
@@ -241,6 +256,7 @@ def _to_tokens(
     cap: SoftCapped | None,
     sink: Tensor | None,
 ) -> Tensor:
+    """Causal self-attention to the keys and values of past and new tokens."""
     kept = call.at.kept(NoPE(), k, v, None if call.past is None else call.past[len(call.present)])
     call.present.append(kept.present)
     at = call.at.queries, call.at.keys
@@ -264,9 +280,9 @@ def _to_tokens(
 
 
 def _with_blocks(blocks_BT: Tensor, call: PlannedCall, layer: Layer, like: Tensor) -> Tensor:
-    """What drops padding, later tokens but those of the same image, and those before a window, [B, 1, T, S].
+    """Additive mask [B, 1, T, S]: padding, keys outside the window, and later tokens of other images.
 
-    Of past tokens' images nothing is left to see: these were read in one call.
+    Past tokens belong to no image of this call, since all tokens of an image are in one call.
     """
     queries_T, keys_S = call.at.queries.slots_T, call.at.keys.slots_T
     past = call.mask_BS.shape[1] - blocks_BT.shape[1]
@@ -291,7 +307,7 @@ def _to_states(
     cap: SoftCapped | None,
     sink: Tensor | None,
 ) -> Tensor:
-    """``k`` and ``v`` are of states that stand for those of the call, which are given as keys and values."""
+    """Cross-attention to ``call.crossed``; ``k`` and ``v`` are ignored, they are of placeholder states."""
     k, v = call.crossed[call.called - len(call.present) - 1]
     far = Positions.counted(k.shape[2])
     base = None if cap is None else cap.base(k, call.at.queries, far)
@@ -299,7 +315,7 @@ def _to_states(
 
 
 def _layer(q: Tensor, k: Tensor, v: Tensor, attention_mask: Tensor | None, *, causal: bool) -> Layer:
-    """What a layer keeps, of a call that is no cached one; keys of another length are of an encoder's states."""
+    """The layer of a call without a cache. Keys and queries of different lengths mean cross-attention."""
     size = max(k.shape[-1], v.shape[-1])
     if k.shape[2] != q.shape[2] and attention_mask is None:
         return Layer(k.shape[1], size, None, cross=True)
@@ -312,10 +328,10 @@ def _layer(q: Tensor, k: Tensor, v: Tensor, attention_mask: Tensor | None, *, ca
 
 
 def _order(mask_function: Callable[..., Tensor]) -> Order:
-    """What ``mask_function`` keeps of three queries far apart.
+    """The causal mask and window that ``mask_function`` computes, evaluated at a few queries (`_ASKED`).
 
     Raises:
-        NotCachedError: it is not causality and a window.
+        NotCachedError: the mask is anything else.
     """
     last = _ASKED[-1]
     keys_S, queries_T = torch.arange(last + _AFTER), torch.tensor(_ASKED)

@@ -1,4 +1,4 @@
-"""A decoder of transformers in which the tokens of an image attend to one another, later ones too: Gemma 3's.
+"""Decoder with bidirectional attention among the tokens of an image: Gemma 3's.
 
 Shape letters: B batch, T new tokens.
 """
@@ -15,13 +15,16 @@ from posexport.nn.cached_call import CachedCall, cached_call
 from posexport.spec import BATCH, SEQUENCE, InputSpec
 from posexport.through.attention import PlannedCall
 from posexport.through.decoder import EmbedsDecoder
-from posexport.through.wrapped import TYPES
+from posexport.through.module import TYPES
 
 _TYPES: ContextVar[Tensor | None] = ContextVar("posexport_image_tokens", default=None)
 
 
 class BlocksDecoder(EmbedsDecoder):
-    """``token_type_ids``: 1 at tokens of an image, which are next to one another and in one call; 0 at all others."""
+    """Decoder that also reads ``token_type_ids``: 1 at image tokens and 0 elsewhere.
+
+    The tokens of an image are adjacent, and all of them are in one call.
+    """
 
     @property
     def inputs(self) -> list[InputSpec]:
@@ -29,12 +32,12 @@ class BlocksDecoder(EmbedsDecoder):
 
     def calling(self, call: CachedCall) -> AbstractContextManager[object]:
         types_BT = _TYPES.get()
-        blocks_BT = None if types_BT is None else _numbers(types_BT)
+        blocks_BT = None if types_BT is None else _image_indices(types_BT)
         return cached_call(
             PlannedCall(call.at, call.mask_BS, call.past, present=call.present, plan=self.layers, blocks_BT=blocks_BT)
         )
 
-    def forward(  # type: ignore[override]  # by the names of its own inputs
+    def forward(  # type: ignore[override]  # named inputs
         self,
         inputs_embeds: Tensor,
         attention_mask: Tensor | None = None,
@@ -43,13 +46,13 @@ class BlocksDecoder(EmbedsDecoder):
         token_type_ids: Tensor | None = None,
         **named: Tensor,
     ) -> tuple[Tensor, ...]:
-        with _images(token_type_ids):
+        with _token_types(token_type_ids):
             return super().forward(inputs_embeds, attention_mask, past_key_values, position_ids, **named)
 
 
 @contextmanager
-def _images(types_BT: Tensor | None) -> Iterator[None]:
-    """Inside the block, calls read tokens of these types."""
+def _token_types(types_BT: Tensor | None) -> Iterator[None]:
+    """Make `BlocksDecoder.calling` read these token types inside the block."""
     token = _TYPES.set(types_BT)
     try:
         yield
@@ -57,8 +60,8 @@ def _images(types_BT: Tensor | None) -> Iterator[None]:
         _TYPES.reset(token)
 
 
-def _numbers(types_BT: Tensor) -> Tensor:
-    """The number of every token's image in its row; -1 at text."""
+def _image_indices(types_BT: Tensor) -> Tensor:
+    """The index of every token's image in its row, -1 for text, [B, T]."""
     inside_BT = (types_BT == 1).to(torch.int64)
     starts_BT = (inside_BT - F.pad(inside_BT, (1, 0))[:, :-1]).clamp(min=0)
     return torch.where(inside_BT == 1, starts_BT.cumsum(1) - 1, -1)

@@ -1,4 +1,4 @@
-"""Makes the model of a checkpoint by the class of transformers for its type."""
+"""Loads the model of a checkpoint with transformers' class for its ``model_type``."""
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -16,8 +16,16 @@ from posexport.checkpoints.pooling import Pooling
 from posexport.errors import PosexportError
 from posexport.sources.source import Model
 from posexport.through import heads, library, refusals, seq2seq, vision
-from posexport.through.agreement import computed_by_ours
+from posexport.through.agreement import use_posexport_attention
 from posexport.through.decoder import decoder_source
+from posexport.through.module import (
+    POSITIONS,
+    SOUND,
+    TransformersModule,
+    checkpoint_source,
+    forward_parameters,
+    module_for_task,
+)
 from posexport.through.tasks import (
     AUDIO,
     FEATURES,
@@ -30,37 +38,39 @@ from posexport.through.tasks import (
     task_named,
     task_of,
 )
-from posexport.through.wrapped import POSITIONS, SOUND, Wrapped, by_trial, taken, wrapped
 
 
 def make(checkpoint: Checkpoint) -> Model:
     """The model of transformers with the checkpoint's weights, its adapter and its head.
 
     Raises:
-        PosexportError: neither transformers nor posexport knows it, or it cannot be converted.
+        PosexportError: neither transformers nor posexport defines the type, or it cannot be converted.
     """
     config, pooling = checkpoint.config, checkpoint.pooling
+    # refuse by config.json alone, then choose the task
     remarks = refusals.check(config)
     transformers = library.library(f"{refusals.says_type(config)}, which")
     if pooling is None:
-        task, on_task = _task(config, checkpoint.task)
+        task, task_remarks = _task(config, checkpoint.task)
     else:
-        task, on_task = _below_head(pooling), []
+        task, task_remarks = _task_below_pooling(pooling), []
     with library.quiet(transformers):
-        checkpoint.weights  # noqa: B018  # opened before the library opens them, for errors of one sentence
+        # posexport opens the weights first, since its errors are one sentence
+        checkpoint.weights  # noqa: B018
         model = _load(transformers, checkpoint.files.path / checkpoint.below, config, task)
         unread = _unread_keys(config, model.config)
         if checkpoint.adapter is not None:
             checkpoint.adapter.merge_into(model)
+        # export it with its head, by the maker of its task
         if pooling is not None:
-            made = _pooled(checkpoint, model, pooling)
+            result = _with_pooling(checkpoint, model, pooling)
         elif checkpoint.task == scoring.TEXT_RANKING:
-            made = _ranked(checkpoint, model)
+            result = _reranker(checkpoint, model)
         else:
-            made = _MAKERS.get(task.name, _alone)(checkpoint, model, task)
+            result = _MAKERS.get(task.name, _single_graph)(checkpoint, model, task)
     return msgspec.structs.replace(
-        made,
-        remarks=[*remarks, *on_task, *unread, *library.remarks(transformers.__version__), *made.remarks],
+        result,
+        remarks=[*remarks, *task_remarks, *unread, *library.remarks(transformers.__version__), *result.remarks],
         tools={"transformers": transformers.__version__},
     )
 
@@ -68,56 +78,57 @@ def make(checkpoint: Checkpoint) -> Model:
 MAKER = Maker("transformers", make)
 
 
-def _alone(checkpoint: Checkpoint, model: Any, task: Task) -> Model:
-    """A model that is one graph."""
+def _single_graph(checkpoint: Checkpoint, model: Any, task: Task) -> Model:
+    """A model that is exported as one graph: an encoder, or a decoder with a KV cache."""
     module, remarks = _module(checkpoint.config, model, task)
-    sound = task.name == "sequence-classification" and SOUND in taken(model)
-    made = by_trial(checkpoint, module, AUDIO.name if sound else task.name, remarks)
-    return decoder_source(made, model.config.get_text_config().num_hidden_layers) if task is GENERATION else made
+    is_audio = task.name == "sequence-classification" and SOUND in forward_parameters(model)
+    source = checkpoint_source(checkpoint, module, AUDIO.name if is_audio else task.name, remarks)
+    return decoder_source(source, model.config.get_text_config().num_hidden_layers) if task is GENERATION else source
 
 
-def _pooled(checkpoint: Checkpoint, model: Any, pooling: Pooling) -> Model:
-    """A model with a pooling: vectors of texts, or scores."""
+def _with_pooling(checkpoint: Checkpoint, model: Any, pooling: Pooling) -> Model:
+    """A model with a pooling head: sentence embeddings, or scores of a cross-encoder."""
     _without_cache(model)
     label = checkpoint.config.label
     module = heads.pooled(label, model, pooling, checkpoint.weights)
-    return by_trial(checkpoint, module, pooling.task, computed_by_ours(label, module))
+    return checkpoint_source(checkpoint, module, pooling.task, use_posexport_attention(label, module))
 
 
-def _ranked(checkpoint: Checkpoint, model: Any) -> Model:
-    """A model that generates text, as one that scores."""
+def _reranker(checkpoint: Checkpoint, model: Any) -> Model:
+    """A causal language model as a reranker."""
     _without_cache(model)
     label = checkpoint.config.label
     module = heads.ranked(label, model, checkpoint.answers or scoring.yes_or_no(checkpoint.files, checkpoint.below))
-    return by_trial(checkpoint, module, scoring.TEXT_RANKING, computed_by_ours(label, module))
+    return checkpoint_source(checkpoint, module, scoring.TEXT_RANKING, use_posexport_attention(label, module))
 
 
-def _below_head(pooling: Pooling) -> Task:
-    """The task of the model below a pooling."""
+def _task_below_pooling(pooling: Pooling) -> Task:
+    """The task of the model below a pooling head."""
     task = task_named(pooling.built_as)
     assert task is not None
     return task
 
 
-#: by task, what makes a model of several graphs
+#: makers of models that are exported as several graphs, by task
 _MAKERS: dict[str, Callable[[Checkpoint, Any, Task], Model]] = {
     SEQ2SEQ.name: seq2seq.make,
     IMAGE_TEXT.name: vision.make,
 }
 
 
-def _task(config: Config, named: str | None) -> tuple[Task, list[str]]:
-    """The task, and remarks on how it was chosen."""
+def _task(config: Config, option: str | None) -> tuple[Task, list[str]]:
+    """The task for the option ``--task`` or the architecture, and remarks on the choice."""
     kind, architecture = config.text("model_type"), config.architecture()
     known = ", ".join(dict.fromkeys(task.name for task in TASKS))
-    if named is not None:
-        task = GENERATION if named == scoring.TEXT_RANKING else task_named(named)
+    if option is not None:
+        task = GENERATION if option == scoring.TEXT_RANKING else task_named(option)
         if task is None:
             raise PosexportError(
-                f"{config.label}: {kind} is not converted for {named} through transformers; it is for {known}"
+                f"{config.label}: {kind} is not converted for {option} through transformers; it is for {known}"
             )
-        of_class = None if architecture is None else task_of(architecture)
-        return of_class if of_class is not None and of_class.name == task.name else task, []
+        # several tasks share a name: prefer that of the architecture
+        declared = None if architecture is None else task_of(architecture)
+        return declared if declared is not None and declared.name == task.name else task, []
     if architecture is None:
         return FEATURES, [f"{config.label} names no architectures; taken for the task features"]
     if "vision_config" in config.values and task_of(architecture) is SEQ2SEQ:
@@ -132,7 +143,7 @@ def _task(config: Config, named: str | None) -> tuple[Task, list[str]]:
 
 
 def _load(transformers: Any, folder: Path, config: Config, task: Task) -> Any:
-    """The model of transformers, in float32, with every weight of the checkpoint."""
+    """Load the model in float32; a weight that the checkpoint lacks is an error, except of an unused pooler."""
     kind, path = config.text("model_type"), str(folder)
     try:
         settings = transformers.AutoConfig.from_pretrained(path, trust_remote_code=False, local_files_only=True)
@@ -141,6 +152,7 @@ def _load(transformers: Any, folder: Path, config: Config, task: Task) -> Any:
         if kind not in known:
             raise PosexportError(refusals.unknown(config, transformers.__version__)) from err
         raise _failed(config, transformers, err) from err
+    # eager, as the reference that posexport's attention and experts are compared with
     cls = _class(transformers, settings, config, task)
     try:
         model, loading = cls.from_pretrained(
@@ -155,6 +167,7 @@ def _load(transformers: Any, folder: Path, config: Config, task: Task) -> Any:
         )
     except Exception as err:
         raise _failed(config, transformers, err) from err
+    # weights that the checkpoint lacks, or that do not fit
     if missing := sorted({*loading["missing_keys"], *(str(key[0]) for key in loading["mismatched_keys"])}):
         if not all(".pooler." in f".{name}" for name in missing):
             raise PosexportError(
@@ -163,6 +176,7 @@ def _load(transformers: Any, folder: Path, config: Config, task: Task) -> Any:
                 "trained for with --task"
             )
         _without_pooler(model)
+    # weights that the class ignores: it may compute another model than the author's code
     if config.values.get("auto_map") and (unread := _unread(model, loading["unexpected_keys"])):
         raise PosexportError(
             f"{config.label} names the author's code (auto_map), which is never run, and the checkpoint has tensors "
@@ -173,7 +187,7 @@ def _load(transformers: Any, folder: Path, config: Config, task: Task) -> Any:
 
 
 def _unread_keys(config: Config, settings: Any) -> list[str]:
-    """A remark on keys of config.json that only the author's code reads; ``settings``: transformers' configuration."""
+    """A remark on keys of config.json that only the custom code reads; ``settings``: transformers' configuration."""
     kind = type(settings)
     known = {name for cls in kind.__mro__ for name in getattr(cls, "__annotations__", {})} | set(kind.attribute_map)
     keys = [key for key in config.values if not (key in custom_code.IDLE or key in known or hasattr(kind, key))]
@@ -183,7 +197,7 @@ def _unread_keys(config: Config, settings: Any) -> list[str]:
 
 
 def _unread(model: nn.Module, unexpected: Iterable[str]) -> list[str]:
-    """Tensors of the checkpoint inside the base model that it does not read; heads of other tasks are not among them.
+    """Tensors of the checkpoint that the base model ignores, without those of heads of other tasks.
 
     ``unexpected``: names of tensors, with or without ``base_model_prefix``.
     """
@@ -193,7 +207,7 @@ def _unread(model: nn.Module, unexpected: Iterable[str]) -> list[str]:
 
 
 def _class(transformers: Any, settings: Any, config: Config, task: Task) -> Any:
-    """The class of the checkpoint's architecture, or the type's for another task."""
+    """The class in ``architectures`` if it is for ``task``, else transformers' auto class for the task."""
     architecture = config.architecture()
     if architecture is not None and architecture.endswith(task.ends) and hasattr(transformers, architecture):
         return getattr(transformers, architecture)
@@ -213,23 +227,23 @@ def _failed(config: Config, transformers: Any, err: Exception) -> PosexportError
 
 
 def _without_pooler(model: nn.Module) -> None:
-    """A pooler that the checkpoint has no weights for is not computed."""
-    for part in [*model.modules()]:
-        if getattr(part, "pooler", None) is not None:
-            setattr(part, "pooler", None)  # noqa: B010 (no type knows it)
+    """Remove the pooler, which has no weights in the checkpoint."""
+    for module in [*model.modules()]:
+        if getattr(module, "pooler", None) is not None:
+            setattr(module, "pooler", None)  # noqa: B010 (nn.Module declares no such attribute)
 
 
 def _without_cache(model: Any) -> None:
     model.config.use_cache = model.config.get_text_config().use_cache = False
 
 
-def _module(config: Config, model: Any, task: Task) -> tuple[Wrapped, list[str]]:
-    """The model by its inputs, and remarks on who computes its attention (`computed_by_ours`)."""
+def _module(config: Config, model: Any, task: Task) -> tuple[TransformersModule, list[str]]:
+    """The module to export, and the remarks of `use_posexport_attention`."""
     _without_cache(model)
-    numbered = task is GENERATION
-    if numbered and POSITIONS not in taken(model):
+    with_positions = task is GENERATION
+    if with_positions and POSITIONS not in forward_parameters(model):
         raise PosexportError(
             f"{config.label}: {type(model).__name__} takes no {POSITIONS}, which a KV cache needs; use --task features"
         )
-    module = wrapped(config.label, model, task, numbered=numbered).eval()
-    return module, computed_by_ours(config.label, module)
+    module = module_for_task(config.label, model, task, with_positions=with_positions).eval()
+    return module, use_posexport_attention(config.label, module)

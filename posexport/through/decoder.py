@@ -1,4 +1,4 @@
-"""A decoder of transformers with our KV cache: its layers' attention reads and writes it (`attention`)."""
+"""Adds posexport's KV cache to a causal language model of transformers; `attention` reads and writes it."""
 
 import copy
 from collections.abc import Sequence
@@ -21,17 +21,17 @@ from posexport.nn.caching import KeysAndValues
 from posexport.sources.source import Source
 from posexport.spec import InputSpec, LengthContract
 from posexport.through.attention import Layer, PlannedCall, noting
-from posexport.through.wrapped import Wrapped
+from posexport.through.module import TransformersModule
 from posexport.torch_fixes.module_precision import in_precision
 
-#: tokens that its layers are noted with
+#: sequence length of the call that records the layers
 _NOTED = 5
 
 
 class ThroughDecoder(PlainDecoder):
-    """A causal language model of transformers. ``layers``: its attentions, in the order of their calls."""
+    """A causal language model of transformers with a KV cache; ``layers``: its attentions in call order."""
 
-    #: routers of experts compute in float32, and may choose another one where two are nearly alike
+    #: routers of experts compute in float32, and rounding may change the choice between two close experts
     judged_by_forward = False
 
     def __init__(
@@ -44,14 +44,14 @@ class ThroughDecoder(PlainDecoder):
         self._takes |= {POSITIONS}
 
     def calling(self, call: CachedCall) -> AbstractContextManager[object]:
-        """Attention of `NAME` takes part in ``call``."""
+        """Make attention use the KV cache of ``call`` inside the block."""
         planned = PlannedCall(call.at, call.mask_BS, call.past, present=call.present, plan=self.layers)
         return cached_call(planned)
 
     def decode(
         self, ids_BT: Tensor, mask_BS: Tensor | None, past: Sequence[KeysAndValues] | None, positions_BT: Tensor | None
     ) -> tuple[Tensor, list[KeysAndValues]]:
-        """As of any decoder; every layer was seen, or there would be no plan."""
+        """Logits and KV cache (see `PlainDecoder`); checks that every layer of the plan was called."""
         logits, present = super().decode(ids_BT, mask_BS, past, positions_BT)
         if len(present) != len(self.layers):
             raise NotCachedError(f"it makes {len(present)} calls of attention, and made {len(self.layers)} before")
@@ -61,9 +61,9 @@ class ThroughDecoder(PlainDecoder):
 
 
 class EmbedsDecoder(ThroughDecoder):
-    """The same, which takes embeddings in the place of ids."""
+    """`ThroughDecoder` with embeddings instead of token ids."""
 
-    def forward(  # type: ignore[override]  # by the name of its own input
+    def forward(  # type: ignore[override]  # the input has another name
         self,
         inputs_embeds: Tensor,
         attention_mask: Tensor | None = None,
@@ -71,33 +71,41 @@ class EmbedsDecoder(ThroughDecoder):
         position_ids: Tensor | None = None,
         **named: Tensor,
     ) -> tuple[Tensor, ...]:
-        """As of any decoder with a cache."""
         return super().forward(inputs_embeds, attention_mask, past_key_values, position_ids, **named)
 
 
 def embeds_decoder(
-    source: Source, text: Wrapped, embed: Any, name: str, kind: type[EmbedsDecoder] = EmbedsDecoder
+    source: Source, text: TransformersModule, embed: Any, name: str, kind: type[EmbedsDecoder] = EmbedsDecoder
 ) -> EmbedsDecoder:
-    """The decoder of ``source`` (`decoder_source`), of the embeddings ``name`` that ``embed`` gives, as ``kind``."""
+    """The decoder of ``source`` (`decoder_source`) with embeddings as its input.
+
+    Args:
+        source: the source of the decoder with token ids.
+        text: the module of the decoder without a cache.
+        embed: the embedding layer.
+        name: the name of the input.
+        kind: the class of the decoder.
+    """
     decoder = source.module
     assert isinstance(decoder, ThroughDecoder)
     ids, *others = text.inputs
     tokens = msgspec.structs.replace(ids, name=name, dtype="float32", role="values", size=None, padding=0)
     tokens = msgspec.structs.replace(tokens, axes=[*ids.axes, embed.weight.shape[-1]])
     inputs = [tokens, *others]
-    user = by_name(source.name, text.given(inputs), inputs, decoder.user.outputs)
+    user = by_name(source.name, text.with_inputs(inputs), inputs, decoder.user.outputs)
     return kind(user, decoder.layers, tokens, decoder.vocab, decoder.decoding.lengths).eval()
 
 
 def decoder_source(source: Source, depth: int, task: str = with_cache.TASK) -> Source:
-    """The source of a causal language model of ``depth`` layers without a cache, as one with a cache, for ``task``.
+    """Add a KV cache to the source of a causal language model with ``depth`` layers; ``task`` is for messages.
 
     Raises:
-        PosexportError: what keeps it from having one, in one sentence.
+        PosexportError: the model cannot have a KV cache.
     """
     user = source.module
     assert isinstance(user, UserModule)
     try:
+        # record the attention of every layer
         layers = _layers(user, source)
         if not layers:
             raise NotCachedError("its attention is code of its own, which no KV cache of posexport's goes through")
@@ -106,10 +114,12 @@ def decoder_source(source: Source, depth: int, task: str = with_cache.TASK) -> S
                 f"posexport saw the attention of {len(layers)} of its {depth} layers; a layer without "
                 "attention keeps a state of its own"
             )
+        # the longest input that the decoder with a cache accepts
         tokens, vocab = with_cache.tokens_of(source, user)
         decoder, remarks = with_cache.limited(
             source, lambda limits: ThroughDecoder(user, layers, tokens, vocab, limits).eval()
         )
+        # compare logits with and without the cache, in float64 if memory allows a copy
         trial, dtype = decoder, torch.float32
         if with_cache.small(user):
             trial, dtype = copy.deepcopy(decoder), torch.float64
@@ -125,7 +135,7 @@ def decoder_source(source: Source, depth: int, task: str = with_cache.TASK) -> S
 
 
 def _narrowest(decoder: PlainDecoder) -> torch.dtype:
-    """What a decoder of float64 rounds to: routers of experts compute in float32 whatever they are given."""
+    """The narrowest dtype inside a float64 decoder: routers of experts always compute in float32."""
     seen: set[torch.dtype] = set()
 
     def note(_: object, __: object, answer: object) -> None:
@@ -142,6 +152,7 @@ def _narrowest(decoder: PlainDecoder) -> torch.dtype:
 
 
 def _layers(user: UserModule, source: Source) -> list[Layer]:
+    """The attentions of one forward pass, in call order."""
     length = min(_NOTED, source.limits.max_length or _NOTED)
     ids_1T = torch.zeros((1, length), dtype=torch.int64)
     tensors = {spec.name: ids_1T if spec.role == "tokens" else torch.ones_like(ids_1T) for spec in source.inputs}

@@ -1,8 +1,8 @@
-"""A mixture of experts as one batched product over all of them, so that a graph does not depend on its tokens.
+"""Mixture of experts as one batched MatMul over all experts, so that the graph does not depend on the routing.
 
-transformers' own ways follow the tokens (a loop over the experts that were chosen, tokens sorted by expert), or copy
-the weights of the chosen experts for every token. Here every expert reads every token, and weighs 0 where it was not
-chosen: more products than a kernel for experts makes, of any length.
+transformers' implementations depend on the routing (a loop over the chosen experts, tokens sorted by expert), or copy
+the weights of the chosen experts for every token. Here every expert processes every token, with weight 0 where it was
+not chosen: more arithmetic than a grouped kernel, for any sequence length.
 
 Shape letters: N tokens, K chosen experts of a token, E experts, C channels.
 """
@@ -13,8 +13,11 @@ import torch
 from torch import Tensor
 
 
-def all_of_them(layer: Any, hidden_NC: Tensor, chosen_NK: Tensor, weights_NK: Tensor) -> Tensor:
-    """[N, C]. ``layer``: what transformers' ``use_experts_implementation`` decorates."""
+def dense_experts(layer: Any, hidden_NC: Tensor, chosen_NK: Tensor, weights_NK: Tensor) -> Tensor:
+    """The experts' weighted sum, [N, C].
+
+    ``layer``: an instance of a class that transformers' ``use_experts_implementation`` decorates.
+    """
     first = "gate_up_proj" if layer.has_gate else "up_proj"
     hidden_ENM = _product(layer, first, hidden_NC[None])
     hidden_ENM = layer._apply_gate(hidden_ENM) if layer.has_gate else layer.act_fn(hidden_ENM)  # noqa: SLF001

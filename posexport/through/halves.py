@@ -1,7 +1,7 @@
-"""The two halves of an encoder-decoder of transformers, as `posexport.models.encoder_decoder` reads them.
+"""Encoder and decoder of a transformers encoder-decoder, for `posexport.models.encoder_decoder`.
 
-The decoder's attention gets our KV cache and the keys and values of the encoder's states (`attention`); its tokens are
-numbered by the mask. transformers' own cache is off.
+The decoder's attention reads posexport's KV cache and the cross-attention keys and values (`attention`). Position ids
+are counted from the attention mask. transformers' cache is off.
 
 Shape letters: B batch, T new tokens, S past and new tokens or the encoder's states, C model size.
 """
@@ -27,12 +27,12 @@ from posexport.system.user_code import is_external, raised
 from posexport.through.attention import CrossingCall, Layer, PlannedCall, noting
 
 IDS, STATES, POSITIONS = "decoder_input_ids", "encoder_hidden_states", "decoder_position_ids"
-#: tokens and states that a decoder's attentions are noted with: of two lengths
+#: numbers of tokens and of encoder states in the call that records attentions; different, to tell cross-attention
 _TOKENS, _STATES = 5, 7
 
 
 class EncoderCall(nn.Module):
-    """The encoder of ``model``: inputs to its states."""
+    """The encoder of ``model``: maps its inputs to hidden states."""
 
     def __init__(self, model: Any, inputs: list[InputSpec]) -> None:
         super().__init__()
@@ -43,9 +43,9 @@ class EncoderCall(nn.Module):
 
 
 class DecoderCall(nn.Module):
-    """The decoder of ``model`` and its head: new tokens and an encoder's states to logits.
+    """The decoder of ``model`` with its head: maps new tokens and the encoder's states to logits.
 
-    Inside a `PlannedCall` the positions of its tokens are those of the call.
+    ``numbered``: inside a cached call, pass ``decoder_position_ids``.
     """
 
     def __init__(self, model: Any, *, numbered: bool) -> None:
@@ -64,7 +64,7 @@ class DecoderCall(nn.Module):
 
 
 def decoder_ports(vocab: int, padding: int, width: int) -> tuple[list[InputSpec], list[OutputSpec]]:
-    """The inputs and outputs of a `DecoderCall`."""
+    """Specs of the inputs and outputs of `DecoderCall`."""
     axes: list[Axis] = [BATCH, SEQUENCE]
     return [
         InputSpec(name=IDS, dtype="int64", axes=axes, role="tokens", size=vocab, padding=padding),
@@ -73,7 +73,10 @@ def decoder_ports(vocab: int, padding: int, width: int) -> tuple[list[InputSpec]
 
 
 class Numbered(nn.Module):
-    """A table of positions of transformers, of which a `PlannedCall` reads its tokens' rows from ``offset`` on."""
+    """Replaces a decoder's position table: inside a `PlannedCall`, position ``p`` is row ``p + offset``.
+
+    transformers' code counts positions from the length of its cache, which is off here.
+    """
 
     def __init__(self, own: nn.Module, table: str, offset: int) -> None:
         super().__init__()
@@ -81,7 +84,7 @@ class Numbered(nn.Module):
 
     @property
     def rows(self) -> int:
-        """Positions that the table has."""
+        """The number of positions in the table."""
         return int(getattr(self.own, self._table).shape[0]) - self._offset
 
     def forward(self, *given: Any, **named: Any) -> Tensor:
@@ -93,15 +96,19 @@ class Numbered(nn.Module):
 
 
 def numbered(model: Any, user: UserModule) -> int | None:
-    """Make the decoder's table of positions `Numbered`; how many it has, None where its code counts without an end.
+    """Replace the decoder's position table by `Numbered`.
+
+    Returns:
+        The number of positions in the table; None for a decoder without a table.
 
     Raises:
-        NotCachedError: it numbers its tokens by code that takes no positions.
+        NotCachedError: the decoder computes positions in another way than by consecutive rows of a table.
     """
     decoder = model.get_decoder()
     own = getattr(decoder, "embed_positions", None)
     if own is None:
         return None
+    # the rows of the table that a call with positions 0, 1, ... reads
     said: list[Tensor] = []
     hook = own.register_forward_hook(lambda _, __, answer: said.append(answer))
     _plain(user, _noted_ids(user))
@@ -109,6 +116,7 @@ def numbered(model: Any, user: UserModule) -> int | None:
     name = next((name for name in ("weight", "weights") if isinstance(getattr(own, name, None), Tensor)), None)
     if name is None or not said:
         raise NotCachedError("it numbers its tokens by code that takes no positions")
+    # find these rows in the table, to know the offset
     table, rows_TC = getattr(own, name), said[0].reshape(-1, _TOKENS, said[0].shape[-1])[0]
     starts = [start for start in range(4) if torch.equal(table[start : start + _TOKENS], rows_TC)]
     if len(starts) != 1:
@@ -118,20 +126,21 @@ def numbered(model: Any, user: UserModule) -> int | None:
 
 
 def layers_of(user: UserModule) -> list[Layer]:
-    """The attentions of a decoder, in the order of their calls."""
+    """The attentions of a decoder, in call order."""
     with noting() as layers:
         _plain(user, _noted_ids(user))
     return layers
 
 
 def _noted_ids(user: UserModule) -> Tensor:
-    """Ids that are no padding, which some types number otherwise."""
+    """Ids other than the padding id, which changes the position ids of some types."""
     spec = user.inputs[0]
     assert spec.size is not None
     return torch.full((1, _TOKENS), spec.size - 1 if spec.padding != spec.size - 1 else spec.size - 2)
 
 
 def _plain(user: UserModule, ids_1T: Tensor) -> None:
+    """Call the decoder without a KV cache."""
     width = user.inputs[1].axes[-1]
     assert isinstance(width, int)
     try:
@@ -148,7 +157,7 @@ def _plain(user: UserModule, ids_1T: Tensor) -> None:
 
 
 class ThroughEncoder(nn.Module):
-    """A `posexport.models.encoder_side.Side` of transformers. ``limits``: of its inputs and of the decoder's."""
+    """A transformers encoder as `posexport.models.encoder_side.Side`; ``limits`` hold for the decoder too."""
 
     states_axis: Axis = ENCODER_SEQUENCE
 
@@ -176,7 +185,7 @@ class ThroughEncoder(nn.Module):
 
 @dataclass(frozen=True)
 class HalfSizes:
-    """`posexport.models.decoder_side.Sizes`."""
+    """Sizes of the decoder (`posexport.models.decoder_side.Sizes`)."""
 
     vocab: int
     padding_id: int
@@ -188,7 +197,7 @@ class HalfSizes:
 
 
 class ThroughHalf(nn.Module):
-    """A `posexport.models.decoder_side.Half` of transformers, which gives logits. ``layers``: its attentions."""
+    """A transformers decoder as `posexport.models.decoder_side.Half`, with logits; ``layers``: its attentions."""
 
     def __init__(self, user: UserModule, layers: Sequence[Layer]) -> None:
         super().__init__()
@@ -221,7 +230,10 @@ class ThroughHalf(nn.Module):
         return self.config.hidden
 
     def crossed(self, states_BSC: Tensor) -> list[KeysAndValues]:
-        """Every layer's keys and values of an encoder's states, of a call of which nothing else is kept."""
+        """Every layer's cross-attention keys and values of the encoder's states.
+
+        They come from a call with one placeholder token; its other outputs are dropped from the graph.
+        """
         ids_B1 = torch.zeros((states_BSC.shape[0], 1), dtype=torch.int64, device=states_BSC.device)
         mask_B1 = torch.ones_like(ids_B1)
         call = CrossingCall(Reach.by_mask(mask_B1, 1, Caching()), mask_B1, None, plan=self._layers)
@@ -233,11 +245,11 @@ class ThroughHalf(nn.Module):
     def forward(
         self, ids_BT: Tensor, mask_BS: Tensor | None, past: Sequence[KeysAndValues] | None, memory: Crossed
     ) -> tuple[Tensor, list[KeysAndValues]]:
-        """Logits of the new tokens, and every layer's keys and values of all, as the cache keeps them."""
+        """Logits of the new tokens, and the updated KV cache of every layer."""
         mask_BS = self.caching.cache.mask(ids_BT, mask_BS, past)
         at = Reach.by_mask(mask_BS, ids_BT.shape[1], self.caching)
         call = PlannedCall(at, mask_BS, past, plan=self._layers, crossed=memory.kept, crossed_mask=memory.mask_B11S)
-        # the layers' own keys and values of states are of these, and not read
+        # placeholder states: cross-attention reads memory.kept
         states_B1C = memory.kept[0][0].new_zeros(ids_BT.shape[0], 1, self.config.hidden)
         with cached_call(call):
             (logits_BTV,) = self.user(**{IDS: ids_BT, STATES: states_B1C})
@@ -247,5 +259,6 @@ class ThroughHalf(nn.Module):
         return logits_BTV, call.present
 
     def _seen(self, attentions: list[str | None]) -> None:
+        """Tell the export which attentions the traced call has."""
         if torch.compiler.is_compiling():
             self.user.attentions[:] = attentions

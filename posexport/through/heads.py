@@ -20,15 +20,15 @@ from posexport.nn.pooling import SentenceEmbedding, last_token
 from posexport.nn.splade import Splade
 from posexport.sources.example import axis_sizes, example
 from posexport.spec import BATCH, PROMPT_MASK, SEQUENCE, Axis, InputSpec, OutputSpec
-from posexport.through.wrapped import (
+from posexport.through.module import (
     IDS,
     MASK,
     PIXELS,
     POSITIONS,
     SOUND,
     TYPES,
-    Wrapped,
-    taken,
+    TransformersModule,
+    forward_parameters,
     text_inputs,
 )
 
@@ -36,23 +36,29 @@ from posexport.through.wrapped import (
 _ROUNDING = 1e-4
 
 
-class Headed(Wrapped):
+class Headed(TransformersModule):
     """``model`` with ``head`` on its output ``states``: ``last_hidden_state``, or the ``logits`` of a masked LM."""
 
     def __init__(
-        self, model: Any, head: Head, inputs: list[InputSpec], *, states: str = "last_hidden_state", numbered: bool
+        self,
+        model: Any,
+        head: Head,
+        inputs: list[InputSpec],
+        *,
+        states: str = "last_hidden_state",
+        with_positions: bool,
     ) -> None:
-        super().__init__(model, (), inputs, numbered=numbered)
+        super().__init__(model, (), inputs, with_positions=with_positions)
         self.head = head
         self._states = states
 
     def forward(self, **tensors: Tensor) -> dict[str, Tensor]:
         prompt_BT = tensors.pop(PROMPT_MASK, None)
-        self.number(tensors)
+        self.add_positions(tensors)
         x_BTC = self.model(**tensors, return_dict=True)[self._states]
-        marked = () if prompt_BT is None else (prompt_BT,)
-        answers = self.head(x_BTC, tensors.get(MASK), *marked)
-        return {spec.name: answer for spec, answer in zip(self.head.outputs, answers, strict=True)}
+        prompt = () if prompt_BT is None else (prompt_BT,)
+        outputs = self.head(x_BTC, tensors.get(MASK), *prompt)
+        return {spec.name: output for spec, output in zip(self.head.outputs, outputs, strict=True)}
 
 
 class IdentityHead(nn.Module):
@@ -78,17 +84,17 @@ def pooled(label: str, model: Any, pooling: Pooling, weights: Weights) -> Headed
     settings = model.config.get_text_config()
     if pooling.splade is not None:
         head: Head = Splade(IdentityHead(), settings.vocab_size, pooling.splade)
-        return Headed(model, head, inputs, states="logits", numbered=False).eval()
-    numbered = is_numbered(model)
+        return Headed(model, head, inputs, states="logits", with_positions=False).eval()
+    with_positions = takes_positions(model)
     hidden = getattr(settings, "hidden_size", pooling.width)
-    head = head_of(pooling, hidden, model=type(model).__name__, decoder=numbered)
+    head = head_of(pooling, hidden, model=type(model).__name__, decoder=with_positions)
     for name, parameter in head.named_parameters():
         _fill(parameter, stored_name(name, pooling.steps), weights)
     if not pooling.rules.prompt_pooled:
         assert isinstance(head, SentenceEmbedding)
         axes: list[Axis] = [BATCH, SEQUENCE]
         inputs.append(InputSpec(name=PROMPT_MASK, dtype="int64", axes=axes, role="flags", size=2, default=0))
-    return Headed(model, head, inputs, numbered=numbered).eval()
+    return Headed(model, head, inputs, with_positions=with_positions).eval()
 
 
 class Difference(Head):
@@ -127,21 +133,21 @@ def ranked(label: str, model: Any, answers: Answers) -> Headed:
             f"{label}: {type(model).__name__} makes a logit of more than its row of the projection to the vocabulary, "
             "so two rows do not give a score; choose --task text-generation"
         )
-    return Headed(model, Difference(), inputs, states="logits", numbered=is_numbered(model)).eval()
+    return Headed(model, Difference(), inputs, states="logits", with_positions=takes_positions(model)).eval()
 
 
-def is_numbered(model: Any) -> bool:
-    """Whether position ids are computed from the mask, independent of padding: for decoders, without token types."""
-    return {POSITIONS, MASK} <= taken(model) and TYPES not in taken(model)
+def takes_positions(model: Any) -> bool:
+    """Whether ``position_ids`` are computed from the attention mask: for decoders, which have no token types."""
+    return {POSITIONS, MASK} <= forward_parameters(model) and TYPES not in forward_parameters(model)
 
 
 def _inputs(label: str, model: Any) -> list[InputSpec]:
     """The inputs of a model that reads texts only. Raises PosexportError for other models."""
-    names, kind = taken(model), type(model).__name__
+    names, kind = forward_parameters(model), type(model).__name__
     if model.config.is_encoder_decoder or IDS not in names or names & {PIXELS, SOUND}:
         what = "is an encoder-decoder" if model.config.is_encoder_decoder else "reads more than texts"
         raise PosexportError(f"{label}: {kind} {what}, and is not pooled through transformers; use --task features")
-    return text_inputs(model, names - {TYPES} if is_numbered(model) else names)
+    return text_inputs(model, names - {TYPES} if takes_positions(model) else names)
 
 
 def _fill(parameter: nn.Parameter, name: str, weights: Weights) -> None:

@@ -1,4 +1,4 @@
-"""The library transformers, which the extra ``posexport[transformers]`` installs: asked for here alone."""
+"""Imports transformers, which the extra ``posexport[transformers]`` installs, and checks its version."""
 
 import logging
 from collections.abc import Iterator
@@ -7,15 +7,15 @@ from typing import Any
 
 from posexport.errors import PosexportError
 
-#: the version that ci/through converts its checkpoints with
+#: the version that ci/through tests with
 TESTED = "5.24.0"
 
 
 def library(purpose: str) -> Any:
-    """The module ``transformers``, which is installed.
+    """Import ``transformers``.
 
     Raises:
-        PosexportError: it is of another major version than the one tested; ``purpose`` begins the sentence.
+        PosexportError: another major version than `TESTED` is installed; ``purpose`` is the subject of the sentence.
     """
     import transformers
 
@@ -28,7 +28,7 @@ def library(purpose: str) -> Any:
 
 
 def remarks(version: str) -> list[str]:
-    """That the installed version is not the tested one; nothing where it is."""
+    """A remark if ``version`` is not `TESTED`."""
     if version == TESTED:
         return []
     return [f"transformers {version} is installed; posexport was tested with {TESTED}"]
@@ -40,13 +40,13 @@ def _major(version: str) -> str:
 
 @contextmanager
 def quiet(transformers: Any) -> Iterator[None]:
-    """Keep its warnings and progress bars from the user; afterwards they are as they were."""
-    level, bars = transformers.logging.get_verbosity(), transformers.logging.is_progress_bar_enabled()
+    """Silence transformers' warnings and progress bars inside the block."""
+    level, has_bars = transformers.logging.get_verbosity(), transformers.logging.is_progress_bar_enabled()
     transformers.logging.set_verbosity(logging.CRITICAL)
     transformers.logging.disable_progress_bar()
     try:
         yield
     finally:
         transformers.logging.set_verbosity(level)
-        if bars:
+        if has_bars:
             transformers.logging.enable_progress_bar()

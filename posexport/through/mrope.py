@@ -1,4 +1,4 @@
-"""A decoder of transformers whose tokens have three positions each (M-RoPE): Qwen's of images and text.
+"""Decoder with three positions per token (M-RoPE, Qwen2-VL, arXiv:2409.12191).
 
 Shape letters: B batch, T new tokens, S past and new tokens.
 """
@@ -14,14 +14,15 @@ from posexport.encodings.positions import Positions
 from posexport.nn.reach import Reach
 from posexport.through.decoder import EmbedsDecoder
 
-#: frame, row and column
+#: frame, row and column: the components of a position
 AXES = 3
 
 
 class MRopeDecoder(EmbedsDecoder):
-    """Positions [3, B, T] rotate queries and keys; who attends to whom is told by the mask alone, as in transformers.
+    """Decoder with ``position_ids`` [3, B, T], which only rotate queries and keys.
 
-    Negative ones are all three the token's number, as those of text are.
+    Causality follows the order of the tokens and the mask, as in transformers. A negative position is replaced by the
+    index of the token, which is right for text.
     """
 
     @property
@@ -36,6 +37,6 @@ class MRopeDecoder(EmbedsDecoder):
 
     def numbered(self, at: Reach, positions: Tensor | None) -> Reach:
         ids_BT = at.queries.ids_BT
-        given_3BT = torch.full_like(ids_BT, -1)[None].expand(AXES, -1, -1) if positions is None else positions
-        own_3BT = torch.where(given_3BT < 0, ids_BT, given_3BT)
-        return replace(at, queries=Positions(own_3BT, at.queries.slots_T))
+        positions_3BT = torch.full_like(ids_BT, -1)[None].expand(AXES, -1, -1) if positions is None else positions
+        resolved_3BT = torch.where(positions_3BT < 0, ids_BT, positions_3BT)
+        return replace(at, queries=Positions(resolved_3BT, at.queries.slots_T))

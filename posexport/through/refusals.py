@@ -1,4 +1,4 @@
-"""Checkpoints that are not converted through transformers, and the sentences that say why."""
+"""Refuses checkpoints that cannot be converted through transformers, with the reason."""
 
 from typing import NoReturn
 
@@ -10,17 +10,18 @@ from posexport.system.extras import LIBRARIES, is_installed
 from posexport.through import library
 from posexport.through.types import PROVEN, REFUSED
 
-#: rotations with frequencies that depend on the length of a call: a graph would keep the traced length's branch
+#: RoPE types with frequencies that depend on the sequence length: a graph would keep the branch of the traced length
 _BY_LENGTH = ("dynamic", "longrope")
-#: positions of transformers 4.57, which 5 replaces by absolute ones or drops
+#: position types of transformers 4.57, which 5 drops or replaces by absolute positions
 _RELATIVE = ("relative_key", "relative_key_query")
 _INSTALL = f"pip install 'posexport[{LIBRARIES['transformers'][1]}]'"
 
 
 def check(config: Config) -> list[str]:
-    """The remark that ``auto_map`` is ignored, empty without one.
+    """The remark that ``auto_map`` is ignored, if there is one.
 
-    Raises PosexportError for what config.json alone says cannot be converted, and where transformers is not installed.
+    Raises:
+        PosexportError: config.json alone shows that the checkpoint cannot be converted, or transformers is missing.
     """
     kind, says = config.text("model_type"), says_type(config)
     custom_code = bool(config.values.get("auto_map"))
@@ -46,7 +47,7 @@ def check(config: Config) -> list[str]:
             f"{config.label} says position_embedding_type = {config.values['position_embedding_type']}, which "
             "transformers 5 does not compute any more; leave out --definition transformers: posexport's definition does"
         )
-    _check_rotation(config)
+    _check_rope(config)
     if not is_installed("transformers"):
         _missing(config)
     if not custom_code:
@@ -67,7 +68,7 @@ def _is_implemented(kind: str, says: str) -> bool:
     return kind in names
 
 
-def _check_rotation(config: Config) -> None:
+def _check_rope(config: Config) -> None:
     for key in ("rope_parameters", "rope_scaling"):
         for name in _rope_types(config.values.get(key)):
             if name in _BY_LENGTH:
@@ -78,10 +79,11 @@ def _check_rotation(config: Config) -> None:
 
 
 def _rope_types(table: object) -> list[object]:
+    """The RoPE type of ``table`` and of tables nested in it, one per kind of layer."""
     if not isinstance(table, dict):
         return []
-    own = [table.get("rope_type", table.get("type"))]
-    return own + [name for each in table.values() for name in _rope_types(each)]
+    types = [table.get("rope_type", table.get("type"))]
+    return types + [name for nested in table.values() for name in _rope_types(nested)]
 
 
 def _missing(config: Config) -> NoReturn:
@@ -96,7 +98,7 @@ def _missing(config: Config) -> NoReturn:
 
 
 def unknown(config: Config, version: str) -> str:
-    """That neither posexport nor the installed transformers knows the type."""
+    """The message for a type that neither posexport nor the installed transformers defines."""
     return (
         f"{says_type(config)}, which neither posexport (posexport list families) nor transformers {version} "
         f"defines{_hint(config.text('model_type'))}"
@@ -108,6 +110,6 @@ def says_type(config: Config) -> str:
 
 
 def _hint(kind: str) -> str:
-    """The family that a type is most like, as the end of a sentence; empty for a family and where none is close."""
+    """The name of the closest family as the end of a sentence; empty for a family and if none is close."""
     match = closest(kind)
     return f"; the closest is {match}" if match and kind not in FAMILIES else ""

@@ -1,17 +1,17 @@
-"""What an architecture of transformers is for, by the end of its class's name. Needs no transformers."""
+"""Tasks by the suffix of transformers' class names. Does not import transformers."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class Task:
-    """One task.
+    """A task, and the classes of transformers for it.
 
     Attributes:
         name: a name of ``posexport list tasks``.
-        ends: of class names in ``architectures``.
-        auto: transformers' class that finds the model of a type for it.
-        outputs: of the model's answer, those that the graph returns, where they are there.
+        ends: suffixes of the class names in ``architectures``.
+        auto: transformers' auto class.
+        outputs: the model outputs that the graph returns, if the model has them.
     """
 
     name: str
@@ -31,13 +31,13 @@ EMBEDDINGS = Task(
     "features", ("ModelWithProjection",), "AutoModel", ("text_embeds", "image_embeds", "last_hidden_state")
 )
 GENERATION = Task("text-generation", ("ForCausalLM", "LMHeadModel"), "AutoModelForCausalLM")
-#: of an encoder-decoder, in two graphs
+#: encoder-decoders, exported as two graphs
 SEQ2SEQ = Task("text2text-generation", ("ForConditionalGeneration", "MTModel"), "AutoModelForSeq2SeqLM")
-#: of images and text, in three graphs; its classes are called as those of encoder-decoders
+#: vision-language models, exported as three graphs; class names end like those of encoder-decoders
 IMAGE_TEXT = Task("image-text-to-text", SEQ2SEQ.ends, "AutoModelForImageTextToText")
-#: its classes are called as those of texts are
+#: audio classifiers; some class names end like those of text classifiers
 AUDIO = Task("audio-classification", ("ForAudioClassification",), "AutoModelForAudioClassification")
-#: the first whose end fits is taken
+#: the first task with a matching suffix is chosen
 TASKS = (
     Task("fill-mask", ("ForMaskedLM",), "AutoModelForMaskedLM"),
     GENERATION,
@@ -61,10 +61,10 @@ TASKS = (
 
 
 def task_named(name: str) -> Task | None:
-    """The task that ``--task`` names; None where no model of transformers is converted for it."""
+    """The task that ``--task`` names; None for a task that is not converted through transformers."""
     return next((task for task in reversed(TASKS) if task.name == name), None)
 
 
 def task_of(architecture: str) -> Task | None:
-    """The task of a class of transformers; None where it is none that is converted."""
+    """The task of a class of transformers; None for a task that is not converted."""
     return next((task for task in TASKS if architecture.endswith(task.ends)), None)

@@ -1,4 +1,4 @@
-"""The towers of models of images and text: what they read, and what they are tried with.
+"""Vision towers of vision-language models: their inputs, and the example images of the conversion.
 
 Shape letters: B batch, N images of a row, T tokens, P features of an image, C model size.
 """
@@ -16,10 +16,10 @@ from posexport.errors import PosexportError
 from posexport.spec import BATCH, IMAGES, Axis, InputSpec, OutputSpec
 from posexport.through.blocks import BlocksDecoder
 from posexport.through.decoder import EmbedsDecoder
-from posexport.through.wrapped import PIXELS, TYPES
+from posexport.through.module import PIXELS, TYPES
 
 FEATURES = "image_features"
-#: rows that a tower is tried with, an image each
+#: batch size of the example, with one image per row
 ROWS = 2
 
 Images = dict[str, Tensor]
@@ -27,7 +27,13 @@ Images = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class Sizes:
-    """Of the axes of images beside the batch: to prove at, to trace at, and what they are multiples of."""
+    """Sizes of the dynamic axes of images other than the batch.
+
+    Attributes:
+        proven: sizes of further proof points.
+        traced: sizes of the traced example.
+        steps: every size is a multiple of this number.
+    """
 
     proven: Sequence[dict[str, int]] = ()
     traced: Mapping[str, int] = field(default_factory=dict)
@@ -35,73 +41,72 @@ class Sizes:
 
 
 class Tower(nn.Module):
-    """Images [B, 3, H, W] to features, [B, P, C]; its arguments have the names of ``inputs``."""
+    """Maps images [B, 3, H, W] to features [B, P, C]; the arguments of ``forward`` are named as in ``inputs``."""
 
-    #: images have an axis of their own beside the batch
-    several = False
+    #: a row has several images: [B, N, 3, H, W]
+    multiple_images = False
     sizes = Sizes()
-    #: names in the graph that are others than in the whole
-    ports: Mapping[str, str] = MappingProxyType({})
+    #: names of inputs of the exported graph that differ from those in ``inputs``
+    graph_names: Mapping[str, str] = MappingProxyType({})
     decoder: type[EmbedsDecoder] = EmbedsDecoder
 
     def __init__(self, config: Config, model: Any) -> None:
         super().__init__()
-        self.inputs = self.read(config, model)
+        self.inputs = self.input_specs(config, model)
 
-    def read(self, config: Config, model: Any) -> list[InputSpec]:
-        """Images of the size that the model was trained for."""
+    def input_specs(self, config: Config, model: Any) -> list[InputSpec]:
+        """The image inputs: by default pixels, with the image size that the model was trained for."""
         vision = model.config.vision_config
         side, channels = vision.image_size, getattr(vision, "num_channels", 3)
         if not isinstance(side, int):
             raise PosexportError(
                 f"{config.label} says vision_config.image_size = {side!r:.60}; it must be a number of pixels"
             )
-        return [InputSpec(name=PIXELS, dtype="float32", axes=[*self._images, channels, side, side], role="values")]
+        return [InputSpec(name=PIXELS, dtype="float32", axes=[*self._image_axes, channels, side, side], role="values")]
 
     @property
-    def _images(self) -> list[Axis]:
-        return [BATCH, IMAGES] if self.several else [BATCH]
+    def _image_axes(self) -> list[Axis]:
+        return [BATCH, IMAGES] if self.multiple_images else [BATCH]
 
     @property
     def outputs(self) -> list[OutputSpec]:
-        """Found by a call."""
+        """The features; a call with the example shows their sizes."""
         with torch.no_grad():
             features = self(**self.example(torch.Generator()))
-        return [OutputSpec(name=FEATURES, axes=[*self._images, *features.shape[len(self._images) :]])]
+        return [OutputSpec(name=FEATURES, axes=[*self._image_axes, *features.shape[len(self._image_axes) :]])]
 
     def example(self, random: torch.Generator) -> Images:
-        """The images of `ROWS` rows, one each, of as many features."""
+        """Images for `ROWS` rows: one image per row, all with the same number of features."""
         sizes = {BATCH: ROWS, IMAGES: 1}
         shape = [sizes[axis] if isinstance(axis, str) else axis for axis in self.inputs[0].axes]
         return {PIXELS: torch.randn(shape, generator=random)}
 
-    def further(self, random: torch.Generator) -> Images:
-        """More images, of which the features alone are compared; nothing: those of `example` say all."""
+    def more_images(self, random: torch.Generator) -> Images:
+        """Further images for a comparison of features; empty if `example` covers all cases."""
         return {}
 
-    def tokens(self, images: Images) -> int:
-        """How many tokens each image of the example takes."""
+    def tokens_per_image(self, images: Images) -> int:
+        """The number of tokens per image of the example."""
         return int(self(**images).shape[-2])
 
-    def beside(self, image_BT: Tensor) -> dict[str, Tensor]:
-        """What transformers' own forward takes beside ids and images; ``image_BT``: which tokens are of one."""
+    def model_inputs(self, image_BT: Tensor) -> dict[str, Tensor]:
+        """Arguments of transformers' forward other than ids and images; ``image_BT`` is True at image tokens."""
         return {}
 
-    def given(self, image_BT: Tensor, images: Images) -> dict[str, Tensor]:
-        """What the decoder takes of tokens beside embeddings and mask."""
+    def decoder_inputs(self, image_BT: Tensor, images: Images) -> dict[str, Tensor]:
+        """Decoder inputs of every token other than embeddings and mask."""
         return {}
 
-    def ready(self) -> None:
-        """Called once the model's attention is posexport's."""
+    def attention_replaced(self) -> None:
+        """Called after the model's attention was replaced by posexport's."""
 
 
 class Llava(Tower):
-    """A layer of the tower, with or without its first token."""
+    """Hidden states of one or more layers of a CLIP tower, with or without the class token, then the projector."""
 
     def __init__(self, config: Config, model: Any) -> None:
         super().__init__(config, model)
-        own = model.model
-        self.tower, self.projector = own.vision_tower, own.multi_modal_projector
+        self.tower, self.projector = model.model.vision_tower, model.model.multi_modal_projector
         settings = model.config
         layers = settings.vision_feature_layer
         self._layers = [layers] if isinstance(layers, int) else list(layers)
@@ -115,7 +120,7 @@ class Llava(Tower):
 
 
 class Gemma3(Tower):
-    """The tower's last states, pooled. Tokens of an image attend to one another in the decoder."""
+    """The tower's last hidden states, pooled. The decoder's attention among tokens of an image is bidirectional."""
 
     decoder = BlocksDecoder
 
@@ -127,36 +132,39 @@ class Gemma3(Tower):
         features_BPC: Tensor = self.projector(self.tower(pixel_values, return_dict=True).last_hidden_state)
         return features_BPC
 
-    def beside(self, image_BT: Tensor) -> dict[str, Tensor]:
+    def model_inputs(self, image_BT: Tensor) -> dict[str, Tensor]:
         return {TYPES: image_BT.long()}
 
-    def given(self, image_BT: Tensor, images: Images) -> dict[str, Tensor]:
-        return self.beside(image_BT)
+    def decoder_inputs(self, image_BT: Tensor, images: Images) -> dict[str, Tensor]:
+        return self.model_inputs(image_BT)
 
 
 class Idefics(Tower):
-    """Images [B, N, 3, H, W], none of them padded, to features [B, N, P, C].
+    """Images [B, N, 3, H, W] without padding, to features [B, N, P, C].
 
-    Positions of patches are noted once: transformers counts them by fractions, which a graph rounds otherwise.
+    Position ids of patches are a buffer: transformers computes them from fractions, which a graph may round otherwise.
     """
 
-    several = True
+    multiple_images = True
     sizes = Sizes(({IMAGES: 2}, {IMAGES: 1}))
 
     def __init__(self, config: Config, model: Any) -> None:
         super().__init__(config, model)
-        own = model.model.vision_model
-        self.embeddings, self.encoder, self.last_norm = own.embeddings, own.encoder, own.post_layernorm
+        vision_model = model.model.vision_model
+        self.embeddings, self.encoder = vision_model.embeddings, vision_model.encoder
+        self.last_norm = vision_model.post_layernorm
         self.connector = model.model.connector
         vision = model.config.vision_config
         side = vision.image_size // vision.patch_size
-        noted: list[Tensor] = []
-        hook = own.embeddings.position_embedding.register_forward_pre_hook(lambda _, given: noted.append(given[0]))
+        # record the position ids of one image
+        recorded: list[Tensor] = []
+        embedding = self.embeddings.position_embedding
+        hook = embedding.register_forward_pre_hook(lambda _, args: recorded.append(args[0]))
         with torch.no_grad():
             image = torch.zeros(1, 3, vision.image_size, vision.image_size)
-            own.embeddings(image, torch.ones(1, side, side, dtype=torch.bool))
+            self.embeddings(image, torch.ones(1, side, side, dtype=torch.bool))
         hook.remove()
-        self.register_buffer("positions_1P", noted[0], persistent=False)
+        self.register_buffer("positions_1P", recorded[0], persistent=False)
 
     def forward(self, pixel_values: Tensor) -> Tensor:
         patches = self.embeddings.patch_embedding(pixel_values.flatten(0, 1)).flatten(2).mT

@@ -1,19 +1,19 @@
-"""Types that posexport does not define: those that ``ci/through/run`` proved, and those refused by what they are.
+"""Types that are converted through transformers: those that ``ci/through/run`` proved, and those that are refused.
 
-Any other type of transformers is tried.
+The conversion of any other type of transformers is attempted.
 """
 
 import json
 from importlib.resources import files
 
-#: model_type: the task that its checkpoint of ci/through was proven for, with the version TESTED of
+#: task that the type's checkpoint in ci/through was proven for, by model_type, with the version TESTED of
 #: `posexport.through.library`; ci/through/run.py writes the file
 PROVEN: dict[str, str] = json.loads(files(__package__).joinpath("proven.json").read_text())
 
 _RECURRENT = "its layers keep a state of their own between tokens, which is no KV cache"
-_PLACES = "it also reads where words stand on a page (bbox), which posexport does not give it"
+_LAYOUT = "it also reads where words stand on a page (bbox), which posexport does not give it"
 _VIDEO = "it reads videos, which posexport does not give it"
-#: model_type: why it is not converted
+#: reason of the refusal, by model_type
 REFUSED: dict[str, str] = {
     **dict.fromkeys(
         (
@@ -41,7 +41,7 @@ REFUSED: dict[str, str] = {
     ),
     "qwen3_vl": "its decoder adds further features of images to the states of its first layers (deepstack), which no "
     "graph of posexport's hands on",
-    **dict.fromkeys(("layoutlm", "layoutlmv2", "layoutlmv3"), _PLACES),
+    **dict.fromkeys(("layoutlm", "layoutlmv2", "layoutlmv3"), _LAYOUT),
     **dict.fromkeys(("timesformer", "videomae", "vivit"), _VIDEO),
     "blip": "its decoder of texts attends to images by cross attention, of which posexport makes no graph",
     "fnet": "it mixes tokens by Fourier transforms, and its graph missed parity",

@@ -1,8 +1,8 @@
-"""A model of images and text of transformers, as the three graphs that transformers.js runs.
+"""Exports a vision-language model of transformers as the three graphs that transformers.js runs.
 
 ``vision_encoder.onnx``: images to features. ``embed_tokens.onnx``: ids to embeddings. ``decoder_model_merged.onnx``:
-embeddings and our KV cache to logits. The client puts the features in the place of the embeddings of image tokens; the
-chain of the graphs alone reads text.
+embeddings and posexport's KV cache to logits. The client replaces the embeddings of image tokens by the features; the
+graphs alone, chained, read text.
 
 Shape letters: B batch, N images of a row, T tokens, P features of an image, C model size.
 """
@@ -25,19 +25,19 @@ from posexport.modules.with_cache import small
 from posexport.sources.definition_facts import model_of
 from posexport.sources.source import Model
 from posexport.spec import InputSpec, LengthContract, OutputSpec, PartSpec, Promises, ProofPlan
-from posexport.through.agreement import computed_by_ours
+from posexport.through.agreement import use_posexport_attention
 from posexport.through.decoder import EmbedsDecoder, decoder_source, embeds_decoder
 from posexport.through.grids import Grids
+from posexport.through.module import IDS, MASK, TYPES, TransformersModule, checkpoint_source, text_inputs
 from posexport.through.tasks import Task
 from posexport.through.towers import FEATURES, ROWS, Gemma3, Idefics, Images, Llava, Tower
-from posexport.through.wrapped import IDS, MASK, TYPES, Wrapped, by_trial, text_inputs
 from posexport.torch_fixes.module_precision import in_precision
 
 VISION, EMBED, DECODER = "vision_encoder.onnx", "embed_tokens.onnx", "decoder_model_merged.onnx"
 EMBEDS = "inputs_embeds"
-#: words behind an image of the example
+#: text tokens after the image in the example
 _AFTER = 6
-#: by model_type
+#: the vision tower by model_type
 TOWERS: Mapping[str, type[Tower]] = {
     "gemma3": Gemma3,
     "idefics3": Idefics,
@@ -49,7 +49,7 @@ TOWERS: Mapping[str, type[Tower]] = {
 
 
 class EmbedPart(nn.Module):
-    """Ids to embeddings."""
+    """Maps token ids to embeddings."""
 
     def __init__(self, embed: nn.Module) -> None:
         super().__init__()
@@ -60,7 +60,7 @@ class EmbedPart(nn.Module):
 
 
 class DecoderPart(nn.Module):
-    """Embeddings and the cache to logits and the cache."""
+    """Maps embeddings and the KV cache to logits and the updated KV cache."""
 
     def __init__(self, decoder: EmbedsDecoder) -> None:
         super().__init__()
@@ -74,14 +74,14 @@ class DecoderPart(nn.Module):
         position_ids: Tensor,
         token_type_ids: Tensor | None = None,
     ) -> Any:
-        more = {} if token_type_ids is None else {TYPES: token_type_ids}
-        return self.decoder(inputs_embeds, attention_mask, past_key_values, position_ids, **more)
+        extra = {} if token_type_ids is None else {TYPES: token_type_ids}
+        return self.decoder(inputs_embeds, attention_mask, past_key_values, position_ids, **extra)
 
 
 class ThroughVision(Definition):
-    """Images to features, and tokens behind a cache to embeddings and logits: what the three graphs compute.
+    """The three graphs as one module: images to features, and tokens with a KV cache to embeddings and logits.
 
-    ``vision`` is ``tower`` by the names of its inputs.
+    ``vision`` wraps ``tower`` as a module with named inputs.
     """
 
     ordered = True
@@ -92,7 +92,7 @@ class ThroughVision(Definition):
     ) -> None:
         super().__init__()
         self.vision, self.embed, self.decoder = vision, embed, decoder
-        self._tokens, self._ports = tokens, dict(tower.ports)
+        self._tokens, self._graph_names = tokens, dict(tower.graph_names)
         self._sizes = tower.sizes
 
     @property
@@ -102,16 +102,15 @@ class ThroughVision(Definition):
 
     @property
     def limits(self) -> LengthContract:
-        """The decoder's, and those of the images."""
+        """The decoder's length limits, and the multiples that sizes of images must have."""
         limits = self.decoder.limits
         return msgspec.structs.replace(limits, size_steps={**limits.size_steps, **self._sizes.steps})
 
     @property
     def plan(self) -> ProofPlan:
-        """The decoder's, with the sizes of images."""
-        plan, sizes = self.decoder.plan, self._sizes
-        traced = {**plan.trace_sizes, **sizes.traced}
-        return msgspec.structs.replace(plan, proof_sizes=list(sizes.proven), trace_sizes=traced)
+        """The decoder's proof plan, with the sizes of images."""
+        sizes, trace_sizes = self._sizes, {**self.decoder.plan.trace_sizes, **self._sizes.traced}
+        return msgspec.structs.replace(self.decoder.plan, proof_sizes=list(sizes.proven), trace_sizes=trace_sizes)
 
     @property
     def promises(self) -> Promises:
@@ -119,8 +118,8 @@ class ThroughVision(Definition):
 
     @property
     def inputs(self) -> list[InputSpec]:
-        _, *others = self.decoder.inputs
-        return [*self.vision.inputs, self._tokens, *others]
+        _, *rest = self.decoder.inputs
+        return [*self.vision.inputs, self._tokens, *rest]
 
     @property
     def outputs(self) -> list[OutputSpec]:
@@ -133,15 +132,15 @@ class ThroughVision(Definition):
 
     @property
     def parts(self) -> list[Part]:
-        """By the names of files and tensors of transformers.js."""
+        """The graphs, with the file and tensor names of transformers.js."""
         vision = self.vision
-        images = [msgspec.structs.replace(spec, name=self._port(spec.name)) for spec in vision.inputs]
+        images = [msgspec.structs.replace(spec, name=self._graph_name(spec.name)) for spec in vision.inputs]
         modules = (
-            by_name(vision.argument, _Renamed(vision.module, self._ports), images, vision.outputs),
+            by_name(vision.argument, _RenamedInputs(vision.module, self._graph_names), images, vision.outputs),
             EmbedPart(self.embed),
             DecoderPart(self.decoder),
         )
-        ports: list[tuple[str, list[InputSpec], list[OutputSpec]]] = [
+        signatures: list[tuple[str, list[InputSpec], list[OutputSpec]]] = [
             (VISION, list(vision.inputs), list(vision.outputs)),
             (EMBED, [self._tokens], [self._embeds]),
             (DECODER, self.decoder.inputs, self.decoder.outputs),
@@ -150,19 +149,19 @@ class ThroughVision(Definition):
             Part(
                 PartSpec(
                     file=file,
-                    inputs=[msgspec.structs.replace(spec, name=self._port(spec.name)) for spec in inputs],
+                    inputs=[msgspec.structs.replace(spec, name=self._graph_name(spec.name)) for spec in inputs],
                     outputs=outputs,
-                    input_names={self._port(spec.name): spec.name for spec in inputs},
+                    input_names={self._graph_name(spec.name): spec.name for spec in inputs},
                     output_names={spec.name: spec.name for spec in outputs},
                 ),
                 module.eval(),
             )
-            for module, (file, inputs, outputs) in zip(modules, ports, strict=True)
+            for module, (file, inputs, outputs) in zip(modules, signatures, strict=True)
         ]
 
-    def _port(self, name: str) -> str:
-        """What an input is called in its graph."""
-        return self._ports.get(name, name)
+    def _graph_name(self, name: str) -> str:
+        """The name of an input in its graph."""
+        return self._graph_names.get(name, name)
 
     def forward(self, **inputs: Tensor) -> tuple[Tensor, ...]:
         embeds_BTC = self.embed(inputs[IDS])
@@ -172,10 +171,10 @@ class ThroughVision(Definition):
 
 
 def make(checkpoint: Checkpoint, model: Any, task: Task) -> Model:
-    """The ``model`` of images and text of a checkpoint, as three graphs.
+    """The vision-language ``model`` of a checkpoint, as three graphs.
 
     Raises:
-        PosexportError: its images are read by code that no graph is made of, or no cache goes through its decoder.
+        PosexportError: its vision tower is not supported, its decoder cannot have a KV cache, or logits differ.
     """
     config = checkpoint.config
     kind = config.text("model_type")
@@ -184,63 +183,68 @@ def make(checkpoint: Checkpoint, model: Any, task: Task) -> Model:
             f"{config.label} says model_type = {kind}, which reads images beside text; of such models "
             f"{', '.join(TOWERS)} are converted"
         )
+    # reference: transformers' logits and features, before anything in the model is replaced
     tower = TOWERS[kind](config, model).eval()
     ids_BT, images = _sample(model, tower)
     image_BT = ids_BT == model.config.image_token_id
-    further = tower.further(torch.Generator().manual_seed(1))
-    features = _features(model, further)
-    own = _own(model, ids_BT, {**images, **tower.beside(image_BT)})
-    text = Wrapped(model, task.outputs, text_inputs(model, {IDS, MASK}), numbered=True).eval()
-    remarks = computed_by_ours(config.label, text)
-    tower.ready()
-    without_cache = by_trial(checkpoint, text, task.name, [*remarks, _CLIENT])
+    more = tower.more_images(torch.Generator().manual_seed(1))
+    features = _reference_features(model, more)
+    reference = _reference_logits(model, ids_BT, {**images, **tower.model_inputs(image_BT)})
+    # the decoder: posexport's attention, then its KV cache, then embeddings as its input
+    text = TransformersModule(model, task.outputs, text_inputs(model, {IDS, MASK}), with_positions=True).eval()
+    remarks = use_posexport_attention(config.label, text)
+    tower.attention_replaced()
+    without_cache = checkpoint_source(checkpoint, text, task.name, [*remarks, _CLIENT_REMARK])
     decoder = decoder_source(without_cache, model.config.get_text_config().num_hidden_layers, task.name)
     embed = model.get_input_embeddings()
     embeds = embeds_decoder(decoder, text, embed, EMBEDS, tower.decoder)
+    # compare the parts with the reference, in float64 if memory allows a copy
     vision = _vision(str(checkpoint.files.path), tower)
     definition = ThroughVision(vision, tower, embed, embeds, text.inputs[0]).eval()
-    trial, dtype = definition, torch.float32
+    compared, dtype = definition, torch.float32
     if small(model):
-        trial, dtype = copy.deepcopy(definition), torch.float64
-        in_precision(trial, dtype)
-    got = _merged(trial, ids_BT, image_BT, _in(images, dtype), tower.given(image_BT, images))
-    pairs = [("logits for an image", got, own)]
+        compared, dtype = copy.deepcopy(definition), torch.float64
+        in_precision(compared, dtype)
+    logits = _logits_in_two_calls(
+        compared, ids_BT, image_BT, _cast(images, dtype), tower.decoder_inputs(image_BT, images)
+    )
+    pairs = [("logits for an image", logits, reference)]
     with torch.no_grad():
-        pairs += [("features for several images", trial.vision(**_in(further, dtype))[0], own) for own in features]
-    for what, ours, theirs in pairs:
-        # transformers' own way has a softmax of float32 in any precision
-        if differ(ours, theirs, torch.ones(theirs.shape[:-1]), torch.float32):
+        pairs += [("features for several images", compared.vision(**_cast(more, dtype))[0], x) for x in features]
+    for what, actual, expected in pairs:
+        # eager attention computes its softmax in float32 in any precision
+        if differ(actual, expected, torch.ones(expected.shape[:-1]), torch.float32):
             raise PosexportError(
                 f"{config.label}: {kind} gives other {what} than its parts do; it is not converted through transformers"
             )
     return model_of(definition, task.name, trial=decoder)
 
 
-_CLIENT = (
+_CLIENT_REMARK = (
     f"a client puts {FEATURES} in the place of the {EMBEDS} of image tokens; the graphs are proven one after another, "
     "the decoder on embeddings of tokens"
 )
 
 
 def _vision(argument: str, tower: Tower) -> UserModule:
-    return by_name(argument, _Named(tower).eval(), tower.inputs, tower.outputs)
+    return by_name(argument, _NamedOutput(tower).eval(), tower.inputs, tower.outputs)
 
 
-class _Renamed(nn.Module):
-    """A module whose arguments have other names: ``ports``, by its own."""
+class _RenamedInputs(nn.Module):
+    """A module with renamed inputs; ``graph_names`` maps the names of its arguments to the new ones."""
 
-    def __init__(self, module: nn.Module, ports: Mapping[str, str]) -> None:
+    def __init__(self, module: nn.Module, graph_names: Mapping[str, str]) -> None:
         super().__init__()
         self.module = module
-        self._names = {port: name for name, port in ports.items()}
+        self._names = {graph_name: name for name, graph_name in graph_names.items()}
 
-    def forward(self, **given: Tensor) -> dict[str, Tensor]:
-        answer: dict[str, Tensor] = self.module(**{self._names.get(name, name): x for name, x in given.items()})
-        return answer
+    def forward(self, **inputs: Tensor) -> dict[str, Tensor]:
+        outputs: dict[str, Tensor] = self.module(**{self._names.get(name, name): x for name, x in inputs.items()})
+        return outputs
 
 
-class _Named(nn.Module):
-    """A tower whose answer has the output's name."""
+class _NamedOutput(nn.Module):
+    """A tower that returns its features by name."""
 
     def __init__(self, tower: Tower) -> None:
         super().__init__()
@@ -251,53 +255,56 @@ class _Named(nn.Module):
 
 
 def _sample(model: Any, tower: Tower) -> tuple[Tensor, Images]:
-    """Tokens with an image each between words, and the images."""
+    """Token ids with one image per row between text tokens, and the images."""
     random = torch.Generator().manual_seed(0)
     images = tower.example(random)
     with torch.no_grad():
-        features = tower.tokens(images)
+        features = tower.tokens_per_image(images)
     settings, image = model.config.get_text_config(), model.config.image_token_id
-    words = torch.randint(1, settings.vocab_size - 1, (ROWS, 2 + _AFTER), generator=random)
-    words = torch.where(words == image, image - 1 if image else 1, words)
-    return torch.cat((words[:, :2], torch.full((ROWS, features), image), words[:, 2:]), 1), images
+    text_BT = torch.randint(1, settings.vocab_size - 1, (ROWS, 2 + _AFTER), generator=random)
+    text_BT = torch.where(text_BT == image, image - 1 if image else 1, text_BT)
+    return torch.cat((text_BT[:, :2], torch.full((ROWS, features), image), text_BT[:, 2:]), 1), images
 
 
-def _in(tensors: Mapping[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]:
+def _cast(tensors: Mapping[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]:
     return {name: x.to(dtype) if x.is_floating_point() else x for name, x in tensors.items()}
 
 
-def _own(model: Any, ids_BT: Tensor, given: Mapping[str, Tensor]) -> Tensor:
-    """The logits of transformers' own forward, in float64 where there is memory for a copy."""
-    own, dtype = model, torch.float32
+def _reference_logits(model: Any, ids_BT: Tensor, inputs: Mapping[str, Tensor]) -> Tensor:
+    """The logits of transformers' forward, in float64 if memory allows a copy."""
+    reference, dtype = model, torch.float32
     if small(model):
-        own, dtype = in_precision(copy.deepcopy(model), torch.float64), torch.float64
+        reference, dtype = in_precision(copy.deepcopy(model), torch.float64), torch.float64
     with torch.no_grad():
-        logits: Tensor = own(
-            input_ids=ids_BT, attention_mask=torch.ones_like(ids_BT), **_in(given, dtype), return_dict=True
+        logits: Tensor = reference(
+            input_ids=ids_BT, attention_mask=torch.ones_like(ids_BT), **_cast(inputs, dtype), return_dict=True
         ).logits
     return logits
 
 
-def _features(model: Any, images: Images) -> list[Tensor]:
-    """What transformers' own code makes of ``images``, where there are any."""
+def _reference_features(model: Any, images: Images) -> list[Tensor]:
+    """The features that transformers computes for ``images``; empty without images."""
     if not images:
         return []
     with torch.no_grad():
         return [torch.cat(list(model.get_image_features(**images, return_dict=True).pooler_output))]
 
 
-def _merged(
-    definition: ThroughVision, ids_BT: Tensor, image_BT: Tensor, images: Images, given: Mapping[str, Tensor]
+def _logits_in_two_calls(
+    definition: ThroughVision, ids_BT: Tensor, image_BT: Tensor, images: Images, inputs: Mapping[str, Tensor]
 ) -> Tensor:
-    """The logits of the parts, merged as a client does, read in two calls; ``given``: what tokens have beside."""
+    """The logits of the parts, chained as a client does: a prefill of all but the last token, then a decode step.
+
+    ``inputs``: further decoder inputs (`Tower.decoder_inputs`).
+    """
     with torch.no_grad():
         (features,) = definition.vision(**images)
         embeds_BTC = definition.embed(ids_BT).masked_scatter(image_BT[..., None], features)
         cut, mask_BT = ids_BT.shape[1] - 1, torch.ones_like(ids_BT)
         first = definition.decoder(
-            embeds_BTC[:, :cut], mask_BT[:, :cut], **{name: x[..., :cut] for name, x in given.items()}
+            embeds_BTC[:, :cut], mask_BT[:, :cut], **{name: x[..., :cut] for name, x in inputs.items()}
         )
         last = definition.decoder(
-            embeds_BTC[:, cut:], mask_BT, first[1:], **{name: x[..., cut:] for name, x in given.items()}
+            embeds_BTC[:, cut:], mask_BT, first[1:], **{name: x[..., cut:] for name, x in inputs.items()}
         )
     return torch.cat((first[0], last[0]), 1)

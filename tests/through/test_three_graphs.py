@@ -22,10 +22,10 @@ from posexport.through.attention import attention
 from posexport.through.blocks import BlocksDecoder
 from posexport.through.decoder import decoder_source, embeds_decoder
 from posexport.through.grids import Patches
+from posexport.through.module import TransformersModule
 from posexport.through.mrope import MRopeDecoder
 from posexport.through.towers import Sizes, Tower
 from posexport.through.vision import EMBEDS, ThroughVision, _vision
-from posexport.through.wrapped import Wrapped
 from posexport.tools.explain.explanation import explain
 from tests.tolerances import agree
 
@@ -114,7 +114,7 @@ def toy(kind: type[Tower] = Square) -> Source:
     model, tower, axes = Toy().eval(), kind().eval(), [BATCH, SEQUENCE]  # type: ignore[call-arg]
     ids = InputSpec(name="input_ids", dtype="int64", axes=[*axes], role="tokens", size=VOCAB)
     mask = InputSpec(name="attention_mask", dtype="int64", axes=[*axes], role="mask")
-    text = Wrapped(model, ("logits",), [ids, mask], numbered=True).eval()
+    text = TransformersModule(model, ("logits",), [ids, mask], with_positions=True).eval()
     decoder = decoder_source(source_of_module("toy", text, label="toy", fingerprint=b""), 1)
     embeds = embeds_decoder(decoder, text, model.embed, EMBEDS, tower.decoder)
     whole = ThroughVision(_vision("toy", tower), tower, model.embed, embeds, ids).eval()
