@@ -1,4 +1,4 @@
-"""Arrays from files and to files, and how alike sentence embeddings are."""
+"""Reads and writes files of arrays, and computes cosine similarities of embeddings."""
 
 import sys
 import tempfile
@@ -38,7 +38,7 @@ def read_arrays(path: Path) -> dict[str, Any]:
 
 
 def _piped(data: bytes) -> dict[str, Any]:
-    """Arrays from bytes, whose beginning says what they are."""
+    """Arrays from piped bytes; the first bytes show the format."""
     if not data.strip():
         raise PosexportError("the inputs that are piped in are empty; give .npz, .safetensors or .json")
     suffix = ".npz" if data.startswith(b"PK") else ".json" if data.lstrip()[:1] in (b"{", b"[") else ".safetensors"
@@ -60,7 +60,7 @@ def _npz(path: Path) -> dict[str, Any]:
     except MemoryError as err:
         raise PosexportError(f"{path} says that it holds more than fits in memory: {err}; give smaller arrays") from err
     except (ValueError, EOFError, AttributeError, TypeError, zipfile.BadZipFile) as err:
-        # NumPy's own sentence advises to run whatever the file holds
+        # NumPy's message advises allow_pickle=True, which runs code in the file
         reason = "it holds pickled objects" if "pickle" in str(err) else str(err)
         raise PosexportError(f"{path} is not an .npz file of plain arrays: {reason}") from err
 

@@ -24,7 +24,7 @@ Progress = Callable[[int, int, str], None]
 
 
 class Batching(TypedDict, total=False):
-    """The options of `Batches`."""
+    """Keyword arguments that callers pass on to `Batches`."""
 
     batch_tokens: int
     batch_size: int | None
@@ -52,7 +52,7 @@ class Batches:
 
     def places(self, lengths: Sequence[int]) -> Iterator[list[int]]:
         """Indices of the rows of each call, for rows with these ``lengths`` in tokens; the longest rows come first."""
-        longest_first = sorted(range(len(lengths)), key=lambda row: -lengths[row])
+        longest_first = sorted(range(len(lengths)), key=lambda index: -lengths[index])
         done, rows = 0, len(lengths)
         while done < rows:
             length = max(lengths[longest_first[done]], 1)
@@ -65,8 +65,8 @@ class Batches:
     def run(self, run: Run, tokenizer: Texts, rows: Sequence[Any]) -> Floats:
         """Calls ``run`` on groups of tokenized ``rows`` and returns its results in the order of ``rows``."""
         out: Floats | None = None
-        for chosen in self.places([len(row.ids) for row in rows]):
-            values = run(tokenizer.padded([rows[row] for row in chosen]))
+        for chosen in self.places([len(text.ids) for text in rows]):
+            values = run(tokenizer.padded([rows[index] for index in chosen]))
             if out is None:
                 out = np.empty((len(rows), *values.shape[1:]), values.dtype)
             out[chosen] = values

@@ -1,8 +1,8 @@
-"""Calls that are captured as CUDA graphs: one launch in place of one for each kernel.
+"""Sessions that capture calls as CUDA graphs: one launch per call instead of one per kernel.
 
-A graph reads and writes the memory that it was captured with. So each combination of shapes has buffers on the device
-of its own: a call copies its arrays into them, replays, and copies the outputs out. ONNX Runtime refuses to open a
-model that cannot be captured.
+A CUDA graph reads and writes the memory that it was captured with. So each combination of shapes has separate device
+buffers: a call copies its arrays into them, replays the graph, and copies the outputs out. ONNX Runtime refuses to open
+a model that cannot be captured.
 """
 
 import threading
@@ -20,15 +20,15 @@ from posexport.targets.dtypes import BFLOAT16
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession, IOBinding, OrtValue, RunOptions
 
-#: combinations of shapes that keep buffers and a graph; calls of others are not captured
+#: maximum number of combinations of shapes that are captured; calls with further shapes run without a graph
 MOST = 16
-#: of a run: the number of its graph, and the one that means none
+#: the run option with the id of the graph, and the id for a run without a graph
 _GRAPH, _NONE = "gpu_graph_id", -1
 
 
 @dataclass(frozen=True)
 class _Held:
-    """The buffers of one combination of shapes, and how its graph is run."""
+    """The buffers of one combination of shapes, and the binding and options that replay its graph."""
 
     inputs: "dict[str, OrtValue]"
     outputs: "list[OrtValue]"
@@ -37,10 +37,10 @@ class _Held:
 
 
 class CapturedSession(WrappedSession):
-    """A session whose calls are captured and replayed, by `run_arrays`, which is `posexport.runtime.ort_values.run`.
+    """A session that captures and replays calls of `run_arrays`, which `posexport.runtime.ort_values.run` calls.
 
-    What else is asked of a session is told. ONNX Runtime's own ways to run are not here: they would replay a graph on
-    the arrays of another call, without a word. Threads may share it.
+    It has no ``run``: ONNX Runtime would silently replay a graph on the arrays of another call. Metadata methods are
+    those of the wrapped session. Thread-safe.
     """
 
     def __init__(self, session: "InferenceSession", device: str) -> None:
@@ -63,12 +63,12 @@ class CapturedSession(WrappedSession):
                 for name, array in arrays.items():
                     held.inputs[name].update_inplace(_bits(array))
             self._session.run_with_iobinding(held.binding, held.options)
-            # the next call writes there
+            # copies, since the next call overwrites the buffers
             return [np.array(to_array(value)) for value in held.outputs]
 
     def _begin(self, names: Sequence[str], arrays: Mapping[str, NDArray[Any]]) -> _Held:
-        """Buffers for arrays of these shapes, and for the outputs that a run without a graph gives."""
-        # on the host a value shares the array's memory, which is the caller's
+        """Allocate buffers for arrays of these shapes and for the outputs of a run without a graph."""
+        # a copy: on the host an OrtValue shares memory with its array
         inputs = {name: to_value(array.copy(), self._device) for name, array in arrays.items()}
         binding = self._session.io_binding()
         for name, value in inputs.items():
@@ -84,7 +84,7 @@ class CapturedSession(WrappedSession):
 
 
 def _bits(array: NDArray[Any]) -> NDArray[Any]:
-    """As ONNX Runtime's bindings write it to a device: they do not know NumPy's bfloat16."""
+    """``array`` for ``OrtValue.update_inplace``, which does not support ml_dtypes' bfloat16."""
     return array.view(np.uint16) if array.dtype.name == BFLOAT16.name else array
 
 

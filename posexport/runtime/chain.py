@@ -60,9 +60,9 @@ def graph_feeds(inputs: Sequence[InputSpec], names: Mapping[str, str], known: Ma
     return arrays | _filled([spec for spec in inputs if spec.name not in names], arrays)
 
 
-def _filled(specs: Sequence[InputSpec], others: Arrays) -> Arrays:
-    """One token 0 per row, not padding, and empty caches; as many rows as ``others`` have."""
-    rows = next((array.shape[0] for array in others.values()), 1)
+def _filled(specs: Sequence[InputSpec], arrays: Arrays) -> Arrays:
+    """One token 0 per row, not padding, and empty caches; as many rows as ``arrays`` have."""
+    rows = next((array.shape[0] for array in arrays.values()), 1)
     sizes = {BATCH: rows, SEQUENCE: 1, TOTAL: 1}
     return {
         spec.name: np.full(
@@ -148,7 +148,7 @@ class Chain:
         return any(name in feeds and feeds[name].shape[axis] for name, axis in self._past)
 
     def _reachable(self, outputs: Sequence[str]) -> set[str]:
-        """Names of all values from which ``outputs`` are computed, and ``outputs``."""
+        """Names of ``outputs`` and of all values that they are computed from."""
         names = set(outputs)
         for link in reversed(self.links):
             if names & set(link.output_names.values()):

@@ -1,8 +1,8 @@
-"""Messages to a prompt, with the chat template of a bundle: what transformers' ``apply_chat_template`` renders.
+"""Renders messages with the chat template of a bundle, like transformers' ``apply_chat_template``.
 
 A template is Jinja code from a checkpoint. It runs in Jinja's immutable sandbox, with the options, filters and
-functions that transformers 4.57 gives it: no attribute that begins with an underscore, nothing that changes what it is
-given, no file, no import. It can still loop for long; a template is trusted that far.
+functions of transformers 4.57: it cannot read attributes that begin with an underscore, change its arguments, read
+files or import modules. It can loop forever; a template is trusted that far.
 """
 
 import datetime
@@ -21,11 +21,11 @@ from posexport.tokenizer.settings import read
 if TYPE_CHECKING:
     from jinja2 import Template
 
-#: one turn: at least ``role``, and ``content``, a text or what the template makes of it
+#: a message: at least ``role``, and ``content``, a text or a structure that the template supports
 Message = Mapping[str, Any]
 TEMPLATE = "chat_template.jinja"
 CONFIG = "tokenizer_config.json"
-#: where templates stood before they had a file of their own; the first that has one decides
+#: files with templates before transformers had chat_template.jinja; the first with a template is used
 _OLDER = (CONFIG, "chat_template.json")
 
 
@@ -52,7 +52,11 @@ def as_chats(prompts: Any) -> "list[list[Message]] | None":
 
 
 class Chat:
-    """The chat template of the bundle in ``directory``. Raises PosexportError where it has none, or a broken one."""
+    """The chat template of the bundle in ``directory``.
+
+    Raises:
+        PosexportError: the bundle has no template, or an invalid one.
+    """
 
     def __init__(self, directory: Path, manifest: Manifest) -> None:
         self._directory, self._manifest = directory, manifest
@@ -68,10 +72,14 @@ class Chat:
         documents: Sequence[Any] | None = None,
         **variables: Any,
     ) -> str:
-        """The prompt, up to where the model's answer begins. Special tokens are in it: none are to be added again.
+        """The prompt, which includes special tokens: tokenize it without adding them again.
 
-        ``add_generation_prompt``, ``tools`` (as JSON schemas), ``documents`` and ``variables`` of its own are what the
-        template is told.
+        Args:
+            messages: the messages of one chat.
+            add_generation_prompt: end with the tokens that begin an answer of the model.
+            tools: JSON schemas of tools.
+            documents: documents for retrieval-augmented generation.
+            variables: further variables of the template.
         """
         from jinja2.exceptions import SecurityError, TemplateError
 
@@ -113,7 +121,7 @@ class Chat:
         )
 
     def _default(self, name: str, listed: list[Any]) -> str:
-        """Of several templates, each with a name, the one called ``default``."""
+        """The template called ``default`` in a list of named templates."""
         named = {entry.get("name"): entry.get("template") for entry in listed if isinstance(entry, dict)}
         default = named.get("default")
         if not isinstance(default, str):
@@ -124,7 +132,7 @@ class Chat:
         return default
 
     def _special_tokens(self) -> dict[str, Any]:
-        """The special tokens by the names that templates use: those of the files, else of the tokenizer's class."""
+        """Special tokens by their template variable: from the bundle's files, else the tokenizer class's defaults."""
         names = [name for name in (CONFIG, "special_tokens_map.json", "config.json") if name in self._manifest.files]
         try:
             settings = read({name: locate(self._directory, name) for name in names})
@@ -133,9 +141,9 @@ class Chat:
         stated = {**settings.facts.tokens, **settings.values}
         tokens = {name: _content(stated.get(name)) for name in NAMED}
         variables: dict[str, Any] = {name: token for name, token in tokens.items() if token}
-        more = stated.get("additional_special_tokens")
-        if isinstance(more, list):
-            variables["additional_special_tokens"] = [token for token in map(_content, more) if token is not None]
+        additional = stated.get("additional_special_tokens")
+        if isinstance(additional, list):
+            variables["additional_special_tokens"] = [token for token in map(_content, additional) if token is not None]
         return variables
 
     def _json(self, name: str) -> dict[str, Any]:
@@ -143,7 +151,7 @@ class Chat:
 
 
 def _content(token: Any) -> str | None:
-    """The text of a token, which files give as it is or in an object."""
+    """The text of a token, which files store as a string or in an object."""
     text = token.get("content") if isinstance(token, dict) else token
     return text if isinstance(text, str) else None
 
@@ -159,9 +167,9 @@ def _compiled(text: str, label: str) -> "Template":
         raise PosexportError("chat templates need the package jinja2; install it, or give prompts as texts") from err
 
     class Generation(Extension):
-        """``{% generation %} ... {% endgeneration %}``: marks what the model wrote, which changes nothing here."""
+        """``{% generation %} ... {% endgeneration %}``: marks the model's answers for training; renders its body."""
 
-        tags = {"generation"}  # noqa: RUF012  # Jinja's own way
+        tags = {"generation"}  # noqa: RUF012  # Jinja declares it so
 
         def parse(self, parser: Parser) -> nodes.Node:
             line = next(parser.stream).lineno
@@ -189,7 +197,7 @@ def _to_json(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """Without the escaping of HTML that Jinja's own filter does."""
+    """The filter ``tojson`` without the HTML escaping of Jinja's filter."""
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 

@@ -20,7 +20,7 @@ from posexport.targets.providers import DEFAULT_PROVIDER
 
 @dataclass(frozen=True)
 class Continued:
-    """Completions of one run. ``prompts`` has one entry per completion."""
+    """Completions of one run; ``prompts`` has one entry per completion."""
 
     directory: Path
     providers: list[str]
@@ -79,7 +79,7 @@ def heading(prompt: str) -> str:
     return f"--- {' '.join(prompt.split())}"
 
 
-class InTurn:
+class SequentialStreamer:
     """Streams several texts one after the other: pieces of later texts wait until the earlier texts end."""
 
     def __init__(self, prompts: Sequence[str], tell: Callable[[str], None]) -> None:
@@ -87,24 +87,25 @@ class InTurn:
         self._prompts, self._tell = prompts, tell
         self._now = -1
 
-    def __call__(self, row: int, piece: str) -> None:
-        """Add a piece of the text of a row."""
-        self._waiting[row] += piece
+    def __call__(self, index: int, piece: str) -> None:
+        """Add a piece of the text with this index."""
+        self._waiting[index] += piece
         self._begin(0)
-        if row == self._now:
+        if index == self._now:
             self._flush()
 
     def finish(self) -> None:
-        for row in range(len(self._prompts)):
-            self._begin(row)
+        for index in range(len(self._prompts)):
+            self._begin(index)
         self._tell("\n")
 
-    def _begin(self, row: int) -> None:
-        if row != self._now + 1:
+    def _begin(self, index: int) -> None:
+        """Print the heading and the waiting pieces of a text, if all texts before it were begun."""
+        if index != self._now + 1:
             return
-        self._now = row
+        self._now = index
         if len(self._prompts) > 1:
-            self._tell("\n\n" * (row > 0) + f"{heading(self._prompts[row])}\n")
+            self._tell("\n\n" * (index > 0) + f"{heading(self._prompts[index])}\n")
         self._flush()
 
     def _flush(self) -> None:
@@ -145,6 +146,7 @@ def continue_texts(
         raise PosexportError(f"give --prompt or --inputs, {'not both' if prompts else 'at least one of them'}")
     if (chat and inputs is not None) or (system is not None and not chat):
         raise PosexportError("--chat is about --prompt, and --system about --chat; leave the other out")
+    # the inputs: arrays, texts or chats
     arrays = None if inputs is None else read_arrays(inputs)
     session = load(
         directory, precision=precision, provider=provider, threads=threads, provider_options=provider_options
@@ -154,11 +156,12 @@ def continue_texts(
             (len(array) if isinstance(array, list) else len(np.atleast_1d(array)) for array in arrays.values()),
             default=0,
         )
-        prompts = [f"row {row}" for row in range(rows)]
-    pieces = None if tell is None else InTurn(prompts, tell)
+        prompts = [f"row {index}" for index in range(rows)]
+    pieces = None if tell is None else SequentialStreamer(prompts, tell)
     before = [] if system is None else [{"role": "system", "content": system}]
     chats = [[*before, {"role": "user", "content": prompt}] for prompt in prompts]
     texts = chats if chat else list(prompts)
+    # generate, and stream the texts in the order of the prompts
     generation = session.generate(
         texts if arrays is None else arrays,
         config,
@@ -167,6 +170,7 @@ def continue_texts(
     )
     if pieces is not None:
         pieces.finish()
+    # several completions per prompt repeat the prompt
     times = len(generation.completions) // len(prompts)
     repeated = [prompt for prompt in prompts for _ in range(times)]
     return Continued(directory, session.providers, repeated, generation, session.manifest.limits.max_length)

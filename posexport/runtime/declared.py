@@ -1,4 +1,4 @@
-"""A graph has the inputs and outputs that the manifest declares."""
+"""Checks that a graph has the inputs and outputs that the manifest declares."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -9,9 +9,11 @@ from posexport.targets.dtypes import BY_ORT_TYPE
 
 
 def check_declared(file: str, graph: Interface, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
-    """PosexportError where the session's ``inputs`` and ``outputs`` are not those of ``graph``, in its order."""
-    _compare(file, "inputs", [_input(spec) for spec in graph.inputs], [_found(arg, True) for arg in inputs])
-    _compare(file, "outputs", [_output(spec) for spec in graph.outputs], [_found(arg, False) for arg in outputs])
+    """Raise PosexportError unless the session's ``inputs`` and ``outputs`` equal ``graph``, in the same order."""
+    _compare(file, "inputs", [_input(spec) for spec in graph.inputs], [_session_value(arg, True) for arg in inputs])
+    _compare(
+        file, "outputs", [_output(spec) for spec in graph.outputs], [_session_value(arg, False) for arg in outputs]
+    )
 
 
 def _input(spec: InputSpec) -> str:
@@ -22,7 +24,7 @@ def _output(spec: OutputSpec) -> str:
     return f"{spec.name} {spec.axes}"
 
 
-def _found(arg: Any, is_input: bool) -> str:
+def _session_value(arg: Any, is_input: bool) -> str:
     known = BY_ORT_TYPE.get(arg.type)
     dtype = f"{known.name if known else arg.type} " if is_input else ""
     return f"{arg.name} {dtype}{list(arg.shape)}"

@@ -1,9 +1,9 @@
-"""Denormal numbers (below 1.2e-38 in float32) as 0 while ONNX Runtime computes in the calling thread, and only then.
+"""Treats denormal numbers (below 1.2e-38 in float32) as 0 in the calling thread while ONNX Runtime computes.
 
-A processor takes several times as long over them, and attention makes them: probabilities of keys that are far away.
-ONNX Runtime's option ``session.set_denormal_as_zero`` covers its own threads; the calling thread, which computes too,
-it covers once a process and leaves it so, for everything else that the thread computes. So here the thread's state is
-set around each run, and put back: C's ``fegetenv`` and ``fesetenv`` (C11, 7.6.4), whose environment holds the bits.
+Processors are several times slower with denormals, which attention produces: probabilities of distant keys. ONNX
+Runtime's option ``session.set_denormal_as_zero`` covers its thread pool. For the calling thread, which computes too, it
+sets the state once per process and does not restore it, which affects everything else in that thread. So the state is
+set around each run and restored, with C's ``fegetenv`` and ``fesetenv`` (C11, 7.6.4).
 """
 
 import ctypes
@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 
 class _Register(NamedTuple):
-    """Where glibc's and musl's ``fenv_t`` hold the control register, in bytes, and its bits for denormals as 0."""
+    """Byte offset of the control register in glibc's and musl's ``fenv_t``, and its bits for denormals as 0."""
 
     offset: int
     bits: int
@@ -24,13 +24,13 @@ class _Register(NamedTuple):
 
 #: MXCSR's flush-to-zero and denormals-are-zero (Intel SDM volume 1, 10.2.3); FPCR's FZ (Arm ARM, C5.2.8)
 _REGISTERS = {"x86_64": _Register(28, 0x8040), "aarch64": _Register(0, 1 << 24)}
-#: more than any ``fenv_t`` takes
+#: at least the size of any ``fenv_t``
 _BYTES = 64
 
 
 @functools.cache
 def _functions() -> tuple[Callable[..., int], Callable[..., int], _Register] | None:
-    """``fegetenv``, ``fesetenv`` and the register; None on a platform that is not known here."""
+    """``fegetenv``, ``fesetenv`` and the register; None on an unsupported platform."""
     register = _REGISTERS.get(platform.machine())
     if sys.platform != "linux" or register is None:
         return None
@@ -42,13 +42,13 @@ def _functions() -> tuple[Callable[..., int], Callable[..., int], _Register] | N
 
 
 def supported() -> bool:
-    """Whether the calling thread's state can be set and put back on this platform."""
+    """Whether this platform allows setting and restoring the calling thread's state."""
     return _functions() is not None
 
 
 @contextmanager
 def unchanged() -> Iterator[None]:
-    """The calling thread's state after the block is what it was before, whatever the block did to it."""
+    """Restore the calling thread's state after the block."""
     functions = _functions()
     if functions is None:
         yield
@@ -64,7 +64,7 @@ def unchanged() -> Iterator[None]:
 
 @contextmanager
 def as_zero() -> Iterator[None]:
-    """Denormals are 0 in the calling thread inside the block; then as before. Nothing where it is not `supported`."""
+    """Treat denormals as 0 in the calling thread inside the block. Does nothing unless `supported`."""
     functions = _functions()
     if functions is None:
         yield

@@ -1,7 +1,7 @@
-"""From what a caller gives to what ONNX Runtime is fed: converted, completed, and refused with a sentence if wrong.
+"""Converts and checks the inputs of a call, and adds the defaults of optional inputs.
 
-ONNX Runtime itself would take much of it: a mask of another length broadcasts, an id out of range reads another row or,
-on CUDA, whatever lies in memory.
+ONNX Runtime alone accepts many wrong inputs: a mask of another length broadcasts, and an id out of range reads another
+row or, on CUDA, arbitrary memory.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,28 +29,32 @@ from posexport.targets.dtypes import BFLOAT16, BY_NAME
 Array = NDArray[Any]
 
 
-def prepare(given: Mapping[str, Any], specs: Sequence[InputSpec], limits: LengthContract) -> dict[str, Array]:
-    """Arrays for every input of ``specs``, in their dtype.
+def prepare(inputs: Mapping[str, Any], specs: Sequence[InputSpec], limits: LengthContract) -> dict[str, Array]:
+    """Arrays for every input of ``specs``, in its dtype.
 
-    A mask and lengths that are not given keep every token; token types and flags that are not given are 0; a cache that
-    is not given is empty. Raises PosexportError for unknown or missing names, a wrong dtype or rank, sizes that do not
-    agree, an empty batch or sequence, a length outside ``limits``, ids out of range, a mask of other values than 0 and
-    1, numbers that are not finite, a cache that lacks a layer, a decoder's mask that is not over past and new tokens or
-    has padding between tokens.
+    The default of a mask and of lengths is no padding, that of token types and flags is 0, that of a cache is empty.
+
+    Raises:
+        PosexportError: unknown or missing names, a wrong dtype or rank, sizes that disagree, an empty batch or
+            sequence, a length outside ``limits``, ids out of range, a mask with values other than 0 and 1, infinity or
+            NaN, a cache that lacks a layer, or a decoder's mask that does not cover past and new tokens or has padding
+            between tokens.
     """
+    # the arrays of the caller, and the size of every axis
     names = [spec.name for spec in specs]
-    if unknown := [name for name in given if name not in names]:
+    if unknown := [name for name in inputs if name not in names]:
         raise PosexportError(f"unknown input {', '.join(map(str, unknown))}; this bundle takes {_named(specs)}")
-    arrays = {spec.name: _array(spec, given[spec.name]) for spec in specs if given.get(spec.name) is not None}
+    arrays = {spec.name: _array(spec, inputs[spec.name]) for spec in specs if inputs.get(spec.name) is not None}
     sizes = _sizes(arrays, specs)
     _check_cache(arrays, specs)
     _complete(sizes, specs)
+    # required inputs, and inputs with a default of unknown size
     lacking = [spec for spec in specs if spec.name not in arrays]
     missing = [spec.name for spec in lacking if spec.role in ("tokens", "values", "grids")]
-    # a default takes its size from another input
     missing = missing or [spec.name for spec in lacking if not all(isinstance(a, int) or a in sizes for a in spec.axes)]
     if missing:
         raise PosexportError(f"missing input {', '.join(missing)}; this bundle takes {_named(specs)}")
+    # lengths, values and defaults
     _check_length(sizes, limits)
     reals = (limits.min_length, sizes.get(SEQUENCE, (0, ""))[0])
     for spec in specs:
@@ -66,19 +70,20 @@ def prepare(given: Mapping[str, Any], specs: Sequence[InputSpec], limits: Length
 
 
 def _array(spec: InputSpec, value: Any) -> Array:
-    """``value`` as an array of the right kind and rank; its numbers are not looked at."""
+    """``value`` as an array with a suitable dtype and rank; elements are not checked."""
     try:
         array = np.asarray(value)
     except (ValueError, TypeError, OverflowError) as err:
         raise PosexportError(
             f"{spec.name} is not an array: its rows differ in length or hold no numbers; pad them to one length"
         ) from err
-    needed = list(spec.axes)
-    if array.ndim != len(needed):
-        raise PosexportError(f"{spec.name} needs the axes {_listed(needed)}, got an array of shape {list(array.shape)}")
+    if array.ndim != len(spec.axes):
+        raise PosexportError(
+            f"{spec.name} needs the axes {_listed(spec.axes)}, got an array of shape {list(array.shape)}"
+        )
     if array.size == 0 and array.dtype == np.float64:  # the dtype NumPy gives an empty list
         array = array.astype(BY_NAME[spec.dtype].numpy)
-    kinds, wanted = {
+    kinds, needed = {
         "values": ("fiu", "real numbers"),
         "cache": ("f", "real numbers"),
         "mask": ("iub", "0 and 1 as integers"),
@@ -87,7 +92,7 @@ def _array(spec: InputSpec, value: Any) -> Array:
     if spec.role == "cache" and is_real and array.dtype.itemsize < BY_NAME[spec.dtype].numpy.itemsize:
         raise PosexportError(f"{spec.name} holds {array.dtype}, this bundle's cache is {spec.dtype}; give what it gave")
     if array.dtype.kind not in kinds and not (is_real and "f" in kinds):
-        raise PosexportError(f"{spec.name} must hold {wanted}, got {array.dtype}; convert it to {spec.dtype}")
+        raise PosexportError(f"{spec.name} must hold {needed}, got {array.dtype}; convert it to {spec.dtype}")
     return array
 
 
@@ -124,7 +129,7 @@ def _check_cache(arrays: Mapping[str, Array], specs: Sequence[InputSpec]) -> Non
 
 
 def _complete(sizes: dict[str, tuple[int, str]], specs: Sequence[InputSpec]) -> None:
-    """The sizes of an empty cache and of past and new tokens together."""
+    """Add the sizes of an empty cache, and the total length of past and new tokens."""
     axes = {axis for spec in specs for axis in spec.axes}
     if PAST in axes:
         sizes.setdefault(PAST, (0, "the empty cache"))
@@ -149,7 +154,7 @@ def _complete(sizes: dict[str, tuple[int, str]], specs: Sequence[InputSpec]) -> 
 
 
 def _check_length(sizes: Mapping[str, tuple[int, str]], limits: LengthContract) -> None:
-    _check_others(sizes, limits)
+    _check_axes(sizes, limits)
     far, name = sizes.get(ENCODER_SEQUENCE, (0, ""))
     if limits.max_length is not None and ENCODER_SEQUENCE in limits.limited_axes and far > limits.max_length:
         raise PosexportError(f"{name} has {ENCODER_SEQUENCE} {far}, {limit_sentence(limits)}; shorten it")
@@ -164,8 +169,8 @@ def _check_length(sizes: Mapping[str, tuple[int, str]], limits: LengthContract) 
         raise PosexportError(f"{name} has {SEQUENCE} {length}{behind}, {limit_sentence(limits)}; shorten it")
 
 
-def _check_others(sizes: Mapping[str, tuple[int, str]], limits: LengthContract) -> None:
-    """Least and largest sizes, and steps, of axes that have their own."""
+def _check_axes(sizes: Mapping[str, tuple[int, str]], limits: LengthContract) -> None:
+    """Check minimum, maximum and multiple of the axes that have such limits (`LengthContract`)."""
     for axis, least in limits.min_sizes.items():
         if axis in sizes and sizes[axis][0] < least:
             size, name = sizes[axis]
@@ -182,13 +187,13 @@ def _check_others(sizes: Mapping[str, tuple[int, str]], limits: LengthContract) 
 
 
 def limit_sentence(limits: LengthContract) -> str:
-    """What the bundle's limit is and why."""
+    """The bundle's maximum length and the reason for it, as part of a message."""
     trained = "" if limits.trained_length is None else f", trained length {limits.trained_length}"
     return f"this bundle takes at most {limits.max_length} (made with --beyond {limits.beyond}{trained})"
 
 
 def _check_grids(arrays: Mapping[str, Array], specs: Sequence[InputSpec], patches: tuple[int, str]) -> None:
-    """Grids are of as many patches as there are, and of whole tokens."""
+    """Check that grids add up to the number of patches, and that their sides are whole tokens."""
     number, name = patches
     for spec in specs:
         if spec.role != "grids":
@@ -196,10 +201,10 @@ def _check_grids(arrays: Mapping[str, Array], specs: Sequence[InputSpec], patche
         grids, side = arrays[spec.name], spec.size or 1
         bad = (grids < 1).any(1) | (grids[:, 1:] % side != 0).any(1)
         if bad.any():
-            row = int(np.argmax(bad))
+            index = int(np.argmax(bad))
             raise PosexportError(
-                f"{spec.name} holds {grids[row].tolist()} at {[row]}; it takes frames, rows and columns of patches, "
-                f"from 1 on, rows and columns in multiples of {side}"
+                f"{spec.name} holds {grids[index].tolist()} at {[index]}; it takes frames, rows and columns of "
+                f"patches, from 1 on, rows and columns in multiples of {side}"
             )
         if (total := int(grids.prod(1).sum())) != number:
             raise PosexportError(
@@ -208,11 +213,11 @@ def _check_grids(arrays: Mapping[str, Array], specs: Sequence[InputSpec], patche
 
 
 def _check_values(spec: InputSpec, array: Array, reals: tuple[int, int]) -> None:
-    """``reals``: the fewest and most real tokens of a row."""
+    """Check the elements of ``array``; ``reals``: the least and largest number of tokens in a row."""
     if spec.role == "grids":
         return
     if spec.role in ("values", "cache"):
-        with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite, and is refused as such
+        with np.errstate(over="ignore"):  # values beyond the dtype become infinite, and are refused
             bad, needed = ~np.isfinite(array.astype(BY_NAME[spec.dtype].numpy)), f"finite numbers of {spec.dtype}"
     elif spec.role in ("mask", "flags", "blocks"):
         needed = "1 for a token and 0 for padding" if spec.role == "mask" else "1 for a marked token and 0 for others"
@@ -231,18 +236,18 @@ def _check_values(spec: InputSpec, array: Array, reals: tuple[int, int]) -> None
         where = np.unravel_index(int(np.argmax(bad)), array.shape)
         raise PosexportError(f"{spec.name} holds {array[where]} at {[int(i) for i in where]}; it takes {needed}")
     if spec.role == "mask" and spec.axes[-1] == TOTAL:
-        # positions are counted by the mask, distances by places: a gap would make them disagree
+        # positions are counted by the mask, distances by slots: padding between tokens would make them disagree
         starts = np.diff(array.astype(np.int8), axis=1, prepend=0) == 1
         if (holes := starts.sum(1) > 1).any():
-            row = int(np.argmax(holes))
+            index = int(np.argmax(holes))
             raise PosexportError(
-                f"{spec.name} has padding between tokens in row {row}; pad before the first token or after the last, "
+                f"{spec.name} has padding between tokens in row {index}; pad before the first token or after the last, "
                 "and on the left where tokens are to follow"
             )
 
 
 def _named(specs: Sequence[InputSpec]) -> str:
-    """The inputs' names; of a cache the first and the last."""
+    """The names of the inputs for a message; a cache by its first and last."""
     names = [spec.name for spec in specs if spec.role != "cache"]
     cache = [spec.name for spec in specs if spec.role == "cache"]
     return ", ".join([*names, *([f"{cache[0]} to {cache[-1]}"] if cache else [])])

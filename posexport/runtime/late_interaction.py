@@ -1,8 +1,8 @@
-"""A vector for each token of a text, and documents compared with a query by MaxSim.
+"""Token embeddings for late interaction, and MaxSim scores of documents.
 
-Khattab and Zaharia, "ColBERT" (arXiv:2004.12832), section 3: each vector of a query goes with the most similar one of
-the document, and the score is the sum over the query. A query is filled up with tokens that others do not attend to and
-whose vectors count all the same.
+Khattab and Zaharia, "ColBERT" (arXiv:2004.12832), section 3: the score is the sum, over the vectors of the query, of
+the largest similarity with a vector of the document. A query is padded with mask tokens (query augmentation): other
+tokens may not attend to them, but their vectors count.
 """
 
 from collections.abc import Sequence
@@ -17,13 +17,13 @@ from posexport.spec import TextRules, TokenRules
 
 TOKEN_EMBEDDINGS = "token_embeddings"
 QUERY, DOCUMENT = "query", "document"
-#: the score of a document without a vector: below every other
+#: the score of a document without vectors: below every other score
 _NOTHING = -1e30
 
 
 @dataclass(frozen=True)
-class Row:
-    """A text as the graph reads it; ``counts``: which of its tokens have a vector in the end."""
+class TokenizedText:
+    """The ids of a text; ``counts``: True for tokens that have a vector in the result."""
 
     ids: list[int]
     type_ids: list[int]
@@ -32,7 +32,7 @@ class Row:
 
 
 def role_of(prompt_name: str | None) -> str:
-    """``query`` or ``document``, the latter where none is named."""
+    """The role ``query`` or ``document`` that ``prompt_name`` means; ``document`` by default."""
     if prompt_name not in (None, QUERY, DOCUMENT):
         raise PosexportError(
             f"unknown prompt_name {prompt_name!r:.60}; a model with a vector for each token has {QUERY} and {DOCUMENT}"
@@ -50,13 +50,13 @@ def token_vectors(
     prompt: str | None,
     batches: Batches,
 ) -> list[Floats]:
-    """For each text [tokens, elements]; ``prompt``: a text before each, in place of the role's own."""
+    """The vectors of each text, [tokens, elements]; ``prompt`` replaces the prompt of the role."""
     assert rules.tokens is not None
     check_texts(texts, "text")
-    before = rules.prompts.get(role, "") if prompt is None else prompt
-    rows = _rows(tokenizer, [before + text for text in texts], rules.tokens, role)
+    prefix = rules.prompts.get(role, "") if prompt is None else prompt
+    rows = _rows(tokenizer, [prefix + text for text in texts], rules.tokens, role)
     out: list[Floats] = [np.empty((0, 0))] * len(rows)
-    for chosen in batches.places([len(row.ids) for row in rows]):
+    for chosen in batches.places([len(text.ids) for text in rows]):
         values_BTC = run(tokenizer.padded([rows[place] for place in chosen]))
         for place, vectors_TC in zip(chosen, values_BTC, strict=True):
             start = tokenizer.start(len(vectors_TC), len(rows[place].ids))
@@ -71,7 +71,7 @@ def maxsim(query_QC: Floats, documents: Sequence[Floats], rules: TextRules) -> F
     return total / len(query_QC) if rules.similarity == "meanmaxsim" else total
 
 
-def _rows(tokenizer: Texts, texts: Sequence[str], tokens: TokenRules, role: str) -> list[Row]:
+def _rows(tokenizer: Texts, texts: Sequence[str], tokens: TokenRules, role: str) -> list[TokenizedText]:
     query = role == QUERY
     marker = tokens.query_marker if query else tokens.document_marker
     length = tokens.query_length if query else tokens.document_length
@@ -80,23 +80,23 @@ def _rows(tokenizer: Texts, texts: Sequence[str], tokens: TokenRules, role: str)
     fill = tokens.filled_to if query else None
     filler = 0 if fill is None else _known(tokenizer, tokens.filler)
     rows = []
-    for read in tokenizer.cut_rows(texts, length, leaving=len(inserted)):
-        ids = [*read.ids[:1], *inserted, *read.ids[1:]]
-        types = [*read.type_ids[:1], *([0] * len(inserted)), *read.type_ids[1:]]
+    for text in tokenizer.cut_rows(texts, length, leaving=len(inserted)):
+        ids = [*text.ids[:1], *inserted, *text.ids[1:]]
+        types = [*text.type_ids[:1], *([0] * len(inserted)), *text.type_ids[1:]]
         missing = max(0, (fill or 0) - len(ids))
         rows.append(
-            Row(
+            TokenizedText(
                 ids=ids + [filler] * missing,
                 type_ids=types + [0] * missing,
                 attention_mask=[1] * len(ids) + [int(tokens.filler_attended)] * missing,
-                counts=[number not in skipped for number in ids] + [True] * missing,
+                counts=[token not in skipped for token in ids] + [True] * missing,
             )
         )
     return rows
 
 
 def _marker_id(tokenizer: Texts, marker: str) -> int:
-    """Of the marker as it is written, or, as PyLate writes a space behind it, of its first word."""
+    """The id of the marker, or of its first word: PyLate appends a space to markers."""
     whole = tokenizer.token_id(marker)
     return _known(tokenizer, marker.split()[0] if marker.split() else marker) if whole is None else whole
 
@@ -112,5 +112,5 @@ def _known(tokenizer: Texts, token: str) -> int:
 
 
 def _ids(tokenizer: Texts, tokens: Sequence[str]) -> set[int]:
-    """Those that the tokenizer has."""
+    """The ids of the tokens that the tokenizer has."""
     return {number for token in tokens if (number := tokenizer.token_id(token)) is not None}

@@ -1,6 +1,6 @@
-"""Arrays to ONNX Runtime's values and back, bfloat16 included, which NumPy and ONNX Runtime's bindings do not know.
+"""Converts arrays to ONNX Runtime's OrtValues and back, including bfloat16.
 
-NumPy's bfloat16 is the one of ml_dtypes.
+NumPy has no bfloat16 (ml_dtypes adds it), and ONNX Runtime's Python bindings do not support it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,7 +21,7 @@ _BFLOAT16 = 16
 
 
 def to_value(array: NDArray[Any], device: str = HOST) -> "OrtValue":
-    """``array`` as a value on ``device``; it may share the array's memory."""
+    """``array`` as an OrtValue on ``device``; it may share the array's memory."""
     from onnxruntime import OrtValue
 
     array = np.ascontiguousarray(array)
@@ -36,7 +36,7 @@ def to_value(array: NDArray[Any], device: str = HOST) -> "OrtValue":
 
 
 def to_array(value: "OrtValue") -> NDArray[Any]:
-    """A value's numbers, on the host, in their own type."""
+    """An OrtValue as an array on the host, with the same dtype."""
     dtype = BY_ORT_TYPE.get(value.data_type())
     if dtype is None or dtype != BFLOAT16:
         array: NDArray[Any] = value.numpy()
@@ -52,10 +52,10 @@ def run(
     arrays: Mapping[str, NDArray[Any]],
     options: "RunOptions | None" = None,
 ) -> list[NDArray[Any]]:
-    """The outputs ``names`` for arrays by input name, of any type that a bundle may have."""
-    if (own := getattr(session, "run_arrays", None)) is not None:  # posexport.runtime.captured
-        captured: list[NDArray[Any]] = own(names, arrays)
-        return captured
+    """Run a session; inputs and outputs may be of any dtype that a bundle may have, including bfloat16."""
+    if (run_arrays := getattr(session, "run_arrays", None)) is not None:  # posexport.runtime.captured
+        outputs: list[NDArray[Any]] = run_arrays(names, arrays)
+        return outputs
     types = {value.name: value.type for value in session.get_outputs()}
     narrow = any(array.dtype.name == BFLOAT16.name for array in arrays.values())
     if not narrow and not any(types.get(name) == BFLOAT16.ort_type for name in names):
@@ -66,7 +66,7 @@ def run(
 
 @cache
 def _widen() -> "InferenceSession":
-    """A graph from bfloat16 to float32, which is exact."""
+    """A session that casts bfloat16 to float32, which is exact."""
     import onnx.parser
     from onnxruntime import InferenceSession
 

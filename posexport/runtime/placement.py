@@ -1,6 +1,6 @@
-"""Where every node of a model ran, and which of them ran where they should not.
+"""The execution provider of every node, and the nodes on an unexpected provider.
 
-Read from ONNX Runtime's own profile of one run, after all its graph optimisations: what was planned does not count.
+Read from ONNX Runtime's profile of one run, after all graph optimisations: a plan could differ from what ran.
 """
 
 import tempfile
@@ -27,14 +27,14 @@ SHAPE_ARITHMETIC = frozenset(
         *("Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual"),
     ]
 )
-#: largest list of positions that still counts as shape arithmetic, in elements: half a megabyte of int64
+#: largest number of elements of a tensor in shape arithmetic: half a megabyte of int64
 LARGEST_LIST = 65536
-_COUNTED = {"int64", "int32", "uint64", "uint32", "bool"}
+_INTEGERS = {"int64", "int32", "uint64", "uint32", "bool"}
 
 
 @dataclass(frozen=True)
 class Placed:
-    """One node that ran: ``outputs`` are (element type, shape) as the profile gives them."""
+    """A node that ran; ``outputs`` are (element type, shape) from the profile."""
 
     node: str
     op_type: str
@@ -42,8 +42,8 @@ class Placed:
     outputs: tuple[tuple[str, tuple[int, ...]], ...]
 
     def __str__(self) -> str:
-        made = ", ".join(f"{dtype}{list(shape)}" for dtype, shape in self.outputs)
-        return f"{self.node} ({self.op_type}, {self.provider}, gives {made or 'nothing'})"
+        outputs = ", ".join(f"{dtype}{list(shape)}" for dtype, shape in self.outputs)
+        return f"{self.node} ({self.op_type}, {self.provider}, gives {outputs or 'nothing'})"
 
 
 def placement(
@@ -54,9 +54,11 @@ def placement(
     threads: int = 0,
     level: str = "all",
 ) -> list[Placed]:
-    """Run ``model`` once on ``feeds`` and say where each node ran, in order, copies between devices included.
+    """Run ``model`` once on ``feeds`` and return its nodes in order, with copies between devices.
 
-    Raises what `make_session` raises; a profile without a node is a RuntimeError, since nothing could be said.
+    Raises:
+        PosexportError: see `make_session`.
+        RuntimeError: the profile has no node.
     """
     with tempfile.TemporaryDirectory(prefix="posexport-") as folder:
         session = make_session(model, provider=provider, threads=threads, level=level, profile=Path(folder) / "run")
@@ -72,37 +74,42 @@ def placement(
 
 
 def _placed(event: Event) -> Placed:
-    outputs = tuple((dtype, tuple(shape)) for one in event.args.output_type_shape for dtype, shape in one.items())
+    outputs = tuple((dtype, tuple(shape)) for types in event.args.output_type_shape for dtype, shape in types.items())
     return Placed(event.node, event.args.op_name, event.args.provider, outputs)
 
 
-def strays(placed: Sequence[Placed], wanted: str, *, integers_on_host: bool = False) -> list[Placed]:
-    """The nodes that ran on another provider than ``wanted`` (ONNX Runtime's name) and are not shape arithmetic.
+def strays(placed: Sequence[Placed], provider: str, *, integers_on_host: bool = False) -> list[Placed]:
+    """The nodes that ran on another provider than ``provider`` (ONNX Runtime's name) and are not shape arithmetic.
 
-    A copy between devices (``MemcpyToHost``, ``MemcpyFromHost``) is one too, unless what it moves is shape arithmetic.
-    A node is shape arithmetic if its operator is one of `SHAPE_ARITHMETIC` and everything it gives is either a list (or
-    one) of integers or truth values, at most `LARGEST_LIST` of them, or one real number. ONNX Runtime computes such
-    nodes on the host on purpose: a kernel launch for a few numbers that the host needs anyway is slower. What has a
-    batch axis beside its sequence axis has two axes and is no list, so token ids, masks and activations always count.
-    ``integers_on_host``: of a provider without kernels for integers; what gives integers or truth values alone is none,
-    of any size, nor are copies and casts, which such nodes need.
+    Copies between devices (``MemcpyToHost``, ``MemcpyFromHost``) count too, except copies of shape arithmetic.
+
+    A node is shape arithmetic if its operator is in `SHAPE_ARITHMETIC` and each output is an integer or boolean tensor
+    of rank 0 or 1 with at most `LARGEST_LIST` elements, or a floating-point scalar. ONNX Runtime places these nodes on
+    the host on purpose: a kernel launch for a few elements that the host needs anyway is slower. Token ids, masks and
+    activations have a batch axis and a sequence axis, so they are never shape arithmetic.
+
+    Args:
+        placed: the nodes (`placement`).
+        provider: the expected provider.
+        integers_on_host: for a provider without integer kernels: do not return nodes with only integer or boolean
+            outputs of any size, copies and casts.
     """
 
-    def on_host(one: Placed) -> bool:
-        moved = one.op_type == "Cast" or one.op_type.startswith("Memcpy")
-        return moved or all(dtype in _COUNTED for dtype, _ in one.outputs)
+    def on_host(node: Placed) -> bool:
+        moved = node.op_type == "Cast" or node.op_type.startswith("Memcpy")
+        return moved or all(dtype in _INTEGERS for dtype, _ in node.outputs)
 
-    found = [one for one in placed if _foreign(one, wanted) and not _shape_arithmetic(one)]
-    return [one for one in found if not (integers_on_host and on_host(one))]
-
-
-def _foreign(one: Placed, wanted: str) -> bool:
-    return one.provider != wanted or one.op_type.startswith("Memcpy")
+    nodes = [node for node in placed if _foreign(node, provider) and not _shape_arithmetic(node)]
+    return [node for node in nodes if not (integers_on_host and on_host(node))]
 
 
-def _shape_arithmetic(one: Placed) -> bool:
-    if one.op_type not in SHAPE_ARITHMETIC and not one.op_type.startswith("Memcpy"):
+def _foreign(node: Placed, provider: str) -> bool:
+    return node.provider != provider or node.op_type.startswith("Memcpy")
+
+
+def _shape_arithmetic(node: Placed) -> bool:
+    if node.op_type not in SHAPE_ARITHMETIC and not node.op_type.startswith("Memcpy"):
         return False
-    return bool(one.outputs) and all(
-        len(shape) <= 1 and prod(shape) <= (LARGEST_LIST if dtype in _COUNTED else 1) for dtype, shape in one.outputs
+    return bool(node.outputs) and all(
+        len(shape) <= 1 and prod(shape) <= (LARGEST_LIST if dtype in _INTEGERS else 1) for dtype, shape in node.outputs
     )

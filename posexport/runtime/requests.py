@@ -40,7 +40,7 @@ class Request:
     context: Sequence[Sequence[int]] = ()
 
     def repeated(self, count: int) -> "Request":
-        """Every row ``count`` times."""
+        """Repeat every row ``count`` times, adjacent to each other."""
         return replace(
             self,
             ids=[ids for ids in self.ids for _ in range(count)],

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from posexport.errors import PosexportError
@@ -38,13 +39,13 @@ def encoder_feeds(
     if texts is not None and isinstance(prompts[0], str):
         return prepare(texts.tokenize(prompts, truncate=False), fixed, limits)
     rows = as_ids(prompts, tokens)
-    if empty := [number for number, row in enumerate(rows) if not row]:
+    if empty := [number for number, ids in enumerate(rows) if not ids]:
         raise PosexportError(f"prompt {empty[0]} is empty; give at least one token")
     length = max(map(len, rows))
-    arrays = {tokens.name: [[*row, *[tokens.padding] * (length - len(row))] for row in rows]}
+    arrays = {tokens.name: [[*ids, *[tokens.padding] * (length - len(ids))] for ids in rows]}
     for spec in fixed:
         if spec.role == "mask" and spec.axes == tokens.axes:
-            arrays[spec.name] = [[1] * len(row) + [0] * (length - len(row)) for row in rows]
+            arrays[spec.name] = [[1] * len(ids) + [0] * (length - len(ids)) for ids in rows]
     return prepare(arrays, fixed, limits)
 
 
@@ -59,7 +60,7 @@ def decoder_prompts(
 ) -> list[list[int]]:
     """The decoder's first tokens of each row: ``start`` followed by the tokens of texts or by lists of ids.
 
-    A list that begins with ``start`` is taken as it is, as in transformers; with ``all_ids`` (Whisper) every list.
+    ``start`` is not repeated before a list that begins with it, as in transformers; ``all_ids`` (Whisper): before none.
 
     Raises:
         PosexportError: neither a start token nor prompts, or another number of prompts than ``rows``.
@@ -89,11 +90,11 @@ def keys_of(feeds: Mapping[str, NDArray[Any]], fixed: Sequence[InputSpec]) -> li
     """One key per row of the encoder's inputs, without padding; equal rows have equal keys."""
     masks = {tuple(spec.axes): feeds[spec.name] for spec in fixed if spec.role == "mask"}
     keys = []
-    for row in range(rows_of(feeds)):
+    for index in range(rows_of(feeds)):
         values = []
         for spec in fixed:
-            array, mask = feeds[spec.name][row], masks.get(tuple(spec.axes))
-            values.append((array if mask is None else array[mask[row] == 1]).tobytes())
+            array, mask = feeds[spec.name][index], masks.get(tuple(spec.axes))
+            values.append((array if mask is None else array[mask[index] == 1]).tobytes())
         keys.append(b"".join(values))
     return keys
 
@@ -114,6 +115,6 @@ def encoder_ids(feeds: Mapping[str, NDArray[Any]], fixed: Sequence[InputSpec]) -
     if tokens is None:
         return []
     mask = next((spec for spec in fixed if spec.role == "mask" and spec.axes == tokens.axes), None)
-    ids = feeds[tokens.name]
-    keep = [[True] * len(row) for row in ids] if mask is None else feeds[mask.name] == 1
-    return [[int(token) for token in row[selected]] for row, selected in zip(ids, keep, strict=True)]
+    ids_BS = feeds[tokens.name]
+    keep_BS = np.ones(ids_BS.shape, bool) if mask is None else feeds[mask.name] == 1
+    return [ids_S[keep_S].tolist() for ids_S, keep_S in zip(ids_BS, keep_BS, strict=True)]

@@ -57,7 +57,7 @@ def make(checkpoint: Checkpoint, model: Any, task: Task) -> Model:
     # posexport's attention, and the encoder as a source
     inputs = _inputs(config, model)
     tokens = msgspec.structs.replace(inputs[0], name=halves.IDS, axes=[BATCH, SEQUENCE])
-    whole = TransformersModule(model, task.outputs, [*inputs, tokens], numbered=False).eval()
+    whole = TransformersModule(model, task.outputs, [*inputs, tokens], with_positions=False).eval()
     remarks = use_posexport_attention(config.label, whole)
     encoder = source_of_module(
         str(checkpoint.files.path), halves.EncoderCall(model, inputs), label=kind, fingerprint=b""

@@ -23,7 +23,7 @@ from posexport.cli import group
 from posexport.errors import PosexportError
 from posexport.runtime.cache import Cache, LastToken, decoder_interface
 from posexport.runtime.chain import Chain
-from posexport.runtime.completion import InTurn
+from posexport.runtime.completion import SequentialStreamer
 from posexport.runtime.session import Session
 from posexport.sources import builtin
 from tests.command import posexport as run_posexport
@@ -591,7 +591,7 @@ def test_several_prompts_stand_one_below_the_other(bundle: Callable[..., Path]) 
 
 def test_texts_are_told_in_turn() -> None:
     told: list[str] = []
-    turn = InTurn(["a", "b", "c"], told.append)
+    turn = SequentialStreamer(["a", "b", "c"], told.append)
     assert told == []
     for row, piece in [(1, "1"), (0, "x"), (1, "2"), (0, "y"), (2, "!")]:
         turn(row, piece)

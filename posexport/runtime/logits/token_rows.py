@@ -33,7 +33,7 @@ class TokenRows:
 
     @property
     def new(self) -> int:
-        """Number of new tokens per row."""
+        """Number of new tokens per row, equal for all rows."""
         return self._new
 
     @property
@@ -44,7 +44,7 @@ class TokenRows:
 
     @property
     def new_BN(self) -> NDArray[np.int64]:
-        """New ids, [B, N]."""
+        """Ids of the new tokens, [B, N]."""
         return self._ids[:, self._width : self._width + self._new]
 
     def append(self, tokens: Sequence[int] | NDArray[Any]) -> None:
