@@ -18,8 +18,9 @@ def check_options(options: msgspec.Struct) -> None:
     """Raises PosexportError for an option of the wrong type, a word that is no choice, or a number out of bounds."""
     for option in options_in(type(options)).values():
         value = getattr(options, option.name)
-        if option.choices and isinstance(value, str):
-            check_choice(option.name, value, option.choices)
+        for word in [value] if isinstance(value, str) else value if isinstance(value, list | tuple) else []:
+            if option.choices and isinstance(word, str):
+                check_choice(option.name, word, option.choices)
         if not _fits(value, option.type):
             raise PosexportError(f"{option.name} must be {_words(option.type)}, got {_shown(value)}")
         least, most = option.about.least, option.about.most

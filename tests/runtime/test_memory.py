@@ -9,7 +9,7 @@ import pytest
 
 import posexport
 from posexport.errors import PosexportError
-from posexport.runtime.memory import LARGE, Kept
+from posexport.runtime.memory import LARGE, MemoryPolicy
 from posexport.tools.bench.workers.mixed import Mixed, held
 
 MB = 1e6
@@ -53,12 +53,12 @@ def test_the_benchmark_of_mixed_batches_sees_it(bundle: Path) -> None:
 def test_only_large_calls_give_back() -> None:
     tokens = np.zeros((1, LARGE), np.int64)
     images = np.zeros((8, 3, 224, 224), np.float32)
-    assert Kept("flat").options([tokens]) is None
-    assert Kept("flat").options([tokens, images]) is not None
-    assert Kept("flat").options([np.zeros((1, LARGE + 1), np.int64)]) is not None
-    assert Kept("fast").options([images]) is None
+    assert MemoryPolicy("flat").options([tokens]) is None
+    assert MemoryPolicy("flat").options([tokens, images]) is not None
+    assert MemoryPolicy("flat").options([np.zeros((1, LARGE + 1), np.int64)]) is not None
+    assert MemoryPolicy("fast").options([images]) is None
 
 
 def test_another_word_is_refused(bundle: Path) -> None:
-    with pytest.raises(PosexportError, match="unknown memory 'small'; known: flat, fast"):
+    with pytest.raises(PosexportError, match="memory must be one of flat, fast, got 'small'"):
         posexport.load(bundle, memory="small")  # type: ignore[arg-type]
