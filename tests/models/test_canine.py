@@ -21,7 +21,8 @@ from posexport.export.trace import trace
 from posexport.models.canine import BlockAttention, Canine, CanineConfig, CanineModel, CharacterEmbeddings
 from posexport.nn.attention import additive
 from posexport.nn.heads import Features
-from posexport.sources.definition_facts import source_of
+from posexport.sources.definition_facts import model_of
+from posexport.sources.source import Source
 from posexport.sources.weights import draw
 from tests.tolerances import agree
 
@@ -130,7 +131,7 @@ def test_molecules_of_padding_are_read_alike_in_half_precision(dtype: torch.dtyp
 @pytest.mark.all
 def test_one_graph_is_right_at_every_length(tmp_path: Path) -> None:
     made = model()
-    source = source_of(made, name="canine", kind="builtin", task="features", sha256="", longest=50)
+    source = Source.of(model_of(made, "features", longest=50), name="canine", kind="builtin", sha256="")
     assert (source.limits.min_length, source.limits.max_length) == (4, 50)
     assert {8, 16, 50} <= set(source.limits.boundaries)
     assert not source.promises.padding_invariant

@@ -29,7 +29,7 @@ from posexport.models.decoder import Decoder, DecoderConfig, LanguageModel
 from posexport.models.encoder_decoder import EncoderDecoderModel
 from posexport.parity.report.report import Report
 from posexport.sources import builtin
-from posexport.sources.definition_facts import source_of
+from posexport.sources.definition_facts import model_of
 from posexport.sources.source import Source
 from posexport.spec import BATCH, SEQUENCE, Axis, InputSpec, LengthContract
 from posexport.api import verify
@@ -180,7 +180,7 @@ def sounds() -> Source:
     for parameter in decoder.parameters():
         nn.init.normal_(parameter, std=0.4)
     whole = EncoderDecoderModel(Sounds(), decoder, LanguageModel(config, decoder.token))
-    return source_of(whole, name="sounds", kind="builtin", task="text-generation", sha256="0" * 64)
+    return Source.of(model_of(whole, "text-generation"), name="sounds", kind="builtin", sha256="0" * 64)
 
 
 @pytest.mark.all

@@ -22,7 +22,8 @@ from posexport.models.encoder import EncoderConfig
 from posexport.models.longformer import BLOCK, Longformer, LongformerModel, WindowAttention, band, marked
 from posexport.nn.heads import Features, QuestionAnswering, SequenceClassification
 from posexport.runtime.feeds import prepare
-from posexport.sources.definition_facts import source_of
+from posexport.sources.definition_facts import model_of
+from posexport.sources.source import Source
 from posexport.sources.weights import draw
 from tests.tolerances import agree
 
@@ -96,7 +97,7 @@ def model(default: str = "none", positions: int = 310) -> LongformerModel:
 def test_one_graph_is_right_at_every_length(tmp_path: Path) -> None:
     """With any number of marked tokens, none too, and none in one row of a batch."""
     made = model()
-    source = source_of(made, name="longformer", kind="builtin", task="features", sha256="")
+    source = Source.of(model_of(made, "features"), name="longformer", kind="builtin", sha256="")
     assert (source.limits.min_length, source.limits.max_length, source.promises.position_offset) == (1, 308, 2)
     assert {4, BLOCK} <= set(source.limits.boundaries)
     path = tmp_path / "model.onnx"

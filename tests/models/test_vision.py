@@ -25,7 +25,8 @@ from posexport.models.vision import Vision, VisionConfig
 from posexport.ops.grid_scores import GRID_SCORES
 from posexport.sources import weights
 from posexport.sources.definitions.vision import VISION
-from posexport.sources.definition_facts import source_of
+from posexport.sources.definition_facts import model_of
+from posexport.sources.source import Source
 from tests.small import recipe
 from tests.tolerances import agree
 
@@ -153,7 +154,7 @@ def test_the_graph_takes_other_sizes(tmp_path):
     beside = VitInterpolated(hidden=20, rows=3, columns=4)
     model = Vision(config, Beit(heads=5, rows=3, columns=4), beside=beside).eval()
     weights.draw(model, 1)
-    source = source_of(model, name="both", kind="builtin", task="features", sha256="0" * 64)
+    source = Source.of(model_of(model, "features"), name="both", kind="builtin", sha256="0" * 64)
     export(source, tmp_path / "model.onnx", recipe())
     session = ort.InferenceSession(tmp_path / "model.onnx", providers=["CPUExecutionProvider"])
     for batch, height, width in ((1, 2, 2), (3, 6, 8), (2, 23, 34)):
