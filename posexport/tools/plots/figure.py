@@ -79,7 +79,19 @@ def compose(groups: Sequence[Group], title: str, summary: str) -> "Figure":
                 axes.set_axis_off()
                 # a long line must not move the axes of other rows
                 axes.text(0, 0.5, "\n".join(entry.lines), va="center", **entry.style).set_in_layout(False)
+        _fix_layout(figure)
     return figure
+
+
+def _fix_layout(figure: "Figure") -> None:
+    """Lays the axes out once and rounds their positions.
+
+    The solver of the constrained layout differs in the last digits from run to run, of which ids in SVG files are made.
+    """
+    figure.draw_without_rendering()
+    figure.set_layout_engine("none")
+    for axes in figure.axes:
+        axes.set_position([round(edge, 6) for edge in axes.get_position(original=True).bounds])
 
 
 def _draw(figure: "Figure", grid: "GridSpec", number: int, row: PanelRow) -> None:
