@@ -182,8 +182,8 @@ class Builder:
         self, op_type: str, names: Sequence[str], *operands: Operand, domain: str = "", **attributes: Any
     ) -> tuple[ir.Value, ...]:
         """The outputs of an operator, one for each of ``names`` ("" for any name)."""
-        floats = (each.dtype for each in operands if isinstance(each, ir.Value) and each.dtype is not None)
-        dtype = next((each for each in floats if each.is_floating_point()), ir.DataType.FLOAT)
+        floats = (operand.dtype for operand in operands if isinstance(operand, ir.Value) and operand.dtype is not None)
+        dtype = next((operand for operand in floats if operand.is_floating_point()), ir.DataType.FLOAT)
         inputs = tuple(self._value(operand, dtype) for operand in operands)
         while inputs and inputs[-1] is None:
             inputs = inputs[:-1]
@@ -231,7 +231,7 @@ class Builder:
         graphs: list[ir.Graph] = [
             self._graph(branch, names, build) for branch, build in zip(branches, (then, orelse), strict=True)
         ]
-        values = [ir.Value(name=claim(each, self._names)) for each in names]
+        values = [ir.Value(name=claim(name, self._names)) for name in names]
         for results in (values, *(list(graph.outputs) for graph in graphs)):
             for value, dtype in zip(results, types, strict=False):
                 value.type = ir.TensorType(dtype)
@@ -244,7 +244,7 @@ class Builder:
     ) -> ir.Value:
         """Stacks what ``body`` returns for each slice along axis 0 of ``scanned``, by the slices' names."""
         self._know_names()
-        slices = [ir.Value(name=claim(each, self._names)) for each in scanned]
+        slices = [ir.Value(name=claim(name, self._names)) for name in scanned]
         graph = self._graph(body_name, [name], lambda: body(*slices), slices)
         value = ir.Value(name=claim(name, self._names))
         attributes: dict[str, Any] = {"num_scan_inputs": len(slices), "body": graph}
@@ -271,7 +271,7 @@ class Builder:
             f"{name}_so_far": state,
         }
         scalar = ir.Shape([])
-        body_inputs = [ir.Value(name=claim(each, self._names), type=kind) for each, kind in types.items()]
+        body_inputs = [ir.Value(name=claim(name, self._names), type=kind) for name, kind in types.items()]
         iteration, condition, so_far = body_inputs
         iteration.shape = condition.shape = scalar
         graph = self._graph(body_name, ["goes_on", name], lambda: (condition, body(iteration, so_far)), body_inputs)
@@ -295,7 +295,7 @@ class Builder:
         return scope.nodes
 
     def input(self, name: str) -> ir.Value:
-        """An input of the function."""
+        """Add an input to the function."""
         return ir.Value(name=claim(name, self._names))
 
     def function(
@@ -304,7 +304,7 @@ class Builder:
         """The finished function; it has the attributes that its body refers to."""
         results = self._results(outputs, outputs.values())
         graph = _finished(ir.Graph(inputs, results, nodes=self._scopes.pop().nodes, opset_imports=self._domains))
-        attributes = [ir.Attr(each, ir.AttributeType.UNDEFINED, None) for each in self._attributes]
+        attributes = [ir.Attr(name, ir.AttributeType.UNDEFINED, None) for name in self._attributes]
         return ir.Function(domain, name, graph=graph, attributes=attributes)
 
     def size(self, x: ir.Value, axis: int) -> ir.Value:
@@ -312,7 +312,7 @@ class Builder:
         return self.Shape(x, start=axis) if axis == -1 else self.Shape(x, start=axis, end=axis + 1)
 
     def scalar(self, x: ir.Value) -> ir.Value:
-        """[1] -> []."""
+        """Reshape [1] to a scalar []."""
         return self.Squeeze(x, [0])
 
     def slice(self, x: ir.Value, start: Operand, end: Operand, axis: int, *, name: str = "") -> ir.Value:
@@ -401,7 +401,7 @@ class Builder:
 
 
 def _finished(graph: ir.Graph) -> ir.Graph:
-    """Drop the names that nodes get in a graph: those of their values say more."""
+    """Drop the generated names of nodes, since the names of their values are more useful."""
     for node in graph:
         node.name = None
     return graph

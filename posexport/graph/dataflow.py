@@ -1,6 +1,6 @@
-"""What a value is computed from, and what is computed from a value: through nodes, branches and loops.
+"""Data dependencies of values, forward and backward, through nodes, branches and loops.
 
-Both questions are about elements: the output of an operator of ``breaks``, `SIZES` by default, has none of its input's.
+Dependencies are about elements: the output of an operator of ``breaks`` (default `SIZES`) has no element of its input.
 """
 
 from collections import defaultdict
@@ -40,18 +40,18 @@ def sources(
     """
     known = dict(passed or {})
 
-    def onward(each: ir.Value) -> Iterable[ir.Value | None]:
-        node = each.producer()
-        if each in stops or (node is not None and node.op_type in breaks and not node.domain):
+    def onward(current: ir.Value) -> Iterable[ir.Value | None]:
+        node = current.producer()
+        if current in stops or (node is not None and node.op_type in breaks and not node.domain):
             return ()
         if node is None:
-            return known.get(each, ())
+            return known.get(current, ())
         if not _is_control_flow(node):
             return node.inputs
-        if each not in known:
+        if current not in known:
             known.update(passed_values([node]))
         # also the condition of an If, the number of a Loop's iterations and whether it begins
-        return [*known.get(each, ()), *node.inputs[: {"If": 1, "Loop": 2}.get(node.op_type, 0)]]
+        return [*known.get(current, ()), *node.inputs[: {"If": 1, "Loop": 2}.get(node.op_type, 0)]]
 
     return reachable([value], onward)
 
@@ -59,7 +59,7 @@ def sources(
 def inputs(value: ir.Value, *, stops: Collection[ir.Value] = (), breaks: Container[str] = SIZES) -> set[ir.Value]:
     """The graph's inputs, and the values of ``stops``, that elements of ``value`` are computed from."""
     every = sources(value, stops=stops, breaks=breaks)
-    return {each for each in every if each in stops or (each.producer() is None and each.const_value is None)}
+    return {value for value in every if value in stops or (value.producer() is None and value.const_value is None)}
 
 
 def dependents(
@@ -117,7 +117,7 @@ def _is_control_flow(node: ir.Node) -> bool:
 
 @dataclass(frozen=True)
 class _Dependents(Propagation):
-    """Adds to ``values`` all that is computed from them."""
+    """Adds to ``values`` all values that depend on them."""
 
     values: set[ir.Value]
     breaks: Container[str]
@@ -126,8 +126,8 @@ class _Dependents(Propagation):
     def called(self, node: ir.Node) -> ir.Function | None:
         return self.function(node)
 
-    def join(self, value: ir.Value, others: Sequence[ir.Value]) -> None:
-        if not self.values.isdisjoint(others):
+    def join(self, value: ir.Value, candidates: Sequence[ir.Value]) -> None:
+        if not self.values.isdisjoint(candidates):
             self.values.add(value)
 
     def node(self, node: ir.Node) -> None:

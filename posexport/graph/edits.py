@@ -8,13 +8,13 @@ import onnx_ir as ir
 
 
 def unused(name: str, taken: Container[str], *, between: str = "_", first: int = 2) -> str:
-    """``name``, or ``name`` with the first number that makes it differ from all that are ``taken``."""
+    """``name``, with the first number appended that makes it unique if it is in ``taken``."""
     numbered = (f"{name}{between}{number}" for number in itertools.count(first))
     return next(free for free in itertools.chain([name], numbered) if free not in taken)
 
 
 def claim(name: str, taken: set[str], *, between: str = "_") -> str:
-    """`unused`, added to ``taken``."""
+    """A unique name (`unused`), which is added to ``taken``."""
     free = unused(name, taken, between=between)
     taken.add(free)
     return free
@@ -65,7 +65,7 @@ def replace(old: ir.Value, new: ir.Value) -> None:
 
 
 def take_place(node: ir.Node, of: ir.Node) -> None:
-    """Replace the node ``of`` by ``node``, whose first outputs replace its outputs."""
+    """Replace the node ``of`` by ``node``, output by output; ``node`` may have more outputs."""
     assert of.graph is not None
     of.graph.insert_before(of, node)
     for old, new in zip(of.outputs, node.outputs, strict=False):

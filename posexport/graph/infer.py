@@ -17,8 +17,8 @@ _MOST = 16
 def infer(node: ir.Node, opset: int) -> None:
     """Set the type and the shape of each output, as far as the inputs decide them; values must have names.
 
-    Nodes with bodies and calls of functions are left as they are. Operators without a schema, as those of
-    com.microsoft, get a type and no shape.
+    Nodes with bodies and calls of functions are left as they are. Operators without a schema, for example
+    of com.microsoft, get a type and no shape.
     """
     if bodies(node) or node.domain == DOMAIN:
         return

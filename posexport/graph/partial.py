@@ -1,4 +1,4 @@
-"""A part of a model's graph, run alone: what it computes says what it is."""
+"""Extracts and runs a subgraph: passes recognise what a module computes by its outputs for chosen inputs."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 Array = NDArray[Any]
 
 
-class Part:
-    """What computes ``outputs`` of a model's graph from ``free`` values, which are fed, and from the graph's inputs.
+class Subgraph:
+    """The subgraph that computes ``outputs`` from ``free`` values, which are fed, and from the graph's inputs.
 
     Attributes:
-        inputs: the graph's inputs, but for those that are free.
-        model: the part as a model, with the functions that it may call.
+        inputs: the graph's inputs except free ones.
+        model: the subgraph as a model, with all functions.
     """
 
     def __init__(self, model: ir.Model, outputs: Sequence[ir.Value], free: Sequence[ir.Value] = ()) -> None:
@@ -37,26 +37,26 @@ class Part:
 
     @property
     def is_standard(self) -> bool:
-        """Whether all operators are ONNX's."""
+        """Whether all operators are standard ONNX operators."""
         return not any(node.domain for node in self.model.graph)
 
     @property
     def is_closed(self) -> bool:
-        """Whether free values, constants and sizes of the inputs alone decide it, by ONNX's own operators."""
+        """Whether it depends on free values, constants and input sizes only, and has only standard operators."""
         return self.is_standard and not self.reads_inputs
 
     @property
     def reads_inputs(self) -> bool:
-        """Whether elements of the graph's inputs are read, and not their sizes alone."""
+        """Whether it reads elements of the graph's inputs, not only their shapes."""
         rest = self.model.graph.inputs[len(self.free) :]
         return any(user.op_type != "Shape" for value in rest for user, _ in value.uses())
 
     def run(self, arrays: Mapping[ir.Value, Array], lengths: Mapping[str, int] | None = None) -> list[Array] | None:
-        """The outputs, in ONNX Runtime on the CPU; None where it fails.
+        """Compute the outputs with ONNX Runtime on the CPU; None if it fails.
 
         Args:
-            arrays: of every free value, and of the inputs; inputs that are not among them are zeros.
-            lengths: of the named axes of these; others are 1.
+            arrays: arrays for every free value and for inputs; other inputs are zeros.
+            lengths: sizes of named axes of these inputs; others are 1.
         """
         feeds: dict[str, Array] = {value.name or "": array for value, array in arrays.items()}
         for value in self.inputs:
@@ -81,11 +81,11 @@ class Part:
         import onnxruntime as ort
 
         options = ort.SessionOptions()
-        options.log_severity_level = 4  # whether it fails is for the caller to say
+        options.log_severity_level = 4  # failures are expected
         serialized = ir.to_proto(self.model).SerializeToString()
         return ort.InferenceSession(serialized, options, providers=["CPUExecutionProvider"])
 
 
 def shape(value: ir.Value, lengths: Mapping[str, int]) -> list[int]:
-    """The sizes of ``value``, its named axes by ``lengths``; an axis that these do not name is 1."""
+    """The shape of ``value``, with the sizes of named axes from ``lengths``, 1 by default."""
     return [lengths.get(size, 1) if isinstance(size, str) else size for size in sizes(value) or ()]

@@ -13,7 +13,7 @@ class Propagation(ABC):
     """A pass over nodes in the order of execution. Subclasses define the result for nodes, constants and copies."""
 
     def run(self, graph: ir.Graph | ir.Function) -> None:
-        """All of ``graph``, with the functions that it calls and its bodies; what its inputs are is known."""
+        """Visit ``graph`` with its functions and bodies; the results for its inputs must be set."""
         if isinstance(graph, ir.Graph):
             for value in graph.initializers.values():
                 self.constant(value)
@@ -29,17 +29,20 @@ class Propagation(ABC):
 
     @abstractmethod
     def node(self, node: ir.Node) -> None:
-        """The outputs of an operator."""
+        """Set the results for the outputs of an operator."""
 
     @abstractmethod
-    def join(self, value: ir.Value, others: Sequence[ir.Value]) -> None:
-        """``value`` is one of ``others``: a body's input is what is passed to it, an If's output a branch's output."""
+    def join(self, value: ir.Value, candidates: Sequence[ir.Value]) -> None:
+        """Set the result for ``value``, which is a copy of one of ``candidates``.
 
-    def constant(self, value: ir.Value) -> None:  # noqa: B027  # not every question is about them
-        """An initialiser; without a tensor, the number of a Loop's iteration."""
+        For example an input of a body (its argument) or an output of an If (the outputs of both branches).
+        """
+
+    def constant(self, value: ir.Value) -> None:  # noqa: B027  # optional
+        """Set the result for an initializer or, without a tensor, for the iteration number of a Loop."""
 
     def called(self, node: ir.Node) -> ir.Function | None:
-        """The function that ``node`` calls, if that is to be entered."""
+        """The function that ``node`` calls, if the analysis enters it."""
         return None
 
     def _control_flow(self, node: ir.Node) -> None:

@@ -1,7 +1,7 @@
-"""Infers the element types of a graph's values from its inputs'.
+"""Infers the element types of all values of a graph from the types of its inputs.
 
-ONNX's inference stops at operators of com.microsoft. Here an operator's schema says which output has the type of which
-input; an operator without a schema returns the type of its first floating-point input.
+ONNX's inference stops at operators of com.microsoft. Here an output gets its type by the operator's schema; without a
+schema, it gets the type of the first floating-point input.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +13,7 @@ import onnx_ir as ir
 from posexport.graph.bodies import bodies
 from posexport.graph.propagation import Propagation
 
-#: attributes that name the type of the first output, and that type where they are absent
+#: operators with an attribute for the type of the first output, and its default
 _BY_ATTRIBUTE = {
     "Cast": ("to", None),
     "EyeLike": ("dtype", None),
@@ -28,15 +28,15 @@ _BY_ATTRIBUTE = {
     "HammingWindow": ("output_datatype", ir.DataType.FLOAT),
     "HannWindow": ("output_datatype", ir.DataType.FLOAT),
 }
-#: where operators without a schema begin so, their outputs are integers
+#: name prefixes of operators without a schema that return integers
 _QUANTIZING = ("Quantize", "QLinear", "DynamicQuantizeLinear")
 
-#: the type of a value, where it is known
+#: returns the type of a value, or None if it is unknown
 TypeOf = Callable[[ir.Value], "ir.DataType | None"]
 
 
 class Types(Propagation):
-    """The element type of every value, kept at the value; a function that is called is an operator without a schema."""
+    """Sets the element type of every value. A call of a function counts as an operator without a schema."""
 
     def __init__(self, opsets: Mapping[str, int]) -> None:
         self._opsets = opsets
@@ -50,8 +50,8 @@ class Types(Propagation):
     def constant(self, value: ir.Value) -> None:
         self.put(value, ir.DataType.INT64 if value.const_value is None else value.const_value.dtype)
 
-    def join(self, value: ir.Value, others: Sequence[ir.Value]) -> None:
-        if known := [dtype for other in others if (dtype := self.of(other)) is not None]:
+    def join(self, value: ir.Value, candidates: Sequence[ir.Value]) -> None:
+        if known := [dtype for candidate in candidates if (dtype := self.of(candidate)) is not None]:
             self.put(value, known[0])
 
     def node(self, node: ir.Node) -> None:
@@ -60,11 +60,10 @@ class Types(Propagation):
                 self.put(value, dtype)
 
 
-def settle(graph: ir.Graph, opsets: Mapping[str, int]) -> list[ir.Value]:
-    """Set the type of every value that a node of ``graph`` or of a body gives; what operators give of unknown type.
+def infer_types(graph: ir.Graph, opsets: Mapping[str, int]) -> list[ir.Value]:
+    """Infer the type of every node output of ``graph`` and its bodies; return the outputs of unknown type.
 
-    Of a graph without functions. Types of inputs must be there. Types of other values that the model states are not
-    believed.
+    For graphs without functions. The types of inputs must be set; other types in the model are overwritten.
     """
     Types(opsets).run(graph)
     operators = [node for node in graph.all_nodes() if not bodies(node)]
@@ -72,7 +71,7 @@ def settle(graph: ir.Graph, opsets: Mapping[str, int]) -> list[ir.Value]:
 
 
 def output_types(node: ir.Node, type_of: TypeOf, opsets: Mapping[str, int]) -> "list[ir.DataType | None]":
-    """The type of every output of a node, no call and no control flow; None where it cannot be known."""
+    """The type of every output of a node without bodies that calls no function; None if it is unknown."""
     return [_output_type(node, index, type_of, opsets) for index in range(len(node.outputs))]
 
 
@@ -96,13 +95,13 @@ def schema_of(op_type: str, domain: str, opset: int) -> "onnx.defs.OpSchema | No
 
 
 def allowed_types(schema: "onnx.defs.OpSchema", formal: "onnx.defs.OpSchema.FormalParameter") -> list[str]:
-    """The types that a parameter of an operator may have: ``tensor(float)`` and others."""
-    constraints = {each.type_param_str: each.allowed_type_strs for each in schema.type_constraints}
+    """The types that an operator allows for a parameter, for example ``tensor(float)``."""
+    constraints = {constraint.type_param_str: constraint.allowed_type_strs for constraint in schema.type_constraints}
     return list(constraints.get(formal.type_str, [formal.type_str]))
 
 
 def _output_type(node: ir.Node, index: int, type_of: TypeOf, opsets: Mapping[str, int]) -> "ir.DataType | None":
-    """The type of one output; None where neither a schema nor a convention says it."""
+    """The type of one output; None if it is unknown."""
     if node.op_type == "Constant" and not node.domain:
         return constant_type(node)
     if node.op_type == "ConstantOfShape" and not node.domain:
@@ -121,7 +120,7 @@ def _output_type(node: ir.Node, index: int, type_of: TypeOf, opsets: Mapping[str
 
 
 def _by_schema(node: ir.Node, index: int, schema: "onnx.defs.OpSchema", type_of: TypeOf) -> "ir.DataType | None":
-    output = schema.outputs[min(index, len(schema.outputs) - 1)]  # the last one may stand for several
+    output = schema.outputs[min(index, len(schema.outputs) - 1)]  # the last one may be variadic
     if len(only := allowed_types(schema, output)) == 1:
         return _named(only[0])
     for position, value in enumerate(node.inputs):
@@ -140,5 +139,5 @@ def _named(text: str) -> "ir.DataType | None":
 def _first_float(node: ir.Node, type_of: TypeOf) -> "ir.DataType | None":
     if node.op_type.startswith(_QUANTIZING):
         return ir.DataType.UINT8
-    given = (type_of(value) for value in node.inputs if value is not None)
-    return next((dtype for dtype in given if dtype is not None and dtype.is_floating_point()), None)
+    dtypes = (type_of(value) for value in node.inputs if value is not None)
+    return next((dtype for dtype in dtypes if dtype is not None and dtype.is_floating_point()), None)

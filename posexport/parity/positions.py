@@ -18,7 +18,7 @@ import onnx_ir as ir
 from onnx_ir.passes.common import InlinePass
 
 from posexport.graph.bodies import bodies
-from posexport.graph.types import settle
+from posexport.graph.types import infer_types
 from posexport.parity.proof import Outcome, Proof
 from posexport.parity.report.points import Invariant
 from posexport.parity.report.report import Report
@@ -137,7 +137,7 @@ def roundings(model: Path | bytes, inputs: Sequence[InputSpec]) -> list[str]:
     """A sentence for every place in ``model`` where a position is rounded; ``inputs``: with their roles."""
     graph = ir.from_proto(onnx.ModelProto.FromString(model)) if isinstance(model, bytes) else ir.load(model)
     InlinePass()(graph)
-    settle(graph.graph, graph.opset_imports)
+    infer_types(graph.graph, graph.opset_imports)
     roles: Mapping[str, str] = {spec.name: spec.role for spec in inputs}
     trace = _Trace()
     for value in graph.graph.inputs:

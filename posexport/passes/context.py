@@ -21,15 +21,17 @@ _LONGEST, _MOST = 1024, 4096
 
 def of_source(source: Source, target: Target, lowering: str = "auto", output_names: Sequence[str] = ()) -> Context:
     """The context of a graph of ``source`` for ``target``, with its outputs called ``output_names``."""
-    parts = [part for part in source.module.modules() if isinstance(part, TracedModule)] if source.by_trial else []
-    traced = PassResult.of([reason for part in parts for reason in part.attentions])
+    modules = (
+        [module for module in source.module.modules() if isinstance(module, TracedModule)] if source.by_trial else []
+    )
+    traced = PassResult.of([reason for module in modules for reason in module.attentions])
     return Context(
         target,
         lowering,
         inputs=source.inputs,
         output_names=output_names,
         bounds=bounds_of(source.limits),
-        traced_attention=traced if parts else None,
+        traced_attention=traced if modules else None,
         feeds=partial(_samples, source),
     )
 

@@ -40,7 +40,7 @@ class FlatTokens(GraphPass):
         return portable or super().why_not_preferred(target)
 
     def apply(self, model: ir.Model, context: Context) -> PassResult:
-        """Counts projections that became a Gemm, and sums that ONNX Runtime no longer fuses."""
+        """Apply the pass; the result counts projections that became a Gemm, and sums that are no longer fused."""
         flattening = _Flattening(model.graph)
         refused: list[str | None] = []
         for region in regions(model.graph, ir.DataType[MODEL_DTYPE.onnx]):
@@ -152,8 +152,8 @@ class _Flattening:
     def _once(self, name: str, behind: ir.Value, write: Callable[[Builder], ir.Value]) -> ir.Value:
         """The value of this name, written ``behind`` another one if no earlier pass has."""
         if name not in self._written:
-            made = next((node for node in self._graph if node.name == f"node_{name}"), None)
-            self._written[name] = made.outputs[0] if made else write(Builder.behind(self._graph, behind))
+            existing = next((node for node in self._graph if node.name == f"node_{name}"), None)
+            self._written[name] = existing.outputs[0] if existing else write(Builder.behind(self._graph, behind))
         return self._written[name]
 
 

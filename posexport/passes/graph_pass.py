@@ -100,7 +100,7 @@ class GraphPass(ABC):
 
     @abstractmethod
     def apply(self, model: ir.Model, context: Context) -> PassResult:
-        """Change ``model`` in place."""
+        """Rewrite ``model`` in place."""
 
 
 class Rule(NamedTuple):
@@ -130,5 +130,5 @@ def by_rules(rules: Mapping[str, Rule], model: ir.Model) -> PassResult:
 
         return pattern.RewriteRule(rule.pattern, rule.replacement, applies, name=name)
 
-    applied = pattern.RewriteRuleSet([compiled(*each) for each in rules.items()], commute=True).apply_to_model(model)
+    applied = pattern.RewriteRuleSet([compiled(*rule) for rule in rules.items()], commute=True).apply_to_model(model)
     return PassResult.of([*[None] * applied, *refused.values()])

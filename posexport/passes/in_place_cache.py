@@ -39,7 +39,7 @@ class InPlaceCache(GraphPass):
         return target.needs_microsoft("GroupQueryAttention")
 
     def apply(self, model: ir.Model, context: Context) -> PassResult:
-        """Counts attention nodes."""
+        """Apply the pass; the result counts attention nodes."""
         refused, target = [], context.target
         calls: dict[tuple[object, ...], tuple[ir.Value, ...]] = {}
         for node in list(model.graph):
@@ -90,8 +90,8 @@ def _concat_of(value: ir.Value | None) -> ir.Node | None:
     if node is None or value is None or len(node.inputs) != 2 or axis(node, 0) != _TOKENS:
         return None
     past = node.inputs[0]
-    kept = past is not None and past.is_graph_input() and value.is_graph_output()
-    return node if kept and len(value.uses()) == 1 else None
+    is_cache = past is not None and past.is_graph_input() and value.is_graph_output()
+    return node if is_cache and len(value.uses()) == 1 else None
 
 
 def _append(
@@ -140,8 +140,8 @@ def _order_suffices(
     inputs: dict[str, ir.Value | None], before: ir.Node, calls: dict[tuple[object, ...], tuple[ir.Value, ...]]
 ) -> tuple[ir.Value, ...]:
     """Whether causal order drops all that the mask does, in calls that the operator takes; layers share it."""
-    asked = (inputs["mask"], inputs["takes"])
-    if asked not in calls:
+    arguments = (inputs["mask"], inputs["takes"])
+    if arguments not in calls:
         g = Builder.at(before, name=before.name or "")
-        calls[asked] = g.several("OrderSuffices", ["order_suffices"], *asked, domain=DOMAIN)
-    return calls[asked]
+        calls[arguments] = g.several("OrderSuffices", ["order_suffices"], *arguments, domain=DOMAIN)
+    return calls[arguments]

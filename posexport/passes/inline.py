@@ -25,7 +25,7 @@ class Inline(GraphPass):
         return context.target.flat
 
     def apply(self, model: ir.Model, context: Context) -> PassResult:
-        """Counts calls."""
+        """Apply the pass; the result counts calls."""
         calls = sum(node.op_identifier() in model.functions for node in model.graph.all_nodes())
         for function in model.functions.values():
             for node in ir.traversal.RecursiveGraphIterator(function.graph):
@@ -48,14 +48,14 @@ def _cast_to_types(model: ir.Model) -> None:
     for node in list(ir.traversal.RecursiveGraphIterator(model.graph)):
         if node.op_type != "CastLike" or node.domain:
             continue
-        value, like, made = node.inputs[0], node.inputs[1], node.outputs[0]
-        if value is None or like is None or value.dtype is None or like.dtype is None or made.is_graph_output():
+        value, like, output = node.inputs[0], node.inputs[1], node.outputs[0]
+        if value is None or like is None or value.dtype is None or like.dtype is None or output.is_graph_output():
             continue
         assert node.graph is not None
         if value.dtype == like.dtype:
             by = value
         else:
             by = Builder.at(node, opset=model.opset_imports[""]).Cast(value, to=like.dtype)
-            by.name, made.name = made.name, None
-        ir.convenience.replace_all_uses_with(made, by)
+            by.name, output.name = output.name, None
+        ir.convenience.replace_all_uses_with(output, by)
         node.graph.remove(node, safe=True)

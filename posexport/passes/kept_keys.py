@@ -42,7 +42,7 @@ class KeptKeys(GraphPass):
         return super().why_not_preferred(target)
 
     def apply(self, model: ir.Model, context: Context) -> PassResult:
-        """Counts attention nodes."""
+        """Apply the pass; the result counts attention nodes."""
         reasons: list[str | None] = []
         known: dict[ir.Value, tuple[ir.Value, ...]] = {}
         for node in list(model.graph):

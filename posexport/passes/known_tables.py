@@ -43,7 +43,7 @@ class KnownTables(GraphPass):
         return super().why_not_preferred(target) if target.waits_to_branch else "not measured but for a device"
 
     def apply(self, model: ir.Model, context: Context) -> PassResult:
-        """Counts tables."""
+        """Apply the pass; the result counts tables."""
         read = [value for node in model.graph if AttentionSpec.of(node) is not None for value in node.inputs]
         reasons: list[str | None] = []
         for value in dict.fromkeys(value for value in read if value is not None):
@@ -56,19 +56,19 @@ class KnownTables(GraphPass):
 
 def _nodes_before(value: ir.Value) -> list[ir.Node] | None:
     """All nodes that ``value`` is computed by, last first; None where not weights alone decide it."""
-    found: dict[ir.Node, None] = {}
+    nodes: dict[ir.Node, None] = {}
     left = [value]
     while left:
-        each = left.pop()
-        node = each.producer()
-        if node is None and (each.is_graph_input() or each.const_value is None):
+        value = left.pop()
+        node = value.producer()
+        if node is None and (value.is_graph_input() or value.const_value is None):
             return None
-        if node is not None and node not in found:
+        if node is not None and node not in nodes:
             if node.domain or node.op_type not in {*_PRODUCTS, *_OTHERS}:
                 return None
-            found[node] = None
-            left += [given for given in node.inputs if given is not None]
-    return list(found)
+            nodes[node] = None
+            left += [operand for operand in node.inputs if operand is not None]
+    return list(nodes)
 
 
 def _store(graph: ir.Graph, value: ir.Value, nodes: list[ir.Node]) -> None:
@@ -81,8 +81,8 @@ def _store(graph: ir.Graph, value: ir.Value, nodes: list[ir.Node]) -> None:
         [ir.serde.serialize_value(weight) for weight in weights.values()],
         [onnx.ValueInfoProto(name=value.name)],
     )
-    made = onnx.helper.make_model(proto, opset_imports=[onnx.helper.make_opsetid("", graph.opset_imports[""])])
-    (array,) = ReferenceEvaluator(made).run(None, {name: _wide(weight) for name, weight in weights.items()})
+    table_model = onnx.helper.make_model(proto, opset_imports=[onnx.helper.make_opsetid("", graph.opset_imports[""])])
+    (array,) = ReferenceEvaluator(table_model).run(None, {name: _wide(weight) for name, weight in weights.items()})
     dtype = value.dtype.numpy() if value.dtype is not None else np.dtype(np.float32)
     table = initializer(graph, f"{value.name}_known", ir.tensor(np.ascontiguousarray(np.asarray(array), dtype)))
     table.metadata_props[FOLDED_FROM] = repr([name for weight in weights.values() for name in names_of(weight)])

@@ -27,7 +27,7 @@ class OutputNames(GraphPass):
     is_listed_idle = False
 
     def apply(self, model: ir.Model, context: Context) -> PassResult:
-        """Counts outputs that had another name."""
+        """Apply the pass; the result counts outputs that had another name."""
         pairs = list(zip(model.graph.outputs, context.output_names, strict=False))
         renamed = sum(value.name != name for value, name in pairs)
         free_names(model.graph, context.output_names)
@@ -49,7 +49,7 @@ class ControlFlowNames(GraphPass):
     is_listed_idle = False
 
     def apply(self, model: ir.Model, context: Context) -> PassResult:
-        """Counts nodes that got a name."""
+        """Apply the pass; the result counts nodes that got a name."""
         return PassResult(_name_control_flow(model))
 
 
@@ -61,9 +61,9 @@ def _name_control_flow(model: ir.Model) -> int:
     taken = {node.name for _, graph in graphs for node in ir.traversal.RecursiveGraphIterator(graph) if node.name}
     seen: set[str] = set()
     for prefix, graph in graphs:
-        for node, wanted in _unnamed(prefix, graph):
+        for node, base in _unnamed(prefix, graph):
             if not node.name or node.name in seen:
-                node.name = claim(wanted, taken)
+                node.name = claim(base, taken)
                 named += 1
             seen.add(node.name)
     return named

@@ -29,7 +29,7 @@ class _SplitHeads:
 
     @property
     def shape(self) -> tuple[int | str, ...]:
-        """[B, T, H, D]."""
+        """The split heads, [B, T, H, D]."""
         shape = sizes(self.reshape.outputs[0])
         assert shape is not None
         return shape
@@ -44,7 +44,7 @@ class _SplitHeads:
 
     @property
     def nodes(self) -> list[ir.Node]:
-        """From the last to the first."""
+        """The nodes to remove, the last one first."""
         transpositions = [user for user, _ in self.reshape.outputs[0].uses()]
         return [node for node in (self.rotation, self.bias, *transpositions, self.reshape) if node is not None]
 
@@ -74,7 +74,7 @@ class PackedHeads(GraphPass):
         return None if target.microsoft else target.needs(ATTENTION_OPSET, "an operator that takes packed heads")
 
     def apply(self, model: ir.Model, context: Context) -> PassResult:
-        """Counts attention nodes."""
+        """Apply the pass; the result counts attention nodes."""
         #: shapes that split heads -> shapes that pack them; split heads -> the same packed
         leads: dict[ir.Value, ir.Value] = {}
         refused: list[str | None] = []
@@ -82,7 +82,7 @@ class PackedHeads(GraphPass):
             spec = AttentionSpec.of(node)
             if spec is None or spec.packed:
                 continue
-            heads = [each for each in map(_split_heads, node.inputs[:3]) if each is not None]
+            heads = [head for head in map(_split_heads, node.inputs[:3]) if head is not None]
             packing = None if spec.cache == "static" else _packing_of_context(node)
             if packing is not None and len(heads) == len("qkv"):
                 _pack(node, spec, heads, packing, leads)
@@ -161,7 +161,7 @@ def _pack(
     graph = node.graph
     assert graph is not None
     transposed = packing.inputs[0]
-    attention = _packed_attention(node, spec, heads, [_packed_input(node, each, leads) for each in heads])
+    attention = _packed_attention(node, spec, heads, [_packed_input(node, head, leads) for head in heads])
     graph.insert_before(node, attention)
     context, output = attention.outputs[0], packing.outputs[0]
     if len(output.shape or ()) == 2:  # to a row for every token, whatever the shape was
@@ -174,7 +174,7 @@ def _pack(
     transposition = transposed.producer() if transposed is not None else None
     assert transposition is not None
     graph.remove([transposition, node], safe=True)
-    for unused in (each for head in heads for each in head.nodes):
+    for unused in (inner for head in heads for inner in head.nodes):
         if unused.graph is not None and not any(value.uses() for value in unused.outputs):
             graph.remove(unused, safe=True)
 
@@ -184,7 +184,7 @@ def _packed_attention(
 ) -> ir.Node:
     """The attention of ``node`` on packed queries, keys and values, with the names of its outputs."""
     packed = replace(spec, packed=True)
-    splitting = {name: each.splitting(name) for name, each in zip(packed.head_shapes.values(), heads, strict=True)}
+    splitting = {name: head.splitting(name) for name, head in zip(packed.head_shapes.values(), heads, strict=True)}
     named = spec.named_inputs(node) | dict(zip("qkv", inputs, strict=True))
     attention = packed.node(named, like=node, **splitting)
     attention.metadata_props.update(node.metadata_props)

@@ -1,6 +1,6 @@
 """Fuses linear projections that share an input (Q/K/V, gate/up) into one MatMul (and one Add) followed by Split.
 
-The weights are packed when the file is written, one at a time, so that no second copy of them all is in memory.
+The weights are concatenated lazily, while the file is written, so that memory never holds a second copy of all.
 """
 
 from collections import defaultdict
@@ -19,7 +19,7 @@ from posexport.targets.target import Target
 
 @dataclass(frozen=True)
 class Projection:
-    """A MatMul with a constant weight, and the Add of its bias where it has one."""
+    """A linear projection: a MatMul with a constant weight, and an optional Add of a bias."""
 
     product: ir.Node
     weight: ir.Value
@@ -46,12 +46,12 @@ _Packed = dict[tuple[int, ...], tuple[ir.Value, ir.Value | None]]
 
 
 class PackedProjections(GraphPass):
-    """One product for several that read the same.
+    """Fuse linear projections with the same input.
 
     Before: ``MatMul(x, w_q), MatMul(x, w_k), MatMul(x, w_v)``
     After:  ``Split(MatMul(x, w_qkv))``
 
-    Worth its Split only where starting a product is what costs.
+    Pays only where launching a MatMul costs more than a Split.
     """
 
     name = "packed-projections"
@@ -66,15 +66,15 @@ class PackedProjections(GraphPass):
         return "on the CPU it saves time at one token only; from 128 on its Split costs 3 to 5% of the products"
 
     def apply(self, model: ir.Model, context: Context) -> PassResult:
-        """Counts groups of projections."""
+        """Apply the pass; the result counts groups of projections."""
         by_input: dict[tuple[ir.Value, bool], list[Projection]] = defaultdict(list)
         for node in model.graph:
-            found = projection(node)
-            if found is not None and node.inputs[0] is not None:
+            linear = projection(node)
+            if linear is not None and node.inputs[0] is not None:
                 # quantized and float projections stay apart
-                by_input[node.inputs[0], matches(names_of(found.weight), context.target.keep_float)].append(found)
+                by_input[node.inputs[0], matches(names_of(linear.weight), context.target.keep_float)].append(linear)
         groups = [group for group in by_input.values() if len(group) > 1]
-        group_of = {id(node): group for group in groups for each in group for node in each.nodes}
+        group_of = {id(node): group for group in groups for linear in group for node in linear.nodes}
         packed: _Packed = {}
         refused = [_refusal(group, group_of) for group in groups]
         for group, reason in zip(groups, refused, strict=True):
@@ -84,7 +84,7 @@ class PackedProjections(GraphPass):
 
 
 def projection(node: ir.Node | None) -> Projection | None:
-    """What starts with ``node``; None where that is no product with a weight."""
+    """The projection that starts with ``node``; None if it is no MatMul with a weight."""
     if node is None or node.op_type != "MatMul" or node.domain or not is_weight(node.inputs[1], 2):
         return None
     weight = node.inputs[1]
@@ -98,17 +98,20 @@ def projection(node: ir.Node | None) -> Projection | None:
 
 
 def _refusal(group: Sequence[Projection], group_of: dict[int, list[Projection]]) -> str | None:
-    """All readers of a weight must be in groups of the same weights: else the file would have both forms."""
+    """The reason not to fuse a group, or None.
+
+    All readers of a weight must be in groups of the same weights: else the file would store the weight twice.
+    """
     key = _key(group)
-    for value in (value for each in group for value in (each.weight, each.bias) if value is not None):
+    for value in (value for linear in group for value in (linear.weight, linear.bias) if value is not None):
         readers = [group_of.get(id(user)) for user, _ in value.uses()]
         if any(other is None or _key(other) != key for other in readers):
             return "a weight is read elsewhere too and would be stored twice"
-    return None if len({each.weight.dtype for each in group}) == 1 else "the weights have several dtypes"
+    return None if len({linear.weight.dtype for linear in group}) == 1 else "the weights have several dtypes"
 
 
 def _key(group: Sequence[Projection]) -> tuple[int, ...]:
-    return tuple(id(value) for each in group for value in (each.weight, each.bias))
+    return tuple(id(value) for linear in group for value in (linear.weight, linear.bias))
 
 
 def _pack(graph: ir.Graph, group: Sequence[Projection], packed: _Packed) -> None:
@@ -120,39 +123,39 @@ def _pack(graph: ir.Graph, group: Sequence[Projection], packed: _Packed) -> None
     g = Builder.at(first, name=f"{group[0].output.name}_packed")
     product = g.MatMul(first.inputs[0], weight)
     whole = product if bias is None else g.Add(product, bias)
-    parts = g.several("Split", [""] * len(group), whole, [each.channels for each in group], axis=-1)
-    for each, part in zip(group, parts, strict=True):
-        replace(each.output, part)
-        graph.remove(each.nodes, safe=True)
+    parts = g.several("Split", [""] * len(group), whole, [linear.channels for linear in group], axis=-1)
+    for linear, output in zip(group, parts, strict=True):
+        replace(linear.output, output)
+        graph.remove(linear.nodes, safe=True)
 
 
 def _packed_weight(graph: ir.Graph, group: Sequence[Projection]) -> ir.Value:
-    weights = [each.weight.const_value for each in group if each.weight.const_value is not None]
+    weights = [linear.weight.const_value for linear in group if linear.weight.const_value is not None]
     rows = weights[0].shape[0]
     assert isinstance(rows, int)
-    shape = ir.Shape([rows, sum(each.channels for each in group)])
+    shape = ir.Shape([rows, sum(linear.channels for linear in group)])
     packed = initializer(graph, f"{group[0].weight.name}_packed", _concatenated(weights, shape))
-    names = [name for each in group for name in names_of(each.weight)]
+    names = [name for linear in group for name in names_of(linear.weight)]
     packed.metadata_props[PACKED_FROM] = repr(names)
     return packed
 
 
 def _packed_bias(graph: ir.Graph, group: Sequence[Projection]) -> ir.Value | None:
-    """The biases of all projections; zeros for one that has none where another has."""
-    tensors = [None if each.bias is None else each.bias.const_value for each in group]
+    """The concatenated biases, with zeros for a projection without bias; None if no projection has one."""
+    tensors = [None if linear.bias is None else linear.bias.const_value for linear in group]
     dtype = next((tensor.dtype for tensor in tensors if tensor is not None), None)
     if dtype is None:
         return None
     biases = [
-        ir.tensor(np.zeros(each.channels, dtype.numpy())) if tensor is None else tensor
-        for tensor, each in zip(tensors, group, strict=True)
+        ir.tensor(np.zeros(linear.channels, dtype.numpy())) if tensor is None else tensor
+        for tensor, linear in zip(tensors, group, strict=True)
     ]
-    shape = ir.Shape([sum(each.channels for each in group)])
+    shape = ir.Shape([sum(linear.channels for linear in group)])
     return initializer(graph, f"{group[0].output.name}_bias_packed", _concatenated(biases, shape))
 
 
 def _concatenated(tensors: Sequence[ir.TensorProtocol], shape: ir.Shape) -> ir.LazyTensor:
-    """Concatenated along the last axis, each time that it is read, and not kept."""
+    """Lazy concatenation along the last axis, computed at each read and not cached."""
 
     def concatenate() -> ir.TensorProtocol:
         return ir.tensor(np.concatenate([np.asarray(tensor.numpy()) for tensor in tensors], -1))

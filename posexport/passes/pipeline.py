@@ -105,20 +105,24 @@ def run(
     """
     _check(only or (), context.target)
     results = {}
-    for each in PASSES:
-        if each.phase not in phases or not each.concerns(context) or (only is not None and each.name not in only):
+    for graph_pass in PASSES:
+        if (
+            graph_pass.phase not in phases
+            or not graph_pass.concerns(context)
+            or (only is not None and graph_pass.name not in only)
+        ):
             continue
-        reason = without.get(each.name)
+        reason = without.get(graph_pass.name)
         if reason is None and only is None:
-            reason = why_left_out(each, context.target, context.lowering)
-        result = PassResult(rejected=(reason,)) if reason else each.apply(model, context)
-        if result.nodes and each.writes_copies:
+            reason = why_left_out(graph_pass, context.target, context.lowering)
+        result = PassResult(rejected=(reason,)) if reason else graph_pass.apply(model, context)
+        if result.nodes and graph_pass.writes_copies:
             share_equal_nodes(model)
         elif result.nodes:
             # the next pass asks for the only reader of a value
             RemoveUnusedNodesPass()(model)
-        if each.is_listed_idle or result.nodes or result.rejected:
-            results[each.name] = result
+        if graph_pass.is_listed_idle or result.nodes or result.rejected:
+            results[graph_pass.name] = result
     if any(result.nodes for result in results.values()):
         _name_nodes(model)
     if any(node.domain == MICROSOFT for node in model.graph):
@@ -126,15 +130,15 @@ def run(
     return results
 
 
-def why_left_out(each: GraphPass, target: Target, lowering: str = "auto") -> str | None:
+def why_left_out(graph_pass: GraphPass, target: Target, lowering: str = "auto") -> str | None:
     """Why `run` does not apply a pass for ``target``; None where it does."""
-    if each.prepares is not None and lowering not in ("auto", each.prepares):
-        return f"it prepares for --lowering {each.prepares}, {lowering} was asked for"
-    return each.refusal(target) or each.why_not_preferred(target)
+    if graph_pass.prepares is not None and lowering not in ("auto", graph_pass.prepares):
+        return f"it prepares for --lowering {graph_pass.prepares}, {lowering} was asked for"
+    return graph_pass.refusal(target) or graph_pass.why_not_preferred(target)
 
 
 def _check(names: Collection[str], target: Target) -> None:
-    known = {each.name: each for each in PASSES}
+    known = {graph_pass.name: graph_pass for graph_pass in PASSES}
     for name in names:
         if name not in known:
             raise PosexportError(f"unknown graph pass {name!r}; known: {', '.join(known)}")

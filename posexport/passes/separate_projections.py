@@ -1,7 +1,7 @@
-"""Queries, keys and values that one linear projection gives together, as a MatMul for each: `PackedProjections` back.
+"""Splits fused QKV projections into one MatMul each for Q, K and V: the inverse of `PackedProjections`.
 
-Users write ``qkv(x)`` and take it apart by split, chunk, unbind, an index or a permutation of five axes. Each head's
-channels are columns of the weight whatever the way: they are followed through the nodes in between.
+Modules compute ``qkv(x)`` and split it by split, chunk, unbind, indexing or a permutation of five axes. In each case a
+head's channels are columns of the weight, which are traced through the nodes in between.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,16 +20,19 @@ from posexport.passes.graph_pass import Context, GraphPass, PassResult
 from posexport.passes.packed_projections import Projection, projection
 from posexport.targets.target import Target
 
-#: axes of a value: batch and tokens by number, others are channels
+#: labels of axes: batch and tokens by index, and channels
 _LEAD, _CHANNELS = (0, 1), -1
 _SPLIT_HEADS = (0, _CHANNELS, 1, _CHANNELS)
 
 
 @dataclass(frozen=True)
 class _Columns:
-    """Which ``columns`` of a projection a value has, an array of its axes but batch and tokens.
+    """The columns of a projection's weight that the elements of a value come from.
 
-    ``axes``: all of them. ``lead``: the sizes of batch and tokens.
+    Attributes:
+        columns: column indices, an array with the value's axes except batch and tokens.
+        axes: label of every axis of the value.
+        lead: the sizes of batch and tokens.
     """
 
     columns: NDArray[np.int64]
@@ -37,14 +40,14 @@ class _Columns:
     lead: tuple[int | str, ...]
 
     def channel_axis(self, at: int) -> int | None:
-        """Of ``columns``; None for batch and tokens."""
+        """The axis of ``columns`` for the value's axis ``at``; None for batch and tokens."""
         at %= len(self.axes)
         return self.axes[:at].count(_CHANNELS) if self.axes[at] == _CHANNELS else None
 
 
 @dataclass(frozen=True)
 class _Read:
-    """Queries, keys or values of attention, [B, H, T, D]: ``columns`` of a projection, by ``nodes``."""
+    """Q, K or V of attention, [B, H, T, D]: ``columns`` of a projection, selected by ``nodes``."""
 
     value: ir.Value
     columns: NDArray[np.int64]
@@ -52,7 +55,7 @@ class _Read:
 
 
 class SeparateProjections(GraphPass):
-    """A projection for each of queries, keys and values, where a user's module has one for all.
+    """Replace a fused QKV projection by separate projections.
 
     Before: ``Split(Reshape(MatMul(x, w_qkv))) -> Transpose -> posexport::Attention``
     After:  ``Transpose(Reshape(MatMul(x, w_q))), .. -> posexport::Attention``
@@ -62,17 +65,17 @@ class SeparateProjections(GraphPass):
     description = "queries, keys and values of one linear projection as a MatMul for each"
 
     def why_not_preferred(self, target: Target) -> str | None:
-        """Where one product is faster, `PackedProjections` puts it back, in the order that packed heads have."""
+        """`PackedProjections` fuses them again where that is faster, in the order of packed heads."""
         if target.provider is None:
             return "a portable graph keeps the weights as the source has them, each by its name"
         return super().why_not_preferred(target)
 
     def apply(self, model: ir.Model, context: Context) -> PassResult:
-        """Counts projections."""
+        """Apply the pass; the result counts projections."""
         by_node = _by_projection(model.graph)
-        together = [each for each in by_node.values() if not _apart(*each)]
-        refused = [_refusal(*each) for each in together]
-        for (source, reads), reason in zip(together, refused, strict=True):
+        packed = [group for group in by_node.values() if not _apart(*group)]
+        refused = [_refusal(*group) for group in packed]
+        for (source, reads), reason in zip(packed, refused, strict=True):
             if reason is None:
                 for number, read in enumerate(reads):
                     _put_projection(source, read, number)
@@ -80,7 +83,7 @@ class SeparateProjections(GraphPass):
 
 
 def _by_projection(graph: ir.Graph) -> dict[ir.Node, tuple[Projection, list[_Read]]]:
-    """What attention reads of every projection, by its product."""
+    """Every projection that attention reads, and the reads, by its MatMul."""
     by_product: dict[ir.Node, tuple[Projection, list[_Read]]] = {}
     for node in graph:
         if AttentionSpec.of(node) is not None:
@@ -92,7 +95,7 @@ def _by_projection(graph: ir.Graph) -> dict[ir.Node, tuple[Projection, list[_Rea
 
 
 def _read(value: ir.Value | None) -> tuple[Projection | None, _Read | None]:
-    """The projection that ``value`` comes from, and its columns of it."""
+    """The projection that ``value`` comes from, and the columns that it has; None if it is not traceable."""
     nodes: list[ir.Node] = []
     at = value
     while at is not None and (node := at.producer()) is not None:
@@ -108,11 +111,13 @@ def _read(value: ir.Value | None) -> tuple[Projection | None, _Read | None]:
 
 
 def _product(add: ir.Node) -> ir.Node | None:
-    values = [each for each in add.inputs if add.op_type == "Add" and each is not None]
-    return next((node for each in values if (node := each.producer()) is not None and node.op_type == "MatMul"), None)
+    """The MatMul that an Add reads; None for other nodes."""
+    operands = [operand for operand in add.inputs if add.op_type == "Add" and operand is not None]
+    return next((node for x in operands if (node := x.producer()) is not None and node.op_type == "MatMul"), None)
 
 
 def _followed(source: Projection, value: ir.Value, nodes: tuple[ir.Node, ...]) -> _Read | None:
+    """Trace the columns of ``source`` through ``nodes`` to ``value``."""
     shape = sizes(source.output) or ()
     at: _Columns | None = _Columns(np.arange(source.channels), (*_LEAD, _CHANNELS), shape[:2])
     if len(shape) != 3:
@@ -145,26 +150,26 @@ def _reshaped(out: ir.Value, at: _Columns) -> _Columns | None:
 def _transposed(out: ir.Value, at: _Columns) -> _Columns | None:
     node = _producer(out)
     order = list(node.attributes.get_ints("perm") or range(len(at.axes))[::-1])
-    channels = [at.channel_axis(each) for each in order]
-    columns = at.columns.transpose([each for each in channels if each is not None])
-    return replace(at, columns=columns, axes=tuple(at.axes[each] for each in order))
+    channels = [at.channel_axis(axis_before) for axis_before in order]
+    columns = at.columns.transpose([channel for channel in channels if channel is not None])
+    return replace(at, columns=columns, axes=tuple(at.axes[axis_before] for axis_before in order))
 
 
 def _part_of_split(out: ir.Value, at: _Columns) -> _Columns | None:
     node = _producer(out)
     along = node.attributes.get_int("axis", 0) or 0
     channel = at.channel_axis(along)
-    widths = [(sizes(each) or (None,) * len(at.axes))[along] for each in node.outputs]
+    widths = [(sizes(output) or (None,) * len(at.axes))[along] for output in node.outputs]
     if channel is None or not all(isinstance(width, int) for width in widths):
         return None
     ends = np.cumsum([int(width or 0) for width in widths])
-    number = next(number for number, each in enumerate(node.outputs) if each is out)
+    number = next(number for number, output in enumerate(node.outputs) if output is out)
     return replace(at, columns=np.split(at.columns, ends[:-1], channel)[number])
 
 
 def _sliced(out: ir.Value, at: _Columns) -> _Columns | None:
     node = _producer(out)
-    starts, ends, axes, steps = (constant(each) for each in (*node.inputs[1:], None)[:4])
+    starts, ends, axes, steps = (constant(operand) for operand in (*node.inputs[1:], None)[:4])
     if starts is None or ends is None or axes is None:
         return None
     columns = at.columns
@@ -173,8 +178,8 @@ def _sliced(out: ir.Value, at: _Columns) -> _Columns | None:
         step = 1 if len(node.inputs) < 5 else None if steps is None else int(steps[number])
         if channel is None or step is None or step < 1:
             return None
-        part = slice(int(starts[number]), int(ends[number]), step)
-        columns = columns[(slice(None),) * channel + (part,)]
+        selected = slice(int(starts[number]), int(ends[number]), step)
+        columns = columns[(slice(None),) * channel + (selected,)]
     return replace(at, columns=columns)
 
 
@@ -190,18 +195,19 @@ def _gathered(out: ir.Value, at: _Columns) -> _Columns | None:
 
 def _squeezed(out: ir.Value, at: _Columns) -> _Columns | None:
     node = _producer(out)
-    given = constant(node.inputs[1]) if len(node.inputs) > 1 else None
-    if given is None:
+    squeezed = constant(node.inputs[1]) if len(node.inputs) > 1 else None
+    if squeezed is None:
         return None
-    gone = [int(each) % len(at.axes) for each in given]
-    channels = [at.channel_axis(each) for each in gone]
+    removed_axes = [int(index) % len(at.axes) for index in squeezed]
+    channels = [at.channel_axis(removed) for removed in removed_axes]
     if None in channels:
         return None
-    columns = np.squeeze(at.columns, tuple(each for each in channels if each is not None))
-    return replace(at, columns=columns, axes=tuple(each for number, each in enumerate(at.axes) if number not in gone))
+    columns = np.squeeze(at.columns, tuple(channel for channel in channels if channel is not None))
+    axes = tuple(label for index, label in enumerate(at.axes) if index not in removed_axes)
+    return replace(at, columns=columns, axes=axes)
 
 
-#: operators that only move channels: (output, columns before it) -> columns
+#: operators that only move channels: (output, columns of the input) -> columns of the output
 _STEPS: dict[str, Callable[[ir.Value, _Columns], _Columns | None]] = {
     "Reshape": _reshaped,
     "Transpose": _transposed,
@@ -213,7 +219,7 @@ _STEPS: dict[str, Callable[[ir.Value, _Columns], _Columns | None]] = {
 
 
 def _apart(source: Projection, reads: Sequence[_Read]) -> bool:
-    """Whether the projection gives one of queries, keys or values alone, its heads in their order."""
+    """Whether the projection is already separate: only Q, K or V, with its heads in order."""
     return all(np.array_equal(read.columns.ravel(), np.arange(source.channels)) for read in reads) and all(
         [node.op_type for node in read.nodes] == ["Reshape", "Transpose"] for read in reads
     )
@@ -231,7 +237,7 @@ def _refusal(source: Projection, reads: Sequence[_Read]) -> str | None:
 
 
 def _put_projection(source: Projection, read: _Read, number: int) -> None:
-    """Put a projection on the columns of ``read`` in its place, split into heads."""
+    """Replace ``read`` by a projection with its columns, split into heads."""
     graph, x = source.product.graph, source.product.inputs[0]
     assert graph is not None
     g = Builder.at(read.nodes[0], name=f"{source.output.name}_part_{number}")
@@ -242,14 +248,14 @@ def _put_projection(source: Projection, read: _Read, number: int) -> None:
 
 
 def _columns(graph: ir.Graph, weight: ir.Value, columns: NDArray[np.int64], number: int) -> ir.Value:
-    """The columns of a weight or a bias, selected each time that they are read."""
+    """An initializer with ``columns`` of a weight or bias, which is computed when it is read, to save memory."""
     tensor, flat = weight.const_value, columns.ravel()
     assert tensor is not None
 
-    def taken(tensor: ir.TensorProtocol = tensor) -> ir.TensorProtocol:
+    def selected(tensor: ir.TensorProtocol = tensor) -> ir.TensorProtocol:
         return ir.tensor(np.ascontiguousarray(np.asarray(tensor.numpy())[..., flat]))
 
     shape = ir.Shape([*map(int, tensor.shape.numpy()[:-1]), flat.size])
-    part = initializer(graph, f"{weight.name}_{number}", ir.LazyTensor(taken, tensor.dtype, shape))
-    part.metadata_props[FOLDED_FROM] = repr(list(names_of(weight)))
-    return part
+    initial = initializer(graph, f"{weight.name}_{number}", ir.LazyTensor(selected, tensor.dtype, shape))
+    initial.metadata_props[FOLDED_FROM] = repr(list(names_of(weight)))
+    return initial

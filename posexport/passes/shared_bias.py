@@ -21,7 +21,7 @@ class SharedBias(GraphPass):
     description = "layers with the same attention bias compute it once"
 
     def apply(self, model: ir.Model, context: Context) -> PassResult:
-        """Counts attention nodes that share a bias."""
+        """Apply the pass; the result counts attention nodes that share a bias."""
         by_bias: dict[tuple[object, ...], list[tuple[ir.Node, AttentionSpec]]] = defaultdict(list)
         refused: list[str | None] = []
         for node in model.graph:
@@ -54,5 +54,5 @@ def _share(group: list[tuple[ir.Node, AttentionSpec]]) -> None:
     value = bias.outputs[0]
     bias.name, value.name, value.type = f"{first.name}_bias", f"{first.outputs[0].name}_bias", first.outputs[0].type
     first.graph.insert_before(first, bias)
-    for node, own in group:
-        take_place(replace(own, bias="full").node({**own.named_inputs(node), "bias": value}, like=node), node)
+    for node, spec in group:
+        take_place(replace(spec, bias="full").node({**spec.named_inputs(node), "bias": value}, like=node), node)

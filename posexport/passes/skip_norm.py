@@ -30,7 +30,7 @@ class SkipNorm(GraphPass):
         return target.needs_microsoft("SkipLayerNormalization")
 
     def apply(self, model: ir.Model, context: Context) -> PassResult:
-        """Counts normalisations."""
+        """Apply the pass; the result counts normalisations."""
         norms = [node for node in model.graph if node.op_type in _FUSED and not node.domain]
         refused = []
         for norm in norms:

@@ -28,7 +28,7 @@ class SplitWeights(GraphPass):
     description = "the parts of a weight that is split in the graph as weights"
 
     def apply(self, model: ir.Model, context: Context) -> PassResult:
-        """Counts weights."""
+        """Apply the pass; the result counts weights."""
         splits = [node for node in model.graph if node.op_type == "Split" and not node.domain and _weight(node)]
         reasons = [_refusal(node) for node in splits]
         for node, reason in zip(splits, reasons, strict=True):
@@ -45,20 +45,20 @@ def _refusal(node: ir.Node) -> str | None:
     weight = node.inputs[0]
     if weight is None or len(list(weight.uses())) > 1:
         return "a weight is read elsewhere too and would be stored twice"
-    return None if all(sizes(part) is not None for part in node.outputs) else "the sizes of its parts are not known"
+    return None if all(sizes(output) is not None for output in node.outputs) else "the sizes of its parts are not known"
 
 
 def _split(graph: ir.Graph, node: ir.Node) -> None:
     along, start = node.attributes.get_int("axis", 0) or 0, 0
-    for number, part in enumerate(node.outputs):
-        shape = sizes(part) or ()
+    for number, output in enumerate(node.outputs):
+        shape = sizes(output) or ()
         end = start + int(shape[along])
         place = (slice(None),) * along + (slice(start, end),)
         start = end
-        for user in {user for user, _ in part.uses() if user.op_type == "Transpose" and not user.domain}:
+        for user in {user for user, _ in output.uses() if user.op_type == "Transpose" and not user.domain}:
             order = list(user.attributes.get_ints("perm") or range(len(shape))[::-1])
             _stored(graph, node, user.outputs[0], number, _part(place, order))
-        _stored(graph, node, part, number, _part(place, range(len(shape))))
+        _stored(graph, node, output, number, _part(place, range(len(shape))))
 
 
 def _part(place: tuple[slice, ...], order: Sequence[int]) -> Callable[[NDArray[np.generic]], NDArray[np.generic]]:

@@ -32,7 +32,7 @@ class TabulatedProjection(GraphPass):
         return Tabulated.target_refusal(target)
 
     def apply(self, model: ir.Model, context: Context) -> PassResult:
-        """Counts projections."""
+        """Apply the pass; the result counts projections."""
         projections = [(node, spec) for node in model.graph if (spec := ProjectionSpec.of(node)) is not None]
         refused = [_add_table(model.graph, node, spec) for node, spec in projections]
         return PassResult.of(refused)

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from posexport.graph.builder import Builder
 from posexport.graph.edits import initializer
-from posexport.graph.partial import Part
+from posexport.graph.partial import Subgraph
 from posexport.precision.derived import Array, DerivedTensors
 from posexport.precision.projections import Projection, Weight, tensor_of
 
@@ -54,7 +54,7 @@ def observed(
         path = Path(directory) / "observed.onnx"
         run = None
         if computed:
-            ir.save(Part(model, computed).model, path, external_data="observed.onnx.data")
+            ir.save(Subgraph(model, computed).model, path, external_data="observed.onnx.data")
             run = calibration.open(path)
         names = [str(value.name) for value in computed]
         for feeds in calibration.feeds:

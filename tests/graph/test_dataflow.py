@@ -4,7 +4,7 @@ import numpy as np
 import onnx_ir as ir
 
 from posexport.graph.dataflow import content_values, dependents, inputs, passed_values, sources
-from posexport.graph.partial import Part
+from posexport.graph.partial import Subgraph
 
 GRAPH = """<ir_version: 9, opset_import: ["" : 18, "local" : 1]>
 main (int64[N] ids, int64[N] positions, bool choice) => (int64[N] chosen, int64[N] last, int64[N] all, int64[1] size) {
@@ -89,13 +89,13 @@ main (float[N] x, int64[N] ids) => (float[N] z) <float two = {2}, float[N] y> {
 def test_a_part_runs_from_inputs_or_from_what_is_free() -> None:
     model = ir.from_onnx_text(PARTS)
     at = values(model)
-    part = Part(model, [at["w"]], [at["y"]])
+    part = Subgraph(model, [at["w"]], [at["y"]])
     assert part.is_standard
     assert not part.reads_inputs
     assert part.run({at["y"]: np.ones(3, np.float32)}, {"N": 3})[0].tolist() == [1, 1, 1]
     assert part.run({at["y"]: np.ones(3, np.float32)}, {"N": 4}) is None  # ONNX Runtime fails
-    whole = Part(model, [at["y"], at["v"]])
+    whole = Subgraph(model, [at["y"], at["v"]])
     assert whole.reads_inputs
     (result,) = whole.for_samples([{"x": np.array([1, 2], np.float32), "ids": np.array([1, 0])}])
     assert [each.tolist() for each in result] == [[2, 4], [2, 1]]
-    assert not Part(model, [at["z"]]).is_standard
+    assert not Subgraph(model, [at["z"]]).is_standard

@@ -39,8 +39,8 @@ class CallsInCommon:
         common: dict[ir.Value, Known] = {}
         for index, value in enumerate(function.inputs):
             records = [call[index] if index < len(call) else Known() for call in calls]
-            same = {name: {getattr(each, name) for each in records} for name in Known.__dataclass_fields__}
-            common[value] = Known(**{name: each.pop() for name, each in same.items() if len(each) == 1})
+            same = {name: {getattr(record, name) for record in records} for name in Known.__dataclass_fields__}
+            common[value] = Known(**{name: values.pop() for name, values in same.items() if len(values) == 1})
         return common
 
     def are_aligned(self, function: ir.Function) -> bool:
@@ -51,7 +51,7 @@ class CallsInCommon:
 
 def callers_first(model: ir.Model) -> Iterable[ir.Function]:
     """The functions of our domain, each before those that it calls."""
-    functions = {each.name: each for each in model.functions.values() if each.domain == DOMAIN}
+    functions = {function.name: function for function in model.functions.values() if function.domain == DOMAIN}
     ordered: dict[str, ir.Function] = {}
 
     def visit(name: str) -> None:

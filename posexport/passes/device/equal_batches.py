@@ -31,7 +31,7 @@ class EqualBatches(GraphPass):
         return context.target.waits_to_branch
 
     def apply(self, model: ir.Model, context: Context) -> PassResult:
-        """Counts products."""
+        """Apply the pass; the result counts products."""
         changed = 0
         for function in model.functions.values():
             operator = OPERATORS.get(function.name.removeprefix(WHOLE)) if function.domain == DOMAIN else None
@@ -43,7 +43,7 @@ class EqualBatches(GraphPass):
 
 
 def _equalize(g: Builder, product: ir.Node) -> bool:
-    """Whether a factor was copied."""
+    """Whether the node has a factor that was copied."""
     first, second = product.inputs
     assert first is not None
     assert second is not None
@@ -74,10 +74,10 @@ def _rank(value: ir.Value) -> int | None:
     if node is None:
         return _RANKS.get(value.name or "")
     if node.op_type == "Add":
-        ranks = [_rank(each) for each in node.inputs if each is not None]
+        ranks = [_rank(value) for value in node.inputs if value is not None]
         return max((rank for rank in ranks if rank is not None), default=None)
     sizes = producer(node.inputs[1], "Concat") if node.op_type == "Reshape" else None
-    counts = [] if sizes is None else [_count(each) for each in sizes.inputs]
+    counts = [] if sizes is None else [_count(value) for value in sizes.inputs]
     return sum(count for count in counts if count) if counts and None not in counts else None
 
 

@@ -41,7 +41,7 @@ class KnownValues:
     ) -> None:
         self.known = known
         self.body, self.calls, self.aligned = body, calls, aligned
-        self.shapes: dict[ir.Value, Shape | None] = {value: each.size for value, each in known.items() if each.size}
+        self.shapes: dict[ir.Value, Shape | None] = {value: facts.size for value, facts in known.items() if facts.size}
         self.runs: dict[ir.Value, Run] = {}
         self.device: dict[ir.Value, bool] = {}
         named = {value.name: value for value in body.inputs}
@@ -62,16 +62,16 @@ class KnownValues:
         if array is not None:
             return None if array.size != 1 or array.dtype != np.int64 else "scalar" if array.ndim == 0 else "one"
         node = value.producer()
-        inputs = [] if node is None else [each for each in node.inputs if each is not None]
+        inputs = [] if node is None else [value for value in node.inputs if value is not None]
         if node is None or node.domain:  # functions of sizes alone give a size
-            return "one" if inputs and None not in [self.shape(each) for each in inputs] else None
+            return "one" if inputs and None not in [self.shape(operand) for operand in inputs] else None
         if node.op_type == "Shape":
             start, end = node.attributes.get_int("start", 0), node.attributes.get_int("end", None)
             whole = inputs[0] in (self.queries, self.keys) or inputs[0] in self.runs or self.is_vector(inputs[0])
             # the last axis: scores and probabilities have four
             last = end is None and start in (-1, 3)
             return "one" if (whole and not start) or last or (end is not None and end - (start or 0) == 1) else None
-        shapes = [self.shape(each) for each in inputs]
+        shapes = [self.shape(operand) for operand in inputs]
         if node.op_type == "Where":
             shapes[0] = self.on_host(inputs[0])
         if node.op_type in (*SUMS, "Neg", "Where") and None not in shapes:
@@ -90,7 +90,11 @@ class KnownValues:
             return shape
         if node.op_type == "Cast" and node.inputs[0] is not None:
             return self.shape(node.inputs[0])
-        shapes = [self.on_host(each) for each in node.inputs if each is not None] if node.op_type in TRUTHS else [None]
+        shapes = (
+            [self.on_host(operand) for operand in node.inputs if operand is not None]
+            if node.op_type in TRUTHS
+            else [None]
+        )
         return None if None in shapes else "scalar" if set(shapes) == {"scalar"} else "one"
 
     def is_vector(self, value: ir.Value) -> bool:
@@ -112,7 +116,9 @@ class KnownValues:
         if value not in self.device:
             node = value.producer()
             inputs = (
-                [] if node is None or node.op_type in SHAPES else [each for each in node.inputs if each is not None]
+                []
+                if node is None or node.op_type in SHAPES
+                else [operand for operand in node.inputs if operand is not None]
             )
             slots = value in self.runs or value in (self.queries, self.keys)
             fed = value.is_graph_input() and isinstance(self.body, ir.Graph)
@@ -129,7 +135,7 @@ class KnownValues:
             return None
         if node.op_type == "Shape":
             return {(node.inputs[0], node.attributes.get_int("start", 0)): 1}
-        parts = [self.sum_of(each) for each in node.inputs if each is not None]
+        parts = [self.sum_of(operand) for operand in node.inputs if operand is not None]
         if node.op_type in ("Squeeze", "Reshape", "Unsqueeze"):
             return parts[0]
         if node.op_type not in ("Add", "Sub") or parts[0] is None or parts[1] is None:

@@ -1,4 +1,4 @@
-"""Positions that count up, and sizes that follow from them, computed on the host without copies from a device."""
+"""Computes ranges of positions, and sizes that follow from them, on the host, without copies from the device."""
 
 from collections.abc import Iterable
 
@@ -14,21 +14,21 @@ from posexport.passes.device.known_values import SUMS, KnownValues, Run, few_num
 from posexport.passes.device.token_axes import token_axes
 from posexport.passes.graph_pass import Context, GraphPass, PassResult
 
-#: operators of a size and a value on the device: computed there
+#: operators that run on the device if one operand is there
 _MIXED = (*SUMS, *COMPARISONS, "Concat", "Where", "And", "Or")
 
 
 class SizesOnHost(GraphPass):
-    """Counting positions as one Range of sizes, their first and last elements as sums of sizes.
+    """Rewrite position arithmetic as one Range between sizes, and its first and last elements as sums of sizes.
 
     Before: ``Gather(Add(Range(0, T, 1), past), 0) -> Slice(x, ..)``
-    After:  ``past -> Slice(x, ..)``, and ``Range(past, T + past, 1)`` for what reads all of them
+    After:  ``past -> Slice(x, ..)``, and ``Range(past, T + past, 1)`` for readers of all elements
 
-    Slots of tokens are a Range plus what is cached. A device computes them, and where their first one decides where a
-    Slice or Pad begins, the host waits for a copy; a size that is added to them is copied the other way, which a CUDA
-    graph does not allow. Both are sums of sizes, which the host knows. In the position operators, called with all
-    queries and keys of a call, where the queries are the last of the keys, the slot of the first query is the number of
-    keys minus that of queries. Values are the same integers. Functions are rewritten as all of their calls allow.
+    Slots of tokens are a Range plus the past length, computed on the device. If the first slot is the start of a Slice
+    or Pad, the host waits for a copy; a size that is added to slots is copied to the device, which a CUDA graph does
+    not allow. Both are sums of sizes, which the host knows. In position operators that are called with all queries and
+    keys, the queries are the last keys, so the slot of the first query is the number of keys minus the number of
+    queries. The integers are the same. A function is rewritten only as far as all of its calls allow.
     """
 
     name = "sizes-on-host"
@@ -39,7 +39,7 @@ class SizesOnHost(GraphPass):
         return context.target.waits_to_branch
 
     def apply(self, model: ir.Model, context: Context) -> PassResult:
-        """Counts replaced nodes and inputs."""
+        """Apply the pass; the result counts replaced nodes and inputs."""
         calls, opset = CallsInCommon(), model.opset_imports[""]
         bodies = [_Body(model.graph, {}, {}, aligned=False, calls=calls)]
         bodies[0].rewrite(opset)
@@ -52,7 +52,7 @@ class SizesOnHost(GraphPass):
 
 
 class _Body(KnownValues):
-    """The graph, or a function; ``changed``: nodes that were replaced, and inputs that a device writes."""
+    """A graph or function; ``changed`` counts replaced nodes and inputs that a kernel now writes on the device."""
 
     changed = 0
 
@@ -83,7 +83,7 @@ class _Body(KnownValues):
         }
         if node.op_type in rewrites:
             rewrites[node.op_type](g, node)
-        if node.op_type in _MIXED and any(each is not None and self.on_device(each) for each in node.inputs):
+        if node.op_type in _MIXED and any(operand is not None and self.on_device(operand) for operand in node.inputs):
             self._brought(g, node, range(len(node.inputs)))
         elif node.op_type == "Expand":
             self._brought(g, node, [0])
@@ -111,7 +111,7 @@ class _Body(KnownValues):
         self._counting(g, node, Run(start, g.Sub(-1, new), -1))
 
     def _moved(self, g: Builder, node: ir.Node) -> None:
-        """What counts plus or minus a size, or a size minus it."""
+        """A Range plus or minus a size, or a size minus a Range, as a Range."""
         first, second = node.inputs
         assert first is not None
         assert second is not None
@@ -128,7 +128,7 @@ class _Body(KnownValues):
         self._counting(g, node, Run(moved(run.start), moved(run.limit), -run.step if backwards else run.step))
 
     def _picked(self, g: Builder, node: ir.Node) -> None:
-        """A Gather of the first or the last element of a value that counts up."""
+        """Gather of the first or last element of a Range, as a size."""
         source, index = node.inputs[:2]
         run, at = self.runs.get(source) if source is not None else None, few_numbers(index)
         if run is None or at is None or at.ndim or int(at) not in (0, -1):
@@ -136,7 +136,7 @@ class _Body(KnownValues):
         self._replace(node, g.Sub(run.limit, run.step) if int(at) else run.start)
 
     def _counted(self, g: Builder, node: ir.Node) -> None:
-        """How many tokens queries or keys have, by their slots, and rows a table: the same in all layers, so once."""
+        """Shape of queries, keys or a table: read from the slots or a constant, which all layers share."""
         start, end = node.attributes.get_int("start", 0), node.attributes.get_int("end", None)
         value, table = node.inputs[0], self.table(node.inputs[0])
         slots = None if value is None or end != start + 1 else self.slots.get((value, start))
@@ -146,11 +146,11 @@ class _Body(KnownValues):
             self._replace(node, g.Constant(value_ints=list(table[start:end])))
 
     def _sliced(self, g: Builder, node: ir.Node) -> None:
-        """``Slice(x, [0], [1])`` and ``Slice(x, [-1], [end])`` of slots."""
+        """``Slice(x, [0], [1])`` and ``Slice(x, [-1], [end])`` of slots, as sizes."""
         source, bounds = node.inputs[0], [few_numbers(value) for value in node.inputs[1:]]
-        if source is None or any(each is None or each.size != 1 for each in bounds):
+        if source is None or any(bound is None or bound.size != 1 for bound in bounds):
             return
-        start, end, *axis_and_step = [int(each.reshape(())) for each in bounds if each is not None]
+        start, end, *axis_and_step = [int(bound.reshape(())) for bound in bounds if bound is not None]
         if axis_and_step != [0, 1][: len(axis_and_step)]:
             return
         first, run = (start, end) == (0, 1), self.runs.get(source)
@@ -162,7 +162,7 @@ class _Body(KnownValues):
             self._replace(node, g.Sub(g.Shape(self.keys), g.Shape(self.queries)))
 
     def _brought(self, g: Builder, node: ir.Node, indices: Iterable[int]) -> None:
-        """What the host knows among those inputs, written by a device: nothing is copied."""
+        """Let a kernel write the host's sizes among these inputs on the device, so that nothing is copied."""
         if not (node.outputs[0].uses() or node.outputs[0].is_graph_output()):  # replaced
             return
         alone = node.outputs[0].shape is not None and not len(node.outputs[0].shape)
@@ -174,7 +174,7 @@ class _Body(KnownValues):
             node.replace_input_with(index, g.Squeeze(written) if alone else written)
 
     def _written(self, g: Builder, value: ir.Value) -> ir.Value:
-        """A size as a Range of one element, which a kernel writes; anything else as a cast of one."""
+        """A size as a Range of one element, which a kernel writes; a comparison or cast of sizes as a Cast of it."""
         source, shape = value.producer(), self.shape(value)
         if shape is not None:
             start = self._scalar(g, value)
@@ -188,7 +188,7 @@ class _Body(KnownValues):
         return g.Cast(self._written(g, size), to=kind)
 
     def _ranged(self, g: Builder, node: ir.Node) -> None:
-        """Notes what counts by one, between sizes."""
+        """Record Ranges between sizes with step 1 or -1."""
         start, limit = node.inputs[:2]
         step = few_numbers(node.inputs[2])
         if start is None or limit is None or step is None or abs(int(step)) != 1:
@@ -199,9 +199,12 @@ class _Body(KnownValues):
             self._awaited(Builder.at(node, after=True, opset=g.opset), node, limit)
 
     def _awaited(self, g: Builder, node: ir.Node, limit: ir.Value) -> None:
-        """Read the limit of a Range from 0 off the length of its output: the Range waits for the device anyway."""
+        """Replace later uses of the limit of a Range by the length of its output, which the host knows by then.
+
+        The limit is on the device, and the Range waits for it anyway.
+        """
         assert node.graph is not None
-        order = {each: number for number, each in enumerate(node.graph)}
+        order = {following: number for number, following in enumerate(node.graph)}
         size = g.Shape(node.outputs[0])
         scalar = g.op("Squeeze", size, shape=limit.shape)
         self.changed += 1
@@ -211,23 +214,23 @@ class _Body(KnownValues):
         self.shapes |= {size: "one", scalar: "scalar"}
 
     def _bounded(self, g: Builder, node: ir.Node) -> None:
-        """Clip at sizes, which would be copied to the device, as Max and Min."""
+        """Clip with sizes as bounds, which would be copied to the device, as Max and Min."""
         values, *bounds = node.inputs
-        if values is None or not self.on_device(values) or None in [self.on_host(each) for each in bounds if each]:
+        if values is None or not self.on_device(values) or None in [self.on_host(bound) for bound in bounds if bound]:
             return
-        if all(each is None or few_numbers(each) is not None for each in bounds):
+        if all(bound is None or few_numbers(bound) is not None for bound in bounds):
             return
         written: list[ir.Node] = []
         for op_type, bound in zip(("Max", "Min"), bounds, strict=False):
             if bound is not None:
                 values = g.op(op_type, values, bound, shape=node.outputs[0].shape)
-                written += [each for each in [values.producer()] if each is not None]
+                written += [clip for clip in [values.producer()] if clip is not None]
         self._replace(node, values)
-        for each in written:
-            self._brought(Builder.at(each, opset=g.opset), each, [1])
+        for clip in written:
+            self._brought(Builder.at(clip, opset=g.opset), clip, [1])
 
     def _clipped(self, g: Builder, least: ir.Node) -> None:
-        """``Max(Min(x, size), size)`` as Clip, whose bounds are read on the host."""
+        """``Max(Min(x, size), size)`` as Clip, which reads its bounds on the host."""
         node = only(least.outputs[0])
         if node is None or node.domain or node.op_type != "Max" or len(node.inputs) != 2 or len(least.inputs) != 2:
             return

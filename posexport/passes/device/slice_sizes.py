@@ -27,7 +27,7 @@ class SliceSizes(GraphPass):
         return context.target.waits_to_branch
 
     def apply(self, model: ir.Model, context: Context) -> PassResult:
-        """Counts sizes."""
+        """Apply the pass; the result counts sizes."""
         ours = [function for function in model.functions.values() if function.domain == DOMAIN]
         return PassResult(sum(_rewrite(function, model.opset_imports[""]) for function in ours))
 
@@ -35,9 +35,9 @@ class SliceSizes(GraphPass):
 def _rewrite(function: ir.Function, opset: int) -> int:
     changed = 0
     for node in list(function):
-        kept = producer(node.inputs[0], "Slice") if node.op_type == "Shape" and not node.domain else None
-        if kept is not None and node.attributes.get_int("start", 0) == _axis(kept) and len(node.attributes) == 1:
-            start, end = kept.inputs[1:3]
+        sliced = producer(node.inputs[0], "Slice") if node.op_type == "Shape" and not node.domain else None
+        if sliced is not None and node.attributes.get_int("start", 0) == _axis(sliced) and len(node.attributes) == 1:
+            start, end = sliced.inputs[1:3]
             if start is not None and end is not None and _ordered(start, end):
                 g = Builder.at(node, opset=opset)
                 ir.convenience.replace_all_uses_with(node.outputs[0], g.Sub(end, start))

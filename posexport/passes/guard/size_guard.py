@@ -36,7 +36,7 @@ class SizeGuard(GraphPass):
     is_listed_idle = False
 
     def apply(self, model: ir.Model, context: Context) -> PassResult:
-        """Counts guards."""
+        """Apply the pass; the result counts guards."""
         return PassResult(insert(model, context.inputs, context.bounds, context.target))
 
 
@@ -50,11 +50,11 @@ def insert(model: ir.Model, inputs: Sequence[InputSpec], bounds: Sequence[Bound]
             # an input that may be left out is one element then
             if bound.axis in spec.axes and value.uses() and not (bound.kind == "minimum" and spec.default is not None):
 
-                def wrong(g: Builder, bound: Bound = bound, own: ir.Value = value) -> ir.Value:
+                def wrong(g: Builder, bound: Bound = bound, guarded: ir.Value = value) -> ir.Value:
                     if bound.kind == "multiple":
-                        return g.Greater(g.Mod(places.size(g, bound.axis, own), [bound.number]), [0])
+                        return g.Greater(g.Mod(places.size(g, bound.axis, guarded), [bound.number]), [0])
                     length = places.total(g) if bound.axis == SEQUENCE and bound.kind != "minimum" else None
-                    length = length or places.size(g, bound.axis, own)
+                    length = length or places.size(g, bound.axis, guarded)
                     return g.op("Less" if bound.kind == "minimum" else "Greater", length, [bound.number])
 
                 _refuse(graph, value, spec.axes.index(bound.axis), text, wrong)
@@ -110,7 +110,7 @@ def _refuse(graph: ir.Graph, value: ir.Value, position: int, text: str, wrong: C
     rank = len(value.shape or ())
     # ``over`` at the guarded axis, 0 at the others
     zeros = [[0] * count for count in (position, rank - position - 1)]
-    bump = g.shape(*(part for part in (zeros[0], over, zeros[1]) if part)) if rank > 1 else over
+    bump = g.shape(*(piece for piece in (zeros[0], over, zeros[1]) if piece)) if rank > 1 else over
     guarded = g.op("Reshape", value, g.Add(shape, bump), allowzero=1, name="passed", shape=value.shape)
     node = guarded.producer()
     assert node is not None

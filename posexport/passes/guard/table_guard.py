@@ -27,10 +27,10 @@ def insert(graph: ir.Graph, positions: ir.Value, size: int, text: str) -> bool:
     beyond = g.Unsqueeze(g.GreaterOrEqual(positions, [size]), [-1])  # bool [B or 1, T, 1]
     for number, node in enumerate(lookups):
         node.name = f"{text}: {node.name}" if number else text
-        row = node.outputs[0]
-        users = list(row.uses())
-        g = Builder.at(node, after=True, name=f"{row.name}_guarded")
-        guarded = g.op("Where", beyond, math.nan, row, shape=row.shape)
+        output = node.outputs[0]
+        users = list(output.uses())
+        g = Builder.at(node, after=True, name=f"{output.name}_guarded")
+        guarded = g.op("Where", beyond, math.nan, output, shape=output.shape)
         for user, place in users:
             user.replace_input_with(place, guarded)
     return True

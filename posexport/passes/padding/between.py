@@ -33,7 +33,7 @@ class Between:
 
     @property
     def rows(self) -> ir.Value:
-        """The context, [B T, C]."""
+        """The rows of the context, [B T, C]."""
         return self.nodes[-1].outputs[0]
 
     @property
@@ -60,16 +60,16 @@ class Between:
         return None
 
     def at_once(self, g: Builder) -> ir.Value:
-        """The same for the whole batch."""
-        given: dict[ir.Value, ir.Value] = {}
+        """The context of the whole batch, by a copy of the nodes."""
+        copies: dict[ir.Value, ir.Value] = {}
         for node in self.nodes:
-            _copy(g, node, given)
+            _copy(g, node, copies)
             for value in node.outputs:
-                given[value].shape = value.shape
-        return given[self.rows]
+                copies[value].shape = value.shape
+        return copies[self.rows]
 
     def by_row(self, g: Builder, real: RealTokens) -> ir.Value:
-        """Row after row, each with its real tokens alone: [N, C]."""
+        """The context of the real tokens [N, C], by a Loop over rows of the batch without padding."""
         dtype = self.rows.dtype
         assert dtype is not None
         contexts = g.loop(
@@ -84,27 +84,27 @@ class Between:
 
     def _of_row(self, row: "_Row") -> ir.Value:
         """The context of one row's real tokens, [its tokens, C]."""
-        given: dict[ir.Value, ir.Value] = {}
+        copies: dict[ir.Value, ir.Value] = {}
         computed = self._computed
         for node in self.nodes:
             if node.op_type == "Reshape" and not node.domain:
                 read, result = node.inputs[0], node.outputs[0]
                 assert read is not None
-                part = given[read] if read in computed else row.tokens(read)
-                given[result] = row.g.Reshape(part, _row_shape(result, self.lead))
+                rows = copies[read] if read in computed else row.tokens(read)
+                copies[result] = row.g.Reshape(rows, _row_shape(result, self.lead))
             else:
-                given |= {value: row.part(value) for value in _read(node) if value not in given}
-                _copy(row.g, node, given, _alone(node, self.padding))
+                copies |= {value: row.part(value) for value in _read(node) if value not in copies}
+                _copy(row.g, node, copies, _alone(node, self.padding))
             for value in node.outputs:
-                given[value].type = value.type
+                copies[value].type = value.type
                 if value.shape is not None:  # by which lowerings write no branch for larger batches
                     row_sizes = _row_shape(value, self.lead)
-                    given[value].shape = ir.Shape([None if size < 0 else size for size in row_sizes])
-        return given[self.rows]
+                    copies[value].shape = ir.Shape([None if size < 0 else size for size in row_sizes])
+        return copies[self.rows]
 
 
 class _Row:
-    """One row of the batch, in a loop over those with tokens."""
+    """One row of the batch, inside the Loop over rows with real tokens."""
 
     def __init__(self, g: Builder, real: RealTokens, turn: ir.Value, lead: Axes) -> None:
         self.g, self._real, self._lead = g, real, lead
@@ -112,12 +112,12 @@ class _Row:
         self._length = g.Gather(real.lengths, self._number)
 
     def tokens(self, matrix: ir.Value) -> ir.Value:
-        """Its rows of a value with a row for every real token."""
+        """The rows of ``matrix`` [N, ...] that are tokens of this row of the batch."""
         end = self.g.Gather(self._real.ends, self._number)
         return self.g.slice(matrix, self.g.Sub(end, self._length), end, 0)
 
     def part(self, value: ir.Value) -> ir.Value:
-        """Of a value with axes of rows or of tokens what belongs to this row and to its real tokens."""
+        """The slice of ``value`` for this row and its real tokens, along axes of the batch and of tokens."""
         if value.const_value is not None:
             return value
         first = self.g.Gather(self._real.first, self._number)
@@ -175,23 +175,23 @@ def _alone(node: ir.Node, padding: Collection[ir.Value]) -> AttentionSpec | None
     return replace(spec, bias="none", mask="none" if only_padding else spec.mask)
 
 
-def _copy(g: Builder, node: ir.Node, given: dict[ir.Value, ir.Value], spec: AttentionSpec | None = None) -> None:
+def _copy(g: Builder, node: ir.Node, copies: dict[ir.Value, ir.Value], spec: AttentionSpec | None = None) -> None:
     """Write a copy of ``node`` with inputs replaced by ``given``, which gets its outputs; attention as ``spec``."""
     if spec is None:
         copy = ir.Node(
             node.domain,
             node.op_type,
-            [value and given.get(value, value) for value in node.inputs],
+            [value and copies.get(value, value) for value in node.inputs],
             list(node.attributes.values()),
             num_outputs=len(node.outputs),
             version=node.version,
         )
     else:
-        own = AttentionSpec.of(node)
-        assert own is not None
-        inputs = own.named_inputs(node)
-        copy = spec.node({name: value and given.get(value, value) for name, value in inputs.items()}, like=node)
+        original = AttentionSpec.of(node)
+        assert original is not None
+        inputs = original.named_inputs(node)
+        copy = spec.node({name: value and copies.get(value, value) for name, value in inputs.items()}, like=node)
     copy.metadata_props.update(node.metadata_props)
     for old, new in zip(node.outputs, copy.outputs, strict=True):
         new.name, new.type = old.name, old.type
-    given |= dict(zip(node.outputs, g.add(copy), strict=True))
+    copies |= dict(zip(node.outputs, g.add(copy), strict=True))

@@ -1,12 +1,13 @@
-"""Padding leaves what works token by token, and attention goes row by row: a batch costs what its real tokens cost.
+"""Unpadding: linear layers run on real tokens only, and attention runs row by row, so padding costs nothing.
 
-Rows of real tokens are gathered before the first region that works token by token (`posexport.passes.token_regions`),
-and put back where the graph gives a value for every token; between regions each row of the batch has attention of its
-own length. Inputs and outputs stay as they are; outputs for tokens of padding are zeros.
+The rows of real tokens are gathered before the first token-wise region (`posexport.passes.token_regions`), and
+scattered back (re-padding) where an output of the graph has a value for every token. Between regions, a Loop computes
+attention for each row of the batch at its length without padding. Inputs and outputs keep their shapes; outputs at
+padding are zeros.
 
-Whether that pays is decided once in a call, by its mask. Where it does not, as without padding, each If takes the
-branch that has the nodes as they were, and rows are those of all tokens: nothing is gathered between layers. A graph
-has its large weights outside of branches, once.
+The graph decides by the mask, once per call, whether a batch has enough padding. If not, every If executes a copy of
+the original nodes on the rows of all tokens, and nothing is gathered. Large weights are outside of the branches, so
+they are stored once.
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -30,22 +31,22 @@ from posexport.targets.dtypes import MODEL_DTYPE
 from posexport.targets.target import Target
 
 _FLOAT = ir.DataType[MODEL_DTYPE.onnx]
-#: that take some of the tokens
+#: operators that select tokens
 _SELECT = {"Gather", "GatherND", "GatherElements", "Slice"}
 
-#: that give what they read in another form, such as keys for cross attention
+#: operators that only change the layout, for example of keys for cross-attention
 _LAYOUT = {"Transpose", "Reshape", "Identity", "Cast"}
-#: that compute each value from those at its place
+#: elementwise operators
 _ELEMENTWISE = {"Where", "Add", "Sub", "Mul", "Neg", "Sigmoid"}
 
 
 class DropPadding(GraphPass):
-    """Linear layers on the rows of real tokens, and attention row by row, in batches with enough padding.
+    """Run linear layers on the rows of real tokens, and attention row by row, in batches with enough padding.
 
     Before: ``Reshape [B * T, C] -> Gemm -> posexport::Attention (mask) -> Gemm``
     After:  ``Gather(.., real tokens) -> Gemm -> If(padding, Loop of posexport::Attention) -> Gemm -> ScatterND``
 
-    For ONNX Runtime on the CPU; every attention of the graph must drop the same padding.
+    For ONNX Runtime on the CPU. Every attention of the graph must have the same padding mask.
     """
 
     name = "drop-padding"
@@ -63,7 +64,7 @@ class DropPadding(GraphPass):
         return super().why_not_preferred(target)
 
     def apply(self, model: ir.Model, context: Context) -> PassResult:
-        """Counts attention that goes row by row."""
+        """Apply the pass; the result counts attention that goes row by row."""
         if context.target.steps:
             dropped = prefill.drop(model)
             return PassResult(rejected=(dropped,)) if isinstance(dropped, str) else PassResult(nodes=dropped)
@@ -81,17 +82,17 @@ class DropPadding(GraphPass):
 
 @dataclass
 class _Flow:
-    """How rows of tokens go through a graph.
+    """The data flow of rows of tokens through a graph.
 
-    Rows that neither feed attention nor read what it gives, such as norms between convolutions, are those of all tokens
-    and stay: they are none of these.
+    Rows that neither feed attention nor depend on it, for example norms between convolutions, are not included: they
+    keep the rows of all tokens.
 
     Attributes:
         matrices: the values with a row for every token, [B T, C].
-        entering: Reshapes from [B, T, C] to rows that are not computed by attention.
-        between: attention, from rows to rows.
-        leaving: Reshapes of rows to what is not read by attention.
-        strays: nodes that read rows otherwise.
+        entering: Reshapes from [B, T, C] to rows, except those of attention.
+        between: attention with the nodes around it, from rows to rows.
+        leaving: Reshapes from rows to values that attention does not read.
+        strays: nodes that use rows in another way, which prevents the pass.
     """
 
     mask: PaddingMask
@@ -103,18 +104,20 @@ class _Flow:
 
     @classmethod
     def of(cls, graph: ir.Graph, mask: PaddingMask) -> "_Flow":
+        """Classify the nodes of ``graph``, which is flattened to rows (`flatten`)."""
         flow = cls(mask)
         entering: list[ir.Node] = []
         exits: list[ir.Node] = []
         strays: list[ir.Node] = []
         by_row: list[ir.Node] = []
         matrices: set[ir.Value | None] = set()
-        #: of rows, but none themselves
+        #: values that depend on rows and are not rows
         computed: set[ir.Value | None] = set()
+        # in topological order: entering, token-wise, leaving or other nodes
         for node in graph:
             if enters(node, mask.lead):
                 nodes = _back_to_rows(graph, node, computed)
-                if any(each.domain == DOMAIN for each in nodes):
+                if any(inner.domain == DOMAIN for inner in nodes):
                     flow.between.append(Between(nodes, mask.lead, mask.values))
                 else:
                     entering.append(node)
@@ -128,7 +131,8 @@ class _Flow:
                 computed |= set(node.outputs)
             elif computed.intersection(node.inputs):
                 computed |= set(node.outputs)
-        inside = {node for each in flow.between for node in each.nodes}
+        # keep only rows that are connected with attention
+        inside = {node for between in flow.between for node in between.nodes}
         of_attention = {value for node in inside for value in (*node.inputs, *node.outputs)} & matrices
         flow.matrices = _connected(by_row, of_attention, matrices)
         flow.entering = [node for node in entering if node.outputs[0] in flow.matrices]
@@ -137,36 +141,39 @@ class _Flow:
         return flow
 
     def refusal(self) -> str | None:
-        """Why padding cannot be left out."""
+        """The reason why the pass does not apply, or None."""
         if not self.between:
             return "there is no attention between two regions that work token by token"
         if self.strays:
             return f"{self.strays[0].op_type} reads rows of tokens as another matrix"
-        reasons = [each.refusal(self.matrices) for each in self.between]
+        reasons = [between.refusal(self.matrices) for between in self.between]
         reasons += [self._reader_refusal(node) for node in self.leaving]
         return next(filter(None, reasons), None)
 
     @property
     def counts_from_first(self) -> bool:
-        """Something reads tokens by their place, such as the first one, or adds to scores by other than distances."""
+        """Whether the graph reads tokens by index, or has a score operator that depends on absolute positions.
+
+        Then the tokens of a row must begin at its first slot.
+        """
         specs = [AttentionSpec.of(node) for between in self.between for node in between.nodes]
         by_place = [op for spec in specs if spec is not None for op in spec.operators.values() if not op.shifts]
         readers = [user for node in self.leaving for user in self._readers(node.outputs[0])]
         return bool(by_place) or any(user.op_type in _SELECT for user in readers)
 
     def _reader_refusal(self, leaving: ir.Node) -> str | None:
-        """Why zeros may not stand for what ``leaving`` gives at padding."""
+        """The reason why the output of ``leaving`` must not be zero at padding, or None."""
         if self._is_masked(leaving):
             return None
-        others = (user for user in self._readers(leaving.outputs[0]) if user.op_type not in _SELECT)
-        return next((f"{user.op_type} may read the hidden states of padding" for user in others), None)
+        readers = (user for user in self._readers(leaving.outputs[0]) if user.op_type not in _SELECT)
+        return next((f"{user.op_type} may read the hidden states of padding" for user in readers), None)
 
     def _readers(self, value: ir.Value) -> Iterator[ir.Node]:
-        """What may read ``value`` at padding, as it is or token by token in another form."""
+        """Nodes that may read elements of ``value`` at padding, directly or after layout and elementwise operators."""
         for user, _ in value.uses():
-            others = [other for other in user.inputs if other is not None and other is not value]
-            masks = user.op_type in ("Where", "Mul") and any(self.mask.decides(other) for other in others)
-            # rows of real tokens are gathered again
+            operands = [other for other in user.inputs if other is not None and other is not value]
+            masks = user.op_type in ("Where", "Mul") and any(self.mask.decides(other) for other in operands)
+            # masked, or gathered to real tokens again
             if masks or enters(user, self.mask.lead):
                 continue
             if user.op_type in _LAYOUT or self._works_by_token(user):
@@ -175,13 +182,13 @@ class _Flow:
                 yield user
 
     def _works_by_token(self, node: ir.Node) -> bool:
-        """What it computes for padding stays there, and is given to nobody."""
+        """Whether the node is elementwise over tokens, and no output of the graph."""
         result = node.outputs[0]
         by_token = not node.domain and node.op_type in _ELEMENTWISE and (sizes(result) or ())[:2] == self.mask.lead
         return by_token and not result.is_graph_output()
 
     def _is_masked(self, leaving: ir.Node) -> bool:
-        """Rows of padding are zeros already: they were multiplied by the mask."""
+        """Whether the rows of padding are zeros already, since they were multiplied by the mask."""
         product = producer(leaving.inputs[0], "Mul")
         for factor in product.inputs if product is not None else ():
             entering = None if factor is None else producer(factor, "Reshape")
@@ -193,7 +200,7 @@ class _Flow:
 def _connected(
     by_row: Sequence[ir.Node], rows: Collection[ir.Value | None], matrices: Collection[ir.Value | None]
 ) -> set[ir.Value]:
-    """Those of ``matrices`` that nodes ``by_row`` connect with ``rows``, in whichever direction."""
+    """The values of ``matrices`` that nodes ``by_row`` connect with ``rows``, in either direction."""
     connected = {value for value in rows if value is not None}
     while True:
         before = len(connected)
@@ -206,7 +213,7 @@ def _connected(
 
 
 def _back_to_rows(graph: ir.Graph, last: ir.Node, computed: Collection[ir.Value | None]) -> list[ir.Node]:
-    """The nodes that compute ``last`` from rows."""
+    """The nodes between rows and ``last``, in topological order."""
     nodes, waiting = {last}, [last]
     while waiting:
         for value in waiting.pop().inputs:
@@ -218,34 +225,35 @@ def _back_to_rows(graph: ir.Graph, last: ir.Node, computed: Collection[ir.Value 
 
 
 def _drop(model: ir.Model, mask: PaddingMask, flow: _Flow) -> None:
+    """Rewrite the graph: gather real tokens, attention row by row, re-padding."""
     graph = model.graph
     g = builder(model)
     real = real_tokens.find(g, mask.tokens, from_first=flow.counts_from_first)
-    # before all that reads rows, whatever the order of nodes
-    graph.insert_before(graph[0], [*_taken_out(graph, mask.tokens), *g.take()])
+    # move the nodes of the mask to the start of the graph, before all readers
+    graph.insert_before(graph[0], [*_removed(graph, mask.tokens), *g.take()])
     gather(graph, g, flow.entering, real.keep)
     for between in flow.between:
         _put(between.nodes, g, _context(g, between, real))
     for node in flow.leaving:
         if node.outputs[0].is_graph_output():
-            for own in _for_readers(node):
-                _put([own], g, _for_all_tokens(g, own, real))
+            for copy in _for_readers(node):
+                _put([copy], g, _for_all_tokens(g, copy, real))
         _put([node], g, _for_all_tokens(g, node, real))
 
 
-def _taken_out(graph: ir.Graph, value: ir.Value) -> list[ir.Node]:
-    """The nodes that compute ``value``, no longer in the graph."""
+def _removed(graph: ir.Graph, value: ir.Value) -> list[ir.Node]:
+    """Remove the nodes that compute ``value`` from the graph, and return them."""
     needed = {value}
     for node in reversed(graph):
         if needed.intersection(node.outputs):
-            needed.update(each for each in node.inputs if each is not None)
+            needed.update(value for value in node.inputs if value is not None)
     nodes = [node for node in graph if needed.intersection(node.outputs)]
     graph.remove(nodes)
     return nodes
 
 
 def _for_readers(reshape: ir.Node) -> list[ir.Node]:
-    """A copy for what reads an output of the graph, which is zeros for padding that was computed too."""
+    """A copy of ``reshape`` for its readers, if it is an output of the graph, where padding is always zeroed."""
     value = reshape.outputs[0]
     readers = list(value.uses())
     if not readers:
@@ -261,7 +269,7 @@ def _for_readers(reshape: ir.Node) -> list[ir.Node]:
 
 
 def _context(g: Builder, between: Between, real: RealTokens) -> ir.Value:
-    """What attention gives to rows."""
+    """The rows of the context: attention row by row if unpadding pays, else for the whole batch."""
     return g.if_(
         real.pays,
         lambda: between.by_row(g, real),
@@ -273,18 +281,18 @@ def _context(g: Builder, between: Between, real: RealTokens) -> ir.Value:
 
 
 def _for_all_tokens(g: Builder, reshape: ir.Node, real: RealTokens) -> ir.Value:
-    """Rows with their axes of batch and tokens; zeros for padding, in what the graph gives whatever was computed."""
+    """Re-padding: rows to [B, T, C]. Padding is zero after unpadding, and always in outputs of the graph."""
     rows, shape = reshape.inputs
     value = reshape.outputs[0]
     assert rows is not None
     channels = width(rows)
     assert channels is not None
 
-    def put_back() -> ir.Value:
+    def repadded() -> ir.Value:
         zeros = g.ConstantOfShape(g.shape(g.Reshape(g.Size(real.mask), [1]), [channels]))
         return g.Reshape(g.ScatterND(zeros, g.Unsqueeze(real.keep, [1]), rows), shape, allowzero=1)
 
-    def as_it_is() -> ir.Value:
+    def of_all_tokens() -> ir.Value:
         all_rows = rows
         if value.is_graph_output():
             is_real = g.Cast(g.Reshape(real.mask, [-1, 1]), to=ir.DataType.BOOL)
@@ -293,8 +301,8 @@ def _for_all_tokens(g: Builder, reshape: ir.Node, real: RealTokens) -> ir.Value:
 
     return g.if_(
         real.pays,
-        put_back,
-        as_it_is,
+        repadded,
+        of_all_tokens,
         branches=("put_back", "all_tokens"),
         name=str(value.name),
         types=[_FLOAT],
@@ -302,7 +310,7 @@ def _for_all_tokens(g: Builder, reshape: ir.Node, real: RealTokens) -> ir.Value:
 
 
 def _put(nodes: Sequence[ir.Node], g: Builder, result: ir.Value) -> None:
-    """What ``g`` built in the place of ``nodes``, whose last gives what is now ``result``."""
+    """Replace ``nodes`` by the nodes that ``g`` built; ``result`` replaces the output of the last one."""
     last = nodes[-1]
     graph = last.graph
     assert graph is not None

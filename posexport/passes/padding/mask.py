@@ -13,7 +13,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from posexport.graph.dataflow import inputs
-from posexport.graph.partial import Part
+from posexport.graph.partial import Subgraph
 from posexport.graph.queries import sizes
 from posexport.ops.attention import AttentionSpec
 from posexport.ops.dropped_scores import drops
@@ -62,7 +62,7 @@ def padding_mask(model: ir.Model) -> PaddingMask | str:
         if spec.cache != "none":
             return "attention has a KV cache"
         values[value] = None
-    masks = {each for value in values for each in inputs(value, breaks=())}
+    masks = {source for value in values for source in inputs(value, breaks=())}
     if not values:
         return "there is no attention node"
     if len(masks) != 1:
@@ -105,7 +105,7 @@ def mask_of_new_tokens(model: ir.Model, attention: Sequence[ir.Node], lead: Axes
     values = dict.fromkeys(value for value in added if value is not None)
     if None in added:
         return "attention has no padding mask"
-    masks = {each for value in values for each in inputs(value)}
+    masks = {source for value in values for source in inputs(value)}
     if len(masks) != 1:
         return "attention has no mask that is of one input alone"
     (mask,) = masks
@@ -127,8 +127,8 @@ def mask_of_new_tokens(model: ir.Model, attention: Sequence[ir.Node], lead: Axes
 
 def _drops(model: ir.Model, feeds: Mapping[ir.Value, NDArray[Any]], value: ir.Value, real: NDArray[np.bool]) -> bool:
     """Whether no query sees a token that is not ``real`` [B, S], and the last of the first row sees another."""
-    part = Part(model, [value], list(feeds))
-    known = part.run(feeds) if part.is_standard else None
+    subgraph = Subgraph(model, [value], list(feeds))
+    known = subgraph.run(feeds) if subgraph.is_standard else None
     if known is None:
         return False
     (mask,) = known

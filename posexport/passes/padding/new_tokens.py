@@ -35,8 +35,8 @@ def find(g: Builder, mask: ir.Value, tokens: ir.Value) -> NewTokens:
     new = g.slice(g.Cast(mask, to=_BOOL), g.Neg(g.size(tokens, 1)), [_END], 1)
     real = g.NonZero(g.Reshape(new, [-1]), name="real_new_tokens")
     number, whole = g.Size(real), g.Size(new)
-    worth = g.LessOrEqual(g.Mul(number, _SHARE), g.Mul(whole, _SHARE - 1))
-    pays = g.And(worth, g.Greater(number, 0), name="new_padding_is_dropped")
+    is_enough = g.LessOrEqual(g.Mul(number, _SHARE), g.Mul(whole, _SHARE - 1))
+    pays = g.And(is_enough, g.Greater(number, 0), name="new_padding_is_dropped")
     keep = g.if_(
         pays,
         lambda: g.Squeeze(real, [0]),

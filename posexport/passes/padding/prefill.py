@@ -50,12 +50,12 @@ def drop(model: ir.Model) -> int | str:
     flow = _Flow.of(model.graph, lead)
     if flow.reason is not None:
         return flow.reason
-    own = [node for node in attention if any(value in flow.computed for value in node.inputs[1:3])]
-    mask = mask_of_new_tokens(model, own, lead)
+    self_attention = [node for node in attention if any(value in flow.computed for value in node.inputs[1:3])]
+    mask = mask_of_new_tokens(model, self_attention, lead)
     if isinstance(mask, str):
         return mask
     _drop(model, mask, tokens, flow)
-    return len(own)
+    return len(self_attention)
 
 
 @dataclass
@@ -150,7 +150,7 @@ def _channels(rows: ir.Value) -> int:
 
 def _put_back_at(leaving: Collection[ir.Node]) -> dict[ir.Value, list[tuple[ir.Node, int]]]:
     """Rows that are put back -> who reads them: before a Split that only gives to ``leaving``, once for all parts."""
-    found: dict[ir.Value, list[tuple[ir.Node, int]]] = {}
+    readers: dict[ir.Value, list[tuple[ir.Node, int]]] = {}
     for node in leaving:
         rows = node.inputs[0]
         assert rows is not None
@@ -158,12 +158,12 @@ def _put_back_at(leaving: Collection[ir.Node]) -> dict[ir.Value, list[tuple[ir.N
             continue
         split = producer(rows, "Split")
         if split is not None and split.inputs[0] is not None:
-            uses = [user for part in split.outputs for user, _ in part.uses()]
+            uses = [user for output in split.outputs for user, _ in output.uses()]
             if all(user in leaving and not user.outputs[0].is_graph_output() for user in uses):
-                found[split.inputs[0]] = [(split, 0)]
+                readers[split.inputs[0]] = [(split, 0)]
                 continue
-        found.setdefault(rows, []).append((node, 0))
-    return found
+        readers.setdefault(rows, []).append((node, 0))
+    return readers
 
 
 def _give(graph: ir.Graph, g: Builder, reshape: ir.Node, new: NewTokens) -> None:

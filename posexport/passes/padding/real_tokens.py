@@ -40,21 +40,22 @@ class RealTokens:
 
 
 def find(g: Builder, mask: ir.Value, *, from_first: bool) -> RealTokens:
-    """Of the mask [B, T], not 0 for real tokens; it pays where the real ones of each row are contiguous.
+    """Compute the real tokens from the mask [B, T], which is not 0 for real tokens.
 
-    ``from_first``: and begin with the row's first token.
+    Unpadding pays with enough padding, if the real tokens of each row are contiguous and, with ``from_first``, begin at
+    its first slot.
     """
     real = g.Cast(g.Cast(mask, to=_BOOL), to=_INT64, name="real_tokens")
     number = g.ReduceSum(real, keepdims=0)
     whole = g.Size(real)
     rows = g.scalar(g.size(real, 0))
-    worth = g.GreaterOrEqual(g.Sub(whole, number), g.Mul(rows, _LEAST))
+    is_enough = g.GreaterOrEqual(g.Sub(whole, number), g.Mul(rows, _LEAST))
 
     def bounds() -> tuple[ir.Value, ir.Value]:
         first = g.ArgMax(real, axis=1, keepdims=0)
         return first, g.ReduceSum(real, [1], keepdims=0)
 
-    def together() -> ir.Value:
+    def are_contiguous() -> ir.Value:
         first, lengths = bounds()
         last = g.ArgMax(real, axis=1, keepdims=0, select_last_index=1)
         spans = g.Add(g.Sub(last, first), 1)
@@ -65,9 +66,9 @@ def find(g: Builder, mask: ir.Value, *, from_first: bool) -> RealTokens:
         return g.And(g.Cast(all_fit, to=_BOOL), g.Greater(number, 0))
 
     pays = g.if_(
-        worth,
-        together,
-        lambda: worth,
+        is_enough,
+        are_contiguous,
+        lambda: is_enough,
         branches=("much_padding", "little_padding"),
         name="padding_is_dropped",
         types=[_BOOL],
@@ -78,10 +79,12 @@ def find(g: Builder, mask: ir.Value, *, from_first: bool) -> RealTokens:
         flat = g.Squeeze(g.NonZero(g.Reshape(real, [-1])), [0])
         return flat, g.Squeeze(g.NonZero(lengths), [0]), first, lengths, g.CumSum(lengths, 0)
 
-    def kept() -> tuple[ir.Value, ...]:
+    def all_tokens() -> tuple[ir.Value, ...]:
         every = g.Range(0, whole, 1)
         return (every, *[g.Slice(every, [0], [0])] * (len(names) - 1))
 
     names = ("kept_tokens", "rows_with_tokens", "first_tokens", "row_lengths", "row_ends")
-    tables = g.if_(pays, dropped, kept, branches=("real_only", "all_tokens"), name=names, types=[_INT64] * len(names))
+    tables = g.if_(
+        pays, dropped, all_tokens, branches=("real_only", "all_tokens"), name=names, types=[_INT64] * len(names)
+    )
     return RealTokens(pays, real, *tables)

@@ -31,10 +31,10 @@ def gather(graph: ir.Graph, g: Builder, entering: Iterable[ir.Node], keep: ir.Va
     for node in entering:
         rows = node.outputs[0]
         readers = list(rows.uses())
-        kept = g.Gather(rows, keep, axis=0, name=f"{rows.name}_kept")
-        kept.shape, kept.type = rows.shape, rows.type
+        real_rows = g.Gather(rows, keep, axis=0, name=f"{rows.name}_kept")
+        real_rows.shape, real_rows.type = rows.shape, rows.type
         for reader, place in readers:
-            reader.replace_input_with(place, kept)
+            reader.replace_input_with(place, real_rows)
         graph.insert_after(node, g.take())
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from posexport.graph.partial import Part, shape
+from posexport.graph.partial import Subgraph, shape
 from posexport.graph.queries import only, sizes
 from posexport.ops.clipped_scores import CLIPPED_SCORES
 from posexport.ops.clipped_values import CLIPPED_VALUES
@@ -60,7 +60,7 @@ def _sum(product: ir.Node) -> tuple[ir.Value, ir.Value, ir.Value] | None:
     add = only(context)
     if add is None or add.domain or add.op_type != "Add":
         return None
-    other = next((each for each in add.inputs if each is not context), None)
+    other = next((operand for operand in add.inputs if operand is not context), None)
     return None if other is None or only(other) is None else (context, other, add.outputs[0])
 
 
@@ -79,12 +79,12 @@ def _adds(
 ) -> bool:
     """Whether ``total`` is the product moved, after the sum of probabilities and ``rows`` [T, S, D] was added to it."""
     free, names = [probs, product, rows], [size for size in sizes(probs) or () if isinstance(size, str)]
-    part = Part(model, [total, context], free)
+    subgraph = Subgraph(model, [total, context], free)
     lengths = dict(zip(names, (_BATCH, _TOKENS), strict=False))
-    if not part.is_closed or len(set(names)) != 2 or any(value.dtype != ir.DataType.FLOAT for value in free):
+    if not subgraph.is_closed or len(set(names)) != 2 or any(value.dtype != ir.DataType.FLOAT for value in free):
         return False
     rng = np.random.default_rng(0)
     p, o, e = (rng.integers(-4, 5, shape(value, lengths)).astype(np.float32) for value in free)
-    whole = part.run(dict(zip(free, (p, o, e), strict=True)), lengths)
-    expected = part.run(dict(zip(free, (p, o + np.einsum("bhij,ijd->bhid", p, e), e), strict=True)), lengths)
+    whole = subgraph.run(dict(zip(free, (p, o, e), strict=True)), lengths)
+    expected = subgraph.run(dict(zip(free, (p, o + np.einsum("bhij,ijd->bhid", p, e), e), strict=True)), lengths)
     return whole is not None and expected is not None and np.array_equal(whole[0], expected[1])

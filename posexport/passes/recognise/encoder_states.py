@@ -28,7 +28,7 @@ class EncoderStates(GraphPass):
     is_listed_idle = False
 
     def apply(self, model: ir.Model, context: Context) -> PassResult:
-        """Counts reshapes."""
+        """Apply the pass; the result counts reshapes."""
         reshapes = [node for node in _nodes(model, context.inputs) if node.op_type == "Reshape"]
         for node in reshapes:
             shape = node.outputs[0].shape

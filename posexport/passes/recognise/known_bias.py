@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from posexport.encodings import alibi, buckets, t5
 from posexport.graph.builder import Builder
 from posexport.graph.dataflow import sources
-from posexport.graph.partial import Part
+from posexport.graph.partial import Subgraph
 from posexport.graph.queries import is_weight, sizes
 from posexport.passes.recognise.content_bias import reads
 
@@ -54,7 +54,7 @@ class Known(ABC):
 
 @dataclass(frozen=True)
 class Alibi(Known):
-    """Slopes of a number of heads."""
+    """The slopes for a number of heads."""
 
     heads: int
     variant: alibi.Variant
@@ -106,7 +106,9 @@ def find(model: ir.Model, bias: ir.Value, heads: int) -> Known | str:
     if not isinstance(tokens, str) or (sizes(bias) or ())[-2] != tokens or bias.dtype != ir.DataType.FLOAT:
         return _UNKNOWN
     tables = [
-        each for each in sources(bias, stops=model.graph.inputs) if is_weight(each, 2) and each.dtype == bias.dtype
+        source
+        for source in sources(bias, stops=model.graph.inputs)
+        if is_weight(source, 2) and source.dtype == bias.dtype
     ]
     fitting = [table for table in tables if (sizes(table) or ())[1] == heads]
     if len(fitting) == 1:
@@ -114,18 +116,20 @@ def find(model: ir.Model, bias: ir.Value, heads: int) -> Known | str:
     return _alibi(model, bias, tokens, heads) or _UNKNOWN
 
 
-def _computed(part: Part, given: dict[ir.Value, NDArray[Any]], tokens: str, length: int) -> NDArray[Any] | None:
+def _computed(
+    subgraph: Subgraph, arrays: dict[ir.Value, NDArray[Any]], tokens: str, length: int
+) -> NDArray[Any] | None:
     """The bias [H, T, T]; None where it cannot be computed for so many tokens, as of frames that convolutions left."""
-    answer = part.run(given, {tokens: length})
+    answer = subgraph.run(arrays, {tokens: length})
     if answer is None or answer[0].shape[-2:] != (length, length):
         return None
     return answer[0].reshape(-1, length, length)
 
 
 def _alibi(model: ir.Model, bias: ir.Value, tokens: str, heads: int) -> Alibi | None:
-    part, variants = Part(model, [bias], []), list[alibi.Variant](["symmetric", "causal"])
+    subgraph, variants = Subgraph(model, [bias], []), list[alibi.Variant](["symmetric", "causal"])
     for length in _LENGTHS:
-        computed = None if not part.is_closed else _computed(part, {}, tokens, length)
+        computed = None if not subgraph.is_closed else _computed(subgraph, {}, tokens, length)
         if computed is None:
             return None
         at, q = np.arange(length, dtype=np.float64)[None], np.zeros((1, heads, length, 1))
@@ -138,13 +142,13 @@ def _alibi(model: ir.Model, bias: ir.Value, tokens: str, heads: int) -> Alibi | 
 
 def _buckets(model: ir.Model, bias: ir.Value, tokens: str, table: ir.Value) -> Buckets | None:
     count, heads = (int(n) for n in sizes(table) or ())
-    part = Part(model, [bias], [table])
-    if not part.is_closed:
+    subgraph = Subgraph(model, [bias], [table])
+    if not subgraph.is_closed:
         return None
     # a number for every row and head that float32 represents exactly
-    told = (np.arange(count)[:, None] + count * np.arange(heads)).astype(np.float32)
+    numbered_table = (np.arange(count)[:, None] + count * np.arange(heads)).astype(np.float32)
     far = _FAR if heads <= _FEW else _NEARER
-    whole = _computed(part, {table: told}, tokens, far)
+    whole = _computed(subgraph, {table: numbered_table}, tokens, far)
     if whole is None:
         return None
     rows_W = np.concatenate([whole[0, 0, :0:-1], whole[0, :, 0]]).astype(np.int64)
@@ -153,8 +157,8 @@ def _buckets(model: ir.Model, bias: ir.Value, tokens: str, table: ir.Value) -> B
         return None
     bucket = Buckets(table, heads, count, *known)
     for length in _LENGTHS:
-        computed, at = _computed(part, {table: told}, tokens, length), np.arange(length)[None]
-        q, params = np.zeros((1, heads, length, 1)), {"table": told.astype(np.float64)}
+        computed, at = _computed(subgraph, {table: numbered_table}, tokens, length), np.arange(length)[None]
+        q, params = np.zeros((1, heads, length, 1)), {"table": numbered_table.astype(np.float64)}
         settings = {"buckets": count, "max_distance": known[0], "bidirectional": known[1]}
         expected = t5.oracle(q, q, at, at, params=params, heads=heads, **settings)[0]  # type: ignore[arg-type]
         if computed is None or not (computed == expected).all():

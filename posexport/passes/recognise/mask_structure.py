@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from posexport.graph.builder import Builder
 from posexport.graph.edits import take_place
-from posexport.graph.partial import Array, Part
+from posexport.graph.partial import Array, Subgraph
 from posexport.graph.queries import sizes
 from posexport.ops.attention import AttentionSpec
 from posexport.ops.dropped_scores import drops
@@ -40,7 +40,7 @@ class MaskStructure(Recognition):
     description = "masks over pairs of tokens that are causality and padding"
 
     def apply(self, model: ir.Model, context: Context) -> PassResult:
-        """Counts attention nodes."""
+        """Apply the pass; the result counts attention nodes."""
         reasons: list[str | None] = []
         by_mask: dict[ir.Value, list[tuple[ir.Node, AttentionSpec]]] = {}
         for node in model.graph:
@@ -59,15 +59,15 @@ class MaskStructure(Recognition):
 
 def _structure(model: ir.Model, mask: ir.Value, samples: Samples) -> tuple[Structure, None] | tuple[None, str]:
     """What a mask [B, H, T, S] is for all ``samples``, the longest last, or why that is not known."""
-    part = Part(model, [mask])
-    if not part.is_standard:
+    subgraph = Subgraph(model, [mask])
+    if not subgraph.is_standard:
         return None, _NO_STRUCTURE
     # keys are masked for every row of the batch
     fitting: list[Structure] = ["causal", "causal keys", "keys"]
     if mask.shape is not None and mask.shape[0] == 1:
         fitting = ["causal"]
     longest = 0
-    for values in part.for_samples(samples):
+    for values in subgraph.for_samples(samples):
         if values is None:
             return None, _NO_STRUCTURE
         (value,) = values
@@ -75,7 +75,7 @@ def _structure(model: ir.Model, mask: ir.Value, samples: Samples) -> tuple[Struc
         fitting = [structure for structure in fitting if _is(structure, value)]
         if not fitting:
             return None, _NO_STRUCTURE
-    if _may_differ_beyond(part.model.graph, longest):
+    if _may_differ_beyond(subgraph.model.graph, longest):
         return None, f"its mask has a number or a table beyond the {longest} tokens that were looked at"
     return fitting[0], None
 

@@ -56,7 +56,7 @@ class PositionBias(Recognition):
     description = "a bias of positions in a mask as scores by distance"
 
     def apply(self, model: ir.Model, context: Context) -> PassResult:
-        """Counts attention nodes."""
+        """Apply the pass; the result counts attention nodes."""
         return _recognise(model)
 
 
@@ -121,18 +121,18 @@ def _changed(
 def _split(value: ir.Value, total: _Sum) -> None:
     """Add the parts of a mask to ``total``."""
     node = value.producer()
-    first, *others = node.inputs if node is not None and not node.domain else [None]
+    first, *operands = node.inputs if node is not None and not node.domain else [None]
     if node is not None and first is not None:
-        cut = number(others[0]) if others else None
-        if node.op_type in ("Clip", "Max") and cut is not None and drops(cut) and len(others) == 1:
+        cut = number(operands[0]) if operands else None
+        if node.op_type in ("Clip", "Max") and cut is not None and drops(cut) and len(operands) == 1:
             return _split(first, total)
-        if node.op_type == "Add" and others[0] is not None:
+        if node.op_type == "Add" and operands[0] is not None:
             _split(first, total)
-            return _split(others[0], total)
-        fill = number(others[0]) if node.op_type == "Where" else None
-        if fill is not None and drops(fill) and others[1] is not None and number(others[1]) is None:
+            return _split(operands[0], total)
+        fill = number(operands[0]) if node.op_type == "Where" else None
+        if fill is not None and drops(fill) and operands[1] is not None and number(operands[1]) is None:
             total.fills.append((first, fill))
-            return _split(others[1], total)
+            return _split(operands[1], total)
     total.added.append(value)
     return None
 
@@ -179,17 +179,17 @@ def _put(change: _Change, mask: ir.Value, operator: str | None) -> None:
     if plain is not None:
         kind = "keys" if (sizes(plain) or ())[2] == 1 else "pairs"
         inputs["mask"] = g.Max(plain, _LOWEST)
-    for node, own in change.nodes:
-        term = replace(own, scores=operator, mask=kind)
-        take_place(term.node({**own.named_inputs(node), **inputs}, like=node), node)
+    for node, old in change.nodes:
+        term = replace(old, scores=operator, mask=kind)
+        take_place(term.node({**old.named_inputs(node), **inputs}, like=node), node)
 
 
 def _rest(g: Builder, rest: _Sum) -> ir.Value | None:
     """The mask without its bias, [B, 1, T, S]."""
     total: ir.Value | None = None
-    for part in [*rest.added, *(g.Where(condition, fill, 0.0) for condition, fill in rest.fills)]:
-        missing = list(range(4 - len(sizes(part) or ())))
-        whole = g.Unsqueeze(part, missing) if missing else part
+    for mask in [*rest.added, *(g.Where(condition, fill, 0.0) for condition, fill in rest.fills)]:
+        missing = list(range(4 - len(sizes(mask) or ())))
+        whole = g.Unsqueeze(mask, missing) if missing else mask
         if total is not None:
             both = [b if a == 1 else a for a, b in zip(sizes(total) or (), sizes(whole) or (), strict=True)]
             whole = g.op("Add", total, whole, shape=both)
@@ -209,19 +209,19 @@ def _seen_by_the_rest(g: Builder, mask: ir.Value, rest: ir.Value | None, first: 
         if shape is None or any(_precedes(user, first) for user, _ in any_key.uses()):
             continue
         if rest is None:
-            kept: Any = np.ones((1, 1, 1), bool)
+            any_kept: Any = np.ones((1, 1, 1), bool)
         else:
             above = g.Cast(g.Greater(rest, -np.inf), to=ir.DataType.INT64)
-            kept = g.Cast(g.ReduceMax(above, [-1], keepdims=0), to=ir.DataType.BOOL)
+            any_kept = g.Cast(g.ReduceMax(above, [-1], keepdims=0), to=ir.DataType.BOOL)
         # as many axes of size 1 as before: nodes of fixed sizes may follow
         parts = [[1] if size == 1 else g.size(q, axis) for axis, size in enumerate(shape)]
-        ir.convenience.replace_all_uses_with(any_key, g.op("Expand", kept, g.shape(*parts), shape=shape))
+        ir.convenience.replace_all_uses_with(any_key, g.op("Expand", any_kept, g.shape(*parts), shape=shape))
 
 
 def _precedes(node: ir.Node, other: ir.Node) -> bool:
     """Whether ``node`` comes first in the graph."""
     assert other.graph is not None
-    return next(each for each in other.graph if each in (node, other)) is node
+    return next(candidate for candidate in other.graph if candidate in (node, other)) is node
 
 
 def _any_kept(whole: ir.Value) -> Iterator[ir.Node]:

@@ -9,7 +9,7 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from posexport.graph.builder import Builder
 from posexport.graph.edits import take_place
-from posexport.graph.partial import Part, shape
+from posexport.graph.partial import Subgraph, shape
 from posexport.graph.queries import sizes
 from posexport.ops.attention import AttentionSpec
 from posexport.passes.graph_pass import Context, PassResult
@@ -35,7 +35,7 @@ class GroupedHeads(Recognition):
     description = "keys and values with repeated heads as grouped-query attention"
 
     def apply(self, model: ir.Model, context: Context) -> PassResult:
-        """Counts attention nodes."""
+        """Apply the pass; the result counts attention nodes."""
         _undo_slices(model)
         reasons: list[str | None] = []
         for node in list(model.graph):
@@ -60,7 +60,7 @@ def _shared(model: ir.Model, node: ir.Node, spec: AttentionSpec) -> list[str | N
     k, v = shared
     if k is None or v is None or k.heads != v.heads:
         return ["its keys and values are not repeated for the same groups of queries"]
-    inputs |= {name: _four_axes(each, node) for name, each in (("k", k), ("v", v))}
+    inputs |= {name: _four_axes(value, node) for name, value in (("k", k), ("v", v))}
     grouped = replace(spec, grouped=True)
     take_place(grouped.node(inputs, like=node, kv_heads=k.heads), node)
     return [None]
@@ -82,7 +82,7 @@ def _undo_slices(model: ir.Model) -> None:
         shape, whole = sizes(picked), sizes(x)
         if picked is None or not shape or not whole or len(shape) != 4 or shape[1] == whole[1] or not node.graph:
             continue
-        once = next((each for each in _once(model, picked) if each.heads == shape[1]), None)
+        once = next((origin for origin in _once(model, picked) if origin.heads == shape[1]), None)
         if once is not None:
             ir.convenience.replace_all_uses_with(picked, _four_axes(once, node), replace_graph_outputs=True)
 
@@ -90,7 +90,9 @@ def _undo_slices(model: ir.Model) -> None:
 def _each_once(model: ir.Model, x: ir.Value) -> _Once | None:
     """What ``x`` [B, H, T, D] is made of by repeating heads, of the fewest; None where it repeats none."""
     heads = (sizes(x) or (0, 0))[1]
-    return min((each for each in _once(model, x) if each.heads != heads), key=lambda each: each.heads, default=None)
+    return min(
+        (origin for origin in _once(model, x) if origin.heads != heads), key=lambda origin: origin.heads, default=None
+    )
 
 
 def _once(model: ir.Model, x: ir.Value) -> Iterator[_Once]:
@@ -100,11 +102,11 @@ def _once(model: ir.Model, x: ir.Value) -> Iterator[_Once]:
         return
     batch, heads, tokens, size = shape
     for source in _before(x):
-        own = sizes(source) or ()
+        source_sizes = sizes(source) or ()
         for tokens_first in (False, True):
-            group = own[2 if tokens_first else 1] if len(own) == 4 else 0
+            group = source_sizes[2 if tokens_first else 1] if len(source_sizes) == 4 else 0
             expected = (batch, tokens, group, size) if tokens_first else (batch, group, tokens, size)
-            if own == expected and isinstance(group, int) and heads % group == 0:
+            if source_sizes == expected and isinstance(group, int) and heads % group == 0:
                 once = _Once(source, group, tokens_first)
                 if _repeats(model, x, once):
                     yield once
@@ -120,15 +122,18 @@ def _before(x: ir.Value) -> Iterator[ir.Value]:
 
 def _repeats(model: ir.Model, x: ir.Value, once: _Once) -> bool:
     """Whether ``x`` is ``once`` with repeated heads, computed at two lengths."""
-    part, names = Part(model, [x], [once.value]), [size for size in sizes(once.value) or () if isinstance(size, str)]
-    if not part.is_closed:
+    subgraph, names = (
+        Subgraph(model, [x], [once.value]),
+        [size for size in sizes(once.value) or () if isinstance(size, str)],
+    )
+    if not subgraph.is_closed:
         return False
     for length in _LENGTHS:
         lengths = dict(zip(names, (_BATCH, length), strict=False))
         whole = shape(once.value, lengths)
-        given = np.arange(np.prod(whole), dtype=np.float32).reshape(whole)
-        answer = part.run({once.value: given}, lengths)
-        split = given.swapaxes(1, 2) if once.tokens_first else given
+        array = np.arange(np.prod(whole), dtype=np.float32).reshape(whole)
+        answer = subgraph.run({once.value: array}, lengths)
+        split = array.swapaxes(1, 2) if once.tokens_first else array
         heads = (sizes(x) or ())[1]
         assert isinstance(heads, int)
         if answer is None or not np.array_equal(answer[0], split.repeat(heads // once.heads, 1)):

@@ -10,7 +10,7 @@ import onnx_ir as ir
 from posexport.graph.builder import Builder
 from posexport.graph.dataflow import dependents
 from posexport.graph.edits import replace as replace_value
-from posexport.graph.partial import Array, Part
+from posexport.graph.partial import Array, Subgraph
 from posexport.graph.queries import producer, sizes
 from posexport.ops import rotation
 from posexport.ops.operator import DOMAIN
@@ -101,7 +101,7 @@ class Rotary(Recognition):
     description = "products with cosines and sines as RoPE nodes"
 
     def apply(self, model: ir.Model, context: Context) -> PassResult:
-        """Counts rotations."""
+        """Apply the pass; the result counts rotations."""
         _negate_last(model)
         angles = _Angles(model, context.samples)
         reasons: dict[_Region, str] = {}
@@ -142,10 +142,10 @@ def _region(rotated: ir.Value, content: Collection[ir.Value], order: Mapping[ir.
     todo, inner, moves = {rotated}, set[ir.Value](), False
     factors: dict[ir.Value, None] = {}
     while len(inner) < _MOST and todo:
-        value = max(todo, key=lambda each: order.get(each.producer(), -1))  # type: ignore[arg-type]
-        alike = value.dtype == rotated.dtype and sizes(value) == sizes(rotated)
-        if moves and factors and len(todo) == 1 and alike:
-            once = tuple(each for each in factors if not _negates(each, factors))
+        value = max(todo, key=lambda candidate: order.get(candidate.producer(), -1))  # type: ignore[arg-type]
+        is_same_kind = value.dtype == rotated.dtype and sizes(value) == sizes(rotated)
+        if moves and factors and len(todo) == 1 and is_same_kind:
+            once = tuple(factor for factor in factors if not _negates(factor, factors))
             return _Region(value, rotated, once, frozenset(inner - {rotated}))
         node = value.producer()
         if node is None or node.domain or node.op_type not in _STEPS:
@@ -153,11 +153,11 @@ def _region(rotated: ir.Value, content: Collection[ir.Value], order: Mapping[ir.
         todo.remove(value)
         inner.add(value)
         moves = moves or node.op_type in _MOVES
-        for each in node.inputs:
-            if each is not None and each in content:
-                todo.add(each)
-            elif node.op_type == "Mul" and each is not None and len(sizes(each) or ()) > 1:
-                factors[each] = None
+        for operand in node.inputs:
+            if operand is not None and operand in content:
+                todo.add(operand)
+            elif node.op_type == "Mul" and operand is not None and len(sizes(operand) or ()) > 1:
+                factors[operand] = None
     return None
 
 
@@ -184,8 +184,8 @@ def _rotary(model: ir.Model, region: _Region) -> _Rotary | str:
     heads_axis = _heads_axis(region)
     if len(region.factors) != 2 or heads_axis is None:
         return _FACTORS
-    part = Part(model, [region.rotated], [region.x, *region.factors])
-    if not part.is_closed:
+    subgraph = Subgraph(model, [region.rotated], [region.x, *region.factors])
+    if not subgraph.is_closed:
         return _NO_PAIRS
     width, channels = _width(region.factors[0]), int(region.shape[3])
     for layout in LAYOUTS:
@@ -194,14 +194,14 @@ def _rotary(model: ir.Model, region: _Region) -> _Rotary | str:
             for cos, sin in (region.factors, region.factors[::-1]):
                 rotary = _Rotary(cos, sin, layout, pairs, doubled, heads_axis)
                 fits = 0 < 2 * pairs <= channels and not (doubled and width % 2)
-                if fits and all(_is_rotated(part, region, rotary, length) for length in _LENGTHS):
+                if fits and all(_is_rotated(subgraph, region, rotary, length) for length in _LENGTHS):
                     return rotary
     return _NO_PAIRS
 
 
 def _heads_axis(region: _Region) -> Literal[1, 2] | None:
     """Of x, by the sizes of all factors: of one width, for every token."""
-    shapes = [_of_three(each) for each in region.factors]
+    shapes = [_of_three(factor) for factor in region.factors]
     axis: Literal[1, 2]
     for axis in (1, 2):
         tokens = region.shape[3 - axis]
@@ -209,7 +209,7 @@ def _heads_axis(region: _Region) -> Literal[1, 2] | None:
             shape[0] in (1, region.shape[0]) and shape[axis] == 1 and _is_size(shape[3 - axis], tokens)
             for shape in shapes
         )
-        if fit and isinstance(region.shape[axis], int) and len({_width(each) for each in region.factors}) == 1:
+        if fit and isinstance(region.shape[axis], int) and len({_width(factor) for factor in region.factors}) == 1:
             return axis
     return None
 
@@ -236,7 +236,7 @@ def _of_three(factor: ir.Value) -> tuple[int | str, ...]:
     return (1,) * (3 - len(shape)) + shape
 
 
-def _is_rotated(part: Part, region: _Region, rotary: _Rotary, length: int) -> bool:
+def _is_rotated(subgraph: Subgraph, region: _Region, rotary: _Rotary, length: int) -> bool:
     """Whether x is rotated so by any angles, in numbers that float32 has exactly."""
     known = {size: length for size in region.shape if isinstance(size, str)}
     for factor in region.factors:
@@ -248,18 +248,18 @@ def _is_rotated(part: Part, region: _Region, rotary: _Rotary, length: int) -> bo
     def numbers(shape: Sequence[int | str]) -> Array:
         return rng.integers(-8, 9, [known.get(n, 1) if isinstance(n, str) else n for n in shape]).astype(np.float32)
 
-    given, angles = {region.x: numbers(region.shape)}, []
+    arrays, angles = {region.x: numbers(region.shape)}, []
     for factor in (rotary.cos, rotary.sin):
         once = numbers([*_of_three(factor), rotary.pairs])
         whole = once
         if rotary.doubled:
             whole = np.concatenate([once, once], -1) if rotary.layout == "half" else np.repeat(once, 2, -1)
-        given[factor] = whole.reshape(
+        arrays[factor] = whole.reshape(
             [*whole.shape[3 - _leading(factor) : 3], whole.shape[3], *[1] * _trailing(factor)]
         )
         angles.append(_heads_first(once, rotary).astype(np.float64))
-    rotated = part.run(given, known)
-    expected = rotation.oracle(_heads_first(given[region.x], rotary).astype(np.float64), *angles, layout=rotary.layout)
+    rotated = subgraph.run(arrays, known)
+    expected = rotation.oracle(_heads_first(arrays[region.x], rotary).astype(np.float64), *angles, layout=rotary.layout)
     return rotated is not None and np.array_equal(_heads_first(rotated[0], rotary), expected)
 
 
@@ -300,9 +300,9 @@ class _Angles:
         return None
 
     def _computed(self, pair: Sequence[ir.Value]) -> list[list[Array]] | None:
-        part = Part(self.model, pair)
-        known = list(part.for_samples(self.samples)) if part.is_standard else []
-        values = [each for each in known if each is not None]
+        subgraph = Subgraph(self.model, pair)
+        known = list(subgraph.for_samples(self.samples)) if subgraph.is_standard else []
+        values = [arrays for arrays in known if arrays is not None]
         return values if len(values) == len(self.samples) else None
 
 

@@ -22,7 +22,7 @@ class RotaryRows(GraphPass):
     is_listed_idle = False
 
     def apply(self, model: ir.Model, context: Context) -> PassResult:
-        """Counts rotations."""
+        """Apply the pass; the result counts rotations."""
         return PassResult(sum(_expanded(node) for node in list(model.graph)))
 
 
@@ -31,12 +31,12 @@ def _expanded(node: ir.Node) -> bool:
     if (node.domain, node.op_type) != ("", "RotaryEmbedding"):
         return False
     x, *angles = node.inputs[:3]
-    if x is None or not all(_of_all_rows(each) for each in angles):
+    if x is None or not all(_of_all_rows(angle) for angle in angles):
         return False
     g = Builder.at(node)
     whole = g.shape(g.size(x, 0), [1, 1])
-    for index, each in enumerate(angles, 1):
-        node.replace_input_with(index, g.Expand(each, whole))
+    for index, angle in enumerate(angles, 1):
+        node.replace_input_with(index, g.Expand(angle, whole))
     return True
 
 
@@ -44,5 +44,5 @@ def _of_all_rows(angle: ir.Value | None) -> bool:
     """Whether a cosine or sine has a batch of 1; the optimiser keeps the shape of its input alone."""
     node = None if angle is None else angle.producer()
     of = None if node is None or not node.inputs else node.inputs[0]
-    shape = next((each.shape for each in (angle, of) if each is not None and each.shape is not None), None)
+    shape = next((value.shape for value in (angle, of) if value is not None and value.shape is not None), None)
     return shape is not None and shape[0] == 1

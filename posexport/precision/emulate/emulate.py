@@ -18,7 +18,7 @@ from onnx_ir.passes.common import InlinePass
 from posexport.errors import PosexportError
 from posexport.graph import edits
 from posexport.graph.bodies import bodies
-from posexport.graph.types import settle
+from posexport.graph.types import infer_types
 from posexport.spec import PartSpec
 from posexport.targets.dtypes import DType
 
@@ -54,7 +54,7 @@ def emulate(model: ir.Model, half: DType, *, everywhere: bool = False) -> int:
     """
     InlinePass()(model)
     rounding = _Rounding(model, ir.DataType[half.onnx], ir.DataType.FLOAT if everywhere else ir.DataType[half.onnx])
-    unknown = settle(model.graph, model.opset_imports)
+    unknown = infer_types(model.graph, model.opset_imports)
     # without an input of the half type the output's type does not matter
     for value in unknown:
         node = value.producer()

@@ -56,9 +56,9 @@ class Forward(Types):
         kind = Kind.CONSTANT if tensor.size <= 1 else Kind.WEIGHT
         self.flow.info[value] = Info(kind, size=tensor.size, large=large)
 
-    def join(self, value: ir.Value, others: Sequence[ir.Value]) -> None:
-        super().join(value, others)
-        if floats := [self.flow.info[other] for other in others if other in self.flow.info]:
+    def join(self, value: ir.Value, candidates: Sequence[ir.Value]) -> None:
+        super().join(value, candidates)
+        if floats := [self.flow.info[other] for other in candidates if other in self.flow.info]:
             self.flow.info[value] = _join(floats)
 
     def node(self, node: ir.Node) -> None:

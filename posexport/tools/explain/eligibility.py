@@ -15,7 +15,7 @@ import onnx_ir as ir
 from posexport.bundle.manifest import MODEL
 from posexport.bundle.read import check_hashes, locate, read
 from posexport.errors import PosexportError
-from posexport.graph.types import settle
+from posexport.graph.types import infer_types
 from posexport.targets import kernels
 from posexport.targets.dtypes import DTYPES
 from posexport.targets.providers import Provider, provider_named
@@ -91,7 +91,7 @@ def _nodes(file: str, path: Path, provider: Provider) -> Iterator[NodeKernel]:
 
     inlined = onnx.inliner.inline_local_functions(onnx.load(str(path), load_external_data=False))
     model = ir.serde.deserialize_model(inlined)
-    settle(model.graph, model.opset_imports)
+    infer_types(model.graph, model.opset_imports)
     for node in model.graph.all_nodes():
         if node.op_type == "Constant":
             continue
