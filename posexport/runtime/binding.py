@@ -1,4 +1,4 @@
-"""Calls of ONNX Runtime whose arrays stay on the device, with denormal numbers as 0."""
+"""ONNX Runtime calls with arrays that stay on the device (IOBinding), with denormals as 0."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any

@@ -1,4 +1,4 @@
-"""ONNX Runtime's own profile of some calls, as records. Imports no torch."""
+"""Reads the profiles that ONNX Runtime writes. Imports no torch."""
 
 from collections.abc import Iterable
 from pathlib import Path

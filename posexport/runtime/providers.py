@@ -228,7 +228,7 @@ _quiet = False
 def quiet() -> None:
     """Disable telemetry and the error log of ONNX Runtime for this process; the command line calls it.
 
-    ONNX Runtime logs on stderr, over several lines, what a PosexportError says in one.
+    ONNX Runtime logs several lines on stderr for an error that a PosexportError states in one sentence.
     """
     global _quiet
     _quiet = True

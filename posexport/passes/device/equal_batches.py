@@ -1,4 +1,4 @@
-"""Products of position operators between factors whose batch axes are not the same, for a device."""
+"""Expands the factors of MatMuls in position operators to equal batch axes, for CUDA."""
 
 import onnx_ir as ir
 

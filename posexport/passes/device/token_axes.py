@@ -1,7 +1,7 @@
-"""Which axis of a function's queries and keys counts tokens: what it declares, never what their names suggest.
+"""Finds the axis of tokens in a function's queries and keys, by its `NodeSpec`, not by names.
 
-Heads are split or packed. Keys are as many as their positions only where no KV cache is behind them: what goes into
-one is new tokens alone, and a static one has unused slots.
+Heads are split or packed. There are as many keys as key positions only without a KV cache: with a dynamic cache the
+input is new keys only, and a static cache has unused slots.
 """
 
 from collections.abc import Mapping
@@ -14,9 +14,9 @@ from posexport.ops.spec import NodeSpec
 
 
 def token_axes(function: ir.Function, specs: Mapping[str, NodeSpec]) -> dict[str, int]:
-    """Of the inputs ``q`` (as many tokens as ``qpos``) and ``k`` (as many as ``kpos``), where they are known.
+    """The axis of tokens in the inputs ``q`` (as in ``qpos``) and ``k`` (as in ``kpos``), where known.
 
-    ``specs``: the records of functions, by their names; position operators always have split heads.
+    ``specs``: the specs of functions by name; position operators always have split heads.
     """
     operator = OPERATORS.get(function.name) or OPERATORS.get(function.name.removeprefix(WHOLE))
     if operator is not None:

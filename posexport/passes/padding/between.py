@@ -158,7 +158,7 @@ def _read(node: ir.Node) -> list[ir.Value]:
 
 
 def _row_shape(value: ir.Value, lead: Axes) -> list[int]:
-    """The shape for one row where a batch is reshaped to that of ``value``."""
+    """The target shape of a Reshape for one row, if ``value`` is its output for a batch."""
     shape = [size if isinstance(size, int) else size.value for size in value.shape or ()]
     return [size if isinstance(size, int) else 1 if size == lead[0] else -1 for size in shape]
 

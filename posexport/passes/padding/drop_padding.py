@@ -271,7 +271,7 @@ def _for_readers(reshape: ir.Node) -> list[ir.Node]:
 def _context(g: Builder, between: Between, real: RealTokens) -> ir.Value:
     """The rows of the context: attention row by row if unpadding pays, else for the whole batch."""
     return g.if_(
-        real.pays,
+        real.unpads,
         lambda: between.by_row(g, real),
         lambda: between.at_once(g),
         branches=("row_by_row", "all_rows"),
@@ -300,7 +300,7 @@ def _for_all_tokens(g: Builder, reshape: ir.Node, real: RealTokens) -> ir.Value:
         return g.Reshape(all_rows, shape, allowzero=1)
 
     return g.if_(
-        real.pays,
+        real.unpads,
         repadded,
         of_all_tokens,
         branches=("put_back", "all_tokens"),

@@ -1,7 +1,7 @@
-"""The padding mask that all attention of a graph has: which value it is, and that padding is dropped by it.
+"""Finds the padding mask that all attention nodes of a graph share, and checks that it masks padding.
 
-Mostly an input. Where convolutions make tokens of what the input masks, such as frames of samples, it is what the graph
-computes of that input: which frames are real.
+Mostly it is an input of the graph. If convolutions compute tokens from masked samples, it is the mask of frames that
+the graph computes from the mask of samples.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -19,18 +19,18 @@ from posexport.ops.attention import AttentionSpec
 from posexport.ops.dropped_scores import drops
 
 Axes = tuple[int | str, ...]
-#: lengths of three rows that are looked at
+#: sequence lengths of three rows for the check, and the longest
 _LENGTHS, _LONGEST = (7, 3, 1), 7
-#: tokens before these, of a decoder
+#: past tokens for the check of a decoder
 _PAST = 2
-#: types of what says which tokens are real
+#: dtypes of a mask of real tokens
 _FLAGS = {ir.DataType.BOOL, ir.DataType.INT32, ir.DataType.INT64}
 _KEEPS = "what attention adds for {} does not drop tokens where that is 0"
 
 
 @dataclass(frozen=True)
 class PaddingMask:
-    """``tokens``: [B, T], not 0 for real tokens. ``values``: what attention adds, made of it alone."""
+    """The padding mask ``tokens`` [B, T], not 0 for real tokens, and the masks of attention computed from it only."""
 
     tokens: ir.Value
     values: Collection[ir.Value]
@@ -41,7 +41,7 @@ class PaddingMask:
         return sizes(self.tokens) or ()
 
     def decides(self, value: ir.Value | None) -> bool:
-        """``value`` is made of the mask and of constants."""
+        """Whether ``value`` is computed from the mask and constants only."""
         return (
             value is not None
             and value.const_value is None
@@ -50,7 +50,7 @@ class PaddingMask:
 
 
 def padding_mask(model: ir.Model) -> PaddingMask | str:
-    """What every attention of the graph has, or why there is none."""
+    """The padding mask of all attention nodes, or the reason why there is none."""
     values: dict[ir.Value, None] = {}
     for node in model.graph:
         spec = AttentionSpec.of(node)
@@ -84,7 +84,7 @@ def _is_of_tokens(mask: ir.Value) -> bool:
 
 
 def _computed_masks(graph: ir.Graph, mask: ir.Value, values: Collection[ir.Value]) -> Iterator[ir.Value]:
-    """What is made of ``mask`` for the keys of attention, the first first, and alone decides on ``values``."""
+    """Masks of the keys computed from ``mask`` that determine ``values``, in topological order."""
     keys = {(sizes(value) or ("",))[-1] for value in values}
 
     def is_it(candidate: ir.Value) -> bool:
@@ -99,7 +99,7 @@ def _computed_masks(graph: ir.Graph, mask: ir.Value, values: Collection[ir.Value
 
 
 def mask_of_new_tokens(model: ir.Model, attention: Sequence[ir.Node], lead: Axes) -> ir.Value | str:
-    """The input [B, S] over past and new tokens by which ``attention`` drops its keys, or why there is none."""
+    """The input [B, S] over past and new tokens that masks the keys of ``attention``, or why there is none."""
     specs = [(node, AttentionSpec.of(node)) for node in attention]
     added = [None if spec is None or spec.mask == "none" else spec.named_inputs(node)["mask"] for node, spec in specs]
     values = dict.fromkeys(value for value in added if value is not None)
@@ -126,13 +126,13 @@ def mask_of_new_tokens(model: ir.Model, attention: Sequence[ir.Node], lead: Axes
 
 
 def _drops(model: ir.Model, feeds: Mapping[ir.Value, NDArray[Any]], value: ir.Value, real: NDArray[np.bool]) -> bool:
-    """Whether no query sees a token that is not ``real`` [B, S], and the last of the first row sees another."""
+    """Whether the mask ``value`` masks every token that is not ``real`` [B, S], and not all of the first row."""
     subgraph = Subgraph(model, [value], list(feeds))
     known = subgraph.run(feeds) if subgraph.is_standard else None
     if known is None:
         return False
     (mask,) = known
-    # of frames, which convolutions make of what the input masks, or of every head in the place of rows
+    # masks of frames after convolutions, or with an axis of heads instead of the batch, have other sizes
     if mask.shape[-1] != real.shape[1] or mask.shape[0] not in (1, len(real)):
         return False
     dropped = np.broadcast_to(mask, np.broadcast_shapes(mask.shape, (len(real), 1, 1, real.shape[1])))

@@ -1,9 +1,9 @@
-"""Decoders: linear layers of a prefill compute rows of real tokens alone.
+"""Unpadding for decoders: linear layers of a prefill run on real tokens only.
 
-Attention stays as it is, with its cache and over all tokens: what it reads of rows is put back before it, zeros for
-padding, and its context is gathered behind it. Both are one node a layer and no branch, as most calls are steps of one
-new token, in which an If costs more than it could save. Which tokens are real is found once in a call; where all are,
-as in a step, all are kept. Keys and values of padding are zeros in the cache, where the mask drops them as ever.
+Attention is unchanged, with its KV cache and over all tokens. Rows are re-padded before it, with zeros for padding, and
+its context is gathered after it. Each is one node per layer and no branch: most calls are decode steps, in which an If
+costs more than it could save. The real tokens are computed once per call; without padding, as in a decode step, all
+tokens are kept. Keys and values of padding are zeros in the cache, where the mask drops them as before.
 """
 
 from collections.abc import Collection
@@ -26,15 +26,20 @@ from posexport.passes.padding.rows import builder, enters, gather, is_rows
 from posexport.targets.dtypes import MODEL_DTYPE
 
 _FLOAT = ir.DataType[MODEL_DTYPE.onnx]
-#: that do the same to each token, beside `keeps_rows_apart`
+#: further token-wise operators (see `keeps_rows_apart`)
 _BY_TOKEN = {"Unsqueeze", "Squeeze", "Split", "Expand", "Tanh"}
 _OWN = {AttentionSpec.op_type, RotationSpec.op_type}
-#: of keys and values [B, H, T, D], counted from the end
+#: the axis of tokens in keys and values [B, H, T, D]
 _TOKENS = -2
 
 
 def drop(model: ir.Model) -> int | str:
-    """Change a decoder's graph: counts attention that reads what was put back, or says why there is none."""
+    """Rewrite a decoder's graph.
+
+    Returns:
+        The number of attention nodes with re-padded inputs, or the reason why there are none.
+    """
+    # all attention must be over the same new tokens, with no operator that depends on keys of padding
     attention = [node for node in model.graph if AttentionSpec.of(node) is not None]
     specs = [spec for spec in map(AttentionSpec.of, attention) if spec is not None]
     if any(operator.counts for spec in specs for operator in spec.operators.values()):
@@ -46,6 +51,7 @@ def drop(model: ir.Model) -> int | str:
     tokens = next((value for value in model.graph.inputs if (sizes(value) or ())[:2] == lead), None)
     if tokens is None:
         return "no input is of the new tokens"
+    # rows of tokens, and the mask of the keys
     flatten(model.graph)
     flow = _Flow.of(model.graph, lead)
     if flow.reason is not None:
@@ -60,13 +66,13 @@ def drop(model: ir.Model) -> int | str:
 
 @dataclass
 class _Flow:
-    """How rows of new tokens go through a graph.
+    """The data flow of rows of new tokens through a graph.
 
     Attributes:
         entering: Reshapes to rows.
-        leaving: Reshapes of rows to what attention or the graph's outputs are made of.
-        computed: of rows, but none themselves.
-        reason: why rows of padding cannot be left out.
+        leaving: Reshapes from rows to inputs of attention or outputs of the graph.
+        computed: values that depend on rows and are not rows.
+        reason: why the pass does not apply, or None.
     """
 
     matrices: set[ir.Value] = field(default_factory=set)
@@ -110,12 +116,12 @@ def _keeps_tokens_apart(node: ir.Node, computed: Collection[ir.Value]) -> bool:
     if node.op_type in ("LayerNormalization", "RMSNormalization"):
         return axis(node, -1) == -1
     if node.op_type in ("Concat", "TensorScatter"):
-        # new tokens go behind the past
-        behind = node.inputs[0] not in computed and node.inputs[1] in computed and axis(node, 0) == _TOKENS
-        return behind or (node.op_type == "Concat" and axis(node, 0) == -1 and width(node.outputs[0]) is not None)
+        # concatenation of past and new tokens
+        appends = node.inputs[0] not in computed and node.inputs[1] in computed and axis(node, 0) == _TOKENS
+        return appends or (node.op_type == "Concat" and axis(node, 0) == -1 and width(node.outputs[0]) is not None)
     if node.op_type == "Slice" and producer(node.inputs[0], "TensorScatter") is not None:
         return True  # the used slots of a static cache
-    # zeros may not become NaN
+    # not Div, where zeros could become NaN
     return node.op_type != "Div" and (node.op_type in _BY_TOKEN or keeps_rows_apart(node))
 
 
@@ -124,7 +130,7 @@ def _drop(model: ir.Model, mask: ir.Value, tokens: ir.Value, flow: _Flow) -> Non
     g = builder(model)
     new = new_tokens.find(g, mask, tokens)
     put_back = _put_back_at(flow.leaving)
-    # of the call, so before all that reads them, whatever the order of rows is
+    # zeros for re-padding, once per call, before all readers
     zeros = {
         channels: g.ConstantOfShape(g.shape(new.whole, [channels]), name=f"zeros_of_{channels}_channels")
         for channels in dict.fromkeys(map(_channels, put_back))
@@ -178,7 +184,7 @@ def _give(graph: ir.Graph, g: Builder, reshape: ir.Node, new: NewTokens) -> None
         return g.Reshape(g.ScatterND(zeros, new.indices, rows), shape, allowzero=1)
 
     output = g.if_(
-        new.pays,
+        new.unpads,
         put_back,
         lambda: g.Reshape(rows, shape, allowzero=1),
         branches=("put_back", "all_tokens"),

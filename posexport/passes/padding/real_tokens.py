@@ -1,7 +1,6 @@
-"""Which tokens of a batch are real, and whether leaving the others out is worth it: computed once for a graph.
+"""Computes the indices of real tokens, and whether unpadding a batch pays, from the padding mask before any layer.
 
-All from the padding mask, before any layer. Where it does not pay, all tokens count as real, so that what works on rows
-of real tokens has the same form either way.
+If it does not pay, all tokens count as real, so that the nodes on rows of real tokens are the same in both cases.
 """
 
 from dataclasses import dataclass
@@ -10,27 +9,27 @@ import onnx_ir as ir
 
 from posexport.graph.builder import Builder
 
-#: tokens of padding a row, on average, that pay for attention row by row: an iteration takes about as long as
-#: one token does in a layer of 384 channels on two cores, or eight on sixteen
+#: padding tokens per row, on average, for which attention row by row pays: an iteration costs as much as one token
+#: in a layer of 384 channels on two cores, or eight on sixteen
 _LEAST = 8
 _BOOL, _INT64 = ir.DataType.BOOL, ir.DataType.INT64
 
 
 @dataclass(frozen=True)
 class RealTokens:
-    """Of a batch of B rows of T tokens, N of them real; int64 but for ``pays``.
+    """The real tokens of a batch: N of B rows with T tokens; int64 except ``unpads``.
 
     Attributes:
-        pays: padding is left out, bool [].
+        unpads: whether unpadding pays, bool [].
         mask: 1 for a real token, [B, T].
-        keep: places of the tokens that are computed among all of the batch, [N]; all B T where it does not pay.
-        rows: those with a real token, [R]; nothing from here on where it does not pay.
-        first: of each row's tokens the first real one, [B].
-        lengths: real tokens of each row, [B].
-        ends: where each row ends among all real tokens, [B].
+        keep: indices of the computed tokens in the flat batch, [N]; all B T if unpadding does not pay.
+        rows: rows with a real token, [R]; this and the following are empty if unpadding does not pay.
+        first: index of the first real token in each row, [B].
+        lengths: number of real tokens in each row, [B].
+        ends: end of each row in the sequence of all real tokens, [B].
     """
 
-    pays: ir.Value
+    unpads: ir.Value
     mask: ir.Value
     keep: ir.Value
     rows: ir.Value
@@ -65,7 +64,7 @@ def find(g: Builder, mask: ir.Value, *, from_first: bool) -> RealTokens:
         all_fit = g.ReduceMin(g.Cast(fits, to=_INT64), keepdims=0)
         return g.And(g.Cast(all_fit, to=_BOOL), g.Greater(number, 0))
 
-    pays = g.if_(
+    unpads = g.if_(
         is_enough,
         are_contiguous,
         lambda: is_enough,
@@ -85,6 +84,6 @@ def find(g: Builder, mask: ir.Value, *, from_first: bool) -> RealTokens:
 
     names = ("kept_tokens", "rows_with_tokens", "first_tokens", "row_lengths", "row_ends")
     tables = g.if_(
-        pays, dropped, all_tokens, branches=("real_only", "all_tokens"), name=names, types=[_INT64] * len(names)
+        unpads, dropped, all_tokens, branches=("real_only", "all_tokens"), name=names, types=[_INT64] * len(names)
     )
-    return RealTokens(pays, real, *tables)
+    return RealTokens(unpads, real, *tables)

@@ -55,7 +55,7 @@ def recognised(contents: Contents, probs: ir.Value, product: ir.Node) -> Values 
 
 
 def _sum(product: ir.Node) -> tuple[ir.Value, ir.Value, ir.Value] | None:
-    """The product as it is added, what is added to it, and the sum."""
+    """The product with v as an operand of the sum, the other operand, and the sum."""
     *_, context = _moved(product.outputs[0])
     add = only(context)
     if add is None or add.domain or add.op_type != "Add":

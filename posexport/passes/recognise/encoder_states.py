@@ -42,20 +42,20 @@ class EncoderStates(GraphPass):
 
 
 def forget_sizes(model: ir.Model, inputs: Sequence[InputSpec]) -> None:
-    """Drop the shapes of all that is computed of the states, up to where it is put behind what is held, in place."""
+    """Drop the shapes of values computed from the encoder's states, up to the Concat with the cross-attention cache."""
     for node in _nodes(model, inputs):
         for output in node.outputs:
             output.shape = None
 
 
 def _nodes(model: ir.Model, inputs: Sequence[InputSpec]) -> Iterator[ir.Node]:
-    """The nodes between the states and what is held of them; none in a graph that holds nothing of them."""
+    """The nodes between the encoder's states and their cache; none without a cross-attention cache."""
     held = {value for value, spec in zip(model.graph.inputs, inputs, strict=False) if ENCODER_PAST in spec.axes}
     queue = [value for value, spec in zip(model.graph.inputs, inputs, strict=False) if spec.name == STATES and held]
     seen: set[ir.Node] = set()
     while queue:
         for node, _ in queue.pop().uses():
-            # sizes that are asked of the states are the whole's
+            # Shape of the states is the size of the whole
             if node in seen or node.op_type == "Shape" or (node.op_type == "Concat" and held & set(node.inputs)):
                 continue
             seen.add(node)

@@ -101,7 +101,7 @@ class Buckets(Known):
 
 
 def find(model: ir.Model, bias: ir.Value, heads: int) -> Known | str:
-    """The encoding whose bias [.., H, T, T] this is, or why none is known."""
+    """The encoding that computes this bias [.., H, T, T], or the reason why none matches."""
     tokens = (sizes(bias) or ())[-1]
     if not isinstance(tokens, str) or (sizes(bias) or ())[-2] != tokens or bias.dtype != ir.DataType.FLOAT:
         return _UNKNOWN
@@ -119,7 +119,7 @@ def find(model: ir.Model, bias: ir.Value, heads: int) -> Known | str:
 def _computed(
     subgraph: Subgraph, arrays: dict[ir.Value, NDArray[Any]], tokens: str, length: int
 ) -> NDArray[Any] | None:
-    """The bias [H, T, T]; None where it cannot be computed for so many tokens, as of frames that convolutions left."""
+    """The bias [H, T, T]; None if it cannot be computed for this length, for example of frames after convolutions."""
     answer = subgraph.run(arrays, {tokens: length})
     if answer is None or answer[0].shape[-2:] != (length, length):
         return None

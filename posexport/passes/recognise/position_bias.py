@@ -34,7 +34,7 @@ class _Sum:
 
 @dataclass(frozen=True)
 class _Change:
-    """Attention ``nodes`` of one mask, of which ``bias`` becomes a term and ``rest`` the mask."""
+    """Attention ``nodes`` that share a mask: its position bias becomes ``term``, and ``rest`` is the new mask."""
 
     nodes: list[tuple[ir.Node, AttentionSpec]]
     rest: _Sum

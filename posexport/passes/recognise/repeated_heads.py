@@ -1,4 +1,4 @@
-"""Keys and values whose heads a module repeats for groups of queries, as grouped-query attention (GQA)."""
+"""Recognises heads of keys and values that a module repeats for groups of queries: grouped-query attention (GQA)."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -15,7 +15,7 @@ from posexport.ops.attention import AttentionSpec
 from posexport.passes.graph_pass import Context, PassResult
 from posexport.passes.recognise.recognition import Recognition
 
-#: operators whose first input has all elements of the output
+#: operators that only move or copy elements of their first input
 _MOVES = {"Reshape", "Expand", "Unsqueeze", "Squeeze", "Tile", "Transpose", "Slice", "Gather", "Identity"}
 _BATCH, _LENGTHS = 2, (5, 3)
 

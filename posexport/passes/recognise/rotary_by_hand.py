@@ -69,7 +69,7 @@ class _Rotary:
         return f"rotary, {layout}, {2 * self.pairs} of {channels} channels"
 
     def once(self, of_channels: Array) -> tuple[Array, Array]:
-        """Of [..., channels] those of the pairs' first and second channels."""
+        """Split [..., channels] into the first and the second channels of the pairs."""
         if not self.doubled:
             return of_channels, of_channels
         if self.layout == "half":
@@ -215,7 +215,7 @@ def _heads_axis(region: _Region) -> Literal[1, 2] | None:
 
 
 def _is_size(size: int | str, tokens: int | str) -> bool:
-    """Whether ``size`` is that of ``tokens``; names may differ, for example where a table ends."""
+    """Whether ``size`` is the number of ``tokens``; names may differ, for example of a sliced table."""
     return size == tokens or (isinstance(size, str) and isinstance(tokens, str))
 
 

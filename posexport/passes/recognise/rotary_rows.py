@@ -7,7 +7,7 @@ from posexport.passes.graph_pass import Context, GraphPass, PassResult
 
 
 class RotaryRows(GraphPass):
-    """Cosines and sines of a batch of 1 are expanded to the batch of what is rotated.
+    """Expand cosines and sines with batch size 1 to the batch of the rotated value.
 
     Before: ``RotaryEmbedding(x [B, H, T, D], cos [1, T, D / 2], sin [1, T, D / 2])``
     After:  ``RotaryEmbedding(x, Expand(cos, [B, 1, 1]), Expand(sin, [B, 1, 1]))``
