@@ -29,7 +29,7 @@ def groups(subject: Subject) -> list[Group]:
     distance_TS = at[:, None] - at[None, :]
     panels = [_numbers("distance matrix", "Distance, query minus key", distance_TS)]
     for name, (rows_TS, count) in tables.items():
-        title = f"PanelRow of {name}{formula(rows_TS, distance_TS)}, of {count} rows"
+        title = f"Row of {name}{formula(rows_TS, distance_TS)}, of {count} rows"
         panels.append(_numbers("table rows", title, rows_TS))
     # two in a row, as other panels are
     rows = [PanelRow(panels[n : n + 2]) for n in range(0, len(panels), 2)]
