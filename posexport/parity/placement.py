@@ -31,7 +31,7 @@ class Placement:
         graphs: list[Path | bytes] = [self.model]
         if self.parts and isinstance(self.model, Path):
             graphs = [self.model / part.file for part in self.parts]
-        runs = zip(graphs, self.subject.chain.each(feeds), strict=True)
+        runs = zip(graphs, self.subject.chain.feeds_per_graph(feeds), strict=True)
         placed = [node for graph, arrays in runs for node in placement(graph, arrays, provider.name)]
         found = strays(placed, provider.ort_name, integers_on_host=provider.integers_on_host)
         wrong = [f"a node did not run on {provider.ort_name}: {stray}" for stray in found]

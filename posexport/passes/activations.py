@@ -36,6 +36,7 @@ class Gelu(GraphPass):
         return None if target.opset < GELU_OPSET else f"opset {target.opset} has Gelu, which the tracer writes"
 
     def apply(self, model: ir.Model, context: Context) -> PassResult:
+        # patterns: the exact Gelu, and its tanh approximation
         def by_erf(op: Any, x: Any, root: Any, one: Any, half: Any) -> Any:
             return op.Mul(x, op.Mul(half, op.Add(op.Erf(op.Div(x, root)), one)))
 
@@ -43,6 +44,7 @@ class Gelu(GraphPass):
             inner = op.Mul(root, op.Add(x, op.Mul(cubic, op.Pow(x, three))))
             return op.Mul(x, op.Mul(half, op.Add(op.Tanh(inner), one)))
 
+        # checks of their constants
         def erf_refusal(root: ir.Value, one: ir.Value, half: ir.Value, **_: ir.Value) -> str | None:
             near = is_near(root, _ROOT_2) and is_near(one, 1) and is_near(half, 0.5)
             return None if near else _OTHER_CONSTANTS
@@ -52,6 +54,7 @@ class Gelu(GraphPass):
             near = inner and is_near(rest["one"], 1) and is_near(rest["half"], 0.5)
             return None if near else _OTHER_CONSTANTS
 
+        # replacements
         def fused(op: Any, x: Any, **_: Any) -> Any:
             return op.Gelu(x, _domain=MICROSOFT)
 
@@ -87,6 +90,7 @@ class Swish(GraphPass):
         def formula(op: Any, x: Any) -> Any:
             return op.Mul(x, op.Sigmoid(x))
 
+        # replacements
         def fused(op: Any, x: Any) -> Any:
             return op.QuickGelu(x, alpha=1.0, _domain=MICROSOFT)
 

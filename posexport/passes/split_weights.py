@@ -57,11 +57,11 @@ def _split(graph: ir.Graph, node: ir.Node) -> None:
         start = end
         for user in {user for user, _ in output.uses() if user.op_type == "Transpose" and not user.domain}:
             order = list(user.attributes.get_ints("perm") or range(len(shape))[::-1])
-            _stored(graph, node, user.outputs[0], number, _part(place, order))
-        _stored(graph, node, output, number, _part(place, range(len(shape))))
+            _stored(graph, node, user.outputs[0], number, _selection(place, order))
+        _stored(graph, node, output, number, _selection(place, range(len(shape))))
 
 
-def _part(place: tuple[slice, ...], order: Sequence[int]) -> Callable[[NDArray[np.generic]], NDArray[np.generic]]:
+def _selection(place: tuple[slice, ...], order: Sequence[int]) -> Callable[[NDArray[np.generic]], NDArray[np.generic]]:
     def taken(weight: NDArray[np.generic]) -> NDArray[np.generic]:
         return weight[place].transpose(order)
 
@@ -81,9 +81,11 @@ def _stored(
         return
     tensor = weight.const_value
 
-    def part() -> ir.TensorProtocol:
+    def selected() -> ir.TensorProtocol:
         return ir.tensor(np.ascontiguousarray(taken(np.asarray(tensor.numpy()))))
 
-    value = initializer(graph, f"{weight.name}_{number}", ir.LazyTensor(part, tensor.dtype, ir.Shape(sizes(old) or ())))
+    value = initializer(
+        graph, f"{weight.name}_{number}", ir.LazyTensor(selected, tensor.dtype, ir.Shape(sizes(old) or ()))
+    )
     value.metadata_props[FOLDED_FROM] = repr(list(names_of(weight)))
     ir.convenience.replace_all_uses_with(old, value)

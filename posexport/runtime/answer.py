@@ -116,12 +116,14 @@ def answer(
     Raises PosexportError for errors of `load` and the session, and unless exactly one of ``texts`` and ``inputs`` is
     set.
     """
+    # options that need sentence embeddings, and options of rank
     prompts: dict[str, Any] = {"prompt_name": prompt_name, "prompt": prefix}
     only_vectors: dict[str, Any] = {"truncate_dim": truncate_dim, "normalize_embeddings": normalize_embeddings}
     only_vectors["precision"] = embedding_precision
     embed, ranks = prompts | only_vectors, {"top_k": top_k, "activation_fn": activation_fn}
     if top_k is not None and top_k < 1:
         raise PosexportError(f"--top-k must be at least 1, got {top_k}; leave it out for all texts")
+    # inputs: texts, a file of arrays, or files of images or audio
     texts = [*texts, *(read_texts(texts_file) if texts_file is not None else ())]
     vector_options = _any(embed)
     embeds = _any(only_vectors) if query is not None else vector_options
@@ -134,6 +136,7 @@ def answer(
     session = load(
         directory, precision=precision, provider=provider, threads=threads, provider_options=provider_options
     )
+    # run: rank, arrays, sentence embeddings or texts
     ranking = (
         None if query is None else session.rank(query, texts, progress=progress, activation_fn=activation_fn, **prompts)
     )
@@ -150,6 +153,7 @@ def answer(
         result = _named(session.encode(texts, truncate=truncate, progress=progress, **embed))
     else:
         result = session.run_texts(texts, truncate=truncate, outputs=chosen)
+    # save, and compare the embeddings of several texts
     if output is not None:
         save_arrays(output, result, force=force)
     name = session.similarity_fn_name

@@ -138,7 +138,7 @@ class Chain:
         known = self._known(self.links[:-1], feeds, outputs, None, later=True)
         return {name: known[whole] for name, whole in last.input_names.items() if whole in known}
 
-    def each(self, feeds: Mapping[str, NDArray[Any]]) -> list[Arrays]:
+    def feeds_per_graph(self, feeds: Mapping[str, NDArray[Any]]) -> list[Arrays]:
         """The feeds of every graph for a call with ``feeds``, also of graphs that run in other calls."""
         later = self._is_later(feeds)
         known = self._known(self.links[:-1], feeds, sorted(self._computed), None, later=later)

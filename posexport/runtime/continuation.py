@@ -53,17 +53,19 @@ class Continuation:
         *,
         texts: bool,
     ) -> Iterator[Piece | Generation]:
-        """What `posexport.runtime.generate` yields. Arguments: see `posexport.Session.generate`.
+        """The events of `posexport.runtime.generate`. Arguments: see `posexport.Session.generate`.
 
-        ``texts``: pieces of text are requested for.
+        ``texts``: also yield pieces of text.
         """
         manifest = self.manifest
         decoder = decoder_interface(manifest.inputs, manifest.outputs)
         if decoder is None:
             raise refuse(manifest.task, manifest.inputs, manifest.outputs)
         decoder = decoder.of(self.chain.needs([LOGITS, *decoder.present]))
+        # options of the call and of the checkpoint
         options, followed = resolve(requested, self.stated)
         self._check_whisper(requested, decoder_prompts)
+        # tokenized prompts, and the feeds of an encoder
         request = read_request(
             prompts,
             decoder_prompts,
@@ -75,6 +77,7 @@ class Continuation:
             start=lambda: self.stated.start,
             all_ids=self.stated.whisper is not None,
         )
+        # the KV cache; Whisper adds its prompt tokens, sampling repeats prompts
         make_cache: MakeCache = functools.partial(self._cache, decoder, request.encoder_feeds)
         if self.stated.whisper is not None:
             if decoder_prompts is None and self.stated.start is not None:
@@ -97,7 +100,7 @@ class Continuation:
         return _explained(events, request, followed)
 
     def _check_whisper(self, requested: GenerationConfig, decoder_prompts: Sequence[Any] | None) -> None:
-        """PosexportError for options of Whisper that the model, or the call, has no use for."""
+        """Raise PosexportError for Whisper options that do not apply to the model or the call."""
         named = [name for name in ("language", "task", "return_timestamps") if getattr(requested, name)]
         if self.stated.whisper is not None:
             check(self.stated.whisper, requested)

@@ -160,6 +160,7 @@ def remarks(files: Mapping[str, Path]) -> list[str]:
             )
         except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError, OSError) as err:
             return [f"{name} cannot be read ({err}), so generate will refuse it"]
+    # unsupported and unknown options
     name = GENERATION if GENERATION in files else MODEL
     document = documents[name]
     sentences, unknown = [], []
@@ -175,6 +176,7 @@ def remarks(files: Mapping[str, Path]) -> list[str]:
             unknown.append(key)
     if unknown:
         sentences.append(f"{GENERATION} has {', '.join(unknown)}, which posexport does not know and does not follow")
+    # invalid values
     try:
         _options(document, name)
     except PosexportError as err:

@@ -81,6 +81,7 @@ class VectorMethods(OpenBundle):
                 the limit that is not truncated, an argument that needs PyTorch (``convert_to_tensor``, ``device``,
                 ``pool``).
         """
+        # arguments
         texts, single = as_texts(extra.pop("sentences", None) if inputs is None else inputs)
         truncate = extra.pop("truncate", False)
         batches = Batches(
@@ -93,6 +94,7 @@ class VectorMethods(OpenBundle):
         rules = self.manifest.text_rules or TextRules()
         self._check_output(output_value, rules)
         cut = functools.partial(shortened, rules=rules, truncate_dim=truncate_dim, normalize=normalize_embeddings)
+        # token vectors (ColBERT), sentence embeddings or hidden states
         vectors: Vectors
         if rules.tokens is not None:
             role = role_of(prompt_name)
@@ -101,13 +103,14 @@ class VectorMethods(OpenBundle):
         elif not texts:
             vectors = np.array([]) if output_value == EMBEDDING else []
         else:
-            before = prompt_of(rules, prompt_name, prompt)
-            rows = self._texts.rows(prompted(texts, before), truncate=truncate or self.manifest.text_rules is not None)
+            prefix = prompt_of(rules, prompt_name, prompt)
+            rows = self._texts.rows(prompted(texts, prefix), truncate=truncate or self.manifest.text_rules is not None)
             if output_value == EMBEDDING:
-                run = pooled_run(self._giving(EMBEDDING), self._texts, before, rules, self.inputs)
+                run = pooled_run(self._giving(EMBEDDING), self._texts, prefix, rules, self.inputs)
                 vectors = cut(batches.run(run, self._texts, rows))
             else:
                 vectors = states_of(self._giving(STATES), self._texts, rows, batches)
+        # embedding quantization
         if isinstance(vectors, list):
             vectors = quantized_rows(vectors, precision)
         elif len(vectors):
@@ -146,7 +149,7 @@ class VectorMethods(OpenBundle):
 
     @property
     def similarity_fn_name(self) -> str:
-        """Name of the checkpoint's similarity function, such as ``cosine``; see `posexport.text_rules.TextRules`."""
+        """Name of the similarity function, for example ``cosine``; see `posexport.text_rules.TextRules`."""
         return (self.manifest.text_rules or TextRules()).similarity
 
     def similarity(self, embeddings1: Any, embeddings2: Any) -> NDArray[Any]:

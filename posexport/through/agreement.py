@@ -18,7 +18,7 @@ from posexport.through.module import MASK, TransformersModule
 from posexport.torch_fixes.default_dtype import computing_in
 from posexport.torch_fixes.module_precision import in_precision
 
-#: in the remark on a model whose attention is custom code
+#: in the remark on a model with custom attention
 CUSTOM_ATTENTION = "computes attention by code of its own"
 #: batch size and sequence length of the comparison, and the number of padding tokens
 _SIZES, _PADDED = {BATCH: 2, SEQUENCE: 19}, 4

@@ -32,6 +32,7 @@ def check(config: Config) -> list[str]:
         )
     if kind in REFUSED:
         raise PosexportError(f"{says}, which is not converted: {REFUSED[kind]}{_hint(kind)}")
+    # settings that transformers or posexport do not support
     if config.values.get("quantization_config"):
         raise PosexportError(
             f"{config.label} sets quantization_config: its weights are quantised; give the checkpoint that they were "

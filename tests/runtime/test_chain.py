@@ -89,7 +89,7 @@ def test_what_it_takes_and_gives(chain: Chain) -> None:
 
 def test_what_every_graph_takes(chain: Chain) -> None:
     feeds = {"x": numbers(3), "y": numbers(1)}
-    found = [{name: array.tolist() for name, array in given.items()} for given in chain.each(feeds)]
+    found = [{name: array.tolist() for name, array in given.items()} for given in chain.feeds_per_graph(feeds)]
     assert found == [{"x": [3]}, {"x": [6], "y": [1]}]
     # all that is known before the last graph's own inputs come
     assert {name: array.tolist() for name, array in chain.before_last({"x": numbers(3)}).items()} == {"x": [6]}

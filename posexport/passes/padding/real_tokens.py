@@ -44,6 +44,7 @@ def find(g: Builder, mask: ir.Value, *, from_first: bool) -> RealTokens:
     Unpadding pays with enough padding, if the real tokens of each row are contiguous and, with ``from_first``, begin at
     its first slot.
     """
+    # enough padding?
     real = g.Cast(g.Cast(mask, to=_BOOL), to=_INT64, name="real_tokens")
     number = g.ReduceSum(real, keepdims=0)
     whole = g.Size(real)
@@ -54,6 +55,7 @@ def find(g: Builder, mask: ir.Value, *, from_first: bool) -> RealTokens:
         first = g.ArgMax(real, axis=1, keepdims=0)
         return first, g.ReduceSum(real, [1], keepdims=0)
 
+    # and are the real tokens of each row contiguous?
     def are_contiguous() -> ir.Value:
         first, lengths = bounds()
         last = g.ArgMax(real, axis=1, keepdims=0, select_last_index=1)
@@ -73,6 +75,7 @@ def find(g: Builder, mask: ir.Value, *, from_first: bool) -> RealTokens:
         types=[_BOOL],
     )
 
+    # indices of the real tokens, or of all
     def dropped() -> tuple[ir.Value, ...]:
         first, lengths = bounds()
         flat = g.Squeeze(g.NonZero(g.Reshape(real, [-1])), [0])

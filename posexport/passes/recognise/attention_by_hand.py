@@ -125,7 +125,7 @@ def _content(
 ) -> content_bias.Content | str | None:
     """The score operator of the biases that depend on queries or keys, which are then removed from ``scores.added``.
 
-    A reason if there is no such operator; None without such biases.
+    A reason if there is no operator for them; None without such biases.
     """
     roots = [content_bias.root(x) for x in (q, k)]
     by_content = [bias for bias in scores.added if content_bias.reads(bias.value, *roots)]

@@ -85,7 +85,12 @@ def _changed(
     nodes: list[tuple[ir.Node, AttentionSpec]],
     known: dict[ir.Value, known_bias.Known | str],
 ) -> tuple[str | None, str | None]:
-    """What the bias of a mask is called, or why it stays; neither where there is none."""
+    """Move the position bias of a mask into the attention nodes.
+
+    Returns:
+        The name of the encoding, or the reason why the bias stays in the mask; neither without a bias.
+    """
+    # decompose the mask: one bias [H, T, T] by positions, and the rest
     total = _Sum()
     _split(mask, total)
     biases = [value for value in total.added if _over_pairs(value) and known_bias.of_positions(model, value)]
@@ -98,6 +103,7 @@ def _changed(
     rest = _Sum([value for value in total.added if value is not bias], total.fills)
     if not all(_fits(value) for value in (*rest.added, *(condition for condition, _ in rest.fills))):
         return None, "beside a bias of positions its mask adds what is not [B, 1, 1, S] or [B or 1, 1, T, S]"
+    # an encoding of posexport's, or a known formula
     named = _ours(bias) or known.get(bias) or known_bias.find(model, bias, heads)
     if isinstance(named, str):
         return None, named
@@ -172,13 +178,13 @@ def _put(change: _Change, mask: ir.Value, operator: str | None) -> None:
     """Write attention with the term; the rest of the mask is computed before the first."""
     first = change.nodes[0][0]
     g = Builder.at(first)
-    plain = _rest(g, change.rest)
-    _seen_by_the_rest(g, mask, plain, first)
+    rest_of_mask = _rest(g, change.rest)
+    _seen_by_the_rest(g, mask, rest_of_mask, first)
     inputs: dict[str, ir.Value] = dict(change.term)
     kind: Any = "none"
-    if plain is not None:
-        kind = "keys" if (sizes(plain) or ())[2] == 1 else "pairs"
-        inputs["mask"] = g.Max(plain, _LOWEST)
+    if rest_of_mask is not None:
+        kind = "keys" if (sizes(rest_of_mask) or ())[2] == 1 else "pairs"
+        inputs["mask"] = g.Max(rest_of_mask, _LOWEST)
     for node, old in change.nodes:
         term = replace(old, scores=operator, mask=kind)
         take_place(term.node({**old.named_inputs(node), **inputs}, like=node), node)

@@ -142,5 +142,5 @@ def _repeats(model: ir.Model, x: ir.Value, once: _Once) -> bool:
 
 
 def _four_axes(once: _Once, before: ir.Node) -> ir.Value:
-    """[B, G, T, D]."""
+    """Keys or values as [B, G, T, D]."""
     return Builder.at(before).Transpose(once.value, perm=[0, 2, 1, 3]) if once.tokens_first else once.value
