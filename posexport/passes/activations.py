@@ -90,7 +90,7 @@ class Swish(GraphPass):
         def formula(op: Any, x: Any) -> Any:
             return op.Mul(x, op.Sigmoid(x))
 
-        # replacements
+        # replacement
         def fused(op: Any, x: Any) -> Any:
             return op.QuickGelu(x, alpha=1.0, _domain=MICROSOFT)
 
