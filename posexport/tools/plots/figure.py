@@ -91,7 +91,8 @@ def _fix_layout(figure: "Figure") -> None:
     figure.draw_without_rendering()
     figure.set_layout_engine("none")
     for axes in figure.axes:
-        axes.set_position([round(edge, 6) for edge in axes.get_position(original=True).bounds])
+        left, bottom, width, height = (round(edge, 6) for edge in axes.get_position(original=True).bounds)
+        axes.set_position((left, bottom, width, height))
 
 
 def _draw(figure: "Figure", grid: "GridSpec", number: int, row: PanelRow) -> None:
