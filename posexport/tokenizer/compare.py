@@ -60,16 +60,30 @@ def compare(data: bytes, files: Mapping[str, Path], settings: Settings, render: 
 
 
 _Input = str | tuple[str, str]
+#: the ids of a text or pair, or the error that it raises
+_Ids = list[int] | str
 #: a text or pair, the bundle's ids and the library's
-_Different = tuple[_Input, list[int], list[int]]
+_Different = tuple[_Input, _Ids, _Ids]
 
 
 def _different(ours: "Tokenizer", theirs: Any, texts: list[str], pairs: list[tuple[str, str]]) -> list[_Different]:
-    """The texts and pairs with different ids."""
-    inputs: list[_Input] = [*texts, *pairs]
-    bundle_ids = [list(encoding.ids) for encoding in ours.encode_batch(inputs)]
-    library_ids = [list(theirs(*([item] if isinstance(item, str) else item))["input_ids"]) for item in inputs]
-    return [triple for triple in zip(inputs, bundle_ids, library_ids, strict=True) if triple[1] != triple[2]]
+    """The texts and pairs with different ids, or that only one of both encodes."""
+
+    def library(item: _Input) -> list[int]:
+        return list(theirs(*([item] if isinstance(item, str) else item))["input_ids"])
+
+    def bundle(item: _Input) -> list[int]:
+        return list(ours.encode(*([item] if isinstance(item, str) else item)).ids)
+
+    triples = [(item, _ids(bundle, item), _ids(library, item)) for item in (*texts, *pairs)]
+    return [(item, a, b) for item, a, b in triples if a != b and not (isinstance(a, str) and isinstance(b, str))]
+
+
+def _ids(encode: Callable[[_Input], list[int]], item: _Input) -> _Ids:
+    try:
+        return encode(item)
+    except Exception as err:  # noqa: BLE001 - tokenizers raises Exception, for example without an [UNK] token
+        return " ".join(str(err).split())[:200]
 
 
 def _sentence(name: str, theirs: Any, different: list[_Different], count: int) -> list[str]:
@@ -85,7 +99,8 @@ def _sentence(name: str, theirs: Any, different: list[_Different], count: int) -
 
 def _decoded(name: str, ours: "Tokenizer", theirs: Any, texts: list[str]) -> list[str]:
     """A remark if ids are decoded to different texts."""
-    rows = [list(encoding.ids) for encoding in ours.encode_batch(texts) if len(encoding.ids) < 200]
+    every = [_ids(lambda text: list(ours.encode(text).ids), text) for text in texts]
+    rows = [ids for ids in every if isinstance(ids, list) and len(ids) < 200]
     bundle_texts = [ours.decode(ids, skip_special_tokens=True) for ids in rows]
     options = {"skip_special_tokens": True, "clean_up_tokenization_spaces": False}
     library_texts = [theirs.decode(ids, **options) for ids in rows]
@@ -114,8 +129,8 @@ def _chats(name: str, ours: "Tokenizer", theirs: Any, folder: Path, render: Rend
         except Exception:  # noqa: BLE001 - a template refuses what it does not know
             continue
         bundle_text = render(folder, chat)
-        library_ids = list(theirs(library_text, add_special_tokens=False)["input_ids"])
-        bundle_ids = list(ours.encode(library_text, add_special_tokens=False).ids)
+        library_ids = _ids(lambda text: list(theirs(text, add_special_tokens=False)["input_ids"]), library_text)
+        bundle_ids = _ids(lambda text: list(ours.encode(text, add_special_tokens=False).ids), library_text)
         if bundle_text != library_text or bundle_ids != library_ids:
             return [
                 f"the chat template gives another prompt than with {name} for {_short(chat)}: {_short(library_text)}, "
