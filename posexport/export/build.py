@@ -37,7 +37,7 @@ class _Lowered(NamedTuple):
 
     @property
     def lowerings(self) -> dict[str, str]:
-        return {name: found.lowering for name, found in self.chosen.items()}
+        return {name: choice.lowering for name, choice in self.chosen.items()}
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ def build(
 ) -> Built:
     """Trace, run the passes, guard, attach functions, bring to its precision, fill the metadata, save, check.
 
-    ``recipe``: the resolved options, which the metadata records. ``clients_have``: ONNX Runtime's own operators that
+    ``recipe``: the resolved options, which the metadata records. ``clients_have``: operators of com.microsoft that
     every client has, whatever the target. ``store``: where weights go (`posexport.export.save`). ``float32``: a file
     for the graph as it is before it is brought to its precision. ``calibration``: what static scales of activations
     are measured on.
@@ -123,7 +123,7 @@ def _lowered(source: Source, recipe: Recipe, clients_have: frozenset[str]) -> _L
     without = {} if recipe.unpad else {DropPadding.name: "--no-unpad was given"}
     passes = pipeline.run(model, known, without=without)
     chosen = functions.attach(model, target, recipe.lowering)
-    known = replace(known, specs={name: each.spec for name, each in chosen.items()})
+    known = replace(known, specs={name: choice.spec for name, choice in chosen.items()})
     passes |= pipeline.run(model, known, pipeline.AFTER_LOWERING)
     return _Lowered(model, passes, chosen, target)
 

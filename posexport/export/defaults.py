@@ -43,7 +43,7 @@ def _add(graph: ir.Graph, value: ir.Value, spec: InputSpec, pairs: Sequence[tupl
 
 
 def _sizes(g: Builder, spec: InputSpec, ids: ir.Value, pairs: Sequence[tuple[ir.Value, InputSpec]]) -> ir.Value:
-    """The sizes of ``spec``: those of ``ids``, or of past and new tokens."""
+    """Returns the sizes of the axes of ``spec``: the shape of ``ids``, with past plus new tokens for a total axis."""
     past = next(((v, s.axes.index(PAST)) for v, s in pairs if PAST in s.axes), None) if TOTAL in spec.axes else None
     sizes = g.Shape(ids)
     return sizes if past is None else g.Add(sizes, g.shape([0], g.size(*past)))
@@ -56,6 +56,6 @@ def _read_from(node: ir.Node, sizes: ir.Value) -> None:
     assert start is not None
     assert end is not None
     assert node.graph is not None
-    part = Builder.at(node).Slice(sizes, [start], [end])
-    ir.convenience.replace_all_uses_with(node.outputs[0], part)
+    size = Builder.at(node).Slice(sizes, [start], [end])
+    ir.convenience.replace_all_uses_with(node.outputs[0], size)
     node.graph.remove(node, safe=True)

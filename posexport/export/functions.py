@@ -60,22 +60,22 @@ def attach(model: ir.Model, target: Target | None = None, lowering: str = "auto"
     target = target or Target(opset=model.opset_imports[""])
     attached: dict[str, ir.Function] = {}
     chosen: dict[str, Chosen] = {}
-    for each in _with_tiled_biases(_plans(model, target, lowering)):
-        name = unused(each.spec.name, attached, between="")  # another record may have it
-        body = function(each.lowering, each.spec, each.target, name)
+    for group in _with_tiled_biases(_plans(model, target, lowering)):
+        name = unused(group.spec.name, attached, between="")  # another record may have it
+        body = function(group.lowering, group.spec, group.target, name)
         # ONNX's reference evaluator wants a callee before its caller
         for operator, whole in body.calls.values():
             attached |= {callee.name: callee for callee in functions(operator.function, target.opset, whole=whole)}
         attached[name] = body.function
-        for node in each.nodes:
+        for node in group.nodes:
             node.op_type = name
-        if each.rejected is not None:
-            chosen[name] = Chosen(each.lowering.name, len(each.nodes), each.rejected, each.spec)
+        if group.rejected is not None:
+            chosen[name] = Chosen(group.lowering.name, len(group.nodes), group.rejected, group.spec)
     for name in dict.fromkeys(node.op_type for node in _nodes(model) if node.op_type not in attached):
         known = OPERATORS[name].function if name in OPERATORS else HELPERS.get(name)
         if known is None:
             raise PosexportError(f"node type {DOMAIN}::{name} is unknown; known: {', '.join(OPERATORS)}")
-        attached |= {each.name: each for each in functions(known, target.opset)}
+        attached |= {callee.name: callee for callee in functions(known, target.opset)}
     _put(model, attached)
     return chosen
 
@@ -102,11 +102,11 @@ def _plans(model: ir.Model, target: Target, lowering: str) -> list[_Planned]:
         elif bias is not None:
             biases[bias].append(node)
     planned = []
-    for alike, nodes in groups.items():
-        size = head_sizes[alike].pop() if len(head_sizes[alike]) == 1 else None
-        spec = replace(alike, head_size=size) if isinstance(alike, AttentionSpec) else alike
+    for merged, nodes in groups.items():
+        size = head_sizes[merged].pop() if len(head_sizes[merged]) == 1 else None
+        spec = replace(merged, head_size=size) if isinstance(merged, AttentionSpec) else merged
         sized = _sized(target, spec, nodes)
-        choice = plan.choose(families[alike], spec, sized, lowering)
+        choice = plan.choose(families[merged], spec, sized, lowering)
         planned.append(_Planned(spec, nodes, choice.lowering, sized, choice.rejected))
     return [*planned, *(_Planned(spec, nodes, SharedBias(), target) for spec, nodes in biases.items())]
 
@@ -145,32 +145,32 @@ def _heads(spec: AttentionSpec, node: ir.Node) -> int | ir.SymbolicDim | None:
 
 
 def _with_tiled_biases(planned: Sequence[_Planned]) -> list[_Planned]:
-    """The same where shared biases are tiled if all attention that reads them does without full ones."""
-    readers = [(each, each.spec) for each in planned if isinstance(each.spec, AttentionSpec)]
-    full = {spec.shared_bias for each, spec in readers if spec.bias != "none" and each.needs_full_bias}
+    """Tiles the shared biases that no attention needs as a full [B, H, T, S] tensor."""
+    readers = [(group, group.spec) for group in planned if isinstance(group.spec, AttentionSpec)]
+    full = {spec.shared_bias for group, spec in readers if spec.bias != "none" and group.needs_full_bias}
     outputs: dict[ir.Value | None, dict[str, ir.Value]] = {}
-    for each in planned:
-        if isinstance(each.spec, BiasSpec) and each.spec not in full:
-            names = replace(each.spec, tiled=True).outputs
-            for node in each.nodes:
+    for group in planned:
+        if isinstance(group.spec, BiasSpec) and group.spec not in full:
+            names = replace(group.spec, tiled=True).outputs
+            for node in group.nodes:
                 node.resize_outputs(len(names))
                 outputs[node.outputs[0]] = dict(zip(names, node.outputs, strict=True))
                 for name, value in list(outputs[node.outputs[0]].items())[1:]:
                     value.name = f"{node.name}_{name}"
-    return [replace(each, spec=_tiled(each, full, outputs)) for each in planned]
+    return [replace(group, spec=_tiled(group, full, outputs)) for group in planned]
 
 
 def _tiled(
-    each: _Planned, full: set[BiasSpec | None], outputs: Mapping[ir.Value | None, Mapping[str, ir.Value]]
+    group: _Planned, full: set[BiasSpec | None], outputs: Mapping[ir.Value | None, Mapping[str, ir.Value]]
 ) -> NodeSpec:
-    """The record with a tiled bias where that is not needed ``full``; attention reads the ``outputs`` of its bias."""
-    spec = each.spec
+    """Returns the record with a tiled bias unless that is in ``full``; attention then reads all ``outputs`` of it."""
+    spec = group.spec
     if isinstance(spec, BiasSpec):
         return replace(spec, tiled=spec not in full)
     if not isinstance(spec, AttentionSpec) or spec.bias == "none" or spec.shared_bias in full:
         return spec
     tiled = replace(spec, bias="tiled")
-    for node in each.nodes:
+    for node in group.nodes:
         inputs = spec.named_inputs(node)
         inputs |= outputs[inputs["bias"]]
         node.resize_inputs(len(tiled.inputs))
@@ -181,15 +181,15 @@ def _tiled(
 
 def _put(model: ir.Model, attached: Mapping[str, ir.Function]) -> None:
     """Give the model its functions, and drop attributes of calls that these do not declare, as the checker asks."""
-    for each in attached.values():
-        model.functions[each.identifier()] = each
-        for domain, version in each.opset_imports.items():
+    for attached_function in attached.values():
+        model.functions[attached_function.identifier()] = attached_function
+        for domain, version in attached_function.opset_imports.items():
             model.opset_imports.setdefault(domain, version)
     for node in _nodes(model):
         declared = attached[node.op_type].attributes
         for name in [name for name in node.attributes if name not in declared]:
             del node.attributes[name]
-    # what bodies ask for and do not need in the end
+    # remove nodes of bodies that compute unused values
     RemoveUnusedNodesPass()(model)
     if attached:
         model.opset_imports.setdefault(DOMAIN, 1)

@@ -16,7 +16,7 @@ from posexport.targets.precisions import FP32, Precision
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """The layout of a directory; the defaults are those of a bundle.
+    """The files of an export directory; the default values describe a bundle.
 
     Attributes:
         arrange: cuts the source into graphs and names their files; PosexportError for a model that the layout cannot

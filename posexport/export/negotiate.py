@@ -34,8 +34,10 @@ def takes(opset: int, ir_version: int = IR_VERSION) -> bool:
     return True
 
 
-def opset(wanted: int | None, *, static_cache: bool = False, made_for: str = "portable", blocked: bool = False) -> int:
-    """The opset to export at: ``wanted`` if it is one that can be written and run, else the default.
+def opset(
+    requested: int | None, *, static_cache: bool = False, made_for: str = "portable", blocked: bool = False
+) -> int:
+    """The opset to export at: ``requested`` if it is one that can be written and run, else the default.
 
     ``static_cache``: the graph writes to a cache of fixed size. ``made_for``: for ONNX Runtime alone the default is the
     first opset that has Attention, on a device one with a number of keys, where the installed one takes it.
@@ -46,18 +48,18 @@ def opset(wanted: int | None, *, static_cache: bool = False, made_for: str = "po
     """
     import onnxruntime
 
-    if static_cache and (wanted or STATIC_CACHE_OPSET) < STATIC_CACHE_OPSET:
+    if static_cache and (requested or STATIC_CACHE_OPSET) < STATIC_CACHE_OPSET:
         raise PosexportError(
-            f"--cache static needs --opset {STATIC_CACHE_OPSET} or higher, which has TensorScatter; got {wanted}"
+            f"--cache static needs --opset {STATIC_CACHE_OPSET} or higher, which has TensorScatter; got {requested}"
         )
-    if wanted is None and not static_cache:
+    if requested is None and not static_cache:
         # a device's attention takes how many keys count
         device = made_for in targets() and targets()[made_for].waits_to_branch
         if device and takes(KEPT_KEYS_OPSET):
             return KEPT_KEYS_OPSET
         newer = made_for != "portable" and takes(ATTENTION_OPSET)
         return ATTENTION_OPSET if newer else BLOCKED_OPSET if blocked else DEFAULT_OPSET
-    if wanted is None:
+    if requested is None:
         if not takes(STATIC_CACHE_OPSET):
             raise PosexportError(
                 f"--cache static needs opset {STATIC_CACHE_OPSET}, which the installed onnxruntime "
@@ -65,10 +67,10 @@ def opset(wanted: int | None, *, static_cache: bool = False, made_for: str = "po
             )
         return STATIC_CACHE_OPSET
 
-    if wanted < LOWEST_OPSET or not takes(wanted):
+    if requested < LOWEST_OPSET or not takes(requested):
         highest = next(n for n in range(40, LOWEST_OPSET - 1, -1) if takes(n))
         raise PosexportError(
-            f"--opset {wanted} cannot be used: posexport writes {LOWEST_OPSET} and up, and the installed onnxruntime "
-            f"{onnxruntime.__version__} takes at most {highest}"
+            f"--opset {requested} cannot be used: posexport writes {LOWEST_OPSET} and up, and the installed "
+            f"onnxruntime {onnxruntime.__version__} takes at most {highest}"
         )
-    return wanted
+    return requested

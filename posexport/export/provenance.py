@@ -1,8 +1,8 @@
 """Nothing of the machine that wrote a graph stays in it.
 
-The tracer notes at every node where in which file it was written: absolute paths of sources and of the environment. Of
-what it notes, the path and the classes of a node's modules stay, by which `posexport.parity.locate.graph_values` and
-`posexport.tools.explain` find their way; of what other tools note, nothing does.
+The tracer notes at every node where in which file it was written: absolute paths of sources and of the environment.
+Only the path and the classes of a node's modules stay, which `posexport.parity.locate.graph_values` and
+`posexport.tools.explain` read; the metadata of other tools is removed.
 """
 
 from collections.abc import Iterator, MutableMapping
@@ -17,7 +17,7 @@ _OURS = "posexport."
 
 
 def strip(model: ir.Model) -> None:
-    """Drop every note and every doc string but those of `NOTES` and our own, in all graphs, bodies and functions."""
+    """Removes metadata and doc strings from all graphs, bodies and functions, except `NOTES` and posexport's."""
     _clean(model)
     for graph in (model.graph, *(function.graph for function in model.functions.values())):
         for body in with_bodies(graph):

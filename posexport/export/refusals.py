@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class Refusal:
-    """A row of the table in docs/own-models.md.
+    """A row of the table in ``docs/own-models.md``.
 
     Attributes:
         says: the message as people meet it, which ``pattern`` matches.

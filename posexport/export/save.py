@@ -32,8 +32,8 @@ class Store(ABC):
 class OwnFile(Store):
     """Large weights in a file for every graph, which has the graph's name and ``suffix``.
 
-    They are written one after another, and the memory that the parameters of the module, which the model was made from,
-    took for it is given back each time.
+    They are written one after another; each time the memory of the module's parameters that they were made from is
+    freed.
     """
 
     suffix: str = ".data"

@@ -61,7 +61,7 @@ def trace(source: Source, opset: int, *, optimize: bool = True) -> ir.Model:
             )
     except torch.onnx.errors.OnnxExporterError as err:
         raise cannot_trace(source.name, err) from err
-    except BaseException as err:  # what a user's module does while it is traced is the user's to mend
+    except BaseException as err:  # an error of the user's module, which the user has to fix
         if not source.by_trial or isinstance(err, PosexportError) or is_external(err):
             raise
         raise cannot_trace(source.name, err) from err
@@ -137,8 +137,8 @@ def _name_axes(model: ir.Model, source: Source, uses: SizeUses) -> None:
 def _fixed(source: Source, axis: str, size: int, uses: SizeUses) -> NotTracedError:
     """What fixed an axis: a line of the user's, or a recurrent layer, which has none."""
     line, what = uses.line_of_constant(size), f"{axis} was fixed at {size} by the trace"
-    layers = [(path, part) for path, part in source.module.named_modules() if isinstance(part, nn.RNNBase)]
+    layers = [(path, layer) for path, layer in source.module.named_modules() if isinstance(layer, nn.RNNBase)]
     if layers and not line:
-        path, part = layers[0]
-        what += f" (nn.{type(part).__name__} {path.removeprefix('module.')})"
+        path, layer = layers[0]
+        what += f" (nn.{type(layer).__name__} {path.removeprefix('module.')})"
     return NotTracedError(f"{source.name}: {what}: {meaning(what, line)}")

@@ -27,8 +27,8 @@ class NotTracedError(PosexportError):
 
 
 def cannot_trace(name: str, err: BaseException) -> NotTracedError:
-    """The error for a source called ``name`` of which the tracer or the exporter raised ``err``."""
-    messages = [f"{type(each).__name__}: {each}" for each in _chain(err)]
+    """Returns the error for the source ``name``, for which the tracer or the exporter raised ``err``."""
+    messages = [f"{type(error).__name__}: {error}" for error in _chain(err)]
     line = line_of_error(err) or _line_of_node(err)
     sentence = meaning("\n".join(messages), line)
     quote = sentence or _first_words(messages[-1]) + (f" ({line})" if line else "")
@@ -52,8 +52,8 @@ def _chain(err: BaseException) -> Iterator[BaseException]:
 
 def _line_of_node(err: BaseException) -> str:
     """The user's line of the node that the exporter was translating; empty where there is none."""
-    for each in _chain(err):
-        for frame, _ in traceback.walk_tb(each.__traceback__):
+    for error in _chain(err):
+        for frame, _ in traceback.walk_tb(error.__traceback__):
             node = frame.f_locals.get("node")
             if isinstance(node, torch.fx.Node) and (line := line_of_trace(node.stack_trace or "")):
                 return line

@@ -36,7 +36,7 @@ class Written:
         return meaning(text, self.lines.get(named[1], "") if named else "")
 
     def reasons(self) -> Iterator[str]:
-        """A sentence on every suspect."""
+        """Yields a sentence for every suspect that has an explanation."""
         for line, what in self.suspects.items():
             if (sentence := meaning(what, line)) is not None:
                 yield sentence

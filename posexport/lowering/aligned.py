@@ -49,7 +49,8 @@ def aligned(attention: Attention, *, queries: int, keys: int, fill: Fill | None 
 def _behind(g: Builder, missing: ir.Value, *, packed: bool) -> ir.Value:
     """The pads that append tokens to [B, T, H D] or [B, H, T, D].
 
-    Of every axis: where it moves a transposition, ONNX Runtime 1.31 takes the pads of some axes for those of all.
+    All axes have a value: ONNX Runtime 1.31 reads pads of some axes as pads of all axes where it moves a Transpose past
+    the Pad.
     """
     return g.shape([0] * (4 if packed else 6), missing, [0])
 

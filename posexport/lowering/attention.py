@@ -1,6 +1,6 @@
 """Attention's formula, part by part, for the lowerings to put together.
 
-Names are those of Dao et al., "FlashAttention-2" (arXiv:2307.08691): scores S, probabilities P, output O, for the
+The names follow Dao et al., "FlashAttention-2" (arXiv:2307.08691): scores S, probabilities P, output O, for the
 queries Q and keys K at hand, all of them or a tile's. Shape letters: B batch, H heads, T queries, S keys, D head size.
 """
 
@@ -41,7 +41,7 @@ class Attention:
         return replace(self, x={**self.x, **inputs})
 
     def split(self) -> "Attention":
-        """The same with heads split."""
+        """Returns a copy with split heads: q, k and v are [B, H, T, D]."""
         if not self.spec.packed:
             return self
         return replace(self, spec=self.spec.split, x={**self.x, **{name: self.heads(name) for name in "qkv"}})
@@ -52,7 +52,7 @@ class Attention:
         return self.x[name] if shape is None else split_heads(self.g, self.x[name], self.g.attribute(shape, list))
 
     def queries(self) -> ir.Value:
-        """How many, int64 [1]."""
+        """Returns the number of queries T, int64 [1]."""
         return self.g.size(self.x["q"], 1 if self.spec.packed else 2)
 
     def scale(self) -> ir.Value:
@@ -63,7 +63,7 @@ class Attention:
         return self.g.Mul(x, self.scale(), name=f"{x.name}_scaled")
 
     def transposed_keys(self) -> ir.Value:
-        """K^T, [B, H, D, S]."""
+        """Returns the transposed keys K^T, [B, H, D, S]."""
         return self.g.Transpose(self.x["k"], perm=[0, 1, 3, 2], name="k_transposed")
 
     def prepare_keys(self, *, by_operator: bool) -> None:
@@ -99,13 +99,13 @@ class Attention:
         """The shape [B, heads of ``name``, all the rest, N] for a value [B, ..., N]."""
         return self.g.shape([0], self.g.size(self.x[name], 1), [-1, 0])
 
-    def operator(self, part: str, **tensors: ir.Value) -> ir.Value:
-        """What the operator of a ``part`` (base, scores, values) computes; ``tensors`` take the place of inputs."""
-        operator = self.spec.operators[part]
-        names = [*operator.takes, *(f"{part}_{own}" for own in operator.own), "qpos", "kpos"]
+    def operator(self, term: str, **tensors: ir.Value) -> ir.Value:
+        """Calls the operator of a ``term`` (base, scores, values); ``tensors`` replace inputs of the same name."""
+        operator = self.spec.operators[term]
+        names = [*operator.takes, *(f"{term}_{name}" for name in operator.own), "qpos", "kpos"]
         whole = WHOLE if self.whole and skews(operator) else ""
         inputs = [tensors[name] if name in tensors else self.x[name] for name in names]
-        name = "position_bias" if part == "scores" else ""
+        name = "position_bias" if term == "scores" else ""
         return self.g.call(operator, *inputs, domain=DOMAIN, whole=whole, name=name)
 
     def own_bias(self) -> ir.Value:
@@ -119,8 +119,10 @@ class Attention:
             return self.operator("scores", **tensors)
         if not operator.linear or not operator.takes:
             return self.g.Mul(self.operator("scores", **tensors), self.scale(), name="position_bias")
-        own = {f"scores_{name}": self.x[f"scores_{name}"] for name in operator.scaled_along}
-        return self.operator("scores", **{name: self.scaled(value) for name, value in (tensors | own).items()})
+        scaled_inputs = {f"scores_{name}": self.x[f"scores_{name}"] for name in operator.scaled_along}
+        return self.operator(
+            "scores", **{name: self.scaled(value) for name, value in (tensors | scaled_inputs).items()}
+        )
 
     def later(self) -> ir.Value:
         """Which keys are after the query, bool [T, S]."""
@@ -150,7 +152,7 @@ class Attention:
         return spec.mask != "none" or spec.bias != "none" or spec.scores is not None or spec.causal
 
     def unmasked_bias(self) -> ir.Value | None:
-        """`bias` without the mask."""
+        """Returns `bias` without the mask, or None."""
         g = self.g
         if self.spec.bias != "none":
             return self.x["bias"]
@@ -163,7 +165,7 @@ class Attention:
         return g.Unsqueeze(pairs, [0, 1], name="causal_bias")
 
     def masked(self, added: ir.Value | None) -> ir.Value | None:
-        """``added`` and the mask."""
+        """Returns ``added`` combined with the mask, or None if there is neither."""
         g = self.g
         if added is not None:
             return g.Add(added, self.x["mask"], name="bias_and_mask")
@@ -234,7 +236,7 @@ class Attention:
         )
 
     def operator_with(self, added: ir.Value | None) -> ir.Value:
-        """`by_operator` with the bias."""
+        """Computes attention with the bias by one operator, as `by_operator`."""
         g = self.g
         counts = {"q_num_heads": g.attribute("heads", int), "kv_num_heads": g.attribute("kv_heads", int)}
         inputs = [self.x[name] for name in "qkv"] + ([] if added is None else [added])

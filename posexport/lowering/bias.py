@@ -19,7 +19,7 @@ from posexport.targets.target import Target
 #: elements of a bias that is held for all layers, 64 MB of float32: beyond that a fresh process is faster by tiles, but
 #: for a few queries, as in a decode step of a large batch, which are not worth tiling
 MAX_SHARED_BIAS_ELEMENTS = 1 << 24
-#: pairs of all heads up to which all scores are computed at once, without a position bias
+#: pairs of all heads up to which all scores are computed untiled, without a position bias
 MAX_UNTILED_SCORES = 1 << 22
 
 
@@ -48,11 +48,11 @@ class SharedBias(Lowering[BiasSpec]):
         def whole() -> tuple[ir.Value, ...]:
             return (bias(), *([empty(0, 0, CHUNK)] if spec.toeplitz else []))
 
-        def part() -> tuple[ir.Value, ...]:
+        def by_tiles() -> tuple[ir.Value, ...]:
             return (empty(1, 1, 0, 0), *([strip(attention)] if spec.toeplitz else []))
 
         names = ["bias", *["bias_strip"] * spec.toeplitz]
-        full, *strips = g.if_(is_full, whole, part, branches=("once", "by_block"), name=names)
+        full, *strips = g.if_(is_full, whole, by_tiles, branches=("once", "by_block"), name=names)
         return full, is_full, *strips
 
 

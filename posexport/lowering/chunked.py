@@ -41,9 +41,9 @@ class Chunked(Lowering[AttentionSpec]):
         few = x["bias_is_full"] if spec.bias == "tiled" else g.scalar(g.LessOrEqual(length, [BLOCK]))
 
         def by_chunks() -> ir.Value:
-            own = replace(attention, spec=replace(spec, bias="none"))
+            unbiased = replace(attention, spec=replace(spec, bias="none"))
             size = g.Div(g.Add(length, [CHUNKS - 1]), [CHUNKS], name="chunk_size")
-            chunks = [_chunk(own, number, size) for number in range(CHUNKS)]
+            chunks = [_chunk(unbiased, number, size) for number in range(CHUNKS)]
             return g.Concat(*(_attend(chunk, by_operator=by_operator) for chunk in chunks), axis=2)
 
         return g.if_(

@@ -2,7 +2,7 @@
 
 Copies are filled up, so that attention with a bias is fused (`posexport.lowering.aligned`), and the bias drops what the
 mask does. There is no branch, so that a call can be captured as a CUDA graph whatever its rows' padding, and nothing is
-asked of the device.
+copied from the device to the host.
 """
 
 import onnx_ir as ir

@@ -3,10 +3,10 @@
 Its rotation and its padding (row by row, on the right) are not used: the first would need tables of
 every position, the second is wrong for prompts that are padded on the left. What positions and padding add to the
 scores is its ``attention_bias``. Of several rows it accepts several tokens only as a first prompt; a later chunk of a
-prompt goes by the formula there, in the same graph.
+prompt is computed by the formula, in another branch of the same graph.
 
-A decode step against a cache that is mostly used goes by `posexport.lowering.step` on the CPU. On a device the operator
-is fused where it gets no bias: whether causal order drops all that the mask does is decided once a call.
+On the CPU, `posexport.lowering.step` computes a decode step against a cache that is mostly used. On a device the
+operator is fused where it gets no bias: whether causal order drops all that the mask does is decided once a call.
 """
 
 from dataclasses import replace

@@ -11,5 +11,5 @@ def split_heads(g: Builder, x: ir.Value, shape: Attribute) -> ir.Value:
 
 
 def pack_heads(g: Builder, x: ir.Value) -> ir.Value:
-    """[B, H, T, D] -> [B, T, H D]."""
+    """Reshapes split heads to packed heads: [B, H, T, D] -> [B, T, H D]. Adds a Transpose and a Reshape."""
     return g.Reshape(g.Transpose(x, perm=[0, 2, 1, 3]), [0, 0, -1], name=f"{x.name}_packed")

@@ -32,7 +32,7 @@ class Lowering(ABC, Generic[S]):
         accepts_packed_heads: its body takes packed heads as they are; around others they are split.
         why_not_preferred: where it applies and another one is chosen, why.
         family: of a lowering that a package adds, the family of nodes (`posexport.lowering.plan.FAMILIES`) that it
-            computes; those of posexport stand in their family.
+            computes; empty for posexport's lowerings, which their family lists.
     """
 
     name: str
@@ -61,7 +61,7 @@ class Body:
 def function(lowering: Lowering[S], spec: S, target: Target, name: str = "") -> Body:
     """The function that gives nodes of ``spec`` their meaning, in a graph for ``target``."""
     g = Builder(target.opset)
-    x = {each: g.input(each) for each in spec.inputs}
+    x = {name: g.input(name) for name in spec.inputs}
     results = _results(g, lowering, spec, x, target)
     outputs = dict(zip(spec.outputs, results if isinstance(results, tuple) else (results,), strict=True))
     return Body(g.function(DOMAIN, name or spec.name, list(x.values()), outputs), g.calls)

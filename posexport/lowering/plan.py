@@ -45,13 +45,21 @@ class Family:
     spec: Callable[[ir.Node], NodeSpec | None]
     lowerings: Sequence[Lowering[Any]]
 
-    def ordered(self, target: Target, wanted: str = "auto") -> list[Lowering[Any]]:
-        """The lowerings in the target's order; of those that packages add, ``wanted`` and the target's."""
+    def ordered(self, target: Target, requested: str = "auto") -> list[Lowering[Any]]:
+        """Returns the lowerings in the target's order.
+
+        A lowering of another package is included if it is ``requested`` or the target prefers it.
+        """
         order = list(target.provider.preferred.get(self.name, ()) if target.provider else ())
-        known = {each.name for each in self.lowerings}
-        added = [ADDED.get(name) for name in dict.fromkeys((*order, wanted)) if name not in (*known, "auto")]
-        lowerings = [*self.lowerings, *(each for each in added if each is not None and each.family == self.name)]
-        return sorted(lowerings, key=lambda each: order.index(each.name) if each.name in order else len(order))
+        known = {lowering.name for lowering in self.lowerings}
+        added = [ADDED.get(name) for name in dict.fromkeys((*order, requested)) if name not in (*known, "auto")]
+        lowerings = [
+            *self.lowerings,
+            *(lowering for lowering in added if lowering is not None and lowering.family == self.name),
+        ]
+        return sorted(
+            lowerings, key=lambda lowering: order.index(lowering.name) if lowering.name in order else len(order)
+        )
 
 
 @dataclass(frozen=True)
@@ -98,27 +106,27 @@ def family_of(node: ir.Node) -> tuple[Family, NodeSpec] | None:
     return None
 
 
-def choose(family: Family, spec: Any, target: Target, wanted: str = "auto") -> Choice:
-    """The lowering called ``wanted``, or the best that applies; PosexportError says why ``wanted`` does not."""
+def choose(family: Family, spec: Any, target: Target, requested: str = "auto") -> Choice:
+    """The lowering called ``requested``, or the best that applies; PosexportError says why ``requested`` does not."""
     refused: dict[str, str] = {}
     taken: Lowering[Any] | None = None
-    for lowering in family.ordered(target, wanted):
+    for lowering in family.ordered(target, requested):
         reason = lowering.refusal(spec, target)
-        if reason is None and wanted in ("auto", lowering.name) and taken is None:
+        if reason is None and requested in ("auto", lowering.name) and taken is None:
             taken = lowering
             continue
-        if reason is not None and lowering.name == wanted:
-            raise PosexportError(f"lowering {wanted} does not apply to {spec.name}: {reason}; use --lowering auto")
-        other = f"--lowering {wanted} was asked for" if wanted != "auto" else lowering.why_not_preferred
+        if reason is not None and lowering.name == requested:
+            raise PosexportError(f"lowering {requested} does not apply to {spec.name}: {reason}; use --lowering auto")
+        other = f"--lowering {requested} was asked for" if requested != "auto" else lowering.why_not_preferred
         refused[lowering.name] = reason or other
     if taken is None:  # the lowering belongs to another family
         return choose(family, spec, target)
     return Choice(taken, refused)
 
 
-def check_name(wanted: str) -> None:
-    """PosexportError unless ``wanted`` is ``auto`` or the name of a lowering."""
+def check_name(requested: str) -> None:
+    """PosexportError unless ``requested`` is ``auto`` or the name of a lowering."""
     known = sorted({lowering.name for family in FAMILIES for lowering in family.lowerings} | set(ADDED.names))
-    if wanted not in ("auto", *known):
-        hint = did_you_mean(wanted, known, f"known: {', '.join(['auto', *known])}")
-        raise PosexportError(f"unknown lowering {wanted!r}; {hint}")
+    if requested not in ("auto", *known):
+        hint = did_you_mean(requested, known, f"known: {', '.join(['auto', *known])}")
+        raise PosexportError(f"unknown lowering {requested!r}; {hint}")

@@ -1,8 +1,8 @@
 """Attention over the whole capacity of a static KV cache without its unused slots: their scores and values never count.
 
 Unused slots may hold NaN or infinities, which no added mask and no probability of zero takes out of a product. Scores
-are few in a decode step, so those of unused slots are cut off before the softmax. Values are as many as the cache is
-large: cutting them off would copy them. Zero times NaN or infinity is NaN, so a context without NaN is right; one with
+are few in a decode step, so the scores of unused slots are sliced off before the softmax. Values fill the capacity of
+the cache: slicing would copy them. Zero times NaN or infinity is NaN, so a context without NaN is right; one with
 NaN is computed again from a copy of the used values.
 """
 

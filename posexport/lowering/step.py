@@ -1,8 +1,8 @@
 """Decode step against a static KV cache that is mostly used: batched MatMul over the whole capacity.
 
 GroupQueryAttention spends several times as long on these products as reading keys and values takes. Here every head has
-a product of its own, of a single row, for which ONNX Runtime has a kernel; with the scale as the product's own factor
-it would take longer. What unused slots hold never matters (`posexport.lowering.slots`).
+a separate product of a single row, for which ONNX Runtime has a kernel; with the scale as the product's factor it
+would take longer. What unused slots hold never matters (`posexport.lowering.slots`).
 """
 
 from collections.abc import Callable

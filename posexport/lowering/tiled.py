@@ -6,9 +6,9 @@ the rows S_i fit in memory. Memory grows with the length (B_r x length), not wit
 cache. Standard operators only, the loop is a Scan; from opset 23 on a tile's attention is ai.onnx Attention.
 
 The graph computes B_r: the fewest tiles of at most `BLOCK` queries, all of one size, so that no length pays for more
-than a few padded queries. What is small, such as a decode step, is computed at once: it would pay for tiling, padding
-and joining. (An If costs little around nodes without weights.) A model whose inputs never exceed one tile has no loop:
-a branch that no input reaches could not be proven.
+than a few padded queries. A small call (a decode step) is computed untiled: tiling, padding and joining would cost
+more than they save. (An If costs little around nodes without weights.) If no input exceeds one tile, the graph has no
+loop: a branch that no input reaches could not be proven.
 """
 
 from collections.abc import Mapping
@@ -86,7 +86,7 @@ def _is_small(attention: Attention) -> ir.Value:
 
 
 def _at_once(attention: Attention, *, by_operator: bool) -> ir.Value:
-    """O of all queries."""
+    """Computes the output O of all queries without tiles."""
     spec = attention.spec
     # where nothing else is added, the mask is; a pass over few scores costs less than asking what it drops
     if not (by_operator and spec.mask == "keys" and not spec.scores and not spec.causal):
@@ -129,21 +129,21 @@ def _by_tiles(attention: Attention, target: Target, *, by_operator: bool) -> ir.
 def _over_keys_of_tiles(attention: Attention, target: Target) -> Attention:
     """Split heads, the bias of the tile, and keys in whole chunks where an operator has a relative shift."""
     spec = attention.spec
-    own = replace(attention.split(), spec=replace(spec.split, bias="none"))
+    unbiased = replace(attention.split(), spec=replace(spec.split, bias="none"))
     if spec.base is not None or not any(skews(operator) for operator in spec.operators.values()):
-        return own
+        return unbiased
     padded = keys_are_padded(target)
-    own = replace(pad_keys(own, padded=padded), whole=True)
-    if own.spec.mask == "none" or spec.causal:  # causality alone drops padded keys
-        return own
+    aligned = replace(pad_keys(unbiased, padded=padded), whole=True)
+    if aligned.spec.mask == "none" or spec.causal:  # causality alone drops padded keys
+        return aligned
     always = padded and spec.bias == "none"
-    return replace(own, mask_drops=None if always else drops_any(own.g, own.x["mask"]))
+    return replace(aligned, mask_drops=None if always else drops_any(aligned.g, aligned.x["mask"]))
 
 
 def _toeplitz(attention: Attention, keys: Attention, tiles: QueryTiles) -> ToeplitzBias | None:
     """What tiles gather their bias from, where it is of distances alone; ``keys``: attention over keys in chunks."""
     if not (keys.whole and keys.spec.toeplitz):
         return None
-    own = keys.over(kpos=attention.x["kpos"])
-    rows = attention.x["bias_strip"] if attention.spec.bias == "tiled" else strip(own)
+    of_call = keys.over(kpos=attention.x["kpos"])
+    rows = attention.x["bias_strip"] if attention.spec.bias == "tiled" else strip(of_call)
     return ToeplitzBias.of(attention.g, rows, tiles.tile, attention.x["qpos"], keys.x["kpos"])

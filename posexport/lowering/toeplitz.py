@@ -1,8 +1,8 @@
 """Toeplitz bias (of distances alone) by tiles: a base strip of `CHUNK` rows is computed once, tiles gather from it.
 
-The first `CHUNK` queries meet all keys that are in some chunk's way: those of the call, and as many before them as
-chunks are shifted by. Query 32 a + i has at key j what query i has at key j - 32 a, so every row of a tile is a run of
-whole chunks of one row of the strip, which one Gather copies.
+The strip holds the bias of the first `CHUNK` queries against all keys that some chunk reads: the keys of the call, and
+as many before them as chunks are shifted by. The bias of query 32 a + i at key j equals that at query i and key
+j - 32 a, so every row of a tile is a run of whole chunks of one row of the strip, which one Gather copies.
 """
 
 from dataclasses import dataclass, replace
@@ -18,7 +18,7 @@ from posexport.ops.skew import CHUNK
 def strip(attention: Attention) -> ir.Value:
     """The bias of the first `CHUNK` queries, [H, chunks of all rows, CHUNK]."""
     g, x = attention.g, attention.x
-    # keys in whole chunks, queries in whole tiles: the tiles' own end before or there
+    # keys in whole chunks, queries in whole tiles: the keys and queries of every tile end there or before
     keys, queries = _up_to(g, x["kpos"], CHUNK), _up_to(g, x["qpos"], BLOCK)
     first_query, first_key = g.slice(x["qpos"], [0], [1], 0), g.slice(x["kpos"], [0], [1], 0)
     rows = replace(attention, whole=True).over(

@@ -49,26 +49,27 @@ def builtin_source(name: str, *, task: str | None, settings_given: tuple[str, ..
     if task not in kind.tasks:
         hint = did_you_mean(task, kind.tasks, f"{name} is for {', '.join(kind.tasks)}")
         raise PosexportError(f"unknown task {task!r}; {hint}")
-    given = settings.parse(settings_given)
-    chosen = settings.into(kind.config, given)
+    stated = settings.parse(settings_given)
+    chosen = settings.into(kind.config, stated)
     config = kind.config.of(**{**kind.defaults, **chosen})
     extra = {
-        key: cast(int, convert(f"--set {key}", given.get(key, str(default)), int))
+        key: cast(int, convert(f"--set {key}", stated.get(key, str(default)), int))
         for key, default in (("seed", 0), ("labels", LABELS), ("max_positions", MAX_POSITIONS))
     }
     _check_sizes({**chosen, **extra})
     sizes = kind.sizes(config)
-    if given.get("head_size", str(sizes["head_size"])) != str(sizes["head_size"]):
+    if stated.get("head_size", str(sizes["head_size"])) != str(sizes["head_size"]):
         raise PosexportError(
-            f"--set head_size={given['head_size']}: a head has hidden / heads = {sizes['head_size']}; set those instead"
+            f"--set head_size={stated['head_size']}: a head has hidden / heads = {sizes['head_size']}; "
+            "set those instead"
         )
     # a setting of the definition is one of its encoding too, but for a width that the definition changes on the way
-    for_encoding = {key: text for key, text in given.items() if key not in sizes} | {
+    for_encoding = {key: text for key, text in stated.items() if key not in sizes} | {
         key: str(size) for key, size in sizes.items()
     }
     encoding, used = build(encoding_name, {"max_positions": extra["max_positions"]}, for_encoding)
     names = setting_names(kind, settings_of(ENCODINGS[encoding_name]))
-    settings.refuse_unknown(given, [*dict.fromkeys((*names, *used))], name)
+    settings.refuse_unknown(stated, [*dict.fromkeys((*names, *used))], name)
     module = kind.make(config, encoding, task, extra["labels"]).eval()
     weights.draw(module, extra["seed"])
     return Source.of(model_of(module, task), name=name, kind="builtin", sha256=weights.digest(module))

@@ -52,9 +52,9 @@ def alone(name: str, pairs: Sequence[str] = ()) -> EncodingAlone:
         PosexportError: an unknown encoding or setting, or a value that does not fit.
     """
     entry = lookup(name)
-    given = parse(pairs)
+    stated = parse(pairs)
     sizes = {
-        key: cast(int, convert(f"--set {key}", given.get(key, str(default)), int))
+        key: cast(int, convert(f"--set {key}", stated.get(key, str(default)), int))
         for key, default in (
             ("hidden", ENCODER.defaults["hidden"]),
             ("heads", ENCODER.defaults["heads"]),
@@ -66,16 +66,16 @@ def alone(name: str, pairs: Sequence[str] = ()) -> EncodingAlone:
         if not (key == "seed" or value >= 1) or abs(value) > LARGEST:
             raise PosexportError(f"--set {key} must be a whole number from 1 to {LARGEST}, got {value}")
     divides = sizes["hidden"] % sizes["heads"] == 0
-    if not divides and "head_size" in settings_of(entry) and "head_size" not in given:
+    if not divides and "head_size" in settings_of(entry) and "head_size" not in stated:
         raise PosexportError(
             f"--set hidden={sizes['hidden']} must be a multiple of heads={sizes['heads']}; or give --set head_size=..."
         )
-    head_size = convert("--set head_size", given.get("head_size", str(sizes["hidden"] // sizes["heads"])), int)
+    head_size = convert("--set head_size", stated.get("head_size", str(sizes["hidden"] // sizes["heads"])), int)
     seed = sizes.pop("seed")
     sizes["head_size"] = cast(int, head_size)
     with torch.random.fork_rng(devices=()):
         torch.manual_seed(seed)
-        encoding, used = build(name, sizes, given)
+        encoding, used = build(name, sizes, stated)
         layer = encoding.in_layer(0).eval().requires_grad_(False)
-    refuse_unknown(given, list(dict.fromkeys((*settings_of(entry), *used, *sizes, "seed"))), name)
+    refuse_unknown(stated, list(dict.fromkeys((*settings_of(entry), *used, *sizes, "seed"))), name)
     return EncodingAlone(entry, layer, sizes["hidden"], sizes["heads"], sizes["head_size"], seed)

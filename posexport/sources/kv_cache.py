@@ -22,12 +22,12 @@ def with_kv_cache(source: Source, cache: CacheName, rotation: RotationName) -> S
     """
     if (cache, rotation) == ("dynamic", "at-write"):
         return source
-    asked = f"--cache {cache}" if cache != "dynamic" else f"--rotation {rotation}"
+    option = f"--cache {cache}" if cache != "dynamic" else f"--rotation {rotation}"
     module = source.module
     if not isinstance(module, Definition) or not source.limits.kv_cache:
-        raise PosexportError(f"{asked} needs a decoder with a cache; {source.name} is for {source.task}: leave it out")
+        raise PosexportError(f"{option} needs a decoder with a cache; {source.name} is for {source.task}: leave it out")
     module = copy_with_same_weights(module)
-    decoders: list[Any] = [part for part in module.modules() if _keeps_a_cache(part)]
+    decoders: list[Any] = [submodule for submodule in module.modules() if _keeps_a_cache(submodule)]
     if rotation == "at-read" and not any(type(e).rotate is not Encoding.rotate for d in decoders for e in d.encodings):
         raise PosexportError(
             f"--rotation at-read has nothing to do: no layer of {source.name} rotates keys; leave it out"
@@ -43,6 +43,6 @@ def with_kv_cache(source: Source, cache: CacheName, rotation: RotationName) -> S
     )
 
 
-def _keeps_a_cache(part: nn.Module) -> bool:
-    """Whether ``part.caching`` can be set; of a model it is a property that reads its decoder's."""
-    return hasattr(part, "caching") and not isinstance(getattr(type(part), "caching", None), property)
+def _keeps_a_cache(submodule: nn.Module) -> bool:
+    """Whether ``submodule.caching`` can be set; of a model it is a property that reads its decoder's."""
+    return hasattr(submodule, "caching") and not isinstance(getattr(type(submodule), "caching", None), property)

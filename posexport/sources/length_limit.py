@@ -57,7 +57,7 @@ def _extended(source: Source, beyond: Beyond, max_length: int | None) -> nn.Modu
     limit = source.limits.max_length
     if limit is None:
         raise PosexportError(f"--beyond {beyond} has nothing to do: {source.name} takes inputs of any length already")
-    if all(part.limit is None for part in source.module.modules() if isinstance(part, Encoding)):
+    if all(submodule.limit is None for submodule in source.module.modules() if isinstance(submodule, Encoding)):
         raise PosexportError(
             f"--beyond {beyond} has nothing to change: {source.name} ends at {limit} positions because its "
             "configuration says so, not because a table ends; leave it out"

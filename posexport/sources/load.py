@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class LoadOptions:
-    """What a user says about a source; None: nothing, so that what a recipe recorded holds.
+    """The options of a source; None: not stated by the user, so that a recorded recipe's value applies.
 
     ``settings``: the ``--set`` pairs.
     ``definition``: of a checkpoint, as in `posexport.options.recipe.Recipe`; None: as recorded, else ``paper``.
@@ -39,8 +39,8 @@ class LoadOptions:
 
     @classmethod
     def of(cls, options: object) -> "LoadOptions":
-        """The options of a source out of a record that has more, such as those of a conversion."""
-        known = {each.name: getattr(options, each.name) for each in fields(cls) if hasattr(options, each.name)}
+        """Selects the options of a source from a record that has more fields, for example a conversion's."""
+        known = {field.name: getattr(options, field.name) for field in fields(cls) if hasattr(options, field.name)}
         return cls(**{**known, "settings": pairs(known["settings"])})
 
 
@@ -48,7 +48,7 @@ def load_source(argument: "str | nn.Module", options: LoadOptions) -> "Source":
     """A built-in name, ``file.py:factory``, a checkpoint directory, a Hub id ``org/name``, or a module in memory.
 
     Raises:
-        PosexportError: what is wrong with the source, in one sentence.
+        PosexportError: the source cannot be loaded.
     """
     opener = opener_of(argument)
     for option, sentence in opener.refuses.items():

@@ -23,7 +23,7 @@ def prepare(
     ``tokenizer``: a tokenizer.json for a source that has none.
 
     Raises:
-        PosexportError: what is wrong with the source, or which option does not fit it, in one sentence.
+        PosexportError: the source cannot be loaded, or an option does not fit it.
     """
     source = load_source(argument, options)
     if recipe is not None:
@@ -40,7 +40,7 @@ def recorded_options(
     """``options`` for loading ``argument``, completed by the recorded options of a bundle's source.
 
     An option that the user states counts, False too. ``kind`` and ``name`` describe the recorded source: settings are
-    taken over for the same built-in model only, the task for the same kind of source.
+    reused for the same built-in model only, the task for the same kind of source.
     """
     known = {f.name: record[f.name] for f in fields(LoadOptions) if f.name in record}
     known["settings"] = tuple(f"{key}={value}" for key, value in known.get("settings", {}).items())

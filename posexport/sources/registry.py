@@ -25,7 +25,7 @@ class Opener:
     Attributes:
         kinds: values of `Source.kind` that it makes.
         accepts: whether an argument names a source of this kind, from its type, its spelling and the file system alone.
-        open: loads the source; PosexportError says in one sentence what is wrong with it.
+        open: loads the source; PosexportError if it cannot be loaded.
         refuses: options that do not fit, each with a sentence, in which ``{argument}`` is the source's name.
         priority: the opener with the lowest number comes first; the last one accepts everything.
     """

@@ -18,8 +18,8 @@ def is_transformers_model(module: object) -> bool:
     A subclass with the user's forward computes something that no checkpoint describes.
     """
     classes = type(module).__mro__
-    forward = next((each for each in classes if "forward" in vars(each)), object)
-    return _of_transformers(forward) and any(each.__name__ == _BASE and _of_transformers(each) for each in classes)
+    forward = next((cls for cls in classes if "forward" in vars(cls)), object)
+    return _of_transformers(forward) and any(cls.__name__ == _BASE and _of_transformers(cls) for cls in classes)
 
 
 def _of_transformers(cls: type) -> bool:
@@ -53,9 +53,9 @@ def saved(model: nn.Module, tokenizer: Any = None) -> "tempfile.TemporaryDirecto
     folder = tempfile.TemporaryDirectory(prefix="posexport-")
     try:
         parts: list[Any] = [model, tokenizer]
-        for part in parts:
-            if hasattr(part, "save_pretrained"):
-                part.save_pretrained(folder.name)
+        for saved in parts:
+            if hasattr(saved, "save_pretrained"):
+                saved.save_pretrained(folder.name)
     except Exception as err:
         raise PosexportError(
             f"{name_of(model)}: save_pretrained raised {type(err).__name__}: {err}; save the checkpoint yourself "

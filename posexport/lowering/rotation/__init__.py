@@ -12,5 +12,6 @@ from posexport.ops.rotation import RotationSpec
 
 #: In order of preference: the first that does not refuse is chosen.
 LOWERINGS: tuple[Lowering[RotationSpec], ...] = (OnnxRotary(), MicrosoftRotary(), Turned())
-#: the same for those whose cosines and sines are the same in all rows, which only ONNX Runtime's operator takes so
+#: In order of preference where all rows share cosines and sines, which only ONNX Runtime's operator accepts without a
+#: batch axis.
 SHARED_LOWERINGS: tuple[Lowering[RotationSpec], ...] = (MicrosoftRotary(), OnnxRotary(), Turned())

@@ -1,7 +1,8 @@
 """Rotation by ONNX Runtime's RotaryEmbedding, which looks rows of cosines and sines up by the tokens' indices.
 
-The rows are those of the call at hand: of one row of the batch where all rows share them, the tokens' indices counting
-from 0; otherwise of all, one row after the other. Indices and rows are the same in all layers, which ONNX Runtime sees.
+The tables hold the rows of the current call. Where all rows of the batch share them, they are the tokens of one row,
+indexed from 0; otherwise the tokens of all rows, concatenated. Indices and tables are the same in all layers, so ONNX
+Runtime computes them once.
 """
 
 import onnx_ir as ir

@@ -23,7 +23,7 @@ def projected(g: Builder, spec: ProjectionSpec, x: Inputs) -> ir.Value:
     angle = g.Mul(g.Unsqueeze(g.CastLike(x["distances"], x["frequencies"]), [-1]), x["frequencies"])
     parts = [g.Sin(angle), g.Cos(angle)]
     if spec.layout == "interleaved":
-        pairs = g.Concat(*(g.Unsqueeze(part, [-1]) for part in parts), axis=-1)
+        pairs = g.Concat(*(g.Unsqueeze(feature, [-1]) for feature in parts), axis=-1)
         features = g.Reshape(pairs, [0, -1])
     else:
         features = g.Concat(*parts, axis=-1)

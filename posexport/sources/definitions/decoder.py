@@ -21,7 +21,7 @@ TASKS = {
 
 @dataclass(frozen=True, kw_only=True)
 class DecoderSettings(DecoderConfig):
-    """``window``: a token sees itself and so many less one before it (None: all)."""
+    """``window``: number of tokens that a token attends to, itself included (None: all earlier tokens)."""
 
     window: int | None = None
 

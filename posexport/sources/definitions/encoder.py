@@ -41,7 +41,7 @@ ENCODER = Kind(
     name="encoder",
     what="an encoder of the BERT family",
     config=EncoderConfig,
-    # small, and such that no two can be taken for one another
+    # small, and pairwise different, so that no axis can be confused with another
     defaults={"vocab": 1000, "hidden": 60, "heads": 5, "feedforward": 224, "layers": 2, "types": 2},
     tasks=TASKS,
     takes=_takes,

@@ -1,4 +1,4 @@
-"""What a kind of built-in model says of itself: its settings, its encodings, how it is made."""
+"""A kind of built-in model: its settings, the encodings that it accepts, its constructor."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -15,9 +15,9 @@ class Kind:
 
     Attributes:
         what: one line for ``posexport list models``.
-        config: the record of its settings (``--set``), given to ``make``.
-        defaults: settings where the user gives none and the dataclass's own defaults are not meant.
-        tasks: what ``--task`` may be, the first one where it is not given.
+        config: the record of its settings (``--set``), the argument of ``make``.
+        defaults: values of settings that the user does not set, where they differ from the dataclass's defaults.
+        tasks: values of ``--task``; the first one is the default.
         takes: whether an encoding makes sense in it.
         sizes: from the settings to what an encoding's constructor may ask for (hidden, heads, head_size ...).
         make: settings, encoding, task and number of labels to the model.

@@ -8,7 +8,7 @@ TASKS = {"features": "the hidden states", "image-classification": "logits over l
 
 
 def _takes(entry: Entry) -> bool:
-    """Those of images, but for those of windows, and the control, which acts nowhere."""
+    """Whether an encoding fits: 2-D, neither causal nor of windows; or `nope`, the control, which has no hooks."""
     cls = entry.cls
     return not cls.hooks or (cls.axes > 1 and not cls.causal and not cls.windowed)
 

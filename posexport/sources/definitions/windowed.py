@@ -1,4 +1,4 @@
-"""``vision-swin``, ``vision-swinv2``: attention inside the windows of an image, each with its own arrangement."""
+"""``vision-swin``, ``vision-swinv2``: attention inside the windows of an image, in the arrangement of each paper."""
 
 from posexport.encodings.encoding import Encoding
 from posexport.models.windowed import Windowed
