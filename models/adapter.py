@@ -94,14 +94,16 @@ class Adapter(nn.Module):
     def __init__(self, config: AdapterConfig, audio: AudioConfig) -> None:
         super().__init__()
         self.config = config
-        own = replace(audio, hidden=config.hidden or audio.hidden)
+        encoder_config = replace(audio, hidden=config.hidden or audio.hidden)
         feedforward = audio.layer.feedforward
         self.expanded = None
         if config.expanded is not None:
             self.expanded = FeedForward(replace(feedforward, activation=config.expanded), audio.hidden)
-        self.project = nn.Linear(audio.hidden, own.hidden) if own.hidden != audio.hidden else None
-        self.norm = nn.LayerNorm(own.hidden, eps=audio.eps) if own.hidden != audio.hidden else None
-        self.layers = nn.ModuleList(AdapterLayer(config, own) for _ in range(config.layers))
+        self.project = nn.Linear(audio.hidden, encoder_config.hidden) if encoder_config.hidden != audio.hidden else None
+        self.norm = (
+            nn.LayerNorm(encoder_config.hidden, eps=audio.eps) if encoder_config.hidden != audio.hidden else None
+        )
+        self.layers = nn.ModuleList(AdapterLayer(config, encoder_config) for _ in range(config.layers))
 
     def forward(self, x_BTC: Tensor, mask_BT: Tensor | None) -> Tensor:
         if self.expanded is not None:

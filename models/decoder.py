@@ -141,8 +141,8 @@ class Decoder(nn.Module):
         present = []
         for index, layer in enumerate(self.layers):
             crossed = () if memory is None else (memory.kept[index], memory.mask_B11S)
-            x_BTC, kept = layer(x_BTC, mask_B11S, at, None if past is None else past[index], *crossed)
-            present.append(kept)
+            x_BTC, layer_cache = layer(x_BTC, mask_B11S, at, None if past is None else past[index], *crossed)
+            present.append(layer_cache)
         if self.final_norm is not None:
             x_BTC = self.final_norm(x_BTC)
         return (x_BTC if self.project_out is None else self.project_out(x_BTC)), present

@@ -122,21 +122,21 @@ class DecoderAttention(EncodedAttention):
         q_BHTD = self._normalised(self.query(x_BTC), self.heads, self.query_norm)
         k_BGTD = self._normalised(self.key(x_BTC), self.kv_heads, self.key_norm)
         q_BHTD = self.encoding.rotate(q_BHTD, at.queries, "query")
-        kept = at.kept(self.encoding, k_BGTD, self.values(x_BTC), past)
+        cached = at.kept(self.encoding, k_BGTD, self.values(x_BTC), past)
         q_BHTD = self.scoring.queries(q_BHTD)
         positions = (at.queries, at.keys)
         y_BTC = self.attended(
             x_BTC,
             q_BHTD,
-            kept.keys,
-            kept.values,
+            cached.keys,
+            cached.values,
             mask_B11S,
             *positions,
             causal=positions if self.causal else None,
-            buffers=kept.buffers,
+            buffers=cached.buffers,
             sink=self.sink,
         )
-        return y_BTC, kept.present
+        return y_BTC, cached.present
 
     def _normalised(self, x_BTC: Tensor, heads: int, norm: nn.Module | None) -> Tensor:
         """Queries or keys [B, H, T, D]."""

@@ -47,7 +47,7 @@ class HeadedEncoderDecoder(Definition):
 
     @property
     def padding_invariant(self) -> bool:
-        return all(each.padding_invariant for each in [*self.encoder.encodings, *self.decoder.encodings])
+        return all(encoding.padding_invariant for encoding in [*self.encoder.encodings, *self.decoder.encodings])
 
     @property
     def limits(self) -> LengthContract:

@@ -39,7 +39,7 @@ class Wiring:
     def __init__(self, encoder: Encoder | Side, decoder: Half, head: nn.Module | None) -> None:
         self.encoder, self.decoder, self.head = encoder, decoder, head
         side, config, cache = side_of(encoder), decoder.config, decoder.caching.cache
-        own = CacheTensors([(config.kv_heads, config.head_size)] * config.layers, "decoder.")
+        decoder_cache = CacheTensors([(config.kv_heads, config.head_size)] * config.layers, "decoder.")
         cross = CacheTensors([(config.heads, config.head_size)] * config.layers, "encoder.")
         axis = side.states_axis
         self.side_inputs = side.inputs
@@ -52,12 +52,12 @@ class Wiring:
         masks = [] if self.mask is None else [msgspec.structs.replace(self.mask, name="encoder_attention_mask")]
         #: new tokens, and the masks
         self.tokens = [*self.own_tokens, *masks]
-        self.past = own.inputs("past_key_values", cache.past_axis)
+        self.past = decoder_cache.inputs("past_key_values", cache.past_axis)
         self.held = [msgspec.structs.replace(s, role="values") for s in cross.inputs("past_key_values", axis)]
         #: keys and values of the encoder's states, in every layer of the decoder
         self.crossed = cross.outputs("present", axis)
         answer = answer_output(config.vocab, decoder.width if head is None else None)
-        self.answers = [answer, *own.outputs("present", cache.present_axis)]
+        self.answers = [answer, *decoder_cache.outputs("present", cache.present_axis)]
 
     @property
     def parts(self) -> list[Part]:
@@ -188,13 +188,13 @@ class DecoderPart(nn.Module):
         past_key_values: Sequence[Tensor] = (),
         **named: Tensor,
     ) -> tuple[Tensor, ...]:
-        own: Sequence[Tensor] = [*past_key_values, *named.values()]
+        tensors: Sequence[Tensor] = [*past_key_values, *named.values()]
         crossed: Sequence[Tensor] = []
         if self.crossed != "states":
-            own, crossed = self._apart(own)
+            tensors, crossed = self._apart(tensors)
         if encoder_hidden_states is not None:
             crossed = completed(self.decoder, encoder_hidden_states, crossed)
-        answers = decode(self.decoder, self.head, input_ids, attention_mask, encoder_attention_mask, own, crossed)
+        answers = decode(self.decoder, self.head, input_ids, attention_mask, encoder_attention_mask, tensors, crossed)
         return answers if self.crossed == "held" else (*answers, *crossed)
 
     def _apart(self, held: Sequence[Tensor]) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
@@ -232,6 +232,6 @@ def completed(decoder: Half, states_BSC: Tensor, held: Sequence[Tensor]) -> Sequ
     return [after_held(*pair) for pair in zip(held, computed, strict=True)]
 
 
-def _by_layer(own: Sequence[InputSpec], held: Sequence[InputSpec]) -> list[InputSpec]:
+def _by_layer(decoder: Sequence[InputSpec], held: Sequence[InputSpec]) -> list[InputSpec]:
     """Of every layer the decoder's key and value, then those of the states: clients count on that order."""
-    return [spec for i in range(0, len(own), 2) for spec in (*own[i : i + 2], *held[i : i + 2])]
+    return [spec for i in range(0, len(decoder), 2) for spec in (*decoder[i : i + 2], *held[i : i + 2])]

@@ -39,8 +39,8 @@ class PredictedTokens(Head):
         self.reads_first_token = head.reads_first_token
 
     def forward(self, x_BTC: Tensor, mask_BT: Tensor | None) -> tuple[Tensor, ...]:
-        found: tuple[Tensor, ...] = self.head(self.prediction(x_BTC), mask_BT)
-        return found
+        outputs: tuple[Tensor, ...] = self.head(self.prediction(x_BTC), mask_BT)
+        return outputs
 
 
 class PooledClassification(Head):

@@ -59,8 +59,8 @@ class PromptExcluded(Definition):
         global_attention_mask: Tensor | None = None,
         prompt_mask: Tensor | None = None,
     ) -> tuple[Tensor, ...]:
-        others = {"token_type_ids": token_type_ids, "global_attention_mask": global_attention_mask}
-        given = {name: tensor for name, tensor in others.items() if tensor is not None}
-        states: tuple[Tensor, ...] = self.model(input_ids=input_ids, attention_mask=attention_mask, **given)
+        optional = {"token_type_ids": token_type_ids, "global_attention_mask": global_attention_mask}
+        present = {name: tensor for name, tensor in optional.items() if tensor is not None}
+        states: tuple[Tensor, ...] = self.model(input_ids=input_ids, attention_mask=attention_mask, **present)
         outputs: tuple[Tensor, ...] = self.head(states[0], attention_mask, prompt_mask)
         return outputs

@@ -67,12 +67,12 @@ class Stage(nn.Module):
 
     def forward(self, x_BTC: Tensor, rows: int, columns: int) -> Tensor:
         positions = Positions.image(self.window, self.window, device=x_BTC.device)
-        plain = cut(rows, columns, self.window, None, x_BTC, self.dropped)
-        moved = plain
+        windows = cut(rows, columns, self.window, None, x_BTC, self.dropped)
+        moved = windows
         if len(self.blocks) > 1 and self.shifts is not False:
             moved = cut(rows, columns, self.window, self._shift(rows, columns, x_BTC), x_BTC, self.dropped)
         for index, block in enumerate(self.blocks):
-            x_BTC = block(x_BTC, moved if index % 2 else plain, positions)
+            x_BTC = block(x_BTC, moved if index % 2 else windows, positions)
         return x_BTC if self.merging is None else self.merging(x_BTC, rows, columns)
 
     def _shift(self, rows: int, columns: int, x_BTC: Tensor) -> Tensor:

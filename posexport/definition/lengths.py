@@ -36,9 +36,9 @@ def together(contracts: Sequence[LengthContract]) -> LengthContract:
     """What models with these contracts allow together: the smallest limit, every boundary; else the first one's."""
     return msgspec.structs.replace(
         contracts[0],
-        trained_length=_smallest(each.trained_length for each in contracts),
-        max_length=_smallest(each.max_length for each in contracts),
-        boundaries=sorted({boundary for each in contracts for boundary in each.boundaries}),
+        trained_length=_smallest(contract.trained_length for contract in contracts),
+        max_length=_smallest(contract.max_length for contract in contracts),
+        boundaries=sorted({boundary for contract in contracts for boundary in contract.boundaries}),
     )
 
 

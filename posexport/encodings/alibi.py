@@ -31,9 +31,9 @@ def slopes(heads: int, bias_max: float = 8.0) -> list[float]:
     return first + rest
 
 
-def is_published(own: Sequence[float]) -> bool:
+def is_published(values: Sequence[float]) -> bool:
     """Whether slopes equal the paper's, up to the rounding of float32."""
-    return all(abs(slope - exact) <= 1e-6 * exact for slope, exact in zip(own, slopes(len(own)), strict=True))
+    return all(abs(slope - exact) <= 1e-6 * exact for slope, exact in zip(values, slopes(len(values)), strict=True))
 
 
 def oracle(

@@ -105,12 +105,12 @@ class Axial(Encoding):
         """The embeddings with the waves of both coordinates; the sum is cast last."""
         grid, row_BT, column_BT = image_positions(self.name, positions)
         wide = torch.promote_types(x_BTC.dtype, torch.float32)
-        halves = []
+        blocks = []
         for at_BT, size in ((row_BT, grid.rows), (column_BT, grid.columns)):
             if self.normalise:
                 at_BT = (at_BT + 1).to(wide) / (size + EPSILON) * (2 * math.pi)
-            halves.append(waves(at_BT, self.frequencies, self.each, self.layout, wide))
-        vectors_BTC = torch.cat(halves if self.first == "row" else halves[::-1], -1)
+            blocks.append(waves(at_BT, self.frequencies, self.each, self.layout, wide))
+        vectors_BTC = torch.cat(blocks if self.first == "row" else blocks[::-1], -1)
         somewhere_BT1 = (row_BT >= 0)[..., None]
         added_BTC = torch.where(somewhere_BT1, vectors_BTC, torch.zeros_like(vectors_BTC))
         return (x_BTC + added_BTC).to(x_BTC.dtype)

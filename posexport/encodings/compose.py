@@ -55,9 +55,9 @@ class RotationAndTerm(Encoding):
 
     def __init__(self, rotation: Encoding, term: Encoding) -> None:
         for encoding, hook in ((rotation, "rotate"), (term, "scores")):
-            others = [other for other in encoding.hooks if other != hook]
-            if others:
-                raise ValueError(f"{encoding.name} acts through {', '.join(others)}, only {hook} is taken")
+            remaining = [other for other in encoding.hooks if other != hook]
+            if remaining:
+                raise ValueError(f"{encoding.name} acts through {', '.join(remaining)}, only {hook} is taken")
         super().__init__(**rotation.parameters_given, **term.parameters_given)
         self.rotation = rotation
         self.term = term

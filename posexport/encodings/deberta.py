@@ -171,8 +171,8 @@ class Deberta(Encoding):
             None if project is None else project(table).unflatten(-1, (self.heads, -1)).transpose(0, 1)
             for project in (self.pos_key, self.pos_query)
         ]
-        given = next(vector_HRD for vector_HRD in projected if vector_HRD is not None)
-        vectors = [torch.zeros_like(given) if vector_HRD is None else vector_HRD for vector_HRD in projected]
+        vector = next(vector_HRD for vector_HRD in projected if vector_HRD is not None)
+        vectors = [torch.zeros_like(vector) if vector_HRD is None else vector_HRD for vector_HRD in projected]
         if self.edges is None:
             # row by row the distances from -span up: the operator clips those beyond by itself
             lowest_1 = torch.full((1,), -self.span, device=table.device)

@@ -136,9 +136,9 @@ class Encoding(nn.Module):
         parameters = inspect.signature(cls, eval_str=True).parameters.values()
         types = typing.get_type_hints(cls.__init__)
         return {
-            each.name: each.replace(annotation=types.get(each.name, each.annotation))
-            for each in parameters
-            if each.kind is not Parameter.VAR_KEYWORD
+            parameter.name: parameter.replace(annotation=types.get(parameter.name, parameter.annotation))
+            for parameter in parameters
+            if parameter.kind is not Parameter.VAR_KEYWORD
         }
 
     @property

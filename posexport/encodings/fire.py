@@ -36,7 +36,7 @@ def oracle(
     assert c > 0, "only where training starts"
     c_learned, threshold = abs(float(params["c"])), abs(float(params["multiplier"]) * length)
     inner, inner_bias, outer, outer_bias = (
-        params[f"{layer}.{part}"] for layer in ("inner", "outer") for part in ("weight", "bias")
+        params[f"{layer}.{kind}"] for layer in ("inner", "outer") for kind in ("weight", "bias")
     )
     assert inner.shape == (width, 1)
     out = np.zeros((len(qpos_BT), heads, q_BHTD.shape[2], k_BHSD.shape[2]))

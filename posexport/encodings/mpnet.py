@@ -22,10 +22,10 @@ from posexport.options.values import FromFour, Size
 
 
 def embed_oracle(
-    x_BTC: Array, pos_BT: Array, *, params: Mapping[str, Array], max_positions: int, hidden: int, **others: object
+    x_BTC: Array, pos_BT: Array, *, params: Mapping[str, Array], max_positions: int, hidden: int, **unused: object
 ) -> Array:
     """One-hot vectors meet the table: x + onehot(position) E."""
-    del others
+    del unused
     onehot_BTM = np.equal(pos_BT[..., None], np.arange(max_positions)).astype(np.float64)
     summed: Array = x_BTC + (onehot_BTM @ params["table"]).reshape(*pos_BT.shape, hidden)
     return summed
@@ -50,12 +50,12 @@ def scores_oracle(
     out = np.zeros((1, heads, q_BHTD.shape[2], k_BHSD.shape[2]))
     half, quarter = buckets // 2, buckets // 2 // 2
     for distance in np.unique(distance_TS):
-        row = far = abs(int(distance))
+        table_row = far = abs(int(distance))
         if far >= quarter:
             # a hair above, so that logarithms that are whole numbers are not rounded down
             steps = (half - quarter) * math.log(far / quarter, max_distance / quarter)
-            row = min(half - 1, quarter + int(steps + 1e-9))
-        out += params["bias.weight"][row + half * (distance < 0)][None, :, None, None] * (distance_TS == distance)
+            table_row = min(half - 1, quarter + int(steps + 1e-9))
+        out += params["bias.weight"][table_row + half * (distance < 0)][None, :, None, None] * (distance_TS == distance)
     return out
 
 

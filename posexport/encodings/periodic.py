@@ -39,7 +39,7 @@ def oracle(
             vector = params["table"][phase]
         else:
             harmonics = [np.exp(2j * np.pi * k * phase / period) for k in range(1, hidden + 1)]
-            vector = np.array([part for wave in harmonics for part in (wave.imag, wave.real)][:hidden])
+            vector = np.array([value for wave in harmonics for value in (wave.imag, wave.real)][:hidden])
         here_BT = np.floor((pos_BT - phase) / period) * period == pos_BT - phase
         vectors_BTC += here_BT[..., None] * vector
     return x_BTC + vectors_BTC if joined == "sum" else np.concatenate([x_BTC, vectors_BTC], axis=2)

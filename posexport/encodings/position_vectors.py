@@ -18,9 +18,9 @@ class PositionVectors(Encoding):
 
     shift_invariant = False
 
-    def __init__(self, *, hidden: Size, joined: Joined, **others: Value) -> None:
+    def __init__(self, *, hidden: Size, joined: Joined, **settings: Value) -> None:
         """``others``: further arguments of the subclass."""
-        super().__init__(hidden=hidden, joined=joined, **others)
+        super().__init__(hidden=hidden, joined=joined, **settings)
         self.hidden = hidden
         self.joined = joined
 

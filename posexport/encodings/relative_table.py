@@ -21,9 +21,9 @@ class Clippable(Encoding):
     per_layer = True
     table: nn.Parameter
 
-    def __init__(self, *, max_positions: Size, beyond: OnOverflow, **others: Value) -> None:
+    def __init__(self, *, max_positions: Size, beyond: OnOverflow, **settings: Value) -> None:
         """``others``: further arguments of the subclass."""
-        super().__init__(max_positions=max_positions, beyond=beyond, **others)
+        super().__init__(max_positions=max_positions, beyond=beyond, **settings)
         self.max_positions = max_positions
         self._beyond: Beyond = beyond
 

@@ -99,10 +99,10 @@ class Sparse(PositionVectors):
         self.table = self._drawn(len(self.listed) or blocks * self.first, hidden)
 
     def _parsed(self, text: str) -> list[int]:
-        parts = [part.strip() for part in text.split(",")]
-        if not all(part.isdecimal() for part in parts) or len({int(part) for part in parts}) < len(parts):
+        parts = [number.strip() for number in text.split(",")]
+        if not all(number.isdecimal() for number in parts) or len({int(number) for number in parts}) < len(parts):
             raise PosexportError(f"{self.name}: positions must be different whole numbers like 0,1,5, got {text!r}")
-        return [int(part) for part in parts]
+        return [int(number) for number in parts]
 
     @property
     def trained_length(self) -> int | None:

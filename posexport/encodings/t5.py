@@ -39,12 +39,12 @@ def oracle(
         back = int(qpos_BT[0, i] - kpos_BS[0, j])
         n = abs(back) if bidirectional else max(back, 0)
         if n < near:
-            row = n
+            table_row = n
         else:
             # to the next whole number where a logarithm misses it by its rounding
             far = math.log(n / near) / math.log(max_distance / near) * (side - near)
-            row = min(near + math.floor(far + 1e-9), side - 1)
-        out[0, :, i, j] = params["table"][row + (side if bidirectional and back < 0 else 0)]
+            table_row = min(near + math.floor(far + 1e-9), side - 1)
+        out[0, :, i, j] = params["table"][table_row + (side if bidirectional and back < 0 else 0)]
     return out
 
 

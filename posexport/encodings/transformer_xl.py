@@ -55,9 +55,9 @@ class ProjectedSinusoids(Encoding):
     per_layer = True
     layout: Layout
 
-    def __init__(self, *, hidden: Size, heads: Size, head_size: Size, **others: Value) -> None:
+    def __init__(self, *, hidden: Size, heads: Size, head_size: Size, **settings: Value) -> None:
         """``others``: further arguments of the subclass."""
-        super().__init__(hidden=hidden, heads=heads, head_size=head_size, **others)
+        super().__init__(hidden=hidden, heads=heads, head_size=head_size, **settings)
         self.hidden = hidden
         self.heads = heads
         self.clip: int | None = None

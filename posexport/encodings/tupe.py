@@ -63,12 +63,12 @@ def oracle(
             if n >= near:
                 far = np.log(n / near) / np.log(max_distance / near) * (half - near)
                 n = min(near + int(far + 1e-9), half - 1)
-            row = n + half * (s > t)
+            table_row = n + half * (s > t)
             if cls_reset and t == 0:
-                row = half
+                table_row = half
             elif cls_reset and s == 0:
-                row = buckets
-            out[b, :, i, j] += params["bias"][row]
+                table_row = buckets
+            out[b, :, i, j] += params["bias"][table_row]
     return out
 
 
@@ -154,8 +154,8 @@ class Tupe(StretchableTable):
         rows at the start. PosexportError unless ``length`` is more than the table holds.
         """
         self._check_longer(length, overhead)
-        kept = overhead + self.cls_reset * (2 if self.max_positions - overhead > 1 else 1)
-        table = stretch(self.table, overhead + length + self.cls_reset - kept, kept=kept)
+        unchanged = overhead + self.cls_reset * (2 if self.max_positions - overhead > 1 else 1)
+        table = stretch(self.table, overhead + length + self.cls_reset - unchanged, kept=unchanged)
         same: dict[str, nn.Parameter | nn.Module] = {"norm": self.norm, "query": self.query, "key": self.key}
         if self.bias is not None:
             same["bias"] = self.bias

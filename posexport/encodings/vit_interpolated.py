@@ -52,8 +52,8 @@ def oracle(
         y, x = (r + 0.5) * rows / high - 0.5, (c + 0.5) * columns / wide - 0.5
         for i in range(int(np.floor(y)) - 1, int(np.floor(y)) + 3):
             for j in range(int(np.floor(x)) - 1, int(np.floor(x)) + 3):
-                row = prefix + columns * min(max(i, 0), rows - 1) + min(max(j, 0), columns - 1)
-                out[:, t] += kernel(y - i) * kernel(x - j) * table[row]
+                index = prefix + columns * min(max(i, 0), rows - 1) + min(max(j, 0), columns - 1)
+                out[:, t] += kernel(y - i) * kernel(x - j) * table[index]
     return out
 
 

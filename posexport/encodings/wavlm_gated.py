@@ -45,11 +45,11 @@ def oracle(
     out = np.zeros((*q_BHTD.shape[:3], k_BHSD.shape[2]))
     for i, j in np.ndindex(out.shape[2:]):
         ahead = int(kpos_BS[0, j] - qpos_BT[0, i])
-        row = abs(ahead)
-        if row >= buckets // 4:
-            step = int(np.log(row / (buckets // 4)) / np.log(ratio) * wide + 1e-9)
-            row = min(buckets // 4 + step, buckets // 2 - 1)
-        d_H = params["table"][row + (buckets // 2 if ahead > 0 else 0)]
+        table_row = abs(ahead)
+        if table_row >= buckets // 4:
+            step = int(np.log(table_row / (buckets // 4)) / np.log(ratio) * wide + 1e-9)
+            table_row = min(buckets // 4 + step, buckets // 2 - 1)
+        d_H = params["table"][table_row + (buckets // 2 if ahead > 0 else 0)]
         out[:, :, i, j] = d_H * (1 + update_BHT[:, :, i] + (1 - update_BHT[:, :, i]) * reset_BHT[:, :, i])
     return out
 

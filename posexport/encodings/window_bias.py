@@ -20,9 +20,9 @@ class WindowBias(Encoding, ABC):
     windowed = True
     per_layer = True
 
-    def __init__(self, *, window: Size, heads: Size, **others: Value) -> None:
+    def __init__(self, *, window: Size, heads: Size, **settings: Value) -> None:
         """``others``: further arguments of the subclass."""
-        super().__init__(window=window, heads=heads, **others)
+        super().__init__(window=window, heads=heads, **settings)
         self.window = window
         self.heads = heads
 

@@ -82,11 +82,11 @@ def _node(
 ) -> Tensor:
     """One node; without position terms it reads the buffers themselves."""
     del dropout  # nothing is dropped in a graph
-    terms = {part: term for part, term in parts.items() if term is not None}
+    terms = {hook: term for hook, term in parts.items() if term is not None}
     static = buffers is not None and not terms
     if buffers is not None and static:
         k, v = buffers
-    names = {part: term.operator.name for part, term in terms.items()}
+    names = {hook: term.operator.name for hook, term in terms.items()}
     spec = AttentionSpec(
         scores=names.get("scores"),
         values=names.get("values"),
@@ -98,7 +98,7 @@ def _node(
         cache="static" if static else "none",
         head_size=q.shape[-1],
     )
-    tensors = [tensor for part in spec.operators for tensor in terms[part].tensors]
+    tensors = [tensor for hook in spec.operators for tensor in terms[hook].tensors]
     inputs = [q, k, v, *(tensor for tensor in (mask, sink) if tensor is not None), *tensors]
     if spec.ordered:
         queries, keys = causal or next((term.queries, term.keys) for term in terms.values())
@@ -129,10 +129,10 @@ def _attended(
     contexts = []
     for start in range(0, q_BHTD.shape[2], tile):
         rows = slice(start, start + tile)
-        own = {part: None if term is None else term.of_queries(rows) for part, term in terms.items()}
+        tiled = {hook: None if term is None else term.of_queries(rows) for hook, term in terms.items()}
         shown = mask if mask is None or mask.shape[2] == 1 else mask[:, :, rows]
         order = None if causal is None else (causal[0].part(rows), causal[1])
-        contexts.append(_formula(q_BHTD[:, :, rows], k_BHSD, v_BHSD, own, shown, order, **how))
+        contexts.append(_formula(q_BHTD[:, :, rows], k_BHSD, v_BHSD, tiled, shown, order, **how))
     return torch.cat(contexts, 2)
 
 

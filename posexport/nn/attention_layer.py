@@ -96,11 +96,11 @@ class Attention(EncodedAttention):
         if not 0 <= dropout < 1:
             raise PosexportError(f"dropout must be from 0 to below 1, got {dropout!r}")
         sizes = {"hidden": hidden, "heads": heads, "head_size": head_size}
-        own = encoding_of(encoding, settings, sizes | ({"bidirectional": False} if causal else {}))
+        built = encoding_of(encoding, settings, sizes | ({"bidirectional": False} if causal else {}))
         super().__init__(hidden, heads, head_size, kv_heads=kv_heads, context_hidden=context_hidden, bias=bias)
         self.hidden, self.head_size, self.context_hidden = hidden, head_size, context_hidden
         self.causal = causal
-        self.encoding, self.scoring = own, Scoring()
+        self.encoding, self.scoring = built, Scoring()
         self._check_encoding(by_name=isinstance(encoding, str))
         self.scale = (head_size * self.encoding.score_terms) ** -0.5 if scale is None else scale
         self.dropout = nn.Dropout(dropout)
@@ -208,9 +208,9 @@ class Attention(EncodedAttention):
     ) -> tuple[Tensor, KeysAndValues]:
         """Self-attention, causal or not, and keys and values of ``past`` and new tokens as the cache keeps them."""
         q_BHTD = self.encoding.rotate(self.queries(x_BTC), at.queries, "query")
-        kept = at.kept(self.encoding, self.keys(x_BTC), self.values(x_BTC), past)
-        y_BTC = self._attend(x_BTC, q_BHTD, kept.keys, kept.values, mask_B11S, at.queries, at.keys, kept.buffers)
-        return y_BTC, kept.present
+        cached = at.kept(self.encoding, self.keys(x_BTC), self.values(x_BTC), past)
+        y_BTC = self._attend(x_BTC, q_BHTD, cached.keys, cached.values, mask_B11S, at.queries, at.keys, cached.buffers)
+        return y_BTC, cached.present
 
     def _cross(
         self,

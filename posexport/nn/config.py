@@ -24,7 +24,7 @@ class Config:
     """
 
     def __post_init__(self) -> None:
-        flat = {each.name: each.metadata.get("flat", each.name) for each in fields(self)}
+        flat = {spec.name: spec.metadata.get("flat", spec.name) for spec in fields(self)}
         types = typing.get_type_hints(type(self), include_extras=True)
         check_values("", {flat[name]: types[name] for name in flat}, {flat[name]: getattr(self, name) for name in flat})
 
@@ -33,10 +33,10 @@ class Config:
         """The annotation of every value, by its flat name."""
         known: dict[str, Any] = {}
         hints = typing.get_type_hints(cls)
-        for each in fields(cls):
-            kind = hints[each.name]
+        for spec in fields(cls):
+            kind = hints[spec.name]
             nested = isinstance(kind, type) and issubclass(kind, Config)
-            known |= kind.settings() if nested else {each.metadata.get("flat", each.name): kind}
+            known |= kind.settings() if nested else {spec.metadata.get("flat", spec.name): kind}
         return known
 
     @classmethod
@@ -54,10 +54,10 @@ class Config:
     def changed(self, **settings: Any) -> Self:
         """The record with other values by their flat names; names that it does not have change nothing."""
         changes: dict[str, Any] = {}
-        for each in fields(self):
-            value, flat = getattr(self, each.name), each.metadata.get("flat", each.name)
+        for spec in fields(self):
+            value, flat = getattr(self, spec.name), spec.metadata.get("flat", spec.name)
             if isinstance(value, Config):
-                changes[each.name] = value.changed(**settings)
+                changes[spec.name] = value.changed(**settings)
             elif flat in settings:
-                changes[each.name] = settings[flat]
+                changes[spec.name] = settings[flat]
         return replace(self, **changes)

@@ -65,9 +65,11 @@ def _fitting(encoding: Encoding, sizes: Mapping[str, int | bool]) -> Encoding:
             "this Encoding holds one encoding a layer: give each layer its own, encoding.in_layer(index)"
         )
     for name in ("hidden", "heads", "head_size"):
-        own = encoding.parameters_given.get(name)
-        if name in sizes and own is not None and own != sizes[name]:
-            raise PosexportError(f"the encoding {encoding.name} was made for {name}={own}, the layer has {sizes[name]}")
+        parameter = encoding.parameters_given.get(name)
+        if name in sizes and parameter is not None and parameter != sizes[name]:
+            raise PosexportError(
+                f"the encoding {encoding.name} was made for {name}={parameter}, the layer has {sizes[name]}"
+            )
     return encoding
 
 
@@ -77,14 +79,14 @@ def _value(what: str, value: Any, kind: Any) -> Any:
         return convert(what, value, kind)
     choices = typing.get_args(kind) if typing.get_origin(kind) in (types.UnionType, typing.Union) else (kind,)
     for choice in choices:
-        plain = typing.get_origin(choice) or choice
-        if plain is types.NoneType and value is None:
+        base_type = typing.get_origin(choice) or choice
+        if base_type is types.NoneType and value is None:
             return None
-        if plain is bool and isinstance(value, bool):
+        if base_type is bool and isinstance(value, bool):
             return value
-        if plain in (int, float) and type(value) is int:
-            return value if plain is int else float(value)
-        if plain is float and type(value) is float:
+        if base_type in (int, float) and type(value) is int:
+            return value if base_type is int else float(value)
+        if base_type is float and type(value) is float:
             return value
     kinds = " or ".join(getattr(choice, "__name__", str(choice)) for choice in choices)
     raise PosexportError(f"{what} must be {kinds}, got {value!r:.60}")

@@ -47,8 +47,8 @@ class _Scored(NodeSpec):
     @property
     def operators(self) -> dict[str, Operator]:
         """The operators by their role (``base``, ``scores``, ``values``), in the order of their tensors."""
-        names = {part: getattr(self, part, None) for part in ("base", "scores", "values")}
-        return {part: OPERATORS[name] for part, name in names.items() if name is not None}
+        names = {hook: getattr(self, hook, None) for hook in ("base", "scores", "values")}
+        return {hook: OPERATORS[name] for hook, name in names.items() if name is not None}
 
     @property
     def score_operator(self) -> Operator | None:
@@ -73,8 +73,8 @@ class _Scored(NodeSpec):
     @property
     def _tensors(self) -> list[str]:
         """Names of the operators' tensors and of the positions."""
-        own = [f"{part}_{name}" for part, operator in self.operators.items() for name in operator.own]
-        return [*own, *["qpos", "kpos"] * self.ordered]
+        parameters = [f"{hook}_{name}" for hook, operator in self.operators.items() for name in operator.own]
+        return [*parameters, *["qpos", "kpos"] * self.ordered]
 
 
 @dataclass(frozen=True)

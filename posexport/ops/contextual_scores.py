@@ -26,8 +26,8 @@ def oracle(q: Array, k: Array, table: Array, gate_scale: Array, qpos: Array, kpo
             place = min(counted, len(table) - 1)
             below = int(np.floor(place))
             above = int(np.ceil(place))
-            part = place - below
-            out[b, h, i, j] = q[b, h, i] @ (table[above] * part + table[below] * (1 - part))
+            fraction = place - below
+            out[b, h, i, j] = q[b, h, i] @ (table[above] * fraction + table[below] * (1 - fraction))
     return out
 
 
@@ -41,11 +41,11 @@ def contextual_scores(q: Tensor, k: Tensor, table: Tensor, gate_scale: Tensor, q
         # summed one by one: in float32 the roundings of a long row would add up
         place = gate.double().flip(-1).cumsum(-1).flip(-1).clamp(max=table.shape[0] - 1)
         below = place.floor()
-        part = (place - below).to(gate.dtype)
+        fraction = (place - below).to(gate.dtype)
         whole = q_block.to(gate_scale.dtype) @ table.to(gate_scale.dtype).mT
         at_below = whole.gather(-1, below.long())
         at_above = whole.gather(-1, place.ceil().long())
-        out_block.copy_(at_above * part + at_below * (1 - part))
+        out_block.copy_(at_above * fraction + at_below * (1 - fraction))
     return out
 
 

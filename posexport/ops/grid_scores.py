@@ -28,8 +28,8 @@ def oracle(
     query_code [N], key_code [M], first [2] (of queries, of keys), qpos [T], kpos [S] -> [1, H, T, S].
     """
 
-    def nearest(listed: int, start: int, wanted: int) -> int:
-        return min(max(int(wanted) - int(start), 0), listed - 1)
+    def nearest(listed: int, start: int, code: int) -> int:
+        return min(max(int(code) - int(start), 0), listed - 1)
 
     out = np.zeros((1, len(by_distance), len(qpos), len(kpos)))
     for i, t in enumerate(qpos):

@@ -112,9 +112,9 @@ class Operator:
 
     def shape(self, *tensors: Tensor) -> tuple[int, ...]:
         """The output's shape for these inputs."""
-        first, own, queries, keys = tensors[0], tensors[len(self.takes)], tensors[-2], tensors[-1]
+        first, parameters, queries, keys = tensors[0], tensors[len(self.takes)], tensors[-2], tensors[-1]
         lead = first.shape[:3] if self.takes else (*self.lead(*tensors), queries.shape[0])
-        return (*lead, own.shape[-1] if self.gives == "values" else keys.shape[0])
+        return (*lead, parameters.shape[-1] if self.gives == "values" else keys.shape[0])
 
 
 def symbolic(
@@ -164,7 +164,7 @@ def protos(function: Any, opset: int, *, whole: bool = False) -> list[onnx.Funct
         if not entry.domain:
             entry.version = opset
     called = {node.op_type for node in proto.node if node.domain == DOMAIN}
-    return [*(each for name in sorted(called) for each in protos(HELPERS[name], opset)), proto]
+    return [*(helper for name in sorted(called) for helper in protos(HELPERS[name], opset)), proto]
 
 
 def functions(function: Any, opset: int, *, whole: bool = False) -> list[ir.Function]:

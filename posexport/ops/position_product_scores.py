@@ -24,8 +24,8 @@ def oracle(
     by_distance [H, W] from the distance lowest [1] up, qpos [T], kpos [S] -> [G, H, T, S]; G is the batch or 1.
     """
 
-    def nearest(listed: int, start: int, wanted: int) -> int:
-        return min(max(int(wanted) - int(start), 0), listed - 1)
+    def nearest(listed: int, start: int, code: int) -> int:
+        return min(max(int(code) - int(start), 0), listed - 1)
 
     out = np.zeros((*by_query.shape[:2], len(qpos), len(kpos)))
     for i, t in enumerate(qpos):

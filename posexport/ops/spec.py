@@ -71,11 +71,11 @@ class NodeSpec(ABC):
 
     def node(self, inputs: Mapping[str, ir.Value | None], like: ir.Node, **attributes: Any) -> ir.Node:
         """A new node of this record, in no graph yet, with the name and the other attributes of ``like``."""
-        kept = {name: value for name, value in like.attributes.items() if not name.startswith(_PREFIX)}
+        preserved = {name: value for name, value in like.attributes.items() if not name.startswith(_PREFIX)}
         return ir.node(
             self.op_type,
             [inputs[name] for name in self.inputs],
-            {**kept, **self.attributes, **attributes},
+            {**preserved, **self.attributes, **attributes},
             domain=DOMAIN,
             version=1,
             name=like.name,

@@ -24,8 +24,8 @@ def check_axes(source: Source, model: Path | bytes) -> None:
         sizes = {name: size + step for name, size in axis_sizes(source.inputs, source.limits.trace_sizes).items()}
         if images := source.limits.proof_image_sizes:
             sizes[HEIGHT], sizes[WIDTH] = images[(step - 1) % len(images)]
-        if others := source.limits.proof_sizes:
-            sizes |= others[-step % len(others)]
+        if proof_sizes := source.limits.proof_sizes:
+            sizes |= proof_sizes[-step % len(proof_sizes)]
         sizes = {axis: multiple(size, source.limits.size_steps.get(axis, 1)) for axis, size in sizes.items()}
         for axis in source.limits.limited_axes:
             if axis in sizes and limit is not None:

@@ -301,5 +301,5 @@ def _about(options: ProofOptions) -> Report:
 def heads_of(module: nn.Module) -> int:
     """The most attention heads that any part of the module names, for the estimate of memory."""
     names = ("heads", "num_heads", "num_attention_heads", "n_heads")
-    counts = (getattr(part, name, None) for part in module.modules() for name in names)
+    counts = (getattr(submodule, name, None) for submodule in module.modules() for name in names)
     return max((count for count in counts if isinstance(count, int)), default=Budget.heads)

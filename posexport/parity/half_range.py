@@ -101,7 +101,7 @@ class RangeLog:
         ]
 
     def _layer(self, seen: _Seen) -> str:
-        several = len({each.part for each in self._seen}) > 1
+        several = len({seen_range.part for seen_range in self._seen}) > 1
         return ": ".join(text for text in (seen.part if several else "", seen.site.layer) if text)
 
 
@@ -150,12 +150,12 @@ def _magnitudes(seen: Sequence[_Seen], least: Array, most: Array) -> Iterator[tu
     Negative numbers that are added to scores of a softmax count where they are neither masks nor beyond the range.
     """
     beyond = ~((most < _BEYOND) & (least > -_BEYOND))
-    for number, each in enumerate(seen):
+    for number, seen_range in enumerate(seen):
         high, low = float(most[number]), float(least[number])
-        if low < 0 and (each.site.masked or (-_BEYOND < low <= MASK and each.site.op_type in _MASKS)):
+        if low < 0 and (seen_range.site.masked or (-_BEYOND < low <= MASK and seen_range.site.op_type in _MASKS)):
             low = 0.0
         value = np.nan if np.isnan(high) or np.isnan(low) else max(abs(high), abs(low))
-        if not np.isfinite(value) and (each.site.infinite or beyond[list(each.site.before)].any()):
+        if not np.isfinite(value) and (seen_range.site.infinite or beyond[list(seen_range.site.before)].any()):
             value = 0.0
         yield number, float(value)
 

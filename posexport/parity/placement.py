@@ -33,6 +33,6 @@ class Placement:
             graphs = [self.model / part.file for part in self.parts]
         runs = zip(graphs, self.subject.chain.feeds_per_graph(feeds), strict=True)
         placed = [node for graph, arrays in runs for node in placement(graph, arrays, provider.name)]
-        found = strays(placed, provider.ort_name, integers_on_host=provider.integers_on_host)
-        wrong = [f"a node did not run on {provider.ort_name}: {stray}" for stray in found]
+        misplaced = strays(placed, provider.ort_name, integers_on_host=provider.integers_on_host)
+        wrong = [f"a node did not run on {provider.ort_name}: {stray}" for stray in misplaced]
         return msgspec.structs.replace(report, wrong_provider=wrong)

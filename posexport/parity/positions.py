@@ -98,9 +98,9 @@ def numbers(node: ir.Node) -> Sequence[ir.Value | None]:
 
 def result(node: ir.Node, operands: Sequence[Traced], places: Sequence[Traced], dtype: ir.DataType | None) -> Traced:
     """What an output of ``node`` is, from the operands that `numbers` names and all others."""
-    size = max((each.size for each in operands), default=0)
-    narrow = any(each.narrow and each.size == size for each in operands)
-    largest = max((each.origin for each in operands), default=Origin.CONSTANT)
+    size = max((operand.size for operand in operands), default=0)
+    narrow = any(operand.narrow and operand.size == size for operand in operands)
+    largest = max((operand.origin for operand in operands), default=Origin.CONSTANT)
     origin = largest
     if dtype == ir.DataType.BOOL:
         origin = Origin.FLAG
@@ -109,7 +109,7 @@ def result(node: ir.Node, operands: Sequence[Traced], places: Sequence[Traced], 
     ):
         origin = Origin.POSITION
     elif node.op_type in _LAYERS and any(
-        each.origin in (Origin.PARAMETER, Origin.ROWS) and each.size > SMALL for each in operands
+        operand.origin in (Origin.PARAMETER, Origin.ROWS) and operand.size > SMALL for operand in operands
     ):
         origin = Origin.ACTIVATION
     elif node.op_type in _CHOOSING and largest <= Origin.ROWS:
@@ -121,7 +121,7 @@ def result(node: ir.Node, operands: Sequence[Traced], places: Sequence[Traced], 
 
 def _chosen(of: Origin, places: Sequence[Traced], dtype: ir.DataType | None) -> Origin:
     """Rows of parameters: an embedding by tokens, a table by positions; integers of a table are places again."""
-    by = max((each.origin for each in places), default=Origin.CONSTANT)
+    by = max((operand.origin for operand in places), default=Origin.CONSTANT)
     if by == Origin.ACTIVATION:
         return Origin.ACTIVATION
     if by <= Origin.CONSTANT:
@@ -187,8 +187,10 @@ class _Trace:
         for value, after in zip(node.outputs, results, strict=True):
             self.values[value] = self._of(after)
 
-    def _join(self, value: ir.Value, others: Sequence[ir.Value]) -> None:
-        self.values[value] = max((self._of(other) for other in others), key=lambda each: (each.origin, each.narrow))
+    def _join(self, value: ir.Value, joined: Sequence[ir.Value]) -> None:
+        self.values[value] = max(
+            (self._of(other) for other in joined), key=lambda operand: (operand.origin, operand.narrow)
+        )
 
     def _of(self, value: ir.Value | None) -> Traced:
         return self.values.get(value, Traced(Origin.CONSTANT)) if value is not None else Traced(Origin.CONSTANT)
@@ -212,18 +214,18 @@ class _Trace:
         value = node.outputs[0]
         if self._of(value).origin == Origin.ACTIVATION:
             return ""
-        for each in data:
-            if self._of(each).origin == Origin.POSITION and each.dtype in HALVES:
-                return f"reads {each.name!r}, which is computed from positions and was rounded to {_type(each)}"
+        for operand in data:
+            if self._of(operand).origin == Origin.POSITION and operand.dtype in HALVES:
+                return f"reads {operand.name!r}, which is computed from positions and was rounded to {_type(operand)}"
         if self._of(value).origin != Origin.POSITION:
             return ""
-        integer = any(each.dtype is not None and not each.dtype.is_floating_point() for each in data)
+        integer = any(operand.dtype is not None and not operand.dtype.is_floating_point() for operand in data)
         if value.dtype in HALVES and (node.op_type != "Cast" or integer):
             return f"computes {value.name!r} from positions in {_type(value)}"
-        for each in data:
-            traced = self._of(each)
+        for operand in data:
+            traced = self._of(operand)
             if traced.narrow and traced.origin <= Origin.ROWS and traced.size <= SMALL:
-                return f"computes {value.name!r} from positions and {each.name!r}, which was rounded to 16 bits"
+                return f"computes {value.name!r} from positions and {operand.name!r}, which was rounded to 16 bits"
         return ""
 
 

@@ -47,8 +47,10 @@ def observed(
 
     Projections in bodies and functions are left out.
     """
-    main = [each for each in chosen if each.container is model.graph and each.x.graph is model.graph]
-    channels = {each.x: each.weight.sizes[0] for each in main}
+    main = [
+        projection for projection in chosen if projection.container is model.graph and projection.x.graph is model.graph
+    ]
+    channels = {projection.x: projection.weight.sizes[0] for projection in main}
     computed = [value for value in channels if not value.is_graph_input()]
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "observed.onnx"
@@ -98,7 +100,9 @@ class Readers:
     @property
     def largest(self) -> NDArray[np.float32]:
         """The largest magnitude [K] of the weights that each channel is multiplied by."""
-        largest: NDArray[np.float32] = np.max([np.abs(each.array()).max(1) for each in self.weights], axis=0)
+        largest: NDArray[np.float32] = np.max(
+            [np.abs(projection.array()).max(1) for projection in self.weights], axis=0
+        )
         return largest
 
 
@@ -122,7 +126,7 @@ class Smoother:
 
     def __init__(self, tensors: DerivedTensors, chosen: Sequence[Projection]) -> None:
         self._tensors = tensors
-        self._products = {each.product for each in chosen}
+        self._products = {projection.product for projection in chosen}
         self._count = 0
 
     def divided(self, x: ir.Value, factor: NDArray[np.float32]) -> ir.Value:

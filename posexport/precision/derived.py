@@ -67,12 +67,12 @@ class DerivedTensors:
     def finish(self) -> None:
         """Removes float weights that nothing reads any more, also from functions' inputs and their calls."""
         for value, calls in self._moved.items():
-            function = next(each for each in self._model.functions.values() if value in each.inputs)
+            function = next(f for f in self._model.functions.values() if value in f.inputs)
             if not value.uses():
                 place = list(function.inputs).index(value)
                 function.inputs.pop(place)
                 for call in calls:
-                    _set_inputs(call, [each for at, each in enumerate(call.inputs) if at != place])
+                    _set_inputs(call, [operand for at, operand in enumerate(call.inputs) if at != place])
         RemoveUnusedNodesPass()(self._model)
 
     def _value(self, weight: Weight, container: ir.Graph, key: str, derived: Derived) -> ir.Value:
@@ -95,7 +95,7 @@ class DerivedTensors:
 
     def _argument(self, weight: Weight, name: str, derived: Derived) -> ir.Value:
         """An input of the function, which every call passes an initialiser of the main graph."""
-        function = next(each for each in self._model.functions.values() if weight.value in each.inputs)
+        function = next(f for f in self._model.functions.values() if weight.value in f.inputs)
         inner = ir.Value(name=name, type=ir.TensorType(derived.dtype), shape=ir.Shape(derived.shape))
         function.inputs.append(inner)
         for place, call in enumerate(weight.calls):

@@ -128,10 +128,12 @@ def quantizable(every: Sequence[Projection], patterns: Sequence[str]) -> list[Pr
 
     A weight with several readers stays in float if any of them must: else both forms would be in the file.
     """
-    kept = {
-        each.weight.value for each in every if each.positional or each.small or matches(each.weight.names, patterns)
+    excluded = {
+        projection.weight.value
+        for projection in every
+        if projection.positional or projection.small or matches(projection.weight.names, patterns)
     }
-    return [each for each in every if each.weight.value not in kept]
+    return [projection for projection in every if projection.weight.value not in excluded]
 
 
 def tensor_of(value: ir.Value | None) -> ir.TensorProtocol | None:
@@ -154,8 +156,8 @@ def _calls(model: ir.Model) -> Mapping[ir.Value, Sequence[tuple[ir.Node, ir.Valu
         for node in container:
             function = model.functions.get(node.op_identifier())
             for place, inner in enumerate(() if function is None else function.inputs):
-                given = node.inputs[place] if place < len(node.inputs) else None
-                passed.setdefault(inner, []).append((node, given))
+                operand = node.inputs[place] if place < len(node.inputs) else None
+                passed.setdefault(inner, []).append((node, operand))
     return passed
 
 
@@ -183,8 +185,8 @@ def _projection(
 def _scaled(node: ir.Node) -> bool:
     """Whether a factor or a transposition of x makes it something else than x W + b."""
     numbers = [node.attributes.get_float(name, 1.0) for name in ("alpha", "beta")]
-    others = [node.attributes.get_int(name, 0) for name in ("transA", "transBatchA", "transBatchB")]
-    return any(factor != 1 for factor in numbers) or any(others)
+    transposed = [node.attributes.get_int(name, 0) for name in ("transA", "transBatchA", "transBatchB")]
+    return any(factor != 1 for factor in numbers) or any(transposed)
 
 
 def _weight(node: ir.Node, calls: Mapping[ir.Value, Sequence[tuple[ir.Node, ir.Value | None]]]) -> Weight | None:
@@ -199,17 +201,17 @@ def _weight(node: ir.Node, calls: Mapping[ir.Value, Sequence[tuple[ir.Node, ir.V
     if tensor is not None:
         weight = Weight(value, (tensor,), transposed, names_of(value))
     elif value in calls:
-        given = [argument for _, argument in calls[value]]
-        tensors = [tensor_of(argument) for argument in given]
-        stored = tuple(each for each in tensors if each is not None)
-        if len(stored) < len(tensors) or not stored or len({tuple(each.shape) for each in stored}) > 1:
+        arguments = [argument for _, argument in calls[value]]
+        tensors = [tensor_of(argument) for argument in arguments]
+        stored = tuple(array for array in tensors if array is not None)
+        if len(stored) < len(tensors) or not stored or len({tuple(array.shape) for array in stored}) > 1:
             return None
-        names = [name for argument in given if argument is not None for name in names_of(argument)]
+        names = [name for argument in arguments if argument is not None for name in names_of(argument)]
         nodes = tuple(call for call, _ in calls[value])
         weight = Weight(value, stored, transposed, tuple(dict.fromkeys(names)), nodes)
     else:
         return None
-    matrix = all(len(each.shape) == 2 and each.dtype in _FLOATS for each in weight.stored)
+    matrix = all(len(array.shape) == 2 and array.dtype in _FLOATS for array in weight.stored)
     return weight if matrix else None
 
 
@@ -244,7 +246,7 @@ def logit_weights(outputs: Iterable[ir.Value], every: Sequence[Projection], cont
     ``content``: values that hold tokens (`posexport.graph.dataflow`). A sum of two of them is not followed: a sum of
     hidden states is no head's result.
     """
-    by_output = {each.output: each.weight.value for each in every}
+    by_output = {projection.output: projection.weight.value for projection in every}
 
     def before(value: ir.Value) -> Sequence[ir.Value]:
         node = value.producer()
@@ -252,7 +254,7 @@ def logit_weights(outputs: Iterable[ir.Value], every: Sequence[Projection], cont
             return ()
         if node.op_type == "If":
             return [body.outputs[value.index() or 0] for body in bodies(node).values()]
-        read = [each for each in node.inputs if each in content] if node.op_type in _AFTER_HEAD else []
+        read = [operand for operand in node.inputs if operand in content] if node.op_type in _AFTER_HEAD else []
         return read if len(read) == 1 and not node.domain else ()
 
     logits = [value for value in outputs if (value.name or "").split("_")[-1] == LOGITS]

@@ -47,14 +47,14 @@ def check_quantized(options: PrecisionOptions, graphs: Sequence[PrecisionResult]
     """Raises PosexportError if a pattern of ``--keep-float`` matches no weight, or nothing was quantized."""
     if not options.quantized:
         return
-    names = sorted({name for each in graphs for name in each.names})
+    names = sorted({name for projection in graphs for name in projection.names})
     for pattern in options.keep_float:
         if not any(fnmatchcase(name, pattern) for name in names):
             raise PosexportError(
                 f"--keep-float {pattern!r} matches none of {len(names)} weights; give a glob pattern of their names, "
                 f"such as {_some(names)}"
             )
-    if any(each.quantized or each.larger for each in graphs):
+    if any(projection.quantized or projection.larger for projection in graphs):
         return
     if options.keep_float:
         patterns = " ".join(f"--keep-float {pattern!r}" for pattern in options.keep_float)
@@ -70,7 +70,9 @@ def check_quantized(options: PrecisionOptions, graphs: Sequence[PrecisionResult]
 
 def larger(graphs: Sequence[PrecisionResult]) -> str:
     """A sentence on the projections that stay in float because they would grow; empty if there are none."""
-    count, total = (sum(each) for each in zip(*((g.larger, sum(g.projections.values())) for g in graphs), strict=True))
+    count, total = (
+        sum(projection) for projection in zip(*((g.larger, sum(g.projections.values())) for g in graphs), strict=True)
+    )
     what = "quantized, their weights with the scales and nodes that they need would be larger than now"
     return f"{count} of {total} linear projections stay in float: {what}" if count else ""
 
@@ -104,18 +106,21 @@ class Replacement:
 
 def shrinking(chosen: Sequence[Projection], replacement: Replacement) -> list[Projection]:
     """The projections that take fewer bytes when quantized, nodes included; all readers of a weight count together."""
-    readers = Counter(each.x for each in chosen)
+    readers = Counter(projection.x for projection in chosen)
     gained: dict[ir.Value, float] = {}
-    for each in chosen:
-        weight = each.weight
-        nodes = replacement.nodes + replacement.shared_nodes / readers[each.x]
-        nodes += each.bias is not None and each.add is None  # a Gemm's bias becomes an Add
+    for projection in chosen:
+        weight = projection.weight
+        nodes = replacement.nodes + replacement.shared_nodes / readers[projection.x]
+        nodes += projection.bias is not None and projection.add is None  # a Gemm's bias becomes an Add
         if weight.value not in gained:
-            stored = replacement.tensors(each)
-            now, then = sum(tensor.nbytes for tensor in weight.stored), sum(each.nbytes for each in stored.values())
+            stored = replacement.tensors(projection)
+            now, then = (
+                sum(tensor.nbytes for tensor in weight.stored),
+                sum(projection.nbytes for projection in stored.values()),
+            )
             gained[weight.value] = now - then * len(weight.stored) - _PLAIN * (len(stored) - 1)
-        gained[weight.value] -= _LONGER + nodes * node_bytes(each.product)
-    return [each for each in chosen if gained[each.weight.value] > 0]
+        gained[weight.value] -= _LONGER + nodes * node_bytes(projection.product)
+    return [projection for projection in chosen if gained[projection.weight.value] > 0]
 
 
 def node_bytes(like: ir.Node) -> int:
@@ -146,7 +151,7 @@ class Chosen:
 
     def result(self, classes: dict[str, str], bits: int, bits_of_logits: int) -> PrecisionResult:
         """The record of the pass; ``bits``: of a projection's weight."""
-        logits = sum(each.weight.value in self.logits for each in self.projections)
+        logits = sum(projection.weight.value in self.logits for projection in self.projections)
         counts = Counter({f"int{bits}": len(self.projections) - logits})
         counts += Counter({f"int{bits_of_logits}": logits, "float": self.left})
         return PrecisionResult(classes, self.names, len(self.projections) + len(self.tables), counts, self.larger)
@@ -154,7 +159,7 @@ class Chosen:
     @property
     def tied(self) -> set[ir.Value]:
         """Tables that a projection may share."""
-        return {each.table.value for each in self.tables}
+        return {projection.table.value for projection in self.tables}
 
 
 def choose(
@@ -169,17 +174,17 @@ def choose(
     """
     every, every_table = projections(model, interface), lookups(model, interface)
     content = content_values(model, {spec.name: spec.role for spec in interface.inputs})
-    logits = logit_weights(model.graph.outputs, every, content) | {each.table.value for each in every_table}
+    logits = logit_weights(model.graph.outputs, every, content) | {projection.table.value for projection in every_table}
     fit = quantizable(every, options.keep_float)
     chosen = shrinking(fit, replacement(logits))
     larger = len(fit) - len(chosen)
-    tables = [each for each in every_table if not matches(each.table.names, options.keep_float)]
-    readers = {each.product for each in chosen} | {each.node for each in tables}
-    values = {each.weight.value for each in chosen} | {each.table.value for each in tables}
+    tables = [projection for projection in every_table if not matches(projection.table.names, options.keep_float)]
+    readers = {projection.product for projection in chosen} | {projection.node for projection in tables}
+    values = {projection.weight.value for projection in chosen} | {projection.table.value for projection in tables}
     shared = {value for value in values if not _read_only_by(value, readers)}
-    chosen = [each for each in chosen if each.weight.value not in shared]
-    tables = [each for each in tables if each.table.value not in shared]
-    weights = [*(each.weight for each in every), *(each.table for each in every_table)]
+    chosen = [projection for projection in chosen if projection.weight.value not in shared]
+    tables = [projection for projection in tables if projection.table.value not in shared]
+    weights = [*(projection.weight for projection in every), *(projection.table for projection in every_table)]
     names = frozenset(name for weight in weights for name in weight.names)
     return Chosen(chosen, tables, logits, len(every) - len(chosen), larger, names)
 

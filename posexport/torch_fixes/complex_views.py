@@ -21,16 +21,16 @@ def called(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, A
     """``func(*args, **kwargs)``, on the parts where the first argument is complex and ``func`` moves elements."""
     if not args or kwargs or not isinstance(args[0], Tensor) or not args[0].is_complex():
         return func(*args, **kwargs)
-    tensor, *others = args
+    tensor, *rest = args
     if func is Tensor.__getitem__:
-        index = others[0] if isinstance(others[0], tuple) else (others[0],)
-        others = [(*index, slice(None)) if any(each is Ellipsis for each in index) else index]
+        index = rest[0] if isinstance(rest[0], tuple) else (rest[0],)
+        rest = [(*index, slice(None)) if any(element is Ellipsis for element in index) else index]
     elif func in _OF_AXES:
-        axis = others[0]
-        others[0] = axis if axis >= 0 else axis + tensor.ndim + _OF_AXES[func]
+        axis = rest[0]
+        rest[0] = axis if axis >= 0 else axis + tensor.ndim + _OF_AXES[func]
     elif func is Tensor.expand:
-        sizes = others[0] if isinstance(others[0], Sequence) else others
-        others = [*sizes, 2]
+        sizes = rest[0] if isinstance(rest[0], Sequence) else rest
+        rest = [*sizes, 2]
     else:
         return func(*args)
-    return torch.view_as_complex(func(torch.view_as_real(tensor), *others))
+    return torch.view_as_complex(func(torch.view_as_real(tensor), *rest))

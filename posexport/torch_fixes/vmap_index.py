@@ -19,9 +19,9 @@ def indexed(func: Callable[..., Any], args: Sequence[Any]) -> Tensor | None:
     if func is not Tensor.__getitem__:
         return None
     index = list(args[1]) if isinstance(args[1], tuple) else [args[1]]
-    at = [place for place, part in enumerate(index) if isinstance(part, Tensor)]
-    others = all(part is None or isinstance(part, Tensor) for part in index)
-    if not others or not any(is_batchedtensor(index[place]) for place in at) or at[-1] - at[0] >= len(at):
+    at = [place for place, element in enumerate(index) if isinstance(element, Tensor)]
+    simple = all(element is None or isinstance(element, Tensor) for element in index)
+    if not simple or not any(is_batchedtensor(index[place]) for place in at) or at[-1] - at[0] >= len(at):
         return None
     tensors = index[at[0] : at[-1] + 1]
     rows: Tensor = torch.ops.aten.index.Tensor(args[0], tensors)

@@ -111,11 +111,13 @@ class RopeAxial(Encoding):
         grid, row_BT, column_BT = image_positions(self.name, positions)
         wide = torch.promote_types(x_BHTD.dtype, torch.float32)
         angles = []
-        for at_BT, size, each in zip((row_BT, column_BT), (grid.rows, grid.columns), self.frequencies, strict=True):
+        for at_BT, size, frequencies in zip(
+            (row_BT, column_BT), (grid.rows, grid.columns), self.frequencies, strict=True
+        ):
             at = at_BT.to(wide)
             if self.normalised:
                 at = ((2 * at_BT + 1).to(wide) / size - 1) * (2 * math.pi)
-            angles.append(at[..., None] * torch.tensor(each, dtype=wide, device=x_BHTD.device))
+            angles.append(at[..., None] * torch.tensor(frequencies, dtype=wide, device=x_BHTD.device))
         angle_BTF = torch.cat(angles, -1)
         angle_BTF = torch.where((row_BT < 0)[..., None], torch.zeros_like(angle_BTF), angle_BTF)
         return rotate(x_BHTD, angle_BTF.cos()[:, None], angle_BTF.sin()[:, None], self.layout)

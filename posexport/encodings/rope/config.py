@@ -200,7 +200,7 @@ def _whole(key: str, value: object) -> int | None:
 def _numbers(key: str, value: object) -> tuple[float, ...]:
     if not isinstance(value, list | tuple):
         raise PosexportError(f"{key} in config.json must be a list of numbers, got {value!r}")
-    return tuple(_number(key, each) for each in value)
+    return tuple(_number(key, element) for element in value)
 
 
 def _linear(scaling: _Scaling) -> Schedule:

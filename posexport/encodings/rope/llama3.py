@@ -31,9 +31,9 @@ def oracle(
     """By wavelengths: the share of a frequency that is kept rises from 0 at L / low to 1 at L / high, in rotations."""
     theta = np.power(base, -np.arange(0, dim, 2) / dim)
     wavelength = 2 * np.pi / theta
-    kept = (max_positions / wavelength - low_freq_factor) / (high_freq_factor - low_freq_factor)
-    kept = np.clip(kept, 0.0, 1.0)
-    return theta * (kept + (1 - kept) / factor), 1.0
+    weight = (max_positions / wavelength - low_freq_factor) / (high_freq_factor - low_freq_factor)
+    weight = np.clip(weight, 0.0, 1.0)
+    return theta * (weight + (1 - weight) / factor), 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,8 +66,8 @@ class Llama3(Schedule):
             return frequency / self.factor
         if rotations > self.high_freq_factor:
             return frequency
-        kept = (rotations - self.low_freq_factor) / (self.high_freq_factor - self.low_freq_factor)
-        return (1 - kept) * frequency / self.factor + kept * frequency
+        weight = (rotations - self.low_freq_factor) / (self.high_freq_factor - self.low_freq_factor)
+        return (1 - weight) * frequency / self.factor + weight * frequency
 
     @property
     def boundaries(self) -> list[int]:

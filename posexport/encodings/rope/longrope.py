@@ -72,8 +72,10 @@ class LongRope(Schedule):
     @classmethod
     def arguments(cls) -> dict[str, Parameter]:
         """The lists as text: one number for all pairs, or one for each, joined by commas."""
-        own = super().arguments()
-        return own | {name: own[name].replace(annotation=str, default=text) for name, text in _DEFAULTS.items()}
+        arguments = super().arguments()
+        return arguments | {
+            name: arguments[name].replace(annotation=str, default=text) for name, text in _DEFAULTS.items()
+        }
 
     @classmethod
     def for_head(cls, head_size: int, *, rotary_dim: int | None = None, **settings: Any) -> Self:
@@ -85,7 +87,7 @@ class LongRope(Schedule):
     @classmethod
     def _divisors(cls, name: str, text: str, pairs: int) -> tuple[float, ...]:
         try:
-            values = tuple(float(part) for part in str(text).split(","))
+            values = tuple(float(number) for number in str(text).split(","))
         except ValueError as err:
             raise PosexportError(
                 f"{cls.name}: {name} must be one number, or {pairs} joined by commas, got {text!r}"

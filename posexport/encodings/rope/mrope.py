@@ -34,7 +34,7 @@ def oracle(
     if sections is None:
         ends = [pairs // 4, pairs // 4 + (pairs - pairs // 4) // 2]
     else:
-        ends = list(np.cumsum([int(part) for part in sections.split(",")])[:2])
+        ends = list(np.cumsum([int(size) for size in sections.split(",")])[:2])
     out = np.array(x_BHTD)
     for i in range(pairs):
         axis = sum(i >= end for end in ends)
@@ -77,13 +77,13 @@ class RopeMrope(Rope):
         self.sections = [time, row, pairs - time - row] if sections is None else self._parse(sections, pairs)
 
     def _parse(self, text: str, pairs: int) -> list[int]:
-        parts = [part.strip() for part in text.split(",")]
-        if len(parts) != 3 or not all(part.isdecimal() for part in parts) or sum(map(int, parts)) != pairs:
+        parts = [size.strip() for size in text.split(",")]
+        if len(parts) != 3 or not all(size.isdecimal() for size in parts) or sum(map(int, parts)) != pairs:
             raise PosexportError(
                 f"{self.name}: sections must be three whole numbers joined by commas, the pairs for time, row and "
                 f"column, {pairs} together (half of head_size), got {text!r:.60}"
             )
-        return [int(part) for part in parts]
+        return [int(size) for size in parts]
 
     def waves(self, positions: Positions, dtype: torch.dtype, role: Role) -> tuple[Tensor, Tensor]:
         """Cosines and sines of the angles, each pair's by its axis, [B or 1, 1, T, F]."""

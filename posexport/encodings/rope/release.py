@@ -6,6 +6,6 @@ from typing import Any
 
 def release_of(config: Mapping[str, Any]) -> int | None:
     """The major version, such as 4 or 5; None where config.json does not say it."""
-    written = config.get("transformers_version")
-    major = written.partition(".")[0] if isinstance(written, str) else ""
+    version = config.get("transformers_version")
+    major = version.partition(".")[0] if isinstance(version, str) else ""
     return int(major) if major.isdecimal() else None

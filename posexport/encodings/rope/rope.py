@@ -100,9 +100,9 @@ class Rope(Encoding):
     @classmethod
     def arguments(cls) -> dict[str, inspect.Parameter]:
         """With the schedule's arguments, unless a subclass's constructor lists its arguments itself."""
-        own = super().arguments()
+        arguments = super().arguments()
         named = inspect.signature(cls).parameters.values()
-        return own | cls.schedule_type.arguments() if any(p.kind is p.VAR_KEYWORD for p in named) else own
+        return arguments | cls.schedule_type.arguments() if any(p.kind is p.VAR_KEYWORD for p in named) else arguments
 
     @property
     def boundaries(self) -> list[int]:

@@ -46,13 +46,13 @@ class Schedule(ABC):
         """Arguments of the encoding's constructor: the fields, with an optional ``rotary_dim`` in place of ``dim``."""
         keyword = Parameter.KEYWORD_ONLY
         types = typing.get_type_hints(cls)
-        own = {
+        arguments = {
             field.name: Parameter(field.name, keyword, default=field.default, annotation=types[field.name])
             for field in fields(cls)
             if field.name != "dim"
         }
         rotary_dim = Parameter("rotary_dim", keyword, default=None, annotation=int | None)
-        return {"base": own.pop("base"), "rotary_dim": rotary_dim, **own}
+        return {"base": arguments.pop("base"), "rotary_dim": rotary_dim, **arguments}
 
     @classmethod
     def for_head(cls, head_size: int, *, rotary_dim: int | None = None, **settings: Any) -> Self:

@@ -41,9 +41,9 @@ def oracle(
         ends = np.array([np.floor(ends[0]), np.ceil(ends[1])])
     ends = np.clip(ends, 0, dim - 1)
     ends[1] += 0.001 * (ends[0] == ends[1])
-    kept = np.interp(np.arange(dim // 2), ends, [1.0, 0.0])
+    weight = np.interp(np.arange(dim // 2), ends, [1.0, 0.0])
     theta = np.power(base, -np.arange(0, dim, 2) / dim)
-    return kept * theta + (1 - kept) * theta / factor, 0.1 * np.log(factor) + 1 if attention is None else attention
+    return weight * theta + (1 - weight) * theta / factor, 0.1 * np.log(factor) + 1 if attention is None else attention
 
 
 @dataclass(frozen=True, kw_only=True)

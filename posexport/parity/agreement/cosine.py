@@ -80,16 +80,16 @@ def cosine(y_NC: Array, truth_NC: Array) -> NDArray[np.float64]:
     norms = np.linalg.norm(y, axis=-1) * np.linalg.norm(truth, axis=-1)
     products = (y * truth).sum(-1)
     with np.errstate(invalid="ignore", divide="ignore"):
-        found = np.where(
+        defined = np.where(
             norms == 0, np.where(np.abs(y).sum(-1) + np.abs(truth).sum(-1) == 0, 1.0, 0.0), products / norms
         )
-    return np.nan_to_num(found, nan=0.0)
+    return np.nan_to_num(defined, nan=0.0)
 
 
 def total(parts: Sequence[Cosines]) -> Cosines:
     """All of one output's together."""
-    best = [part.best for part in parts if part.best is not None]
-    values = [part.values for part in parts]
+    best = [item.best for item in parts if item.best is not None]
+    values = [item.values for item in parts]
     return Cosines(np.concatenate(values) if values else np.empty(0), np.concatenate(best) if best else None)
 
 

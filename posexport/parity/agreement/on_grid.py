@@ -33,20 +33,22 @@ class CostOnGrid:
         source = self.source
         definition = whole(PrecisionCopy(source.module, torch.float64, outputs=len(source.outputs), share=True), source)
         subject = whole(proof.subject, source)
-        found: dict[str, list[Cosines]] = {}
+        by_output: dict[str, list[Cosines]] = {}
         points = few([p for p in proof.points if p not in outcome.skipped])
         for done, point in enumerate(points):
             proof.progress(done, len(points), f"cost of {report.precision}, {point}")
             feeds = draw(point, source.inputs)
             for spec, y, y64 in zip(source.outputs, subject(feeds), definition(feeds), strict=True):
                 name = CACHE if spec.name.startswith(CACHE[:-1]) else spec.name
-                found.setdefault(name, []).append(cosines(y, y64, spec, token_mask(point, source.inputs, spec)))
-        cost = {name: agreement for name, parts in found.items() if (agreement := total(parts).agreement) is not None}
+                by_output.setdefault(name, []).append(cosines(y, y64, spec, token_mask(point, source.inputs, spec)))
+        cost = {
+            name: agreement for name, parts in by_output.items() if (agreement := total(parts).agreement) is not None
+        }
         return msgspec.structs.replace(report, agreement=cost)
 
 
 def few(points: Sequence[GridPoint]) -> list[GridPoint]:
     """Of each length the largest batch in one call; the shortest one where all are long."""
-    plain = sorted((p for p in points if not (p.must_be_rejected or p.calls)), key=lambda p: (p.tokens, p.batch))
-    chosen = {point.length: point for point in plain if point.tokens <= _LONGEST}
-    return list(chosen.values()) or plain[:1]
+    eligible = sorted((p for p in points if not (p.must_be_rejected or p.calls)), key=lambda p: (p.tokens, p.batch))
+    chosen = {point.length: point for point in eligible if point.tokens <= _LONGEST}
+    return list(chosen.values()) or eligible[:1]

@@ -38,8 +38,8 @@ def random_rows(graph: Interface, limits: LengthContract) -> list[Feeds]:
         return []
     two = any(ENCODER_SEQUENCE in spec.axes for spec in graph.inputs)
     feeds = []
-    for batch, wanted in CALLS:
-        length = multiple(max(wanted, limits.min_length), limits.size_steps.get(SEQUENCE, 1))
+    for batch, rows in CALLS:
+        length = multiple(max(rows, limits.min_length), limits.size_steps.get(SEQUENCE, 1))
         length = min(length, limits.max_length or length)
         point = GridPoint(batch=batch, length=length, encoder_length=length if two else None)
         feeds.append(draw(point, graph.inputs))
@@ -101,11 +101,11 @@ def on_texts(
     rows = _rows(source, read_texts(texts))
     specs = [part.spec for part in source.parts]
     ours, reference = (
-        Runner.of(source, each, specs, provider=provider, threads=threads, make=how)
-        for each, how in ((model, make), (float32, None))
+        Runner.of(source, subject, specs, provider=provider, threads=threads, make=how)
+        for subject, how in ((model, make), (float32, None))
     )
     compared = [(at, spec) for at, spec in enumerate(source.outputs) if not spec.name.startswith("present.")]
-    found: dict[str, list[Cosines]] = {spec.name: [] for _, spec in compared}
+    by_output: dict[str, list[Cosines]] = {spec.name: [] for _, spec in compared}
     loss: list[tuple[float, float, int]] = []
     # cosines of every output but caches, and the loss of the next token where logits allow it
     for number, row in enumerate(rows):
@@ -117,7 +117,7 @@ def on_texts(
         except RunError as err:
             raise PosexportError(f"{texts}: text {number + 1} cannot be run: {err}; leave it out") from err
         for at, spec in compared:
-            found[spec.name].append(cosines(y[at], y32[at], spec, None))
+            by_output[spec.name].append(cosines(y[at], y32[at], spec, None))
             if spec.name == LOGITS and source.promises.causal and SEQUENCE in spec.axes and len(row.ids) > 1:
                 loss.append((surprise(y[at][0], row.ids), surprise(y32[at][0], row.ids), len(row.ids) - 1))
     lengths = [len(row.ids) for row in rows]
@@ -126,7 +126,7 @@ def on_texts(
         sha256=hashlib.sha256(texts.read_bytes()).hexdigest(),
         fewest_tokens=min(lengths),
         most_tokens=max(lengths),
-        outputs={name: summary for name, parts in found.items() if (summary := total(parts).agreement) is not None},
+        outputs={name: summary for name, parts in by_output.items() if (summary := total(parts).agreement) is not None},
         perplexity_ratio=_ratio(loss),
     )
 

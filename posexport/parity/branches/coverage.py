@@ -161,9 +161,9 @@ class _Search:
         masked = any(masked_axis(spec) is not None for spec in self._source.inputs)
         paddings: list[Padding] = ["none", *limits.paddings] if masked else ["none"]
         for padding in paddings:
-            alike = [p for p in self._points if not (p.calls or p.position_ids_given)]
+            similar = [p for p in self._points if not (p.calls or p.position_ids_given)]
             # also paddings that the chosen points leave out
-            candidates = [p for p in alike if p.padding == padding] or [p for p in alike if p.padding == "none"]
+            candidates = [p for p in similar if p.padding == padding] or [p for p in similar if p.padding == "none"]
             if candidates:
                 largest = max(candidates, key=lambda point: (-point.batch, point.length))
                 largest = msgspec.structs.replace(largest, padding=padding)

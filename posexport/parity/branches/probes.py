@@ -75,13 +75,13 @@ class Watched(Runner):
 
     def _session(self, model: Path | bytes, *, provider: str, threads: int, whole: bool) -> "_WatchedSession":
         loaded = ir.from_proto(onnx.ModelProto.FromString(model)) if isinstance(model, bytes) else ir.load(model)
-        part = "" if whole or isinstance(model, bytes) else model.name
+        file = "" if whole or isinstance(model, bytes) else model.name
         probes = watch(loaded)
-        self.branches |= {Branch(probe.node, body, part) for probe in probes for body in _BODIES[probe.op_type]}
+        self.branches |= {Branch(probe.node, body, file) for probe in probes for body in _BODIES[probe.op_type]}
         weights = None if isinstance(model, bytes) else model.parent
         data = ir.to_proto(loaded).SerializeToString()
         session = bundle_session(data, provider=provider, threads=threads, spinning=False, weights=weights)
-        return _WatchedSession(session, probes, part, self.ran)
+        return _WatchedSession(session, probes, file, self.ran)
 
 
 class _WatchedSession(WrappedSession):
@@ -148,19 +148,19 @@ class _Watcher:
             return [self._of_sides(graph, node, name), *self._of_branches(node, inside)]
         ((body, probes),) = inside.items()
         once = self._constant(body, [1, 0])
-        found = []
+        inserted = []
         for value, of, op_type in [(once, name, node.op_type), *((self.values[p], p.node, p.op_type) for p in probes)]:
             body.outputs.append(value)
             # of every iteration, stacked
             node.resize_outputs(len(node.outputs) + 1)
             node.outputs[-1].name = self._name()
             total = self._node(graph, "ReduceSum", [node.outputs[-1], self._constant(graph, [0])], keepdims=0)
-            found.append(self._probe(of, op_type, total))
+            inserted.append(self._probe(of, op_type, total))
         for attribute in ("scan_output_axes", "scan_output_directions"):
             if attribute in node.attributes:
                 before = node.attributes[attribute].as_ints()
-                node.attributes[attribute] = ir.AttrInt64s(attribute, [*before, *[0] * len(found)])
-        return found
+                node.attributes[attribute] = ir.AttrInt64s(attribute, [*before, *[0] * len(inserted)])
+        return inserted
 
     def _of_sides(self, graph: ir.Graph, node: ir.Node, name: str) -> Probe:
         """[1, 0] where an If takes its then branch, else [0, 1]."""
@@ -174,8 +174,8 @@ class _Watcher:
         """The probes in an If's branches; the branch that does not run returns zeros."""
         for branch, probes in inside.items():
             for probe in probes:
-                for each in inside:
-                    each.outputs.append(self.values[probe] if each is branch else self._constant(each, [0, 0]))
+                for inner in inside:
+                    inner.outputs.append(self.values[probe] if inner is branch else self._constant(inner, [0, 0]))
                 yield self._output(node, probe.node, probe.op_type)
 
     def _output(self, node: ir.Node, of: str, op_type: str) -> Probe:

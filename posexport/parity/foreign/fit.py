@@ -55,16 +55,16 @@ def half(source: Source, graph: Signature) -> Source:
 
 def _encoder(source: Source, whole: EncoderDecoderModel) -> Source:
     """Its inputs to its states. Their sequence is the only one."""
-    part = whole.wiring.encoder_alone(ENCODER_FILE)
-    inputs = [msgspec.structs.replace(spec, axes=_alone(spec.axes)) for spec in part.spec.inputs]
+    encoder = whole.wiring.encoder_alone(ENCODER_FILE)
+    inputs = [msgspec.structs.replace(spec, axes=_alone(spec.axes)) for spec in encoder.spec.inputs]
     varies = any(SEQUENCE in spec.axes for spec in inputs)
     positional = bool(whole.encodings[0].hooks) if varies else None
     old = source.limits
     return msgspec.structs.replace(
         source,
-        module=part.module,
+        module=encoder.module,
         inputs=inputs,
-        outputs=[msgspec.structs.replace(spec, axes=_alone(spec.axes)) for spec in part.spec.outputs],
+        outputs=[msgspec.structs.replace(spec, axes=_alone(spec.axes)) for spec in encoder.spec.outputs],
         limits=msgspec.structs.replace(
             old,
             kv_cache=False,
@@ -82,12 +82,12 @@ def _encoder(source: Source, whole: EncoderDecoderModel) -> Source:
 def _decoder(source: Source, whole: EncoderDecoderModel) -> Source:
     """New tokens and the encoder's states to logits, the cache, and keys and values of the states."""
     wiring = whole.wiring
-    part = wiring.first(DECODER_FILE)
+    decoder = wiring.first(DECODER_FILE)
     return msgspec.structs.replace(
         source,
-        module=part.module,
+        module=decoder.module,
         inputs=[*wiring.tokens, *wiring.past, wiring.states_input],
-        outputs=part.spec.outputs,
+        outputs=decoder.spec.outputs,
         # the states have no positions: there may be any number of them
         limits=msgspec.structs.replace(source.limits, limited_axes=[SEQUENCE]),
         parts=[],
@@ -158,7 +158,7 @@ def fit(source: Source, graph: Signature, name: str) -> Foreign:
     # positions that all rows share are fed by place, and cannot be chosen
     taken = [spec for spec in taken if not (spec.name == POSITIONS and shared(graph.inputs[spec.name]))]
     # where a later call takes keys and values of states, it does not give them
-    given = [s for s in source.outputs if s.name in graph.outputs and s.name not in crossed.values()]
+    outputs = [s for s in source.outputs if s.name in graph.outputs and s.name not in crossed.values()]
     remarks = [f"not fed, {name} does not take it: {spec.name}" for spec in left_out if spec.role != "cache"]
     missing = [spec.name for spec in source.outputs if spec.name not in graph.outputs]
     missing = [one for one in missing if cached or not one.startswith("present.")]
@@ -172,16 +172,16 @@ def fit(source: Source, graph: Signature, name: str) -> Foreign:
         if any(spec.role == "mask" and spec.axes[-1] in (SEQUENCE, TOTAL) for spec in taken):
             paddings += [] if "ragged-right" in paddings else ["ragged-right"]
             remarks.append(f"padding on the left is not tried: {reason}")
-    whole = (taken, given) == (source.inputs, source.outputs)
+    whole = (taken, outputs) == (source.inputs, source.outputs)
     adapted = msgspec.structs.replace(
         source,
-        module=source.module if whole else Neutral(source, taken, given).eval(),
+        module=source.module if whole else Neutral(source, taken, outputs).eval(),
         inputs=taken,
-        outputs=given,
+        outputs=outputs,
         limits=msgspec.structs.replace(source.limits, kv_cache=cached, paddings=paddings),
         parts=[],
     )
-    names = [spec.name for spec in given]
+    names = [spec.name for spec in outputs]
     return Foreign(source=adapted, declared=graph.inputs, outputs=names, crossed=crossed, remarks=remarks)
 
 
@@ -199,14 +199,14 @@ class Neutral(nn.Module):
         places = {spec.name: place for place, spec in enumerate(source.outputs)}
         self._places = [places[spec.name] for spec in outputs]
 
-    def forward(self, **given: Tensor) -> tuple[Tensor, ...]:
+    def forward(self, **inputs: Tensor) -> tuple[Tensor, ...]:
         """By the inputs' names."""
         dtype = next((p.dtype for p in self.whole.parameters() if p.is_floating_point()), torch.float32)
         sizes: dict[Axis, int] = {PAST: 0}
         for spec in self._taken:
-            sizes |= zip(spec.axes, given[spec.name].shape, strict=True)
+            sizes |= zip(spec.axes, inputs[spec.name].shape, strict=True)
         sizes.setdefault(TOTAL, sizes[PAST] + sizes.get(SEQUENCE, 0))
-        outputs = self.whole(**given, **{spec.name: _neutral(spec, sizes, dtype) for spec in self._left_out})
+        outputs = self.whole(**inputs, **{spec.name: _neutral(spec, sizes, dtype) for spec in self._left_out})
         return tuple(outputs[place] for place in self._places)
 
 

@@ -135,9 +135,9 @@ class FedCache(Cache):
         start = int(np.argmax(self.mask_BS.any(0)))
         self.mask_BS, self.ids_BS = self.mask_BS[:, start:], self.ids_BS[:, start:]
         for spec in self._decoder.past:
-            kept = np.take(self._past[spec.name], index, axis=spec.axes.index(BATCH))
+            reordered = np.take(self._past[spec.name], index, axis=spec.axes.index(BATCH))
             axis = spec.axes.index(PAST)
-            self._past[spec.name] = np.take(kept, range(start, kept.shape[axis]), axis=axis)
+            self._past[spec.name] = np.take(reordered, range(start, reordered.shape[axis]), axis=axis)
         self._given = {name: array[index] for name, array in self._given.items()}
 
 
@@ -173,9 +173,9 @@ class Beyond:
             truth, baseline_outputs = (in_calls(run, feeds, self.model, point.calls) for run in self.definition())
         except (IndexError, RuntimeError, ValueError):  # what PyTorch raises beyond a table
             return Answer(False, f"{answered}, where the source has no positions and gives nothing")
-        for y, y64, mine, spec in zip(outputs, truth, baseline_outputs, self.model.outputs, strict=True):
+        for y, y64, baseline, spec in zip(outputs, truth, baseline_outputs, self.model.outputs, strict=True):
             error = measure(y, y64, spec.axes, None).error
-            largest = measure(mine, y64, spec.axes, None).error
+            largest = measure(baseline, y64, spec.axes, None).error
             limit = self.values.tolerance(point.length, spec.name, largest if np.isfinite(largest) else 0.0)
             if not error <= limit:
                 return Answer(False, f"{answered}, and {spec.name} is off by {error:.1e}, {limit:.1e} is allowed")

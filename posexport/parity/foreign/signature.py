@@ -126,13 +126,13 @@ class Call:
         return counted_BT + self.overhead - 1
 
 
-def positions(call: Call, given: Array | None, port: Declared) -> Array:
-    """What ``position_ids`` is fed: ``given`` where that is not negative, else counted; by place if rows share them."""
+def positions(call: Call, position_ids: Array | None, port: Declared) -> Array:
+    """The feed of ``position_ids``: those of the call where not negative, else counted; by place if rows share them."""
     if shared(port):
         return call.places_T if port.shape is not None and len(port.shape) == 1 else call.places_T[None]
-    if given is None:
+    if position_ids is None:
         return call.positions_BT
-    return np.where(given < 0, call.positions_BT, given)
+    return np.where(position_ids < 0, call.positions_BT, position_ids)
 
 
 def unread(port: Declared, states_BSC: Array) -> Array:

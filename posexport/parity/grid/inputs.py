@@ -196,8 +196,8 @@ def _numbers(shape: Sequence[int], limit: int | None, rng: np.random.Generator) 
     positions_BT: NDArray[np.int64] = np.minimum(np.arange(batch)[:, None] + 1, room) + np.arange(length)
     if not axes:
         return positions_BT
-    others = rng.integers(0, int(positions_BT.max()) + 1, (axes[0] - 1, batch, length))
-    return np.concatenate((positions_BT[None], others))
+    coordinates = rng.integers(0, int(positions_BT.max()) + 1, (axes[0] - 1, batch, length))
+    return np.concatenate((positions_BT[None], coordinates))
 
 
 def size_of(axis: Axis, point: GridPoint) -> int:
@@ -217,8 +217,8 @@ def size_of(axis: Axis, point: GridPoint) -> int:
 
 
 def _seed(point: GridPoint) -> list[int]:
-    others = [*(point.image or ()), *dict(point.sizes).values()]
-    return [point.batch, point.length, PADDINGS.index(point.padding), point.encoder_length or 0, *others]
+    sizes = [*(point.image or ()), *dict(point.sizes).values()]
+    return [point.batch, point.length, PADDINGS.index(point.padding), point.encoder_length or 0, *sizes]
 
 
 #: an output of fewer elements than this has its inputs chosen
@@ -243,8 +243,8 @@ def inputs_of(point: GridPoint, model: Interface, definition: Callable[[Feeds], 
     scales = np.zeros((draws, len(outputs)))
     for variant, feeds in enumerate(drawn):
         for index, (spec, y, keep_BT) in enumerate(zip(outputs, definition(feeds), keeps, strict=True)):
-            kept = (row if keep is None else row[keep] for row, _, keep in rows(y, y, spec.axes, keep_BT))
-            scales[variant, index] = max(float(np.abs(row).max(initial=0.0)) for row in kept)
+            values = (row if keep is None else row[keep] for row, _, keep in rows(y, y, spec.axes, keep_BT))
+            scales[variant, index] = max(float(np.abs(row).max(initial=0.0)) for row in values)
     means = scales.mean(0)
     fares = np.where(means > 0, scales / np.where(means > 0, means, 1.0), 1.0).min(1)
     return drawn[int(np.argmax(fares))]

@@ -48,10 +48,10 @@ class GridPoint(msgspec.Struct, frozen=True, kw_only=True):
         """The length, or the image's height and width, then sizes of other axes, if any."""
         if self.image is not None:
             return f"{self.image[0]}x{self.image[1]}"
-        others = "x".join(str(size) for _, size in self.sizes)
+        sizes = "x".join(str(size) for _, size in self.sizes)
         if self.length_estimated:
-            return others
-        return f"{self.length} ({others})" if others else f"{self.length}"
+            return sizes
+        return f"{self.length} ({sizes})" if sizes else f"{self.length}"
 
     def __str__(self) -> str:
         if self.image is not None:
@@ -60,9 +60,9 @@ class GridPoint(msgspec.Struct, frozen=True, kw_only=True):
         encoder = "" if self.encoder_length is None else f", encoder length {self.encoder_length}"
         calls = f", in calls of {', '.join(map(str, self.calls))}" if self.calls else ""
         numbered = ", positions given" if self.position_ids_given else ""
-        others = ", ".join(f"{axis} {size}" for axis, size in self.sizes)
-        length = f"length {self.length}" + (f" ({others})" if others else "")
-        return f"{others if self.length_estimated else length}, batch {self.batch}, {padding}{encoder}{calls}{numbered}"
+        sizes = ", ".join(f"{axis} {size}" for axis, size in self.sizes)
+        length = f"length {self.length}" + (f" ({sizes})" if sizes else "")
+        return f"{sizes if self.length_estimated else length}, batch {self.batch}, {padding}{encoder}{calls}{numbered}"
 
 
 #: the part of the free memory that a point may take

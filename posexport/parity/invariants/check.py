@@ -185,7 +185,7 @@ class Invariants:
         wide = proof.judge.precision in HALVES or PRECISIONS[proof.about.precision].quantized
         # where the source cannot say whether it has positions, or the tolerance cannot show it, the definition in
         # float64 does
-        asked = source.by_trial or wide
+        repeated = source.by_trial or wide
         promise = Promise(
             run=whole(proof.subject, source),
             definition=self.reference.whole_baseline,
@@ -194,7 +194,7 @@ class Invariants:
             limits=source.limits,
             promises=source.promises,
             judge=proof.judge,
-            exact=self.reference.whole_truth if asked else None,
+            exact=self.reference.whole_truth if repeated else None,
             wide=wide,
         )
         points = [p for p in proof.points if not (p.must_be_rejected or p.calls or p.position_ids_given)]

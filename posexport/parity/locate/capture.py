@@ -53,10 +53,10 @@ class _Recorder:
         self._inside: list[str] = []
         self._softmaxes = 0
 
-    def hooks(self, name: str, part: nn.Module) -> Iterator[RemovableHandle]:
+    def hooks(self, name: str, submodule: nn.Module) -> Iterator[RemovableHandle]:
         """Watch one module."""
-        yield part.register_forward_pre_hook(partial(self._enter, name))
-        yield part.register_forward_hook(partial(self._leave, name))
+        yield submodule.register_forward_pre_hook(partial(self._enter, name))
+        yield submodule.register_forward_hook(partial(self._leave, name))
 
     def softmax(self, scores: Tensor, probs: Tensor) -> None:
         """Keep both sides of a softmax, which belongs to the innermost module that runs."""
@@ -88,7 +88,9 @@ class _Recorder:
 def capture(module: nn.Module, tensors: Mapping[str, Tensor]) -> list[Checkpoint]:
     """Run ``module`` once and return its real-valued intermediate values, first to last."""
     recorder = _Recorder()
-    handles = [handle for name, part in module.named_modules() if name for handle in recorder.hooks(name, part)]
+    handles = [
+        handle for name, submodule in module.named_modules() if name for handle in recorder.hooks(name, submodule)
+    ]
     try:
         with torch.inference_mode(), _Softmaxes(recorder.softmax):
             module(**tensors)

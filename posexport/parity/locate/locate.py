@@ -92,7 +92,7 @@ def locate(
         return f"{_NOWHERE}: {err}."
     if not compared:
         return f"{_NOWHERE}: no value of the graph has the shape of a module's."
-    parameters = list(dict.fromkeys(name for each in graphs for name in _changed(source, each)))
+    parameters = list(dict.fromkeys(name for graph in graphs for name in _changed(source, graph)))
     first = next((item for item in compared if item.wrong), None)
     if first is None:
         return _all_right(compared, parameters)
@@ -208,10 +208,10 @@ def _changed(source: Source, model: ir.Model) -> list[str]:
     return changed
 
 
-def _rows(got: Array, wanted: Array) -> str:
-    if wanted.ndim < 2:
+def _rows(got: Array, expected: Array) -> str:
+    if expected.ndim < 2:
         return ""
-    rows = np.flatnonzero((got != wanted).reshape(len(wanted), -1).any(1))
+    rows = np.flatnonzero((got != expected).reshape(len(expected), -1).any(1))
     return f" row {rows[0]}" if len(rows) == 1 else f" from row {rows[0]} on"
 
 
@@ -232,7 +232,7 @@ def _sentence(compared: list[_Compared], first: _Compared, parameters: list[str]
     path = item.module if item.side != "in" else item.module.rpartition(".")[0]
     stage = _stage(item, path, {c.checkpoint.side for c in before if c.checkpoint.module == path})
     layer = _layer(item, calls)
-    where = ", ".join(part for part in (layer, stage) if part)
+    where = ", ".join(word for word in (layer, stage) if word)
     side = {"in": f"what enters {item.module}", "out": f"what leaves {item.module}"}
     what = side.get(item.side, f"the {item.side} in {item.module}")
     cause = f"; {_differ(parameters)}" if parameters else ""
@@ -268,7 +268,7 @@ def _stage(item: Checkpoint, path: str, seen: set[str]) -> str:
 
 
 def _layer(item: Checkpoint, calls: int) -> str:
-    numbers = [part for part in item.module.split(".") if part.isdigit()]
+    numbers = [word for word in item.module.split(".") if word.isdigit()]
     if not numbers:
         return ""
     # layers that share their weights are numbered by their calls

@@ -37,18 +37,18 @@ def as_stored(source: Source, model: Path | bytes) -> Source:
     graphs = {part.spec.file: part.spec.inputs for part in source.parts} or {"": source.inputs}
     for file, inputs in graphs.items():
         path = model / file if file and isinstance(model, Path) else model
-        uses, plain = read(path, inputs)
+        uses, float_products = read(path, inputs)
         matched = [(use, _matched(matcher, use)) for use in uses]
         for sentence in biases_differ(matched, biases):
             raise StoredError(sentence)
         by_file[file] = forms(matched, zeros)
         for form in by_file[file].values():
-            form.with_float(matrices[form.name], plain)
+            form.with_float(matrices[form.name], float_products)
     return msgspec.structs.replace(source, module=AsStored(source.module, _by_place(source, by_file)))
 
 
 def _matched(matcher: Matcher, use: Use) -> Matched:
-    smoothed = any(each.kind in ("rows", "static") for each in use.roundings)
+    smoothed = any(rounding.kind in ("rows", "static") for rounding in use.roundings)
     matched = matcher.match(use.stored, smoothed=smoothed)
     check(matched)
     return matched
@@ -57,12 +57,12 @@ def _matched(matcher: Matcher, use: Use) -> Matched:
 def _biases(module: nn.Module) -> Mapping[str, Array]:
     """By the name of the weight that a bias belongs to."""
     parameters = dict(module.named_parameters())
-    found = {}
+    matches = {}
     for name in parameters:
         bias = parameters.get(name.removesuffix("weight") + "bias") if name.endswith("weight") else None
         if bias is not None:
-            found[name] = bias.detach().numpy()
-    return found
+            matches[name] = bias.detach().numpy()
+    return matches
 
 
 def _by_place(source: Source, by_file: Mapping[str, dict[tuple[str, bool], Form]]) -> dict[tuple[str, bool], Form]:
@@ -73,12 +73,14 @@ def _by_place(source: Source, by_file: Mapping[str, dict[tuple[str, bool], Form]
     names: dict[int, list[str]] = {}
     for name, parameter in source.module.named_parameters(remove_duplicate=False):
         names.setdefault(id(parameter), []).append(name)
-    first = {id(part) for part in getattr(source.module, "reused", ())}
-    inside = {f"{path}." for path, part in source.module.named_modules(remove_duplicate=False) if id(part) in first}
+    first = {id(submodule) for submodule in getattr(source.module, "reused", ())}
+    inside = {
+        f"{path}." for path, submodule in source.module.named_modules(remove_duplicate=False) if id(submodule) in first
+    }
     places = {}
     for same in names.values():
         for lookup in (False, True):
-            several = [found[same[0], lookup] for found in by_file.values() if (same[0], lookup) in found]
+            several = [matches[same[0], lookup] for matches in by_file.values() if (same[0], lookup) in matches]
             for name in same if several else ():
                 places[name, lookup] = several[0 if name.startswith(tuple(inside)) else -1]
     return places

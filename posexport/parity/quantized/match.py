@@ -107,11 +107,11 @@ class Matcher:
         for start in range(0, len(left), 1024):
             some = left[start : start + 1024]
             for channel, (which, row) in zip(some, self._nearest(real[some], candidates), strict=True):
-                alike = 0.0 if which < 0 else _alike(real[[channel]], candidates[which].matrix[[row]])[0]
-                if alike < ALIKE:
+                agreement = 0.0 if which < 0 else _alike(real[[channel]], candidates[which].matrix[[row]])[0]
+                if agreement < ALIKE:
                     raise StoredError(
                         f"{stored.name}: channel {channel} is no channel of a parameter of the definition (signs "
-                        f"of the nearest agree to {alike:.2f}, needed {ALIKE})"
+                        f"of the nearest agree to {agreement:.2f}, needed {ALIKE})"
                     )
                 places.setdefault(which, []).append((int(channel), row))
         return [
@@ -137,12 +137,12 @@ class Matcher:
     def _sketch(self, matrix: Array) -> NDArray[np.float32]:
         k = matrix.shape[1]
         if k not in self._plans:
-            plan = self._random.standard_normal((k, _SKETCH)).astype(np.float32) if k > 2 * _SKETCH else None
-            self._plans[k] = plan
-        plan = self._plans[k]
+            projection = self._random.standard_normal((k, _SKETCH)).astype(np.float32) if k > 2 * _SKETCH else None
+            self._plans[k] = projection
+        projection = self._plans[k]
         sketch = np.sign(matrix).astype(np.float32)
-        if plan is not None:
-            sketch = sketch @ plan
+        if projection is not None:
+            sketch = sketch @ projection
         norm = np.linalg.norm(sketch, axis=1, keepdims=True)
         return np.asarray(sketch / np.where(norm == 0, 1, norm), np.float32)
 

@@ -97,25 +97,25 @@ class Form:
             result[torch.from_numpy(rows)] = torch.from_numpy(use.stored.real(channels)).to(wide)
         return result.to(dtype)
 
-    def with_float(self, parameter: Array, plain: Sequence[FloatProduct]) -> None:
+    def with_float(self, parameter: Array, products: Sequence[FloatProduct]) -> None:
         """Find products that read ``parameter`` itself: DeBERTa projects positions by the weights of the content."""
         if self.lookup:
             return
         matrix = parameter.reshape([size for size in parameter.shape if size > 1] or [1])
         rows = matrix.T if self.transposed else matrix
-        more = [(product.place, Rounding("float")) for product in plain if product.has(rows)]
+        more = [(product.place, Rounding("float")) for product in products if product.has(rows)]
         placed = sorted([*zip(self.places, self.roundings, strict=True), *more], key=lambda pair: pair[0])
         self.places, self.roundings = ([pair[which] for pair in placed] for which in (0, 1))  # type: ignore[assignment]
 
 
-def forms(found: Sequence[tuple[Use, Matched]], zero_rows: Mapping[str, set[int]]) -> dict[tuple[str, bool], Form]:
+def forms(matches: Sequence[tuple[Use, Matched]], zero_rows: Mapping[str, set[int]]) -> dict[tuple[str, bool], Form]:
     """By parameter, and whether it is looked up.
 
     Raises:
         StoredError: of a parameter some rows are stored and others are not.
     """
     result: dict[tuple[str, bool], Form] = {}
-    for use, matched in found:
+    for use, matched in matches:
         for candidate, channels, rows in matched.pieces:
             key = candidate.name, use.lookup
             form = result.get(key)
@@ -139,18 +139,18 @@ def forms(found: Sequence[tuple[Use, Matched]], zero_rows: Mapping[str, set[int]
     return result
 
 
-def biases_differ(found: Sequence[tuple[Use, Matched]], biases: Mapping[str, Array]) -> Iterator[str]:
+def biases_differ(matches: Sequence[tuple[Use, Matched]], biases: Mapping[str, Array]) -> Iterator[str]:
     """Sentences on products to which other biases are added than the definition's."""
-    for use, matched in found:
+    for use, matched in matches:
         for added in use.biases:
             if added is None:
                 continue
             for candidate, channels, rows in matched.pieces:
-                own = biases.get(candidate.name)
-                if own is None or own.shape != (len(candidate.matrix),):
+                bias = biases.get(candidate.name)
+                if bias is None or bias.shape != (len(candidate.matrix),):
                     continue
                 wrong = np.flatnonzero(
-                    np.abs(added[channels].astype(np.float64) - own[rows]) > 1e-3 * np.abs(own).max()
+                    np.abs(added[channels].astype(np.float64) - bias[rows]) > 1e-3 * np.abs(bias).max()
                 )
                 if len(wrong):
                     yield (
@@ -195,7 +195,7 @@ class AsStored(nn.Module):
         key = id(form), dtype
         if key not in self._matrices:
             matrix = form.matrix(dtype)
-            if sum(each.nbytes for each in self._matrices.values()) + matrix.nbytes > _KEPT:
+            if sum(stored.nbytes for stored in self._matrices.values()) + matrix.nbytes > _KEPT:
                 return matrix
             self._matrices[key] = matrix
         return self._matrices[key]
@@ -207,13 +207,13 @@ class AsStored(nn.Module):
 def _untied(module: nn.Module) -> nn.Module:
     """``module``, changed in place: parameters that several modules share become copies, one for each."""
     seen: set[int] = set()
-    for part in module.modules():
-        for name, parameter in part.__dict__["_parameters"].items():
+    for submodule in module.modules():
+        for name, parameter in submodule.__dict__["_parameters"].items():
             if parameter is None:
                 continue
             place = parameter.untyped_storage().data_ptr()
             if place in seen and parameter.ndim > 1:
-                part.__dict__["_parameters"][name] = nn.Parameter(parameter.detach().clone(), requires_grad=False)
+                submodule.__dict__["_parameters"][name] = nn.Parameter(parameter.detach().clone(), requires_grad=False)
             seen.add(place)
     return module
 
@@ -223,11 +223,11 @@ class _StoredParameters:
 
     def __init__(self, module: nn.Module, forms: Mapping[tuple[str, bool], Form]) -> None:
         self._by_memory: dict[int, tuple[str, Tensor]] = {}
-        for path, part in module.named_modules(remove_duplicate=False):
+        for path, submodule in module.named_modules(remove_duplicate=False):
             # copies of large modules cast parameters when they are read; the shared originals are compared
-            parameters = part.__dict__["_parameters"]
-            for own, parameter in getattr(parameters, "shared", parameters).items():
-                name = f"{path}.{own}" if path else own
+            parameters = submodule.__dict__["_parameters"]
+            for parameter_name, parameter in getattr(parameters, "shared", parameters).items():
+                name = f"{path}.{parameter_name}" if path else parameter_name
                 if parameter is not None and ((name, False) in forms or (name, True) in forms):
                     self._by_memory[parameter.untyped_storage().data_ptr()] = name, parameter
         self._forms = forms

@@ -98,7 +98,7 @@ def _after(value: ir.Value) -> Iterator[ir.Node]:
     for user, _ in value.uses():
         yield user
         if user.op_type == "Reshape":
-            yield from (each for each, _ in user.outputs[0].uses())
+            yield from (reader for reader, _ in user.outputs[0].uses())
 
 
 def _gathered(value: ir.Value | None) -> Array | None:
@@ -137,26 +137,26 @@ def read(model: Path | bytes, inputs: Sequence[InputSpec]) -> tuple[list[Use], l
     loaded = ir.from_proto(onnx.ModelProto.FromString(model)) if isinstance(model, bytes) else ir.load(model)
     InlinePass()(loaded)
     uses: list[Use] = []
-    plain: list[FloatProduct] = []
+    float_products: list[FloatProduct] = []
     known: set[ir.Value] = set()
     content = content_values(loaded, {spec.name: spec.role for spec in inputs})
     for place, node in enumerate(loaded.graph.all_nodes()):
-        found = _product(node, known) or lookup(node, known, content)
-        if found is None:
-            plain += _float_product(node, place)
+        product = _product(node, known) or lookup(node, known, content)
+        if product is None:
+            float_products += _float_product(node, place)
             continue
-        found.places = [place] * len(found.roundings)
-        before = next((use for use in uses if use.is_like(found)), None)
+        product.places = [place] * len(product.roundings)
+        before = next((use for use in uses if use.is_like(product)), None)
         if before is None:
-            uses.append(found)
+            uses.append(product)
         else:
-            before.roundings += found.roundings
-            before.biases += found.biases
-            before.places += found.places
+            before.roundings += product.roundings
+            before.biases += product.biases
+            before.places += product.places
     for value in tables(loaded.graph.all_nodes(), loaded):
         if value not in known:
             raise StoredError(f"{value.name} is quantized, and no product or lookup that is known reads it")
-    return uses, plain
+    return uses, float_products
 
 
 def _float_product(node: ir.Node, place: int) -> Iterator[FloatProduct]:
@@ -191,8 +191,8 @@ def _integer(node: ir.Node, known: set[ir.Value]) -> Use | None:
         if len(users) != 1:
             break
         value = users[0].outputs[0]
-        numbers = [constant(given) for given in users[0].inputs] if users[0].op_type == "Mul" else []
-        scale = next((each for each in numbers if each is not None and each.ndim), scale)
+        numbers = [constant(operand) for operand in users[0].inputs] if users[0].op_type == "Mul" else []
+        scale = next((number for number in numbers if number is not None and number.ndim), scale)
         if scale is not None:
             break
     stored = _by_channel(node, scale, known)
@@ -256,18 +256,18 @@ def _dequantized(node: ir.Node, known: set[ir.Value]) -> Use | None:
 
 def _rounding(node: ir.Node) -> Rounding:
     """Of the QuantizeLinear that an integer product reads."""
-    given = node.inputs[0]
-    producer = None if given is None else given.producer()
+    activation = node.inputs[0]
+    producer = None if activation is None else activation.producer()
     while producer is not None and producer.op_type in ("Reshape", "Transpose", "Identity"):
         producer = None if producer.inputs[0] is None else producer.inputs[0].producer()
     at = 4 if node.op_type == "MatMulIntegerToFloat" else 2
     zero = array_of(node, at) if len(node.inputs) > at else np.array(0)
     if producer is None or producer.op_type != "QuantizeLinear" or zero is None or zero.size != 1:
         raise StoredError(f"{node.op_type} {node.name} multiplies what is rounded in a way that is not known")
-    scale, own = constant(producer.inputs[1]), _zero_of(producer)
-    if own is not None and own != int(zero.reshape(-1)[0]):
+    scale, offset = constant(producer.inputs[1]), _zero_of(producer)
+    if offset is not None and offset != int(zero.reshape(-1)[0]):
         raise StoredError(
-            f"{tensor_name(node.inputs[1])} is multiplied by activations about {own} as if they were about {zero}"
+            f"{tensor_name(node.inputs[1])} is multiplied by activations about {offset} as if they were about {zero}"
         )
     source = producer.inputs[0]
     divided = None if source is None else source.producer()
@@ -319,9 +319,9 @@ def _bias(value: ir.Value, channels: int) -> Array | None:
             return None
         user = users[0]
         for place in _BIASES.get(user.op_type, ()):
-            found = constant(user.inputs[place]) if place < len(user.inputs) else None
-            if found is not None and found.shape == (channels,):
-                return found
+            bias = constant(user.inputs[place]) if place < len(user.inputs) else None
+            if bias is not None and bias.shape == (channels,):
+                return bias
         if user.op_type not in _STEPS:
             return None
         value = user.outputs[0]

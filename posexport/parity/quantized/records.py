@@ -123,8 +123,8 @@ class FloatProduct:
         """Whether all ``rows`` [M, K] are among its channels."""
         if rows.shape[1] != self.channels.shape[1]:
             return False
-        own = {channel.tobytes() for channel in np.ascontiguousarray(self.channels)}
-        return all(row.tobytes() in own for row in np.ascontiguousarray(rows.astype(self.channels.dtype)))
+        known = {channel.tobytes() for channel in np.ascontiguousarray(self.channels)}
+        return all(row.tobytes() in known for row in np.ascontiguousarray(rows.astype(self.channels.dtype)))
 
 
 def number_range(whole: Array) -> tuple[int, int]:

@@ -188,8 +188,8 @@ class DefinitionReference:
     def _more(self, progress: Progress) -> Iterator[tuple[int, str, float]]:
         """PyTorch's errors over more draws of every length, where the outputs of its points have few elements."""
         source = self.source
-        plain = [p for p in self._points if p.padding == "none" and not (p.calls or p.position_ids_given)]
-        lengths = {point.length: point for point in plain}
+        eligible = [p for p in self._points if p.padding == "none" and not (p.calls or p.position_ids_given)]
+        lengths = {point.length: point for point in eligible}
         for done, point in enumerate(lengths.values()):
             progress(
                 done, len(lengths), f"PyTorch {self.precision} against float64, more inputs of length {point.length}"

@@ -137,14 +137,14 @@ class _Parameters(MutableMapping[str, nn.Parameter | None]):
 def sharing(module: nn.Module, reader: Reader) -> nn.Module:
     """A copy with separate buffers and attributes; ``reader`` returns the original's parameters, cast."""
     copy = memory_mapped.copy_with_same_weights(module).eval()
-    for part in copy.modules():
+    for submodule in copy.modules():
         # PyTorch's ways do not fit: parametrize.register_parametrization writes to the parameter (``set_``), which is
         # the original's, so that `memory_mapped.release` takes it for changed and keeps its pages; functional_call
         # wants all parameters cast immediately
-        part.__dict__["_parameters"] = _Parameters(dict(part.__dict__["_parameters"]), reader)
-        for name, buffer in part.__dict__["_buffers"].items():
+        submodule.__dict__["_parameters"] = _Parameters(dict(submodule.__dict__["_parameters"]), reader)
+        for name, buffer in submodule.__dict__["_buffers"].items():
             if buffer is not None and _real(buffer):
-                part.__dict__["_buffers"][name] = buffer.to(reader.dtype)
+                submodule.__dict__["_buffers"][name] = buffer.to(reader.dtype)
     return copy
 
 
@@ -154,10 +154,10 @@ def shareable(module: nn.Module) -> bool:
     Parameters that are also in a list (as in recurrent layers) would be read there without being cast.
     """
     storages = {parameter.untyped_storage().data_ptr() for parameter in module.parameters() if parameter.numel()}
-    for part in module.modules():
-        if isinstance(part, torch.jit.ScriptModule):
+    for submodule in module.modules():
+        if isinstance(submodule, torch.jit.ScriptModule):
             return False
-        held = [value for name, value in vars(part).items() if name not in ("_parameters", "_modules")]
+        held = [value for name, value in vars(submodule).items() if name not in ("_parameters", "_modules")]
         if any(tensor.untyped_storage().data_ptr() in storages for tensor in _tensors(held)):
             return False
     return True
@@ -214,10 +214,10 @@ class PrecisionCopy:
             module = sharing(self.original, self.reader)
         else:
             module = in_precision(copy.deepcopy(self.original), self.dtype).eval().to(self.device)
-        for part in getattr(module, "reused", ()):
+        for submodule in getattr(module, "reused", ()):
             # of a copy by posexport; hooks see a call and cannot skip it, and a module around the part would
             # not be the one that its definition asks for inputs and encodings
-            part.forward = Remembered(part.forward)
+            submodule.forward = Remembered(submodule.forward)
         return module
 
     def __call__(self, feeds: Feeds) -> list[Array]:

@@ -98,8 +98,8 @@ def remarks(proof: Record) -> list[str]:
             f"points of the stored sample{f': {failed} failed' if failed else ''}"
         )
     lines += [
-        f"costs: {output} has a mean cosine of {found.cosine:.4f} with float32's, at least {found.least_cosine:.4f}"
-        for output, found in proof.agreement.items()
+        f"costs: {output} has a mean cosine of {cost.cosine:.4f} with float32's, at least {cost.least_cosine:.4f}"
+        for output, cost in proof.agreement.items()
     ]
     lines += range_lines(proof.range, proof.overflows)
     lines += [f"FAIL: {line}" for line in (*proof.wrong_provider, *proof.findings)]

@@ -42,14 +42,14 @@ class Overflow(msgspec.Struct, frozen=True, kw_only=True):
         return f"{where(self)} gives {value}, beyond float16's largest number {LARGEST:.0f}; use fp32 or bf16"
 
 
-def where(found: "LayerRange | Overflow") -> str:
+def where(site: "LayerRange | Overflow") -> str:
     """The node, and its layer where that is known."""
-    return f"{found.op_type} {found.node}" + (f" (in {found.layer})" if found.layer else "")
+    return f"{site.op_type} {site.node}" + (f" (in {site.layer})" if site.layer else "")
 
 
 def nearest(layers: Sequence[LayerRange]) -> LayerRange | None:
     """The layer with the largest magnitude."""
-    return max(layers, key=lambda each: each.largest, default=None)
+    return max(layers, key=lambda layer: layer.largest, default=None)
 
 
 def lines(layers: Sequence[LayerRange], overflows: Sequence[Overflow]) -> Iterator[str]:

@@ -117,7 +117,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     def _success(self) -> str:
         counts = self.summary()
         parts = [f"{_count(counts.passed, 'comparison')} passed"]
-        parts += [f"mean cosine of {output} {found.cosine:.4f}" for output, found in self.agreement.items()]
+        parts += [f"mean cosine of {output} {agreement.cosine:.4f}" for output, agreement in self.agreement.items()]
         medians = max((item.ratio for item in self.medians), default=None)
         parts += [] if medians is None else [f"median error at most {medians:.2g} times PyTorch's"]
         parts += [f"{_count(counts.rejected, 'input')} outside the limits rejected"] if counts.rejected else []
@@ -185,8 +185,8 @@ def verdict(proof: Record | None) -> Verdict:
         count = f"{len(skipped)} point{'s' if len(skipped) > 1 else ''}"
         return Verdict(False, f"proven except {count}, the first {shortest.where}: {shortest.note}")
     if proof.unreached:
-        first, *others = proof.unreached
-        more = f", and {len(others)} more branches" if others else ""
+        first, *remaining = proof.unreached
+        more = f", and {len(remaining)} more branches" if remaining else ""
         return Verdict(False, f"proven except {first.branch} ({first.note}){more}")
     return Verdict(True, "proven in emulation" if proof.emulated else "proven")
 

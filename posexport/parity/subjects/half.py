@@ -57,8 +57,8 @@ def stored_precision(model: Path) -> PrecisionName:
     import onnx
 
     types = {tensor.data_type for tensor in onnx.load(str(model), load_external_data=False).graph.initializer}
-    halves = (name for name in HALVES if onnx.TensorProto.DataType.Value(BY_PRECISION[name].onnx) in types)
-    return next(halves, MODEL_DTYPE.precision)
+    half_types = (name for name in HALVES if onnx.TensorProto.DataType.Value(BY_PRECISION[name].onnx) in types)
+    return next(half_types, MODEL_DTYPE.precision)
 
 
 def widened(source: "Source") -> "Source":
@@ -75,20 +75,22 @@ def widened_parts(parts: Sequence[PartSpec]) -> list[PartSpec]:
 
 
 def _widened(specs: Sequence[InputSpec]) -> list[InputSpec]:
-    halves = {BY_PRECISION[name].name for name in HALVES}
-    return [msgspec.structs.replace(spec, dtype=MODEL_DTYPE.name) if spec.dtype in halves else spec for spec in specs]
+    half_types = {BY_PRECISION[name].name for name in HALVES}
+    return [
+        msgspec.structs.replace(spec, dtype=MODEL_DTYPE.name) if spec.dtype in half_types else spec for spec in specs
+    ]
 
 
-def check_emulation(target: Path, stored: PrecisionName, asked: PrecisionName) -> Literal["everything", "half"]:
-    """What emulation of ``asked`` rounds: all values of ``target``, a float32 graph, or those in ``asked`` already.
+def check_emulation(target: Path, stored: PrecisionName, precision: PrecisionName) -> Literal["everything", "half"]:
+    """The values that emulation of ``precision`` rounds: all of a float32 graph, or those in ``precision`` already.
 
-    PosexportError where ``asked`` is not emulated, or the graph is in another precision.
+    PosexportError where ``precision`` is not emulated, or the graph is in another precision.
     """
-    if asked not in HALVES:
-        raise PosexportError(f"--emulate must be {' or '.join(HALVES)}, got {asked}")
-    if stored not in (asked, MODEL_DTYPE.precision):
+    if precision not in HALVES:
+        raise PosexportError(f"--emulate must be {' or '.join(HALVES)}, got {precision}")
+    if stored not in (precision, MODEL_DTYPE.precision):
         raise PosexportError(
-            f"{target} is in {stored}, --emulate {asked} needs a model in {MODEL_DTYPE.precision} or {asked}; convert "
-            f"it to one of them"
+            f"{target} is in {stored}, --emulate {precision} needs a model in {MODEL_DTYPE.precision} or {precision}; "
+            f"convert it to one of them"
         )
     return "everything" if stored == MODEL_DTYPE.precision else "half"

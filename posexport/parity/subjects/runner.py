@@ -140,10 +140,10 @@ def _refilled(cache: Array, first: Array, spec: InputSpec, used: int) -> Array:
     return np.concatenate((np.take(cache, range(used), axis=axis), np.take(first, unused, axis=axis)), axis)
 
 
-def _taken(found: Sequence[Array], outputs: Sequence[OutputSpec], total: int) -> list[Array]:
+def _taken(tensors: Sequence[Array], outputs: Sequence[OutputSpec], total: int) -> list[Array]:
     return [
         np.take(y, range(total), axis=spec.axes.index(CAPACITY)) if CAPACITY in spec.axes else y
-        for y, spec in zip(found, outputs, strict=True)
+        for y, spec in zip(tensors, outputs, strict=True)
     ]
 
 
@@ -254,10 +254,10 @@ class Runner:
         return Cache(self.chain, of, rows=rows, room=room, fixed=fixed, provider=provider)
 
 
-def _same(kind: str, wanted: set[str], found: set[str]) -> None:
-    if wanted == found:
+def _same(kind: str, expected: set[str], actual: set[str]) -> None:
+    if expected == actual:
         return
-    lacks, extra = sorted(wanted - found), sorted(found - wanted)
+    lacks, extra = sorted(expected - actual), sorted(actual - expected)
     parts = [f"lacks {', '.join(lacks)}"] if lacks else []
     parts += [f"has {', '.join(extra)} that the source does not know"] if extra else []
     raise PosexportError(

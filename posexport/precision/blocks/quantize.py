@@ -31,8 +31,8 @@ OPERATOR = "MatMulNBits"
 def replacement(target: Target, scheme_of: Callable[[Projection], Scheme]) -> Replacement:
     """The nodes and tensors that replace a projection."""
     if target.may_use(OPERATOR):
-        return Replacement(lambda each: for_product(each.weight, scheme_of(each)), nodes=0)
-    return Replacement(lambda each: for_dequantize(each.weight, scheme_of(each)), nodes=1)
+        return Replacement(lambda projection: for_product(projection.weight, scheme_of(projection)), nodes=0)
+    return Replacement(lambda projection: for_dequantize(projection.weight, scheme_of(projection)), nodes=1)
 
 
 class Products:
@@ -188,8 +188,8 @@ def _classes(chosen: Chosen, linear: Scheme, bodies: int, tied: int, without: in
     stored = {}
     blocks = f"in blocks of {linear.size}"
     if bodies:
-        kept = f", {without} of them rtn" if without else ""
-        stored["linear weights"] = f"int{linear.bits} {blocks}, {linear.quantizer}{kept}"
+        fallback = f", {without} of them rtn" if without else ""
+        stored["linear weights"] = f"int{linear.bits} {blocks}, {linear.quantizer}{fallback}"
     if len(chosen.projections) > bodies:
         stored["projections to logits"] = f"int8 {blocks}"
     if chosen.tables:

@@ -87,11 +87,11 @@ def half_quadratic(matrix: Floats, bits: int, size: int) -> Rounded:
         better = distance < least
         least = np.where(better, distance, least)
         best = [np.where(better, new, old) for new, old in zip([whole, scale, zero], best, strict=True)]
-        wanted = blocks - _shrunk(blocks - (whole - zero) * scale, beta)
-        zero = np.clip(np.rint((whole - wanted / scale).mean(-1, keepdims=True)), 0, most)
+        target = blocks - _shrunk(blocks - (whole - zero) * scale, beta)
+        zero = np.clip(np.rint((whole - target / scale).mean(-1, keepdims=True)), 0, most)
         steps = whole - zero
         square = (steps * steps).sum(-1, keepdims=True)
-        fitted = (steps * wanted).sum(-1, keepdims=True) / np.maximum(square, 1)
+        fitted = (steps * target).sum(-1, keepdims=True) / np.maximum(square, 1)
         scale = np.where(np.abs(fitted) > np.finfo(np.float32).tiny, fitted, scale).astype(np.float32)
     values, scale, zero = best
     return Rounded(values.astype(np.uint8), scale[..., 0], zero[..., 0].astype(np.uint8))

@@ -58,7 +58,7 @@ def emulate(model: ir.Model, half: DType, *, everywhere: bool = False) -> int:
     # without an input of the half type the output's type does not matter
     for value in unknown:
         node = value.producer()
-        if node is not None and any(rounding.concerns(given) for given in node.inputs):
+        if node is not None and any(rounding.concerns(operand) for operand in node.inputs):
             raise PosexportError(
                 f"{node.op_type} of domain {node.domain!r} (node {node.name!r}) has no schema that tells the type of "
                 f"its output {value.name!r}; {half.name} cannot be emulated for it"

@@ -70,11 +70,11 @@ class ValueFlow:
     def __init__(self, graph: ir.Graph) -> None:
         self._from = dataflow.passed_values(graph.all_nodes())
         self._to: dict[ir.Value, list[ir.Value]] = defaultdict(list)
-        for value, others in self._from.items():
-            for other in others:
+        for value, successors in self._from.items():
+            for other in successors:
                 self._to[other].append(value)
         self._outputs = set(graph.outputs)
-        weights = [value for each in with_bodies(graph) for value in each.initializers.values()]
+        weights = [value for body in with_bodies(graph) for value in body.initializers.values()]
         self._infinite = {value for value in weights if _infinite(value.const_value)}
         for node in graph.all_nodes():
             tensors = (a.as_tensor() for a in node.attributes.values() if a.type == ir.AttributeType.TENSOR)
@@ -84,7 +84,7 @@ class ValueFlow:
     def sources(self, value: ir.Value, stops: Mapping[ir.Value, int]) -> tuple[frozenset[int], bool]:
         """The nearest of ``stops`` that ``value`` is computed from, and whether an infinite constant takes part."""
         every = set(dataflow.sources(value, stops=stops, breaks=(), passed=self._from))
-        return frozenset(stops[each] for each in every if each in stops), not every.isdisjoint(self._infinite)
+        return frozenset(stops[start] for start in every if start in stops), not every.isdisjoint(self._infinite)
 
     def leads_to_softmax(self, value: ir.Value) -> bool:
         """Whether ``value`` is only added to scores that a softmax reads."""

@@ -151,7 +151,7 @@ def separate_calls(model: ir.Model) -> Calls:
 
 def merge_calls(model: ir.Model, calls: Calls) -> None:
     """Replaces the copies by one function for equal ones; different functions of one name are numbered."""
-    kept: dict[bytes, ir.Function] = {}
+    unique: dict[bytes, ir.Function] = {}
     names: defaultdict[str, set[str]] = defaultdict(set)
 
     def visit(graph: ir.Graph | ir.Function) -> None:
@@ -161,14 +161,14 @@ def merge_calls(model: ir.Model, calls: Calls) -> None:
             function = calls[node]
             visit(function)  # callees first: a body contains their names
             key = ir.to_proto(function).SerializeToString(deterministic=True)
-            if key not in kept:
+            if key not in unique:
                 function.name = claim(function.name, names[function.domain], between="")
-                kept[key] = function
-            node.op_type = kept[key].name
+                unique[key] = function
+            node.op_type = unique[key].name
 
     visit(model.graph)
     model.functions.clear()
-    for function in kept.values():
+    for function in unique.values():
         model.functions[function.identifier()] = function
 
 

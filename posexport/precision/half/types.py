@@ -228,7 +228,7 @@ class Backward:
     def _of_comparison(self, node: ir.Node, inputs: Sequence[ir.Value]) -> bool:
         """A comparison has the type of what it compares."""
         activations = [self.flow.info[value] for value in inputs if self.flow.info[value].kind == Kind.ACTIVATION]
-        return bool(activations) and all(each.half for each in activations) and self.flow.kernels.has_half(node)
+        return bool(activations) and all(info.half for info in activations) and self.flow.kernels.has_half(node)
 
     def _free(self, node: ir.Node) -> bool:
         """Whether the readers decide in which type ``node`` is: it computes nothing, or nothing of positions."""

@@ -64,14 +64,16 @@ def row_scales(
 
 def _choose(x_RK: NDArray[np.float32], projections: Readers) -> RowScale:
     """The zero point of least error, and smoothing if that lowers the error enough."""
-    error, plain = min(((_error(x_RK, projections, each), each) for each in map(RowScale, ZERO_POINTS)), key=_first)
+    error, unsmoothed = min(
+        ((_error(x_RK, projections, candidate), candidate) for candidate in map(RowScale, ZERO_POINTS)), key=_first
+    )
     if not projections.exclusive:
-        return plain
+        return unsmoothed
     factor = smoothing(np.abs(x_RK).max(0), projections.largest, STRENGTH_BY_ROW)
     factor = np.exp2(np.rint(np.log2(factor))).astype(np.float32)
     smooth = [RowScale(zero, factor) for zero in ZERO_POINTS]
-    least, best = min(((_error(x_RK, projections, each), each) for each in smooth), key=_first)
-    return best if least < LEAST_GAIN * error else plain
+    least, best = min(((_error(x_RK, projections, candidate), candidate) for candidate in smooth), key=_first)
+    return best if least < LEAST_GAIN * error else unsmoothed
 
 
 def _first(pair: tuple[float, RowScale]) -> float:

@@ -77,18 +77,18 @@ class Products:
     def _replace_static(self, projection: Projection, x: ir.Value, scale: StaticScale) -> None:
         """With one scale for all rows, which the product multiplies by together with the channel's, before the bias."""
         shape, bias = projection.output.shape, projection.bias
-        given = self._activations.static(x, scale)
+        quantized = self._activations.static(x, scale)
         g = self._builder(projection)
         weight, channel = self._weight(projection, g, scale.smoothing)
         if self._target.microsoft:
-            inputs: list[ir.Value | None] = [given.quantized, weight, given.scale, channel, given.zero]
+            inputs: list[ir.Value | None] = [quantized.quantized, weight, quantized.scale, channel, quantized.zero]
             inputs += [] if bias is None else [None, bias]
             y = g.op("MatMulIntegerToFloat", *inputs, name="static", shape=shape, domain=MICROSOFT)
         else:
-            count = g.MatMulInteger(given.quantized, weight, given.zero, name="count", shape=shape)
+            count = g.MatMulInteger(quantized.quantized, weight, quantized.zero, name="count", shape=shape)
             y = g.Cast(count, name="real", shape=shape, to=int(FLOAT))
             y = g.Mul(y, channel, name="by_channel", shape=shape)
-            y = g.Mul(y, given.scale, name="by_scale", shape=shape)
+            y = g.Mul(y, quantized.scale, name="by_scale", shape=shape)
             y = y if bias is None else g.Add(y, bias, name="biased", shape=shape)
         replace(projection.output, y)
         projection.container.remove(projection.nodes, safe=True)
@@ -181,7 +181,7 @@ def _classes(chosen: Chosen, scales: Mapping[ir.Value, StaticScale | RowScale]) 
     stored = {}
     if chosen.projections:
         stored["linear weights"] = "int8 with a scale for each channel"
-        of_each = [scales.get(each.x) for each in chosen.projections]
+        of_each = [scales.get(projection.x) for projection in chosen.projections]
         static = sum(isinstance(scale, StaticScale) for scale in of_each)
         measured = f"uint8 with static scales, measured on texts ({static})" if static else ""
         by_row = "uint8 with a scale for each row" if static < len(of_each) else ""

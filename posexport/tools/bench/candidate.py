@@ -115,11 +115,11 @@ def _candidate(
     # workers feed tokens to one graph
     if manifest.parts:
         raise PosexportError(f"{model} has several graphs; bench measures models that are one")
-    others = [
+    differing = [
         spec.name for spec in manifest.inputs if spec.role not in ("tokens", "mask", "types", "cache", "positions")
     ]
-    if others:
-        raise PosexportError(f"{model} takes {', '.join(others)}; bench measures models that take tokens")
+    if differing:
+        raise PosexportError(f"{model} takes {', '.join(differing)}; bench measures models that take tokens")
     graph = (bundle / MODEL).absolute()
     candidate = Candidate(
         name=name,

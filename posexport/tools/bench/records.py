@@ -154,7 +154,7 @@ class Document(_Record, frozen=True, kw_only=True):
             figure.candidate
             for figure in figures
             if figure.by_posexport and (figure.failed is not None or figure.wrong)
-        ] + [each.candidate for each in self.mixed if each.failed is not None]
+        ] + [candidate.candidate for candidate in self.mixed if candidate.failed is not None]
 
     def to_json(self) -> bytes:
         """One JSON document that people can read."""
@@ -170,7 +170,7 @@ def figure(
     **more: Any,
 ) -> Figure:
     """The figure of a candidate from the times of its rounds, in milliseconds, and their ratios to the baseline's."""
-    times = [ms for each in rounds for ms in each]
+    times = [ms for values in rounds for ms in values]
     low, middle, high = statistics.quantiles(times, n=4, method="inclusive") if len(times) > 1 else times * 3
     return Figure(
         candidate=name,
@@ -179,16 +179,16 @@ def figure(
         least=min(times),
         low=low,
         high=high,
-        rounds=[statistics.median(each) for each in rounds],
-        to_baseline=statistics.median([ratio for each in ratios for ratio in each]) if ratios else None,
-        ratios=[statistics.median(each) for each in ratios],
+        rounds=[statistics.median(values) for values in rounds],
+        to_baseline=statistics.median([ratio for values in ratios for ratio in values]) if ratios else None,
+        ratios=[statistics.median(values) for values in ratios],
         **more,
     )
 
 
 def judge(ratios: Sequence[Sequence[float]]) -> str | None:
     """Why ratios of one run of the baseline to another make a figure not valid; None where they do not."""
-    middle = statistics.median([ratio for each in ratios for ratio in each])
+    middle = statistics.median([ratio for values in ratios for ratio in values])
     spread = max(middle, 1 / middle) - 1
     if spread <= LARGEST_SPREAD:
         return None

@@ -237,7 +237,7 @@ def _judged(baseline: str, samples: dict[str, Samples]) -> str | None:
     """Why the result is not valid, or None. If the baseline fails, the first candidate that runs shows the noise."""
     if samples[baseline].failed is not None:
         return f"the baseline failed: {samples[baseline].failed}"
-    to_itself = next((each.ratios for name, each in samples.items() if each.relative_to == name), None)
+    to_itself = next((sample.ratios for name, sample in samples.items() if sample.relative_to == name), None)
     return "nothing ran twice" if to_itself is None else judge(to_itself)
 
 

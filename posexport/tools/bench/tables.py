@@ -40,9 +40,9 @@ def _mixed(mixed: Sequence[Held]) -> Table:
     table.add_column("")
     for head in ("loaded", "held", "at most"):
         table.add_column(head, justify="right")
-    for each in mixed:
-        cells = [f"{number / 1e6:.0f}" for number in (each.loaded, each.held, each.most)]
-        table.add_row(each.candidate, *(cells if each.failed is None else [f"does not work: {each.failed}"]))
+    for failure in mixed:
+        cells = [f"{number / 1e6:.0f}" for number in (failure.loaded, failure.held, failure.most)]
+        table.add_row(failure.candidate, *(cells if failure.failed is None else [f"does not work: {failure.failed}"]))
     return table
 
 

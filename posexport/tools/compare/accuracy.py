@@ -60,10 +60,10 @@ def _right(session: "InferenceSession", setup: Setup, length: int) -> list[float
     tokens, answers = tasks.draw(rng, setup.asked_rows, length)
     counts = np.zeros((len(tasks.TASKS), 2), dtype=np.int64)
     for start in range(0, len(tokens), ROWS):
-        part = slice(start, start + ROWS)
-        (logits,) = session.run(["logits"], feeds(tokens[part]))
+        batch = slice(start, start + ROWS)
+        (logits,) = session.run(["logits"], feeds(tokens[batch]))
         for number, task in enumerate(tasks.TASKS):
-            counts[number] += tasks.right(answers[number, part], logits[..., task.channels].argmax(-1))
+            counts[number] += tasks.right(answers[number, batch], logits[..., task.channels].argmax(-1))
     for task, (_, total) in zip(tasks.TASKS, counts, strict=True):
         if not total:
             raise PosexportError(f"{len(tokens)} rows of {length} tokens do not ask {task.name} once; ask more rows")

@@ -33,8 +33,8 @@ def make(encoding: str, setup: Setup) -> Definition:
     """The untrained model of an encoding, position tables as long as the training's rows."""
     model = _fresh(encoding, setup)
     same = _fresh("nope", setup).state_dict()
-    own = model.state_dict()
-    shared = {key: value for key, value in same.items() if key in own and own[key].shape == value.shape}
+    parameters = model.state_dict()
+    shared = {key: value for key, value in same.items() if key in parameters and parameters[key].shape == value.shape}
     model.load_state_dict(shared, strict=False)
     return model
 
@@ -72,10 +72,10 @@ def train(model: Definition, setup: Setup) -> float:
     Raises:
         PosexportError: the loss is no longer a number.
     """
-    own = own_parameters(model)
-    of_encoding = {id(p) for p in own}
+    parameters = own_parameters(model)
+    of_encoding = {id(p) for p in parameters}
     rest = [p for p in model.parameters() if id(p) not in of_encoding]
-    groups = [{"params": rest, "lr": RATE}, {"params": own, "lr": RATE * OWN_FACTOR}]
+    groups = [{"params": rest, "lr": RATE}, {"params": parameters, "lr": RATE * OWN_FACTOR}]
     optimizer = torch.optim.AdamW(groups, betas=BETAS, weight_decay=WEIGHT_DECAY)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: _rate(step, setup.steps))
     losses = []

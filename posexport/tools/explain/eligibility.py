@@ -55,7 +55,7 @@ class Eligibility(msgspec.Struct, frozen=True, kw_only=True):
         """For a terminal: nodes with the same operator, type and reason in one line, those without kernels first."""
         yield f"{self.bundle}, by the kernel table of onnxruntime {self.onnxruntime}: nothing was run, as {self.why}"
         counts = Counter((node.kernel, node.op_type, node.dtype, node.reason) for node in self.nodes)
-        for (kernel, op_type, dtype, reason), count in sorted(counts.items(), key=lambda each: each[0]):
+        for (kernel, op_type, dtype, reason), count in sorted(counts.items(), key=lambda entry: entry[0]):
             where = self.provider if kernel else "NO KERNEL"
             yield f"{where:10} {count:4} {op_type} ({dtype}): {reason}"
         without = sum(not node.kernel for node in self.nodes)

@@ -146,7 +146,7 @@ def _part(opened: _Opened, arrays: Feeds, manifest: Manifest, provider: str) -> 
         file=opened.file,
         runs=runs,
         ms=median(interleave(InProcess(call, 0), None, BUDGET).ms),
-        profiled_ms=median(each.us for each in profiled) / 1e3,
+        profiled_ms=median(run.us for run in profiled) / 1e3,
         kernels_ms=sum(row.ms for row in rows),
         decisions=_decisions(manifest, opened.origins),
         rows=rows,

@@ -59,8 +59,8 @@ def positional(graph: ir.Graph, roles: Mapping[str, str]) -> set[ir.Node]:
 
 def _read(node: ir.Node) -> set[ir.Value]:
     """All that a node and its bodies read."""
-    inner = [each for body in bodies(node).values() for each in body.all_nodes()]
-    return {value for each in (node, *inner) for value in each.inputs if value is not None}
+    inner = [inner_node for body in bodies(node).values() for inner_node in body.all_nodes()]
+    return {value for inner_node in (node, *inner) for value in inner_node.inputs if value is not None}
 
 
 _CLASSES = "pkg.torch.onnx.class_hierarchy"
@@ -94,7 +94,7 @@ class Origins:
         counted = positional(model.graph, roles)
         self._graph = [_origin(node, node in counted) for node in model.graph]
         for index, node in enumerate(model.graph):
-            inside = (each for body in bodies(node).values() for each in body.all_nodes())
+            inside = (inner_node for body in bodies(node).values() for inner_node in body.all_nodes())
             _rename([node, *inside], f"posexport@{index}@")
         functions = {function.name: function for function in model.functions.values() if function.domain == DOMAIN}
         for name, function in functions.items():

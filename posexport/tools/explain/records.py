@@ -141,7 +141,7 @@ def _passes(explanation: Explanation) -> Table:
     for name in ("pass", "nodes", "recognised", "not applied"):
         table.add_column(name, justify="right" if name == "nodes" else "left")
     for name, spec in explanation.passes.items():
-        recognised, rejected = ("\n".join(each) for each in (spec.recognised, spec.rejected))
+        recognised, rejected = ("\n".join(lines) for lines in (spec.recognised, spec.rejected))
         table.add_row(name, str(spec.nodes), recognised, rejected or "none")
     return table
 
@@ -172,9 +172,9 @@ def _rows(part: GraphCost, provider: str) -> Table:
 
 def _kernels(row: CostRow, provider: str) -> str:
     named = [_kernel(kernel, provider) for kernel in row.kernels[:_NAMED]]
-    if others := row.kernels[_NAMED:]:
-        count = sum(kernel.count for kernel in others)
-        named.append(f"{count} others {_ms(sum(kernel.ms for kernel in others))}")
+    if remaining := row.kernels[_NAMED:]:
+        count = sum(kernel.count for kernel in remaining)
+        named.append(f"{count} others {_ms(sum(kernel.ms for kernel in remaining))}")
     return ", ".join(named)
 
 

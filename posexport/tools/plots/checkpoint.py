@@ -91,8 +91,8 @@ def _places(modules: Mapping[str, Encoding]) -> Iterator[Place]:
     for name, encoding in modules.items():
         if not encoding.hooks:  # a control
             continue
-        part = name.split(".")[0] if both and name.split(".")[0] in ("encoder", "decoder") else ""
-        yield Place(part, _layer(name), encoding)
+        words = name.split(".")[0] if both and name.split(".")[0] in ("encoder", "decoder") else ""
+        yield Place(words, _layer(name), encoding)
 
 
 def _layer(name: str) -> str:
@@ -178,7 +178,7 @@ def _heading(places: list[Place], subject: Subject) -> str:
 
 
 def _joined(heading: str, inner: str) -> str:
-    return "; ".join(part for part in (heading, inner) if part)
+    return "; ".join(words for words in (heading, inner) if words)
 
 
 #: an initializer's name without the parameter's, such as encoder.groups.0.attention.encoding

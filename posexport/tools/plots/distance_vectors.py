@@ -49,7 +49,7 @@ def groups(subject: Subject) -> list[Group]:
     norms = _norms({name: table for name, table in tables.items() if table is not None}, len(subject.by_layer))
     vectors_WD = vectors_HWD[0]
     shared = all(np.array_equal(vectors_WD, other) for other in vectors_HWD[1:])
-    whose = ", ".join(part for part in (names[0], "" if shared else "head 0") if part)
+    whose = ", ".join(word for word in (names[0], "" if shared else "head 0") if word)
 
     def whole(axes: "Axes") -> None:
         ends = (lowest - 0.5, lowest + len(vectors_WD) - 0.5, vectors_WD.shape[1] - 0.5, -0.5)

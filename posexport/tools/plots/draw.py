@@ -50,17 +50,17 @@ def settings_in_words(layer: Encoding, chosen: Collection[str] = ()) -> str:
 
 
 def _words(name: str, value: Value) -> str:
-    plain = name.replace("_", " ")
+    words_of_name = name.replace("_", " ")
     if isinstance(value, bool):
-        return plain if value else f"not {plain}"
+        return words_of_name if value else f"not {words_of_name}"
     if isinstance(value, str) and "," in value:
-        return f"{plain} of {value.count(',') + 1} numbers"
-    written = f"{value:g}" if isinstance(value, float) else str(value)
+        return f"{words_of_name} of {value.count(',') + 1} numbers"
+    text = f"{value:g}" if isinstance(value, float) else str(value)
     if isinstance(value, int) and value == 1 and name in ("heads", "rows", "columns"):
         return f"1 {name[:-1]}"
     if name in _WORDS:
-        return _WORDS[name].format(written)
-    return f"{plain} {written}"
+        return _WORDS[name].format(text)
+    return f"{words_of_name} {text}"
 
 
 #: hook -> kinds of picture; each returns no groups for an encoding that it does not fit
@@ -139,6 +139,6 @@ def _of_encoding(name: str, pairs: Sequence[str], length: int | None) -> Drawing
     subject = Subject(of_name, length or (LENGTH if limit is None else min(LENGTH, limit)))
     words = settings_in_words(of_name.layer, {pair.partition("=")[0] for pair in pairs})
     random = f"untrained, random weights (seed {of_name.seed})" if subject.random else ""
-    settings = ", ".join(part for part in (words, random) if part)
+    settings = ", ".join(phrase for phrase in (words, random) if phrase)
     title = f"{name}: {settings}" if settings else name
     return Drawing(choose(subject), title, of_name.entry.summary.replace("``", ""), f"Source: {of_name.entry.source}")

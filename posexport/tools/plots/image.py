@@ -130,8 +130,10 @@ def _biases(subject: Subject) -> list[Group]:
         heads = min(HEADS, len(map_HRC))
         cut = [list(range(heads))[n : n + IN_A_ROW] for n in range(0, heads, IN_A_ROW)]
         rows = [
-            PanelRow([_of_head(map_HRC, head, shared, by_offset) for head in part], 2.0, bar="added to the score")
-            for part in cut
+            PanelRow(
+                [_of_head(map_HRC, head, shared, by_offset) for head in panel_names], 2.0, bar="added to the score"
+            )
+            for panel_names in cut
         ]
         count = f"heads 0 to {heads - 1} of {len(map_HRC)}" if heads < len(map_HRC) else "all heads"
         caption = some + BIAS if name == names[-1] else ""

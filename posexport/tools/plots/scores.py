@@ -153,7 +153,7 @@ def _of_layers(subject: Subject) -> Group:
         return Panel("bias of a layer", draw)
 
     cut = [names[n : n + IN_A_ROW] for n in range(0, len(names), IN_A_ROW)]
-    rows = [PanelRow([panel(name) for name in part], 2.0, bar=ADDED) for part in cut]
+    rows = [PanelRow([panel(name) for name in panel_names], 2.0, bar=ADDED) for panel_names in cut]
     some = "" if len(names) == len(subject.by_layer) else f"{len(names)} of {len(subject.by_layer)} layers are shown. "
     return Group(rows, some + BIAS)
 

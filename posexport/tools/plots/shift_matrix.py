@@ -34,10 +34,10 @@ def groups(subject: Subject) -> list[Group]:
 
     def draw_matrix(axes: "Axes") -> None:
         heat_map(axes, matrix[:shown, :shown], "entry")
-        part = "" if shown == len(matrix) else f", first {shown} of {len(matrix)} dimensions"
+        extent = "" if shown == len(matrix) else f", first {shown} of {len(matrix)} dimensions"
         turn = ", sine and cosine in turn" if shift.layout == "half" else ""
         axes.set(
-            xlabel=f"dimension of PE[t]{turn}", ylabel=f"dimension of PE[t + {k}]", title=f"Shift matrix T({k}){part}"
+            xlabel=f"dimension of PE[t]{turn}", ylabel=f"dimension of PE[t + {k}]", title=f"Shift matrix T({k}){extent}"
         )
         whole_ticks(axes)
 
