@@ -128,7 +128,7 @@ class Adapter:
         Raises:
             PosexportError: the model lacks the tensor, or has it in another shape. ``new``: a whole weight may be new.
         """
-        found: dict[str, Change] = {}
+        changes: dict[str, Change] = {}
         for path, change in self.changes.items():
             name = _stored(path, shapes)
             if name is None and new and isinstance(change, Replaced):
@@ -144,8 +144,8 @@ class Adapter:
                     f"{self.label} changes {path} of the shape {change.shape}, and it is {shapes[name]} in the model "
                     f"in {self.base.path}; give the model that the adapter was trained on"
                 )
-            found[name] = change
-        return found
+            changes[name] = change
+        return changes
 
 
 class _Merged:
@@ -182,13 +182,13 @@ def read(files: Directory, *, allow_pickle: bool) -> Adapter | None:
     tensors = {name: reader.read(name) for name in reader.shapes}
     if odd := [name for name, x in tensors.items() if not (x.is_floating_point() and bool(x.isfinite().all()))]:
         raise PosexportError(f"{path}: {odd[0]} holds other values than finite floating-point numbers")
-    found = files.find(CONFIG)
-    assert found is not None
+    config_file = files.find(CONFIG)
+    assert config_file is not None
     return Adapter(
         label=str(files.path),
         base=base,
         changes=_changes(f"{files.path}/{path.name}", settings, tensors, _is_tied(base)),
-        files={f"adapter/{CONFIG}": found, f"adapter/{path.name}": path},
+        files={f"adapter/{CONFIG}": config_file, f"adapter/{path.name}": path},
         task=_TASKS.get(str(settings.get("task_type"))),
     )
 
@@ -243,15 +243,15 @@ def _changes(label: str, settings: Mapping[str, Any], tensors: Mapping[str, Tens
     changes: dict[str, Change] = {}
     for name, value in tensors.items():
         path = _WITHIN.sub("", name.removeprefix(_PREFIX))
-        stem, part = _apart(path)
-        if part in ("lora_B.weight", "lora_embedding_B"):
+        stem, suffix = _apart(path)
+        if suffix in ("lora_B.weight", "lora_embedding_B"):
             continue
-        if not part:
+        if not suffix:
             if "lora_" in path:
                 raise PosexportError(f"{label} holds {name}, which is no part of plain LoRA: {_BY_PEFT}")
             changes[path] = Replaced(value)
             continue
-        embedding = part == "lora_embedding_A"
+        embedding = suffix == "lora_embedding_A"
         if embedding and tied:
             raise PosexportError(
                 f"{label} changes the embedding {stem}, whose weights the head shares, and of the head nothing: "
@@ -273,9 +273,9 @@ def _changes(label: str, settings: Mapping[str, Any], tensors: Mapping[str, Tens
 
 def _apart(path: str) -> tuple[str, str]:
     """The module that a tensor changes, and which LoRA matrix it is; empty for a whole weight."""
-    for part in ("lora_A.weight", "lora_B.weight", "lora_embedding_A", "lora_embedding_B"):
-        if path.endswith(f".{part}"):
-            return path.removesuffix(f".{part}"), part
+    for suffix in ("lora_A.weight", "lora_B.weight", "lora_embedding_A", "lora_embedding_B"):
+        if path.endswith(f".{suffix}"):
+            return path.removesuffix(f".{suffix}"), suffix
     return path, ""
 
 
@@ -302,5 +302,5 @@ def _stored(path: str, names: Collection[str]) -> str | None:
     """The one of ``names`` that is ``path``, or that has a prefix more or less."""
     if path in names:
         return path
-    found = [name for name in names if name.endswith(f".{path}") or path.endswith(f".{name}")]
-    return found[0] if len(found) == 1 else None
+    matches = [name for name in names if name.endswith(f".{path}") or path.endswith(f".{name}")]
+    return matches[0] if len(matches) == 1 else None

@@ -34,10 +34,10 @@ def checkpoint_source(
         name: what to call it; None: as its folder is called.
         label: what files that leave this machine call it; None: its ``model_type``.
         revision: its commit on the Hugging Face Hub.
-        remarks: sentences for the user on where it was found.
+        remarks: sentences for the user on the location of the checkpoint.
 
     Raises:
-        PosexportError: what is wrong with the directory, its configuration or its weights, in one sentence.
+        PosexportError: the directory, its configuration or its weights cannot be read.
     """
     checkpoint = open_checkpoint(directory, task=task, allow_pickle=allow_pickle, released=definition == "released")
     model_type = checkpoint.config.values.get("model_type")

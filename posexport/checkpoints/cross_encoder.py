@@ -22,7 +22,7 @@ class Ranker:
     Attributes:
         below: folder of the transformer.
         task: the task of the transformer; None: the task of its class.
-        answers: token ids of ``LogitScore``.
+        answers: the token ids of a ``LogitScore`` module.
         pooling: pooling and projections to ``scores``.
     """
 

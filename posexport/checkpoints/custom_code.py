@@ -49,7 +49,7 @@ problem_type repetition_penalty resid_pdrop return_dict sep_token_id suppress_to
 temperature tie_word_embeddings tokenizer_class tokenizer_name top_k top_p torch_dtype torchscript
 transformers_version unk_token_id use_bfloat16 use_cache
 """
-#: keys of any config.json that do not change what a definition computes: names, training, texts, generation, and the
+#: keys of config.json that no definition's forward depends on: names, training, texts, generation, and the
 #: length that a model without a position table was trained for (a model with one reads it)
 IDLE = frozenset(_WORDS.split())
 #: of a family: keys of its released configurations that its definition need not ask, with the values at which they

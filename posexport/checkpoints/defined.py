@@ -1,4 +1,4 @@
-"""Makes the model of a checkpoint whose type posexport defines: a definition with the checkpoint's weights."""
+"""Builds the definition of a checkpoint's ``model_type`` and loads the checkpoint's weights into it."""
 
 from posexport.checkpoints import assign, bidirectional, custom_code, heads, scoring
 from posexport.checkpoints.config import Config
@@ -16,7 +16,7 @@ def make(checkpoint: Checkpoint) -> Model:
     """The definition of the checkpoint's type with its weights, its adapter and its head.
 
     Raises:
-        PosexportError: its configuration or weights are not those of the definition.
+        PosexportError: its configuration or weights do not fit the definition.
     """
     config, pooling = checkpoint.config, checkpoint.pooling
     family = _family(config)

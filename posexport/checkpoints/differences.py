@@ -1,13 +1,14 @@
 """Sentences for the user on what transformers computes in another way than a definition, whatever config.json says.
 
-What a value of config.json decides is remarked where it is read (`Config.remark`); docs/papers-and-code.md lists all.
+Differences that depend on a value of config.json are remarked where it is read (`Config.remark`);
+``docs/papers-and-code.md`` lists all.
 """
 
 from posexport.checkpoints.families.family import Family
 from posexport.definition.definition import Definition
 from posexport.nn.heads import SequenceClassification
 
-#: families whose padded tokens attend to others in transformers than here, which shows where a head reads one
+#: families in which padded tokens attend to different keys in transformers, visible if a head reads a padded token
 _OTHER_PADDED_TOKENS = ("deberta", "deberta-v2", "modernbert")
 
 

@@ -58,7 +58,7 @@ def with_pooling(plan: Plan, pooling: Pooling, family: str) -> Plan:
 
 
 def _with_splade(plan: Plan, config: SpladeConfig) -> Plan:
-    """The plan of a model for fill-mask whose logits become weights of words; the model is changed."""
+    """Changes a fill-mask model to return SPLADE term weights, computed from its logits; returns its plan."""
     model = plan.model
     assert isinstance(model.head, Head)
     model.head = Splade(model.head, int(model.outputs[0].axes[-1]), config)
@@ -89,7 +89,7 @@ def with_score(plan: Plan, checkpoint: Checkpoint, family: Family, task: str) ->
     """Adds a head to a decoder's plan that scores the last token; returns other plans unchanged.
 
     ``text-ranking``: the logit of one token minus the logit of another; the sigmoid of the difference is the softmax
-    over both. The tokens are those of the checkpoint's LogitScore module, by default "yes" and "no".
+    over both. The checkpoint's LogitScore module names the tokens; the default is "yes" and "no".
     """
     model, config = plan.model, checkpoint.config
     if not isinstance(model, DecoderModel | HeadedDecoder) or built_as(task, family) == task:

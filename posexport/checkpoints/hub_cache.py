@@ -53,9 +53,9 @@ def module_paths(modules: Any) -> list[str]:
     paths = (
         [module.get("path", "") for module in modules if isinstance(module, dict)] if isinstance(modules, list) else []
     )
-    plain = [PurePosixPath(path) for path in paths if isinstance(path, str)]
+    listed = [PurePosixPath(path) for path in paths if isinstance(path, str)]
     return [
-        "" if str(path) == "." else str(path) for path in plain if not path.is_absolute() and ".." not in path.parts
+        "" if str(path) == "." else str(path) for path in listed if not path.is_absolute() and ".." not in path.parts
     ]
 
 

@@ -74,8 +74,8 @@ def _texts(names: set[str], modules: Any) -> list[str]:
 def _without_weights(name: str, names: set[str], folder: str) -> str:
     if any(f"{folder}pytorch_model.bin{end}" in names for end in ("", ".index.json")):
         return f"{name} has its weights as .bin only, a pickle; if you trust it use --allow-pickle"
-    others = sorted(file for file in names if file.endswith(_OTHER_WEIGHTS))
-    holds = f"; it holds {', '.join(others[:3])}" if others else ""
+    other_weights = sorted(file for file in names if file.endswith(_OTHER_WEIGHTS))
+    holds = f"; it holds {', '.join(other_weights[:3])}" if other_weights else ""
     return f"{name} on the Hugging Face Hub has no {folder}model.safetensors, which conversion needs{holds}"
 
 

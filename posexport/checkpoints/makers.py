@@ -16,7 +16,7 @@ DEFINED, TRANSFORMERS = "defined", "transformers"
 class Maker:
     """``make`` returns the model with the checkpoint's weights, adapter and head, and its facts.
 
-    ``kind`` is that of its sources. ``make`` raises PosexportError where the checkpoint does not fit.
+    ``kind`` is the `Source.kind` of its sources. ``make`` raises PosexportError where the checkpoint does not fit.
     """
 
     kind: SourceKind

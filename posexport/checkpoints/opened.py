@@ -41,7 +41,7 @@ class Checkpoint:
         task: the requested task, or the one that the adapter or modules.json names; None: decided by the model's class.
         adapter: LoRA weights to merge into the model.
         pooling: what makes vectors or scores of the model's states, where modules.json says it.
-        answers: the tokens that a LogitScore module of modules.json scores by.
+        answers: the tokens of a LogitScore module of modules.json.
         allow_pickle: whether weights may be .bin files.
         remarks: sentences for the user.
     """
@@ -75,8 +75,8 @@ class Checkpoint:
     @property
     def bundle_files(self) -> dict[str, Path]:
         """Tokenizer and configuration files that a bundle takes over, by their names there; an adapter's go first."""
-        own = {} if self.adapter is None else bundle_files(self.folder, "")
-        return bundle_files(self.files, self.below) | own
+        adapter_files = {} if self.adapter is None else bundle_files(self.folder, "")
+        return bundle_files(self.files, self.below) | adapter_files
 
     @property
     def text_rules(self) -> TextRules | None:
@@ -96,7 +96,7 @@ def open_checkpoint(
     ``released``: compute what transformers' code does where it differs from the paper (docs/papers-and-code.md).
 
     Raises:
-        PosexportError: what is wrong with the folder or its configuration, in one sentence.
+        PosexportError: the folder or its configuration cannot be read.
     """
     if task is not None and task not in TASKS:
         raise PosexportError(f"unknown task {task!r}; {did_you_mean(task, TASKS, 'known: ' + ', '.join(TASKS))}")

@@ -22,14 +22,14 @@ def _is_checkpoint(argument: "str | nn.Module") -> bool:
 def _open_checkpoint(argument: str, options: "LoadOptions") -> "Source":
     from posexport.checkpoints.checkpoint import checkpoint_source
 
-    asked: dict[str, Any] = {
+    stated: dict[str, Any] = {
         "task": options.task,
         "allow_pickle": options.allow_pickle,
         "definition": options.definition or "paper",
     }
     hub_id = hub.parse(argument)
     if hub_id is None:
-        return checkpoint_source(Path(argument), name=options.name, label=options.label, **asked)
+        return checkpoint_source(Path(argument), name=options.name, label=options.label, **stated)
     snapshot = hub.snapshot(hub_id, allow_pickle=options.allow_pickle)
     return checkpoint_source(
         snapshot.directory,
@@ -37,7 +37,7 @@ def _open_checkpoint(argument: str, options: "LoadOptions") -> "Source":
         label=hub_id.name,
         revision=snapshot.commit,
         remarks=[f"{hub_id.name} is read from the Hugging Face cache at commit {snapshot.commit[:12]}"],
-        **asked,
+        **stated,
     )
 
 

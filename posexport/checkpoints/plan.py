@@ -67,7 +67,7 @@ class Plan:
     constants: Mapping[str, Constant] = field(default_factory=dict)
     #: tensors that a file may have and that do not matter at inference
     unread: tuple[str, ...] = ()
-    #: prefixes of tensors that this task does not use, each with a description, as `Family.beside`
+    #: prefixes of tensors that this task does not use, each with a description, as in ``Family.beside``
     beside: Mapping[str, str | None] = field(default_factory=dict)
     #: keys of config.json that decide which tensors there are
     decides: tuple[str, ...] = ()
@@ -88,9 +88,9 @@ def in_layers(count: int, here: str, there: str, names: NameMap) -> dict[str, Or
         return lambda name: (there + name).format(i=i)
 
     return {
-        f"{here}.{i}.{part}": origin(stored).renamed(numbered(i))
+        f"{here}.{i}.{path}": origin(stored).renamed(numbered(i))
         for i in range(count)
-        for part, stored in names.items()
+        for path, stored in names.items()
     }
 
 

@@ -72,10 +72,10 @@ class RowDifference(Transform):
 
 @dataclass(frozen=True)
 class SplitFused(Transform):
-    """Rows of a fused projection, such as Q of Q, K and V.
+    """Slices the rows of one projection out of a fused one, for example Q out of QKV.
 
     The fused tensor has ``groups`` groups of ``parts`` equal parts; of every group the ``width`` parts from ``part`` on
-    are taken. One group: all of Q, then all of K, then all of V. As many groups as KV heads: head by head.
+    are selected. One group: all of Q, then all of K, then all of V. As many groups as KV heads: head by head.
     """
 
     part: int

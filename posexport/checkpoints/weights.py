@@ -182,7 +182,7 @@ class Weights:
         return parameter
 
     def beside(self, folder: str, other: "Weights") -> "Weights":
-        """These tensors and those of another folder of the checkpoint, prefixed with ``folder``."""
+        """Merges these tensors with the tensors of another folder of the checkpoint, prefixed with ``folder``."""
         return Weights(
             self.label,
             self.files | other.files,

@@ -1,1 +1,1 @@
-"""Families of checkpoints: a file for each, or for those of one ``model_type`` and its relatives."""
+"""Families of checkpoints: a file for each ``model_type``, with the types derived from it."""

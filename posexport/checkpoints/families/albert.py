@@ -64,10 +64,10 @@ def _build(config: Config, task: str) -> Plan:
 
 
 def _in_group(inner: int, name: str) -> str:
-    """The name of a part of a set of weights, of which ``inner`` make a group."""
+    """Renames layer i to its place in ALBERT's groups of ``inner`` layers that share weights."""
     return re.sub(
         r"layer_groups\.(\d+)\.albert_layers\.0",
-        lambda found: f"layer_groups.{int(found[1]) // inner}.albert_layers.{int(found[1]) % inner}",
+        lambda match: f"layer_groups.{int(match[1]) // inner}.albert_layers.{int(match[1]) % inner}",
         name,
     )
 

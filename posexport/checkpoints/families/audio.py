@@ -28,7 +28,7 @@ HEADS = {
     "classifier.": "a classification head",
 }
 ROOTS = ("feature_extractor.", "feature_projection.", "encoder.", "masked_spec_embed", "adapter.", "intermediate_ffn.")
-#: what training puts in the place of hidden frames
+#: embedding that replaces masked frames during training
 BESIDE: dict[str, str | None] = {"masked_spec_embed": None}
 
 #: a Conformer block's parts, below ``encoder.layers.{i}.``, to the checkpoint's
@@ -51,7 +51,7 @@ CONFORMER_LAYER = {
     "second.outer": "ffn2.output_dense",
     "norm": "final_layer_norm",
 }
-#: parameters whose last names differ
+#: parameters with a different leaf name in the checkpoint
 CONFORMER_RENAMED = {
     "attention.encoding.key_bias": "self_attn.pos_bias_u",
     "attention.encoding.query_bias": "self_attn.pos_bias_v",

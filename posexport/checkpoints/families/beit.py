@@ -1,8 +1,8 @@
 """BEiT: a bias by the offset of two patches, in every layer or one for all, with or without absolute positions.
 
-Images of any size are taken, as transformers 4.57.6 does: both tables are resized to the image's grid. Not read: masked
-image modelling, semantic segmentation; both kinds of bias at once; a bias whose trained image is not square, of which
-transformers takes rows for columns.
+Images of any size are accepted, as in transformers 4.57.6: both tables are resized to the image's grid. Not read:
+masked image modelling, semantic segmentation; shared and per-layer bias together; a bias trained on images that are
+not square, where transformers confuses rows and columns.
 """
 
 from dataclasses import replace
@@ -54,20 +54,20 @@ def _build(config: Config, task: str) -> Plan:
 def _encodings(config: Config, sizes: VisionConfig) -> list[Encoding]:
     """The biases, if there are any, then the absolute positions, if there are any, on the meta device."""
     shared = config.flag("use_shared_relative_position_bias", False)
-    each = config.flag("use_relative_position_bias", False)
-    if shared and each:
+    per_layer = config.flag("use_relative_position_bias", False)
+    if shared and per_layer:
         raise PosexportError(
             f"{config.label} sets use_relative_position_bias and use_shared_relative_position_bias; "
             "only one of them is read"
         )
-    if (shared or each) and sizes.rows != sizes.columns:
+    if (shared or per_layer) and sizes.rows != sizes.columns:
         raise PosexportError(
             f"{config.label} says image_size = {config.values.get('image_size')!r:.60}; relative positions are read "
             "for square images only, as transformers takes rows for columns in others"
         )
     encodings: list[Encoding] = []
     with torch.device("meta"):
-        if shared or each:
+        if shared or per_layer:
             encodings.append(Beit(heads=sizes.heads, rows=sizes.rows, columns=sizes.columns, shared=shared))
         if config.flag("use_absolute_position_embeddings", False):
             encodings.append(VitInterpolated(hidden=sizes.hidden, rows=sizes.rows, columns=sizes.columns))

@@ -1,7 +1,7 @@
 """BERT as a decoder (``is_decoder``): causal attention with a KV cache, and the fill-mask head for the next token.
 
 Rothe et al., "Leveraging Pre-trained Checkpoints for Sequence Generation Tasks" (arXiv:1907.12461), section 2. Every
-token has type 0, whose vector is added to the table of positions here.
+token has type 0; its embedding is added to the table of positions here.
 """
 
 import torch
@@ -36,7 +36,7 @@ def is_decoder(config: Config, task: str) -> bool:
 
 
 def plan(config: Config, task: str, prefix: str, names: NameMap, head: FillMaskNames) -> Plan:
-    """``names``: the parts of a layer below ``prefix``; ``head``: those of the fill-mask head."""
+    """``names``: the modules of a layer below ``prefix``; ``head``: the modules of the fill-mask head."""
     config.only("a decoder's positions are a table of absolute ones here", position_embedding_type="absolute")
     settings = decoder.settings(
         config,

@@ -26,7 +26,7 @@ _ONCE = {
     "up.norm": "projection.LayerNorm",
 }
 #: of BERT, below a layer
-_LAYER = {part: stored.removeprefix("encoder.layer.{i}.") for part, stored in (SUBLAYERS | POST_NORM).items()}
+_LAYER = {path: stored.removeprefix("encoder.layer.{i}.") for path, stored in (SUBLAYERS | POST_NORM).items()}
 _HEADS = {
     "sequence-classification": {"dense": "canine.pooler.dense", "out": "classifier"},
     "token-classification": {"out": "classifier"},
@@ -81,17 +81,17 @@ def _settings(config: Config) -> CanineConfig:
 
 
 def _origins(model: CanineModel, settings: CanineConfig, task: str) -> dict[str, Origin]:
-    modules = {f"encoder.{part}": origin(f"canine.{stored}") for part, stored in _ONCE.items()}
+    modules = {f"encoder.{path}": origin(f"canine.{stored}") for path, stored in _ONCE.items()}
     modules |= {
         f"encoder.embeddings.hashed.{i}": origin(f"canine.char_embeddings.HashBucketCodepointEmbedder_{i}")
         for i in range(settings.hashes)
     }
-    for part, encoder in (("first", "initial_char_encoder"), ("last", "final_char_encoder")):
+    for stack, encoder in (("first", "initial_char_encoder"), ("last", "final_char_encoder")):
         modules |= {
-            f"encoder.{part}.{name}": origin(f"canine.{encoder}.layer.0.{stored}") for name, stored in _LAYER.items()
+            f"encoder.{stack}.{name}": origin(f"canine.{encoder}.layer.0.{stored}") for name, stored in _LAYER.items()
         }
     modules |= in_layers(settings.layers, "encoder.deep", "canine.encoder.layer.{i}.", _LAYER)
-    modules |= {f"head.{part}": origin(stored) for part, stored in _HEADS.get(task, {}).items()}
+    modules |= {f"head.{path}": origin(stored) for path, stored in _HEADS.get(task, {}).items()}
     return origins_of(model, modules)
 
 

@@ -1,7 +1,7 @@
 """The family that a type which posexport does not define is most like, by what it computes.
 
-Not by spelling, which takes HuBERT for BERT and LLaVA for LLaMA. A type is listed where its layers are those of the
-family or differ in one part: a wrong suggestion costs more time than no suggestion.
+Not by spelling, which takes HuBERT for BERT and LLaVA for LLaMA. A type is listed where its layers equal the
+family's or differ in one part: a wrong suggestion costs more time than no suggestion.
 """
 
 from posexport.checkpoints.families.registry import FAMILIES

@@ -2,8 +2,8 @@
 
 With ``position_biased_input`` absolute positions are added at the input, ``pos_att_type`` may name one of the two
 position terms alone or none, and version 2 may have a convolution after its first layer. Padded queries attend to all
-tokens alike in transformers, and here to the real ones: rows of padding differ, which no real token sees. Not read:
-talking heads, the decoder of version 3's pre-training.
+tokens uniformly in transformers, here to the unpadded ones: outputs of padded tokens differ, which no other token sees.
+Not read: talking heads, the decoder of version 3's pre-training.
 """
 
 import functools
@@ -55,7 +55,7 @@ def _settings(config: Config) -> EncoderConfig:
 
 
 def _check(config: Config) -> None:
-    """PosexportError for what is not read."""
+    """Raises PosexportError for settings that this family does not support."""
     config.only("mixing the heads' scores is not read", talking_head=False)
     hidden = config.size("hidden_size")
     for key in ("embedding_size", "pooler_hidden_size"):
@@ -100,7 +100,7 @@ def _span(config: Config) -> int:
 def _positions(
     config: Config, settings: EncoderConfig, relative: Callable[[Terms], Encoding]
 ) -> tuple[Encoding, Encoding | None]:
-    """The encoding of the layers, which ``relative`` makes of its terms, and the one of the embeddings beside it."""
+    """Returns the encoding of the layers, ``relative`` of its terms, and the additional encoding of the embeddings."""
     at_input = encoder.absolute(config, settings) if config.flag("position_biased_input", True) else None
     terms = _terms(config)
     if terms is None:

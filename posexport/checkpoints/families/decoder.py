@@ -22,10 +22,10 @@ class Names:
     """Modules of a `Decoder` to the checkpoint's, with its prefix.
 
     Attributes:
-        once: those that exist once: ``token``, ``final_norm`` ...
-        layer: those of a layer, below ``stem``.
-        stem: of a layer, with ``{i}`` for its number.
-        parameters: parameters of a layer whose last names differ, below ``stem``.
+        once: modules that exist once: ``token``, ``final_norm`` ...
+        layer: modules of a layer, below ``stem``.
+        stem: the prefix of a layer, with ``{i}`` for its number.
+        parameters: parameters of a layer with a different leaf name, below ``stem``.
         head: the projection to the vocabulary.
         unread: tensors of a layer that older files hold: masks, or a formula's values.
     """
@@ -39,7 +39,7 @@ class Names:
 
 
 def fused_qkv(name: str, *, groups: int = 1, queries: int = 1) -> dict[str, Origin]:
-    """Q, K and V in one projection: in each of ``groups`` groups so many parts of Q, then one of K, one of V."""
+    """Q, K and V in one projection: each of ``groups`` groups has ``queries`` parts of Q, then one of K, one of V."""
     parts = queries + 2
     return {
         "attention.query": Origin((name,), (SplitFused(0, parts, groups, queries),)),
@@ -48,10 +48,10 @@ def fused_qkv(name: str, *, groups: int = 1, queries: int = 1) -> dict[str, Orig
     }
 
 
-def settings(config: Config, *, tied: bool, **others: Any) -> DecoderConfig:
-    """A decoder with the sizes of config.json; ``tied``: what a file means that does not say whether the head is.
+def settings(config: Config, *, tied: bool, **overrides: Any) -> DecoderConfig:
+    """A decoder with the sizes of config.json; ``tied``: default of ``tie_word_embeddings``.
 
-    ``others``: flat settings (`DecoderConfig.of`), in place of those read here too.
+    ``overrides``: flat settings (`DecoderConfig.of`), in place of those read here too.
     """
     hidden, vocab = config.size("hidden_size"), config.size("vocab_size")
     read = {
@@ -60,11 +60,11 @@ def settings(config: Config, *, tied: bool, **others: Any) -> DecoderConfig:
         "layers": config.size("num_hidden_layers", most=MOST_LAYERS),
         "tied": config.flag("tie_word_embeddings", tied),
     }
-    if "heads" not in others:
+    if "heads" not in overrides:
         read["heads"] = config.heads(hidden)
-    if "padding_id" not in others:
+    if "padding_id" not in overrides:
         read["padding_id"] = config.padding_id(vocab)
-    return DecoderConfig.of(**read | others)
+    return DecoderConfig.of(**read | overrides)
 
 
 def plan(
@@ -82,7 +82,7 @@ def plan(
         head = LanguageModel(settings, decoder.token) if task == "text-generation" else None
         model: Definition = DecoderModel(decoder, head) if causal else HeadedDecoder(decoder, Features(decoder.width))
     here, there = "decoder.layers", f"{names.stem}."
-    modules = {f"decoder.{part}": origin(stored) for part, stored in names.once.items()}
+    modules = {f"decoder.{path}": origin(stored) for path, stored in names.once.items()}
     modules |= {"head.out": origin(names.head)} | in_layers(settings.layers, here, there, names.layer)
     parameters = in_layers(settings.layers, here, there, names.parameters)
     if head is not None and settings.head.tied:
@@ -94,7 +94,7 @@ def plan(
 def family(
     model_type: str, build: Callable[[Config, str], Plan], *, prefix: str, roots: tuple[str, ...], **fields: Any
 ) -> Family:
-    """A family whose heads are those of text generation alone."""
+    """A family with the heads of text generation only."""
     return Family(
         model_type=model_type,
         build=build,

@@ -1,4 +1,4 @@
-"""DistilBERT: BERT without token types and pooler, with names of keys and parts of its own.
+"""DistilBERT: BERT without token types and pooler, with different names of config keys and modules.
 
 Sanh et al., "DistilBERT" (arXiv:1910.01108), and the code released with it. ``sinusoidal_pos_embds`` only says how the
 table of positions began: the file holds the table either way (often trained since), and transformers reads it.

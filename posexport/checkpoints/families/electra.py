@@ -1,4 +1,4 @@
-"""ELECTRA: embeddings may be narrower than the model, with a projection between; its own heads."""
+"""ELECTRA: embeddings may be narrower than the model, with a projection between; heads differ from BERT's."""
 
 from posexport.checkpoints.config import Config
 from posexport.checkpoints.families import bert, encoder

@@ -39,7 +39,7 @@ ARCHITECTURES = {
 
 @dataclass(frozen=True, kw_only=True)
 class FillMaskNames:
-    """``bias`` lists every name under which the decoder's bias is found; ``activation`` None is the model's own.
+    """``bias`` lists every name of the decoder's bias; ``activation`` None: the model's activation.
 
     ``decoder`` None: the table of token embeddings, whatever config.json says.
     """
@@ -53,7 +53,7 @@ class FillMaskNames:
 
 @dataclass(frozen=True, kw_only=True)
 class ClassifierNames:
-    """``dense`` may be the pooler; ``activation`` None is the model's own."""
+    """``dense`` may be the pooler; ``activation`` None: the model's activation."""
 
     dense: str
     out: str
@@ -65,10 +65,10 @@ class Names:
     """Modules of an `Encoder` and of its heads to the checkpoint's.
 
     Attributes:
-        prefix: stands before the encoder's, as `Family.prefix`.
-        once: those that exist once.
-        layer: those of a layer or group, with ``{i}`` for its number.
-        parameters: parameters of a layer whose last names differ.
+        prefix: prefix of the encoder's tensors, as `Family.prefix`.
+        once: modules that exist once.
+        layer: modules of a layer or group, with ``{i}`` for its number.
+        parameters: parameters of a layer with a different leaf name.
     """
 
     prefix: str
@@ -177,7 +177,7 @@ def plan(
 ) -> Plan:
     """The model for ``task`` and its origins.
 
-    ``shared``: parts of a layer's encoding that are parts of its attention. ``at_input`` and ``convolution``: those of
+    ``shared``: parts of a layer's encoding that are parts of its attention. ``at_input``, ``convolution``: as in
     `Encoder`. The rest is as in `Plan`.
     """
     with torch.device("meta"):
@@ -209,9 +209,9 @@ def named(
     The decoder of a fill-mask head is tied to the embeddings here, where config.json says so.
     """
     prefix, fill_mask = f"{names.prefix}.", names.fill_mask
-    modules = {f"encoder.{part}": origin(prefix + stored) for part, stored in names.once.items()}
+    modules = {f"encoder.{path}": origin(prefix + stored) for path, stored in names.once.items()}
     modules |= in_layers(count, layers, prefix, names.layer)
-    modules |= {f"head.{part}": origin(stored) for part, stored in _head_names(model.head, names).items()}
+    modules |= {f"head.{path}": origin(stored) for path, stored in _head_names(model.head, names).items()}
     parameters = in_layers(count, layers, prefix, names.parameters)
     unread: tuple[str, ...] = ()
     if isinstance(model.head, FillMask):
@@ -229,7 +229,7 @@ def named(
 
 def _head_names(head: Head, names: Names) -> dict[str, str]:
     if isinstance(head, FillMask):
-        # the decoder is not asked for where it is the table of token embeddings
+        # no decoder weight where the decoder is tied to the token embeddings
         return {"dense": names.fill_mask.dense, "norm": names.fill_mask.norm, "decoder": names.fill_mask.decoder or ""}
     if head.reads_first_token:
         return {"dense": names.classifier.dense, "out": names.classifier.out}
@@ -239,19 +239,19 @@ def _head_names(head: Head, names: Names) -> dict[str, str]:
 def decoder_bias(
     config: Config, names: tuple[str, ...], decoder: str | None, *, tied: bool
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Of the ``names`` of a fill-mask head's bias those that are one, and those that are not read.
+    """Splits the ``names`` of a fill-mask head's bias into the tied ones and the unused ones.
 
-    BERT's head and its ``decoder`` name one bias twice. transformers 4 ties the two always; 5.23 does where the
-    decoder's weight is tied, and holds two biases otherwise, of which the decoder's is added.
+    BERT's head and its ``decoder`` name one bias twice. transformers 4 always ties the two; 5.23 does if the
+    decoder's weight is tied, and otherwise adds only the decoder's.
     """
-    own = f"{decoder}.bias"
-    if tied or own not in names or (release_of(config.values) or 4) < 5:
+    separate = f"{decoder}.bias"
+    if tied or separate not in names or (release_of(config.values) or 4) < 5:
         return names, ()
-    return (own,), tuple(name for name in names if name != own)
+    return (separate,), tuple(name for name in names if name != separate)
 
 
 def family(model_type: str, build: Callable[[Config, str], Plan], prefix: str, **fields: Any) -> Family:
-    """A family of these; ``fields``: those of `Family` in which it differs from BERT's."""
+    """A family of encoders; ``fields``: fields of `Family` that differ from BERT's."""
     defaults: dict[str, Any] = {
         "architectures": ARCHITECTURES,
         "roots": ("embeddings.", "encoder.", "pooler.", "embeddings_project.", "LayerNorm.", "contact_head."),

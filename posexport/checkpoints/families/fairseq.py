@@ -73,8 +73,8 @@ def text_plan(
 ) -> Plan:
     """The model for ``task``, of the encoder's and the decoder's encoding, which are on the meta device.
 
-    Both read the same vocabulary through one table, which is the head's too; unless ``shared`` the encoder has its own,
-    unless ``tied`` the head.
+    Both read the same vocabulary through one table, which is the head's too. Without ``shared`` the encoder has a
+    separate table, without ``tied`` the head.
     ``final_logits_bias`` is the head's bias. ``padding``: the id that fills padded places where config.json names none;
     ``decides``: keys that decide which tensors there are; ``arrangement``: what config.json never says.
     """
@@ -154,7 +154,7 @@ def half(config: Config, name: str) -> dict[str, Any]:
 
 def named_layers(half: str, layers: str, config: Config) -> dict[str, Origin]:
     """The parts of the ``encoder`` or the ``decoder``; ``layers`` is what its layers are called here."""
-    once = {f"{half}.{part}": origin(f"model.{half}.{stored}") for part, stored in (ENCODER | DECODER).items()}
+    once = {f"{half}.{path}": origin(f"model.{half}.{stored}") for path, stored in (ENCODER | DECODER).items()}
     count = config.size(f"{half}_layers", most=MOST_LAYERS)
     return once | in_layers(count, f"{half}.{layers}", f"model.{half}.layers.{{i}}.", LAYER)
 
@@ -167,7 +167,7 @@ def seq2seq_family(
     *,
     more: Mapping[str, str] | None = None,
 ) -> Family:
-    """A family whose checkpoints of class ``architecture`` have the head for ``task``, and of others (``more``)."""
+    """A family with checkpoints of class ``architecture`` for ``task``; ``more``: further classes and their tasks."""
     return Family(
         model_type=model_type,
         build=build,

@@ -1,4 +1,4 @@
-"""Falcon: rotations or ALiBi, grouped or one KV head, feed-forward beside attention.
+"""Falcon: rotations or ALiBi, grouped or one KV head, feed-forward parallel to attention.
 
 Almazrouei et al., "The Falcon Series" (arXiv:2311.16867), released code. ``new_decoder_architecture`` (40B and later)
 has two normalisations and grouped keys and values, the old one a single normalisation and, with ``multi_query``, one
@@ -70,7 +70,7 @@ def _kv_heads(config: Config, heads: int, new: bool) -> int:
 
 
 def _parallel_norms(config: Config, new: bool) -> int | None:
-    """How many normalisations stand side by side; None: attention first. The new architecture is always parallel."""
+    """The number of parallel normalisations; None: sequential sublayers. The new architecture is always parallel."""
     if not config.flag("parallel_attn", True):
         if new:
             raise PosexportError(

@@ -1,4 +1,4 @@
-"""What a family of checkpoints is: its names, the tasks of its classes, and what builds its definition."""
+"""A family of checkpoints: its names, the tasks of its classes, and the function that builds its definition."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -33,17 +33,17 @@ class Family:
     Attributes:
         build: from config.json and a task to the definition, made on the meta device, and where every weight comes
             from. PosexportError where config.json describes none.
-        prefix: stands before the model's tensors in checkpoints that have a head (``base_model_prefix``); empty: never.
+        prefix: prefix of the model's tensors in checkpoints with a head (``base_model_prefix``); empty: none.
         roots: how tensor names begin right below the prefix, so that a checkpoint without the prefix is recognised.
-        architectures: the end of a class name in ``architectures`` to its task; the first end that fits is taken.
-        tasks: more tasks, which no class stands for.
-        other_heads: what stands before the tensors of heads, each with what it is.
-        beside: parts of the checkpoint's model (below its prefix) that no task uses, each with what it is, or None
-            where nobody needs to hear of it.
+        architectures: the end of a class name in ``architectures`` to its task; the first match is used.
+        tasks: more tasks, without a class.
+        other_heads: prefixes of the tensors of heads, each with a description.
+        beside: parts of the checkpoint's model (below its prefix) that no task uses, each with a description; None:
+            no remark.
         allowed: keys of config.json that are refused in other families and mean nothing unusual here.
-        spellings: other names of keys of config.json, those that go first first.
-        pooler: the linear layer below the prefix whose tanh of the first token is ``pooler_output``, where the
-            checkpoint has it.
+        spellings: other names of keys of config.json, in order of precedence.
+        pooler: the linear layer below the prefix that computes ``pooler_output`` (its tanh, of the first token),
+            if the checkpoint has it.
         score: the linear layer without a bias that classifies a text by its last token, of a decoder.
         advice: the next step where ``architectures`` names a class that is none of these.
     """

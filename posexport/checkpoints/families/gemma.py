@@ -1,7 +1,7 @@
 """Gemma, Gemma 2 and Gemma 3 (text): embeddings scaled by the root of their size, RMS factors stored without their 1.
 
 Gemma 2 has a window in every other layer, normalises a sublayer's output too, and caps scores and logits. Gemma 3 has a
-window in five layers of six, which rotate by a base of their own (``rope_local_base_freq``, or a table of
+window in five layers of six, which have a separate RoPE base (``rope_local_base_freq``, or a table of
 ``rope_parameters``), and normalises queries and keys. In half precision transformers rounds the embeddings' factor to
 that precision; here it is exact.
 
@@ -87,7 +87,7 @@ def _around(encoding: Encoding, tokens: int | None) -> Encoding:
 
 
 def _local(config: Config, size: int) -> Any:
-    """The rotation of layers with a rotary.window: by a table of their own, or plain with a base of their own."""
+    """The rotation of layers with a window: by their table in ``rope_parameters``, or by ``rope_local_base_freq``."""
     table = config.values.get("rope_parameters")
     if isinstance(table, dict) and any(isinstance(value, dict) for value in table.values()):
         return rotary.rope(config, size, kind=rotary.SLIDING)
@@ -116,7 +116,7 @@ def _settings(config: Config, **fixed: Any) -> DecoderConfig:
 
 
 def _second(config: Config, score_cap: float | None = None, logit_cap: float | None = None) -> dict[str, Any]:
-    """What Gemma 2 has beside Gemma's."""
+    """Returns the settings of Gemma 2 that Gemma does not have."""
     return {
         "activation": config.activation("hidden_activation", _TANH_GELU),
         "answer_norm": True,

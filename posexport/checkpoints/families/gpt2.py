@@ -29,7 +29,7 @@ _FUSED = "attn.c_attn"
 def _gpt2(config: Config, task: str) -> Plan:
     stored: NameMap = {**_PROJECTIONS, **decoder.fused_qkv(_FUSED)}
     projections = {
-        part: replace(origin(name), transforms=(Transpose(), *origin(name).transforms)) for part, name in stored.items()
+        path: replace(origin(name), transforms=(Transpose(), *origin(name).transforms)) for path, name in stored.items()
     }
     plan = _plan(config, task, _settings(config, "gelu_new"), projections)
     if config.flag("scale_attn_by_inverse_layer_idx", False):

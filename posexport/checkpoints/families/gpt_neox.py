@@ -1,7 +1,7 @@
-"""GPT-NeoX and Pythia: a part of every head is rotated, attention and feed-forward stand side by side.
+"""GPT-NeoX and Pythia: a part of every head is rotated, attention and feed-forward are parallel.
 
 Black et al., "GPT-NeoX-20B" (arXiv:2204.06745), section 2.1. ``use_parallel_residual`` false puts the feed-forward
-after the attention. Any length is taken: ``max_position_embeddings`` says what it was trained for.
+after the attention. Any length is accepted: ``max_position_embeddings`` is the trained length.
 """
 
 from posexport.checkpoints.config import Config
@@ -40,7 +40,7 @@ def _build(config: Config, task: str) -> Plan:
 
 
 def _encoding(config: Config, settings: DecoderConfig) -> Encoding:
-    """The keys of its own, ``rotary_pct`` and ``rotary_emb_base``, go before those that later files have too."""
+    """Returns the encoding. ``rotary_pct`` and ``rotary_emb_base`` take precedence over the keys of later files."""
     values = {
         "rope_theta": config.values.get("rotary_emb_base", config.values.get("rope_theta")),
         "partial_rotary_factor": config.values.get("rotary_pct", config.values.get("partial_rotary_factor", 0.25)),

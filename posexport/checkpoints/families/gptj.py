@@ -1,7 +1,7 @@
 """GPT-J: the first channels of every head are rotated in pairs, attention and feed-forward read one normalisation.
 
 Wang and Komatsuzaki, "GPT-J-6B" (2021, released code). The head has a bias. transformers ends at a table of
-``n_positions`` rotations; here any length is taken.
+``n_positions`` rotations; here any length is accepted.
 """
 
 from posexport.checkpoints.config import Config

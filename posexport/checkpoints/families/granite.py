@@ -1,6 +1,6 @@
 """Granite: Llama's layers, with multipliers of embeddings, scores, sublayers' outputs and logits.
 
-IBM, "Granite 3.0 Language Models" (2024), released code; the multipliers are those of muP (Yang et al.,
+IBM, "Granite 3.0 Language Models" (2024), released code; the multipliers follow muP (Yang et al.,
 arXiv:2203.03466).
 """
 

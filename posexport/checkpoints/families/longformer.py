@@ -2,7 +2,7 @@
 
 Where ``global_attention_mask`` marks nothing in a row, a classifier's first token is marked, and the question (all
 before the first separator) in question answering, as transformers does where it gets no mask. It then demands three
-separators in every row; here a row without any has no question, and any number but none is taken.
+separators in every row; here a row without any has no question, and any positive number is accepted.
 """
 
 import torch

@@ -2,8 +2,8 @@
 
 Junczys-Dowmunt et al. (arXiv:1804.00344), released code. transformers keeps the sines in tables of
 ``max_position_embeddings`` rows, where inputs end. Positions are counted by place, padding too: pad texts on the right.
-Without ``share_encoder_decoder_embeddings`` each half has a table of tokens of its own, and the head the decoder's or,
-without ``tie_word_embeddings``, one of its own.
+Without ``share_encoder_decoder_embeddings`` encoder and decoder have separate token embeddings, and the head
+has the decoder's or, without ``tie_word_embeddings``, a separate weight.
 """
 
 import torch

@@ -1,9 +1,9 @@
 """ModernBERT: rotations, local windows in most layers, gated feed-forwards, normalisation before each sublayer.
 
 Every ``global_attn_every_n_layers``-th layer sees all tokens, the others those up to ``local_attention / 2`` away, each
-kind with its own base of rotation. Where the window of a padded query holds padding only, transformers spreads its
-attention over all tokens and we do over the real ones beyond the window: rows of padding differ, which no real token
-sees. Any length is taken: ``max_position_embeddings`` says what it was trained for, no table ends there.
+kind with a separate RoPE base. Where the window of a padded query holds padding only, transformers spreads its
+attention over all tokens, posexport over the unpadded ones beyond the window: outputs of padded tokens differ, which no
+other token sees. Any length is accepted: ``max_position_embeddings`` is the trained length, no table ends there.
 """
 
 import torch
@@ -48,7 +48,7 @@ def _build(config: Config, task: str) -> Plan:
         model = EncoderModel(encoder, _head(config, settings, task))
     modules = {name: origin(stored) for name, stored in _ONCE.items()}
     modules |= in_layers(settings.layers, "encoder.groups", "model.layers.{i}.", _LAYER)
-    modules |= {f"head.prediction.{part}": origin(f"head.{part}") for part in ("dense", "norm")}
+    modules |= {f"head.prediction.{path}": origin(f"head.{path}") for path in ("dense", "norm")}
     out = origin("decoder" if task == "fill-mask" else "classifier")
     modules |= {"head.head.out": out, "head.out": out}
     parameters: dict[str, Origin] = {}

@@ -1,9 +1,9 @@
 """MPT: ALiBi, no biases anywhere.
 
 MosaicML, "MPT-7B" (2023, released code). ALiBi's largest exponent is ``alibi_bias_max``, as in that code; transformers
-has the key and takes 8 all the same, as ``--definition released`` does. Any length is taken; transformers ends at
-``max_seq_len``, for which it builds its table. Refused is what else the released code can do (normalised
-queries, learned positions).
+has the key and takes 8 all the same, as ``--definition released`` does. Any length is accepted; transformers ends at
+``max_seq_len``, for which it builds its table. Other options of the released code (normalised
+queries, learned positions) are refused.
 """
 
 from typing import Any
@@ -65,7 +65,7 @@ def _build(config: Config, task: str) -> Plan:
 
 
 def _attention(config: Config) -> dict[str, Any]:
-    """``attn_config``, which must ask for nothing else than what is computed."""
+    """Reads ``attn_config``; PosexportError if it sets an option that is not supported."""
     stated = config.values.get("attn_config") or {}
     if not isinstance(stated, dict):
         raise PosexportError(f"{config.label} says attn_config = {stated!r:.60}; it must be an object")

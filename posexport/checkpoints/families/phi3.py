@@ -1,7 +1,7 @@
 """Phi-3 and Phi-4-mini: Llama's layers with fused projections, LongRoPE, and a window in all layers.
 
-Which of LongRoPE's two lists rotates a row is decided row by row, by its length in the call at hand; transformers takes
-the batch's largest length. A ``rope_scaling`` called ``su`` or, with LongRoPE's lists, ``yarn`` is what early files
+Each row selects one of LongRoPE's two lists by its length in the current call; transformers selects by the batch's
+largest length. A ``rope_scaling`` called ``su`` or, with LongRoPE's lists, ``yarn`` is what early files
 call ``longrope``.
 """
 
@@ -35,9 +35,9 @@ def _phi3(config: Config, task: str) -> Plan:
 
 
 def _lengths(config: Config) -> dict[str, Any]:
-    """The length now and at first; the latter is beside the table, in transformers 5 also in it.
+    """Returns the current and the original length; transformers 5 stores the latter in the RoPE table, too.
 
-    Both versions take the family's length where it does not stand beside the table, whatever the table says.
+    Without the key next to the table both versions use the family's length, whatever the table says.
     """
     key = "original_max_position_embeddings"
     first = config.size(key, _LENGTH)

@@ -1,4 +1,4 @@
-"""RoBERTa and its heirs: positions are counted after the padding id, the classifier has its own dense layer."""
+"""RoBERTa and its heirs: positions are counted after the padding id, the classifier has a separate dense layer."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""RoFormer: BERT with interleaved rotations of queries and keys; its rotation's table may stand in the file."""
+"""RoFormer: BERT with interleaved rotations of queries and keys; its rotation's table may be stored in the file."""
 
 import torch
 

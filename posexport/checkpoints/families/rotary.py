@@ -1,7 +1,7 @@
 """What decoders with rotations have in common: sizes, rotations and windows of layers, names of weights.
 
-Any length is accepted: ``max_position_embeddings`` says what a model was trained for, no table ends there. A layer with
-a window of ``sliding_window`` tokens sees the token itself and so many less one before it.
+Any length is accepted: ``max_position_embeddings`` is the trained length, no table ends there. A layer with
+a window of ``sliding_window`` tokens sees that many tokens, itself included.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -20,7 +20,7 @@ from posexport.errors import PosexportError
 from posexport.models.decoder import DecoderConfig
 
 FULL, SLIDING = "full_attention", "sliding_attention"
-#: keys that turn the feed-forward into several, of which a token uses some
+#: keys of a mixture of experts
 _EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
 #: modules of the decoder and of a layer to the checkpoint's
 ONCE = {"token": "model.embed_tokens", "final_norm": "model.norm"}
@@ -101,7 +101,7 @@ def window(config: Config, default: int | None = None) -> int | None:
 def rope(
     config: Config, head_size: int, *, kind: str = FULL, partial: bool = False, default_base: float = 1e4, **over: Any
 ) -> Rope:
-    """The rotation of layers of this kind. ``over``: keys of config.json that stand for the file's.
+    """The rotation of layers of this kind. ``over``: keys of config.json that replace the file's.
 
     ``partial``: the family may rotate a part of a head's channels and leave the others alone.
     """
@@ -121,14 +121,14 @@ def partial_factor(config: Config, default: float) -> dict[str, Any]:
 
 
 def in_window(config: Config, encoding: Encoding, tokens: int | None) -> Encoding:
-    """The encoding inside a window of so many tokens."""
+    """Restricts the encoding to a window of ``tokens`` tokens."""
     if tokens is None:
         raise PosexportError(f"{config.label} has layers of the type {SLIDING}, and no sliding_window in use; set it")
     return RotationAndTerm(encoding, LocalWindow(left=tokens - 1, right=0))
 
 
 def by_layer(config: Config, encoding: Encoding, kinds: Sequence[str], tokens: int | None) -> Encoding:
-    """One encoding in all layers, those of the kind `SLIDING` with a window."""
+    """One encoding in all layers; layers of the kind `SLIDING` have a window."""
     if SLIDING not in kinds:
         return encoding
     local = in_window(config, encoding, tokens)
@@ -145,7 +145,7 @@ def plan(
     parameters: NameMap | None = None,
     causal: bool = True,
 ) -> Plan:
-    """The definition and its origins, by Llama's names or those that are given instead."""
+    """The definition and its origins; the default names are Llama's."""
     unread = ("self_attn.rotary_emb.inv_freq",)
     names = decoder.Names(once=once, layer=layer, stem="model.layers.{i}", parameters=parameters or {}, unread=unread)
     return decoder.plan(task, settings, encoding, names, causal=causal)

@@ -23,7 +23,7 @@ def _smollm3(config: Config, task: str) -> Plan:
     rotates = _rotates(config, settings.layers)
     tokens = rotary.window(config)
     windowed = tokens is not None and config.flag("use_sliding_window", False)
-    default = [rotary.SLIDING if windowed and not each else rotary.FULL for each in rotates]
+    default = [rotary.SLIDING if windowed and not rotated else rotary.FULL for rotated in rotates]
     kinds = rotary.layer_kinds(config, settings.layers, default)
     rotation, without = rotary.rope(config, settings.head_size, default_base=2_000_000.0), NoPE()
     layers: list[Encoding] = []
@@ -38,12 +38,12 @@ def _rotates(config: Config, layers: int) -> list[bool]:
     if stated is None:
         every = config.size("no_rope_layer_interval", 4)
         return [(i + 1) % every != 0 for i in range(layers)]
-    if not isinstance(stated, list) or len(stated) != layers or not all(each in (0, 1) for each in stated):
+    if not isinstance(stated, list) or len(stated) != layers or not all(value in (0, 1) for value in stated):
         raise PosexportError(
             f"{config.label} says no_rope_layers = {stated!r:.60}; it must be a list of num_hidden_layers = {layers} "
             "numbers, 1 for a layer that rotates and 0 for one that does not"
         )
-    return [bool(each) for each in stated]
+    return [bool(value) for value in stated]
 
 
 SMOLLM3 = rotary.family("smollm3", _smollm3)

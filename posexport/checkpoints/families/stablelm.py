@@ -10,7 +10,7 @@ from posexport.checkpoints.plan import Plan
 
 
 def _stablelm(config: Config, task: str) -> Plan:
-    each = config.flag("qk_layernorm", False)
+    per_head = config.flag("qk_layernorm", False)
     settings = rotary.settings(
         config,
         eps=("layer_norm_eps", 1e-5),
@@ -18,13 +18,13 @@ def _stablelm(config: Config, task: str) -> Plan:
         attention_bias=config.flag("use_qkv_bias", False),
         output_bias=False,
         parallel_norms=1 if config.flag("use_parallel_residual", False) else None,
-        head_norm="each" if each else "none",
+        head_norm="per_head" if per_head else "none",
     )
     rotation = rotary.rope(config, settings.head_size, partial=True, **rotary.partial_factor(config, 0.25))
     norms = {
         f"attention.{name}_norm.weights.{head}": f"self_attn.{name[0]}_layernorm.norms.{head}.weight"
         for name, heads in (("query", settings.heads), ("key", settings.kv_heads or settings.heads))
-        for head in range(heads if each else 0)
+        for head in range(heads if per_head else 0)
     }
     return rotary.plan(task, settings, rotation, parameters=norms)
 

@@ -1,7 +1,7 @@
 """Swin: attention in shifted windows of an image, a learned bias for every offset in a window.
 
-Any image is taken whose last map is at least one window in both directions; transformers refuses smaller ones too. It
-keeps what a small map changed (`set_shift_and_window_size`), so that its next call may differ: the numbers here are a
+Images are accepted if the last feature map is at least one window in both directions, as in transformers, which keeps
+what a small map changed (`set_shift_and_window_size`), so that its next call may differ: the values here are a
 fresh model's. Not read: absolute position embeddings (``use_absolute_embeddings``), with which transformers itself
 fails; masked image modelling.
 """
@@ -38,7 +38,7 @@ _BLOCK = {
     "attention.encoding.first": "attention.self.continuous_position_bias_mlp.0",
     "attention.encoding.second": "attention.self.continuous_position_bias_mlp.2",
 }
-#: parameters whose name is another there
+#: parameters with a different name in the checkpoint
 _PARAMETERS = {
     "attention.logit_scale": "attention.self.logit_scale",
     "attention.encoding.table": "attention.self.relative_position_bias_table",
@@ -46,7 +46,7 @@ _PARAMETERS = {
 
 
 def settings(config: Config, **arrangement: Any) -> WindowedConfig:
-    """What both versions say alike; PosexportError where sizes do not fit."""
+    """The settings that Swin and Swin V2 share; PosexportError where sizes do not fit."""
     if config.flag("use_absolute_embeddings", False):
         raise PosexportError(
             f"{config.label} sets use_absolute_embeddings: absolute positions beside those in windows are not read "
@@ -82,7 +82,7 @@ def plan_of(config: Config, settings: WindowedConfig, encodings: list[Encoding],
         "final_norm": origin(f"{prefix}.layernorm"),
         "classifier": origin("classifier"),
     }
-    merging = {f"merging.{part}": f"downsample.{part}" for part in ("norm", "reduction")}
+    merging = {f"merging.{path}": f"downsample.{path}" for path in ("norm", "reduction")}
     modules |= in_layers(len(settings.depths), "stages", f"{prefix}.encoder.layers.{{i}}.", merging)
     parameters: dict[str, Origin] = {}
     constants: dict[str, Constant] = {}

@@ -1,4 +1,4 @@
-"""Swin V2: cosines, a network of the offset in a window, normalisation after each sublayer; any image is taken.
+"""Swin V2: cosines, a network of the offset in a window, normalisation after each sublayer; any image is accepted.
 
 The windows and the shift of a stage follow from the height of the images that the checkpoint was made for
 (``image_size``), not from the call's, as in transformers. There the mask of a shifted map is added twice, which is

@@ -1,6 +1,6 @@
 """T5, mT5 and UMT5: a learned bias by bucket of distance, in the encoder both ways, in the decoder one way.
 
-Raffel et al. (arXiv:1910.10683), released code. T5 and mT5 have one table for all layers of a stack, which stands in
+Raffel et al. (arXiv:1910.10683), released code. T5 and mT5 have one table for all layers of a stack, stored in
 the first; UMT5 has one in every layer. ``--task features`` reads the encoder alone.
 """
 
@@ -135,8 +135,8 @@ def _arrangement(config: Config, feedforward: str) -> dict[str, Any]:
 def _feedforward(config: Config, default: str) -> tuple[str, bool]:
     """The activation and whether it is gated: ``gated-gelu`` means the approximation by tanh, as released.
 
-    ``dense_act_fn`` and ``is_gated_act``, which transformers works out of ``feed_forward_proj`` and writes beside it,
-    go first where the file has them, as in transformers 4.57.6 and 5.23.0.
+    ``dense_act_fn`` and ``is_gated_act``, which transformers derives from ``feed_forward_proj`` and saves with it,
+    take precedence if the file has them, as in transformers 4.57.6 and 5.23.0.
     """
     text = config.text("feed_forward_proj", default)
     gated = text.startswith("gated-")

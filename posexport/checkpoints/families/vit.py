@@ -1,8 +1,8 @@
 """ViT: a class token, learned positions in the grid of patches, normalisation before each sublayer.
 
-Images of any size are taken, as transformers does with ``interpolate_pos_encoding=True``; at the trained size the table
-is read as it is. Where the trained image is not square transformers cannot resize its table, and here it is resized by
-its own rows and columns. Not read: masked image modelling, the pooler of the features.
+Images of any size are accepted, as in transformers with ``interpolate_pos_encoding=True``; at the trained size the
+table is not resized. Where the trained image is not square transformers cannot resize its table, and here it is resized
+by its rows and columns. Not read: masked image modelling, the pooler of the features.
 """
 
 from typing import Any
@@ -39,7 +39,7 @@ _LAYER = {
 
 
 def settings(config: Config, **arrangement: Any) -> VisionConfig:
-    """What ViT and BEiT say alike; PosexportError where sizes do not fit."""
+    """The settings that ViT and BEiT share; PosexportError where sizes do not fit."""
     patch_height, patch_width = _sides(config, "patch_size", 16)
     if patch_height != patch_width:
         raise PosexportError(
@@ -68,9 +68,9 @@ def settings(config: Config, **arrangement: Any) -> VisionConfig:
 
 
 def origins(model: Vision, prefix: str, layer_parameters: NameMap) -> dict[str, Origin]:
-    """Where the weights come from; ``layer_parameters``: parameters of a layer, or of them all, with own names."""
+    """The origins of the weights; ``layer_parameters``: parameters of one layer or of all with different names."""
     count, there = model.config.layers, f"{prefix}.encoder.layer.{{i}}."
-    modules = {part: origin(f"{prefix}.{stored}") for part, stored in _MODULES.items()}
+    modules = {path: origin(f"{prefix}.{stored}") for path, stored in _MODULES.items()}
     modules |= in_layers(count, "layers", there, _LAYER) | {"pooled.out": origin("classifier")}
     parameters = in_layers(count, "layers", there, layer_parameters)
     parameters["prefix"] = origin(f"{prefix}.embeddings.cls_token")
@@ -81,7 +81,7 @@ def origins(model: Vision, prefix: str, layer_parameters: NameMap) -> dict[str, 
 
 
 def _sides(config: Config, key: str, default: int) -> tuple[int, int]:
-    """Height and width, given as one number or as two."""
+    """Reads height and width: one number or a list of two."""
     if not isinstance(config.values.get(key), list):
         side = config.size(key, default)
         return side, side
@@ -97,7 +97,7 @@ def _build(config: Config, task: str) -> Plan:
         encoding = VitInterpolated(hidden=sizes.hidden, rows=sizes.rows, columns=sizes.columns)
         model = Vision(sizes, encoding, config.labels() if task == "image-classification" else None)
     without = () if config.flag("qkv_bias", True) else ("query", "key", "value")
-    return Plan(model, origins(model, "vit", {f"attention.{part}.bias": ZEROS for part in without}))
+    return Plan(model, origins(model, "vit", {f"attention.{projection}.bias": ZEROS for projection in without}))
 
 
 VIT = Family(

@@ -1,6 +1,6 @@
 """Wav2Vec2-BERT: frames of features, Conformer blocks with clipped distances, projected sinusoids or rotations.
 
-As released, rotations turn the attention's input. An adapter behind the encoder makes fewer frames.
+As released, rotations are applied to the attention's input. An adapter after the encoder reduces the number of frames.
 """
 
 import torch
@@ -50,7 +50,7 @@ def _build(config: Config, task: str) -> Plan:
 
 
 def _adapter(config: Config, settings: AudioConfig) -> AdapterConfig | None:
-    """What stands behind the encoder; None: nothing."""
+    """Returns the configuration of the adapter after the encoder; None: no adapter."""
     expanded = config.flag("use_intermediate_ffn_before_adapter", False)
     if not config.flag("add_adapter", False):
         if expanded:

@@ -1,7 +1,7 @@
 """Wav2Vec2-Conformer: convolutions over raw samples, Conformer blocks with projected sinusoids or rotations.
 
-As released, rotations turn the attention's input; padded frames are not told from real ones in the blocks'
-convolutions, so that padding changes real frames; the blocks' normalisations have an epsilon of 1e-5 whatever
+As released, rotations are applied to the attention's input; the blocks' convolutions do not mask padded frames,
+so that padding changes real frames; the blocks' normalisations have an epsilon of 1e-5 whatever
 ``layer_norm_eps`` says; the weights of a positional convolution are stored and not used.
 """
 

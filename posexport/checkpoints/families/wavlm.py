@@ -55,10 +55,10 @@ def _build(config: Config, task: str) -> Plan:
     modules |= audio.named_layers(_PREFIX, settings.layers, _LAYER)
     convolution = "encoder.positional.convolution"
     names = {"encoder.first_norm": "layer_norm", "encoder.final_norm": "layer_norm", convolution: "pos_conv_embed.conv"}
-    modules |= {part: origin(f"{_PREFIX}.encoder.{stored}") for part, stored in names.items()}
+    modules |= {path: origin(f"{_PREFIX}.encoder.{stored}") for path, stored in names.items()}
     constant = Origin(("attention.gru_rel_pos_const",), (Reshape((1, settings.heads, 1, 1)),))
     parameters = audio.named_layers(_PREFIX, settings.layers, {"attention.encoding.constant": constant})
-    # one table, which stands in the first layer
+    # one table, stored in the first layer
     table = {"attention.encoding.table": "attention.rel_attn_embed.weight"}
     parameters |= audio.named_layers(_PREFIX, 1, table)
     # weight normalisation as PyTorch stores it now, and before

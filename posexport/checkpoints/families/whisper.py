@@ -26,7 +26,7 @@ def _build(config: Config, task: str) -> Plan:
     hidden, vocab = config.size("d_model"), config.size("vocab_size")
     arrangement: dict[str, Any] = {"norm": "pre", "key_bias": False, "final_norm": True}
     modules = named_layers("encoder", "layers", config) | named_layers("decoder", "layers", config)
-    modules |= {part: origin(stored) for part, stored in _FIRST.items()}
+    modules |= {path: origin(stored) for path, stored in _FIRST.items()}
     modules["encoder.shared"] = modules["encoder.embeddings.encoding"]
     before = SpectrogramConfig.of(
         frequencies=config.size("num_mel_bins", 80),

@@ -1,7 +1,7 @@
 """XGLM: fairseq's sines and cosines, which begin at position 2, and token embeddings times the root of their width.
 
 Lin et al., "Few-shot Learning with Multilingual Language Models" (arXiv:2112.10668), released code. Any length is
-taken.
+accepted.
 """
 
 import math

@@ -32,7 +32,7 @@ def _build(config: Config, task: str) -> Plan:
     layer, parameters = _layer(settings)
     out = {"sequence-classification": "logits_proj", "token-classification": "classifier"}.get(task, "qa_outputs")
     once = {"token": "transformer.word_embedding", "head.dense": "sequence_summary.summary", "head.out": out}
-    modules = {part: origin(stored) for part, stored in once.items()}
+    modules = {path: origin(stored) for path, stored in once.items()}
     modules |= in_layers(settings.layers, "layers", "transformer.layer.{i}.", layer)
     return Plan(
         model, origins_of(model, modules, in_layers(settings.layers, "layers", "transformer.layer.{i}.", parameters))
@@ -95,18 +95,18 @@ def _head(config: Config, settings: EncoderConfig, task: str) -> Head:
 
 
 def _layer(settings: EncoderConfig) -> tuple[dict[str, str], dict[str, Origin]]:
-    """The modules of a layer, and its parameters whose last names differ."""
+    """The modules of a layer, and its parameters with a different leaf name."""
     # all projections are stored as [model size, heads, head size], which is how only the last one is used
     stored = Reshape((settings.hidden, settings.heads, settings.head_size))
     projections = {"query": "q", "key": "k", "value": "v", "encoding.project": "r"}
     parameters = {
-        f"attention.{part}.weight": Origin((f"rel_attn.{name}",), (stored, Transpose()))
-        for part, name in projections.items()
+        f"attention.{projection}.weight": Origin((f"rel_attn.{name}",), (stored, Transpose()))
+        for projection, name in projections.items()
     }
     parameters["attention.output.weight"] = Origin(("rel_attn.o",), (stored,))
     biases = {"encoding.key_bias": "r_w_bias", "encoding.query_bias": "r_r_bias", "segment_bias": "r_s_bias"}
-    for part, name in {**biases, "segments": "seg_embed"}.items():
-        parameters[f"attention.{part}"] = Origin((f"rel_attn.{name}",))
+    for parameter, name in {**biases, "segments": "seg_embed"}.items():
+        parameters[f"attention.{parameter}"] = Origin((f"rel_attn.{name}",))
     modules = {
         "attention_residual.norm": "rel_attn.layer_norm",
         "feedforward.inner": "ff.layer_1",
@@ -134,6 +134,6 @@ XLNET = Family(
         "classifier.": "a classification head",
         "qa_outputs.": "the question-answering head",
     },
-    # stands for tokens to predict, which there are none of
+    # embedding of tokens to predict in two-stream attention, not used here
     beside={"mask_emb": None},
 )
