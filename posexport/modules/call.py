@@ -24,7 +24,7 @@ _CACHE_IS_OURS = (
 
 
 class CallError(Exception):
-    """A user's module raised ``error``; the text says what and at which of the user's lines."""
+    """A user's module raised ``error``; the message has its text and the user's line."""
 
     def __init__(self, error: BaseException) -> None:
         self.error, self._line = error, line_of_error(error)
@@ -89,8 +89,8 @@ def calling(dtype: torch.dtype = torch.float32) -> Iterator[None]:
 def named_outputs(output: Any) -> dict[str, Tensor]:
     """The output of a module as tensors by name: nested containers are flattened, ``None`` is left out.
 
-    The tensors in ``{"layers": (x, y)}`` are called ``layers.0`` and ``layers.1``, a lone tensor ``output``, those of a
-    tuple ``output_0`` and ``output_1``.
+    The tensors in ``{"layers": (x, y)}`` are called ``layers.0`` and ``layers.1``, a lone tensor ``output``, the
+    tensors of a tuple ``output_0`` and ``output_1``.
     """
     if isinstance(output, Tensor):
         return {"output": output}

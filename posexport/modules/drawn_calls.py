@@ -105,7 +105,7 @@ class DrawnCalls:
         }
 
     def grown(self, sizes: Sizes) -> str:
-        """Which of its tensors the module replaced by one of another shape in the last call; empty where none."""
+        """Names the tensors of the module that the last call replaced by one of another shape; empty if none."""
         shapes = self._tensor_shapes() if self.watched else {}
         changed = [name for name, shape in shapes.items() if self._shapes.get(name) not in (None, shape)]
         if not changed:

@@ -54,7 +54,7 @@ class DryRun:
     """The results.
 
     Attributes:
-        outputs: names and axes of what the module returns.
+        outputs: names and axes of the module's outputs.
         limits: the lengths and sizes that it accepts.
         further: lengths beyond the default grid, cheap enough to be proven too, where there is no limit.
         remarks: the limits, in sentences.
@@ -100,11 +100,11 @@ def dry_run(
     limits, traced = _limited(limits, tokens, base, argument)
     # the largest size of every other axis
     per_token = elements_per_token(calls.module, calls.run, base, ranges)
-    others = {axis: largest_of(calls, base, axis, extent, per_token) for axis, extent in ranges.items()}
-    ranges = {axis: replace(extent, most=others[axis].limit) for axis, extent in ranges.items()}
+    largest_sizes = {axis: largest_of(calls, base, axis, extent, per_token) for axis, extent in ranges.items()}
+    ranges = {axis: replace(extent, most=largest_sizes[axis].limit) for axis, extent in ranges.items()}
     remarks += [
         f"{axis} of at most {largest.limit} is accepted, more is refused: {largest.reason}"
-        for axis, largest in others.items()
+        for axis, largest in largest_sizes.items()
         if largest.limit is not None
     ]
     limits = with_ranges(limits, groups, ranges)
@@ -316,12 +316,12 @@ class ValueReads(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         name = func.name().split(".")[0]
-        written = _WRITTEN.get(name)
+        operation = _WRITTEN.get(name)
         if name == "aten::index" and any(t is not None and t.dtype in (torch.bool, torch.uint8) for t in args[1]):
-            written = "a mask as index"
-        if written is not None:
+            operation = "a mask as index"
+        if operation is not None:
             line = line_of_frame(sys._getframe(1))  # noqa: SLF001 (inspect.stack reads files)
-            entry = f"{written}, {line}" if line else written
+            entry = f"{operation}, {line}" if line else operation
             if entry not in self.lines:
                 self.lines.append(entry)
         return func(*args, **(kwargs or {}))

@@ -56,8 +56,8 @@ def _check(argument: str, module: nn.Module) -> None:
 def _register(module: nn.Module) -> None:
     """Makes buffers of tensors that are only attributes, so that they are cast, moved and traced with the module."""
     for submodule in module.modules():
-        plain = [name for name, value in vars(submodule).items() if isinstance(value, Tensor)]
-        for name in plain:
+        attributes = [name for name, value in vars(submodule).items() if isinstance(value, Tensor)]
+        for name in attributes:
             submodule.register_buffer(name, vars(submodule).pop(name), persistent=False)
 
 

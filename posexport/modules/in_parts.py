@@ -1,4 +1,4 @@
-"""A decoder that is read in parts against the same decoder read at once.
+"""Compares chunked prefill of a decoder with a single call of the same decoder.
 
 Shape letters: B batch, T tokens, V vocabulary.
 """
@@ -21,7 +21,7 @@ def differ(a: Tensor, b: Tensor, mask_BT: Tensor, dtype: torch.dtype) -> bool:
 
 
 def in_calls(decoder: CachedDecoder, ids_BT: Tensor, mask_BT: Tensor, parts: Sequence[int]) -> Tensor:
-    """The logits of all tokens, read in calls of so many new ones."""
+    """Returns the logits of all tokens, computed in successive calls with ``parts`` new tokens."""
     held: tuple[Tensor, ...] = ()
     logits, end = [], 0
     for new in parts:

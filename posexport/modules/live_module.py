@@ -141,7 +141,7 @@ def _tensors(argument: str, module: nn.Module, inputs: Any) -> dict[str, Tensor]
 
 
 def _check_example(argument: str, name: Any, tensor: Any) -> None:
-    """PosexportError where an example cannot be that of an input."""
+    """Raises PosexportError if an example cannot be an input: not a tensor, or without a name."""
     if isinstance(name, str) and not isinstance(tensor, Tensor) and _holds_tensors(tensor):
         raise PosexportError(
             f"{argument}: the example of {name} is a {type(tensor).__name__}, and an input must be one tensor; "
@@ -286,7 +286,7 @@ def _with_vocabularies(
 ) -> tuple[list[InputSpec], list[str]]:
     """Inputs of ids with the number of rows of the embedding that looks them up, where one reads them unchanged.
 
-    The second result has a remark for every input of which the example's largest id is the only bound.
+    The second result has a remark for every input that only the example's largest id bounds.
     """
     tables: dict[tuple[int, int], int] = {}
 

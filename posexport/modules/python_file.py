@@ -32,11 +32,11 @@ from posexport.system.user_code import is_external, line_of_error, quoted, raise
 def python_source(argument: str, known: Sequence[InputSpec] = (), task: str | None = None) -> Source:
     """Runs the file, calls the factory, and finds out the module's inputs and outputs.
 
-    ``known``: the inputs of a bundle to compare with, for a factory that returns the module alone. ``task``: what a
-    model of transformers alone is converted for.
+    ``known``: the inputs of a bundle to compare with, for a factory that returns the module alone. ``task``: the
+    task of a transformers model.
 
     Raises:
-        PosexportError: no such file or factory, the factory failed, or returned something else.
+        PosexportError: the file or the factory does not exist, or the factory failed or returned something else.
     """
     path_text, _, factory_name = argument.rpartition(":")
     path = Path(path_text)

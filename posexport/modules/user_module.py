@@ -53,7 +53,7 @@ class UserModule(TracedModule):
     def forward(self, **tensors: Tensor) -> tuple[Tensor, ...]:
         if torch.compiler.is_dynamo_compiling():  # the exporter's second try, which follows Python code, not modes
             return tuple(self._declared(named_outputs(self.module(**tensors))).values())
-        if torch.compiler.is_compiling():  # the tracer has its own way to say what it cannot follow
+        if torch.compiler.is_compiling():  # the tracer reports by itself what it cannot follow
             with as_exported(), traced() as mode:
                 outputs = self._declared(named_outputs(self.module(**tensors)))
             self.attentions[:] = mode.reasons

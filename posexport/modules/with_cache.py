@@ -82,7 +82,7 @@ def with_cache(source: Source, task: str | None) -> Source:
 
 
 def _unfit(source: Source, *, layers: bool) -> str:
-    """Why inputs or outputs are not those of a decoder; empty where they are.
+    """Returns why inputs or outputs do not fit a decoder; empty if they do.
 
     ``layers``: the module has layers of `posexport.nn.Attention`; without them ids may have any name.
     """
@@ -112,19 +112,19 @@ def _shown(outputs: Sequence[OutputSpec]) -> str:
 
 def _logits_alone(source: Source) -> tuple[Source, list[OutputSpec]]:
     """The source with its first output alone, and its other outputs that are no keys and values."""
-    logits, *others = source.outputs
+    logits, *further_outputs = source.outputs
     assert isinstance(source.module, UserModule)
-    kept = [
+    no_cache = [
         spec
-        for spec in others
+        for spec in further_outputs
         if len(spec.axes) < 4 or spec.axes.count(SEQUENCE) != 1 or not isinstance(spec.axes[-1], int)
     ]
     remarks = list(source.remarks)
-    if len(kept) < len(others):
-        names = ", ".join(spec.name for spec in others if spec not in kept)
+    if len(no_cache) < len(further_outputs):
+        names = ", ".join(spec.name for spec in further_outputs if spec not in no_cache)
         remarks.append(f"keys and values that its forward returns ({names}) are those of the bundle's own cache")
     module = returning(source.module, [logits])
-    return msgspec.structs.replace(source, module=module, outputs=[logits], remarks=remarks), kept
+    return msgspec.structs.replace(source, module=module, outputs=[logits], remarks=remarks), no_cache
 
 
 def _of_last(source: Source) -> bool:
@@ -139,7 +139,7 @@ def _is_vocabulary(source: Source, module: nn.Module) -> bool:
     A table of positions may have as many rows as there are hidden channels.
     """
     logits, rows = source.outputs[0], _rows(module)
-    called = logits.name == "logits" and not _of_last(source)  # those of a classifier are called so
+    called = logits.name == "logits" and not _of_last(source)  # a classifier's output is called logits, too
     ids = {spec.size for spec in source.inputs if spec.role == "tokens" and spec.name != POSITIONS} & rows
     return called or (bool(logits.axes) and logits.axes[-1] in (ids or rows))
 
@@ -193,7 +193,7 @@ def _plain(source: Source, user: UserModule) -> tuple[Source, str]:
         plan = plan_of(trial, tokens.name, tokens.size, limit, dtype, of_last=of_last)
     except NotCachedError:
         raise
-    except PosexportError as err:  # the module's own, for what only a decoder is asked
+    except PosexportError as err:  # an error of the module, in a call that only a decoder must accept
         raise NotCausalError(str(err)) from err
     if of_last and not plan.of_last:
         raise NotCachedError(
@@ -207,11 +207,11 @@ def _plain(source: Source, user: UserModule) -> tuple[Source, str]:
     decoder = PlainDecoder(user, plan, tokens, vocab, lengths).eval()
     if of_last:
         remarks.append("its forward returns the logits of the last token, the bundle those of every new token")
-    found = as_source(source, decoder, remarks)
+    cached = as_source(source, decoder, remarks)
     own_slopes = any(not is_published(slopes) for slopes in plan.slopes if slopes)
     if own_slopes or not any(encoding.hooks for encoding in decoder.encodings):
-        found = msgspec.structs.replace(found, encoding=None)
-    return found, f"{len(plan.shapes)} causal attentions{_with_terms(plan)}"
+        cached = msgspec.structs.replace(cached, encoding=None)
+    return cached, f"{len(plan.shapes)} causal attentions{_with_terms(plan)}"
 
 
 def _with_terms(plan: Plan) -> str:
@@ -284,19 +284,19 @@ def _misfit(decoder: OwnDecoder) -> str:
     """Why the module computes something else with a cache than without; empty where it computes the same."""
     limit, size = decoder.limits.max_length or _LENGTH, decoder.inputs[0].size or 1
     length = min(_LENGTH, limit)
-    trial, dtype = decoder, torch.float32
+    checked, dtype = decoder, torch.float32
     if small(decoder):
-        trial, dtype = copy.deepcopy(decoder), torch.float64
-        in_precision(trial, torch.float64)
+        checked, dtype = copy.deepcopy(decoder), torch.float64
+        in_precision(checked, torch.float64)
     ids_BT = torch.randint(0, size, (_ROWS, length), generator=torch.Generator().manual_seed(0))
     whole_BT = torch.ones_like(ids_BT)
     # rows of different lengths, each at its end
     padded_BT = (torch.arange(length) >= torch.arange(_ROWS)[:, None].clamp(max=length - 1)).to(torch.int64)
 
     with torch.no_grad():
-        for mask_BT in (whole_BT, padded_BT) if trial.takes_mask else (whole_BT,):
-            cached = trial(ids_BT, mask_BT)[0]
-            if differ(cached, trial.plain(ids_BT, mask_BT), mask_BT, dtype):
+        for mask_BT in (whole_BT, padded_BT) if checked.takes_mask else (whole_BT,):
+            cached = checked(ids_BT, mask_BT)[0]
+            if differ(cached, checked.plain(ids_BT, mask_BT), mask_BT, dtype):
                 if mask_BT is whole_BT:
                     return "its logits are others when its attention layers take their positions from the cache"
                 return (
@@ -305,7 +305,7 @@ def _misfit(decoder: OwnDecoder) -> str:
                 )
         if length > 2 and not decoder.limits.length_dependent:
             parts = (length - 2, 1, 1)
-            if differ(in_calls(trial, ids_BT, whole_BT, parts), trial(ids_BT, whole_BT)[0], whole_BT, dtype):
+            if differ(in_calls(checked, ids_BT, whole_BT, parts), checked(ids_BT, whole_BT)[0], whole_BT, dtype):
                 return (
                     "read in parts it gives other logits than read at once, so something beside posexport.nn.Attention "
                     "looks at other tokens or counts them (a convolution, positions from torch.arange); number tokens "

@@ -50,7 +50,7 @@ class Classified:
     Attributes:
         varying: the groups of axes that vary.
         fixed: every axis that does not vary, with the reason.
-        columns: fixed axes whose elements the module reads by their index, and cannot do without.
+        columns: fixed axes indexed by constants in the module, which therefore need their size.
         base: shapes of the inputs that the module accepts.
         outputs: the outputs for ``base``.
     """
@@ -198,13 +198,13 @@ class Classify:
 
     def _is_held(self, axes: tuple[TensorAxis, ...], size: int) -> bool:
         """Whether sizes near the example's are accepted only because a stride ignores elements (channels of sounds)."""
-        (name, axis), *others = axes
-        if others or not axis or len(self._base[name]) < _WITH_CHANNELS or axes[0] in self._declared:
+        (name, axis), *equal_axes = axes
+        if equal_axes or not axis or len(self._base[name]) < _WITH_CHANNELS or axes[0] in self._declared:
             return False
         return not any(self._accepts(axes, other) for other in (size // 2, 2 * size))
 
     def _is_floored(self, axes: tuple[TensorAxis, ...], size: int) -> bool:
-        """Whether one more is accepted only because a stride ignores it; such an axis is added, with its step."""
+        """Whether one more element is accepted only because a stride ignores it; adds the axis with its step if so."""
         if self._accepts(axes, 2 * size - 1) or (outputs := self._calls(self._at(axes, 2 * size))) is None:
             return False
         self._add(axes, size, outputs, 2 * size, step=self._step(axes, size, 1))

@@ -26,8 +26,8 @@ class Discovered:
     Attributes:
         shapes: the axes of every input.
         groups: the axes of every name, and how they vary.
-        remarks: what a user should know.
-        notes: what only a verbose log says.
+        remarks: sentences for the user.
+        notes: lines of the verbose log.
     """
 
     shapes: dict[str, list[Axis]]

@@ -92,7 +92,7 @@ def counts_tokens(name: str, tensor: Tensor, size: int) -> bool:
 
 
 def with_row_lengths(resized: Mapping[str, Tensor], example: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """``resized`` inputs, of which those with row lengths fit the resized sequence: its full rows are full again."""
+    """Scales the row lengths among ``resized`` inputs to the resized sequence, so that full rows stay full."""
     fitted = dict(resized)
     for name, lengths in resized.items():
         if not counts_rows(name, example[name]):

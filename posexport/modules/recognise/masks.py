@@ -1,4 +1,4 @@
-"""Masks of PyTorch's attention as those of posexport: a term to add, and which queries see any key.
+"""Converts masks of PyTorch's attention to posexport's: a term to add, and which queries see any key.
 
 A mask is bool (True keeps) or is added to the scores, and is broadcast to [B, H, T, S]. In place of -inf,
 `dropped_score` is added, so that no score is infinite; a query without any key reads zeros, as in PyTorch.

@@ -1,4 +1,4 @@
-"""Recorded calls of a submodule: its arguments and outputs at two lengths show which of them count tokens."""
+"""Recorded calls of a submodule: its arguments and outputs at two lengths show which axes count tokens."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -45,12 +45,12 @@ def recorded(parts: Mapping[str, nn.Module]) -> Iterator[dict[str, list[Call]]]:
     calls: dict[str, list[Call]] = {name: [] for name in parts}
 
     def recorder(name: str) -> Any:
-        def record(_part: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+        def record(_submodule: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
             calls[name].append(Call(args, kwargs, tuple(output) if isinstance(output, list) else output))
 
         return record
 
-    hooks = [part.register_forward_hook(recorder(name), with_kwargs=True) for name, part in parts.items()]
+    hooks = [submodule.register_forward_hook(recorder(name), with_kwargs=True) for name, submodule in parts.items()]
     try:
         yield calls
     finally:
@@ -111,7 +111,7 @@ class Reads:
         return shape[axes[0]], shape[axes[-1]]
 
     def positions(self, arguments: Arguments, device: torch.device) -> Positions:
-        """The positions of the tokens."""
+        """Returns the positions of the tokens in a call."""
         if self.ids is not None:
             ids_BT = arguments[self.ids]
             return Positions(ids_BT if ids_BT.ndim == 2 else ids_BT[None], torch.arange(ids_BT.shape[-1]))

@@ -89,10 +89,10 @@ def check(reference: Reference, stand_ins: Mapping[str, tuple[Sequence[str], Sta
     assert isinstance(inner, nn.Module)
     for label, (names, stand_in) in stand_ins.items():
         wide = copy.deepcopy(stand_in).double()
-        part = reference.part(names[0])
+        original = reference.part(names[0])
         for sizes, calls in zip(reference.sizes, reference.calls, strict=True):
             for call in calls[names[0]]:
-                _compare(label, wide, part, call, sizes)
+                _compare(label, wide, original, call, sizes)
         for name in names:
             parent, _, leaf = name.rpartition(".")
             setattr(inner.get_submodule(parent), leaf, wide)
@@ -100,7 +100,7 @@ def check(reference: Reference, stand_ins: Mapping[str, tuple[Sequence[str], Sta
         with _rounded_otherwise([reference.part(name) for name in reference.names], sizes[SEQUENCE]):
             moved = reference.run(reference.module, sizes)
         _agree(
-            f"{reference.name} with {', '.join(each.encoding.name for _, each in stand_ins.values())}",
+            f"{reference.name} with {', '.join(stand_in.encoding.name for _, stand_in in stand_ins.values())}",
             "the original",
             reference.run(whole, sizes),
             outputs,
@@ -109,7 +109,7 @@ def check(reference: Reference, stand_ins: Mapping[str, tuple[Sequence[str], Sta
         )
 
 
-def _compare(label: str, stand_in: StandIn, part: nn.Module, call: Call, sizes: Mapping[str, int]) -> None:
+def _compare(label: str, stand_in: StandIn, original: nn.Module, call: Call, sizes: Mapping[str, int]) -> None:
     """Compares one call of a submodule with its replacement."""
 
     def outputs(module: nn.Module) -> tuple[Any, ...]:
@@ -117,8 +117,8 @@ def _compare(label: str, stand_in: StandIn, part: nn.Module, call: Call, sizes: 
             output = module(*call.args, **call.kwargs)
         return tuple(output) if isinstance(output, tuple | list) else (output,)
 
-    with _rounded_otherwise([part], sizes[SEQUENCE]):
-        moved = outputs(part)
+    with _rounded_otherwise([original], sizes[SEQUENCE]):
+        moved = outputs(original)
     _agree(stand_in.encoding.name, label, outputs(stand_in), call.outputs, moved, sizes)
 
 
@@ -128,7 +128,7 @@ def _rounded_otherwise(parts: Sequence[nn.Module], length: int) -> Iterator[None
 
     Tables are moved by the rounding of the angles of ``length`` positions.
     """
-    buffers = list({id(x): x for part in parts for x in part.buffers() if x.is_floating_point()}.values())
+    buffers = list({id(x): x for submodule in parts for x in submodule.buffers() if x.is_floating_point()}.values())
     before = [x.clone() for x in buffers]
     generator = torch.Generator().manual_seed(0)
     try:
@@ -151,7 +151,9 @@ def _agree(
     sizes: Mapping[str, int],
 ) -> None:
     at = f"at length {sizes[SEQUENCE]}"
-    for replaced, theirs, rounded in zip(*([x.detach() for x in each] for each in (new, old, moved)), strict=True):
+    for replaced, theirs, rounded in zip(
+        *([x.detach() for x in outputs] for outputs in (new, old, moved)), strict=True
+    ):
         if replaced.shape != theirs.shape:
             raise PosexportError(
                 f"{what} returns {list(replaced.shape)} {at}, and {other} {list(theirs.shape)}; {_REMEDY}"

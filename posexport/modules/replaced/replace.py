@@ -52,7 +52,7 @@ def replace(
     submodules = _submodules(module, encodings)
     changed = copied(type(module).__name__, module, "the result must not change yours")
     reference = Reference(module_source(module, example_inputs), [submodule.names[0] for submodule in submodules])
-    # the replacements, with the dtype and device of what they replace
+    # the replacements, with the dtype and device of the replaced submodules
     stand_ins = {submodule.names[0]: _stand_in(submodule, reference) for submodule in submodules}
     for submodule in submodules:
         tensors = (*submodule.part.parameters(), *submodule.part.buffers())
@@ -62,7 +62,9 @@ def replace(
         for name in submodule.names:
             put(changed, name, placed)
     if must_agree:
-        check(reference, {each.label: (each.names, stand_ins[each.names[0]]) for each in submodules})
+        check(
+            reference, {submodule.label: (submodule.names, stand_ins[submodule.names[0]]) for submodule in submodules}
+        )
     return changed
 
 
@@ -73,7 +75,7 @@ def put(module: nn.Module, name: str, part: nn.Module) -> None:
 
 
 def _submodules(module: nn.Module, encodings: Mapping[str, Choice]) -> list[_Submodule]:
-    named = {name: part for name, part in module.named_modules(remove_duplicate=False) if name}
+    named = {name: submodule for name, submodule in module.named_modules(remove_duplicate=False) if name}
     if not isinstance(encodings, Mapping) or not encodings:
         raise PosexportError(
             "replace needs a mapping from names of submodules to encodings, such as {'bias': 'alibi'}, got "
@@ -107,13 +109,13 @@ def _stand_in(submodule: _Submodule, reference: Reference) -> StandIn:
             "forward gives the bias, the rotation or the vectors"
         )
     kind, fit = _kind(submodule, first[0], second[0])
-    part = reference.part(submodule.names[0])
-    tables = _tables(part)
+    original = reference.part(submodule.names[0])
+    tables = _tables(original)
     encoding = _encoding(submodule, fit, tables)
     if reason := kind.refusal(encoding):
         raise PosexportError(f"{encoding.name} cannot stand in the place of {submodule.label}: {reason}")
     stand_in = kind(encoding, Reads.of(first[0], second[0]))
-    stand_in.learn_from(part, first[0])
+    stand_in.learn_from(original, first[0])
     return stand_in
 
 
@@ -128,7 +130,7 @@ def _kind(submodule: _Submodule, first: Call, second: Call) -> tuple[type[StandI
         )
     fitting = for_calls(kind.hooks, first, second)
     if fitting is None:
-        contracts = [each.contract for each in STAND_INS if [each.hook] == list(kind.hooks)]
+        contracts = [stand_in.contract for stand_in in STAND_INS if [stand_in.hook] == list(kind.hooks)]
         if not contracts:
             raise PosexportError(
                 f"{kind.name} acts through {' and '.join(kind.hooks) or 'nothing'}, which no submodule of its own "
@@ -146,9 +148,9 @@ def _shapes(values: Any) -> str:
     return ", ".join(str(list(x.shape)) if isinstance(x, Tensor) else repr(x)[:30] for x in values) or "nothing"
 
 
-def _tables(part: nn.Module) -> list[Tensor]:
+def _tables(original: nn.Module) -> list[Tensor]:
     """The parameters of a submodule, or its buffers where it has none, without axes of size 1."""
-    tables: list[Tensor] = [*part.parameters()] or [*part.buffers()]
+    tables: list[Tensor] = [*original.parameters()] or [*original.buffers()]
     return [x.detach().squeeze() for x in tables]
 
 
