@@ -141,7 +141,7 @@ def _tensors(argument: str, module: nn.Module, inputs: Any) -> dict[str, Tensor]
 
 
 def _check_example(argument: str, name: Any, tensor: Any) -> None:
-    """Raises PosexportError if an example cannot be an input: not a tensor, or without a name."""
+    """Raises PosexportError unless an example can be an input: a named tensor with values, of a supported dtype."""
     if isinstance(name, str) and not isinstance(tensor, Tensor) and _holds_tensors(tensor):
         raise PosexportError(
             f"{argument}: the example of {name} is a {type(tensor).__name__}, and an input must be one tensor; "
