@@ -134,7 +134,7 @@ def test_options_of_the_provider_stand_in_the_engine_s_settings(engine: str, tmp
 @pytest.mark.parametrize(
     ("engine", "options", "said"),
     [
-        ("triton", {"tf32": "on"}, "triton opens sessions by settings of its own; leave --provider-option out"),
+        ("triton", {"tf32": "on"}, "triton configures its sessions itself; leave --provider-option out"),
         ("mlserver", {"stream": "1"}, "a stream is of one process"),
         ("mlserver", {"tf32": "maybe"}, "tf32 of CUDA takes on or off, got 'maybe'"),
     ],

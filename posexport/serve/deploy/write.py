@@ -120,7 +120,7 @@ def deploy(
 
 def _check_options(engine: Engine, provider: str, options: Mapping[str, Any]) -> None:
     if options and not engine.takes_options:
-        raise PosexportError(f"{engine.name} opens sessions by settings of its own; leave --provider-option out")
+        raise PosexportError(f"{engine.name} configures its sessions itself; leave --provider-option out")
     if "stream" in options:
         raise PosexportError("a stream is of one process, and the engine computes in others; leave it out")
     provider_named(provider).session_options(options)
