@@ -30,7 +30,7 @@ from posexport.spec import FRAMES, SEQUENCE, LengthContract, OutputSpec, ProofPl
 class AdapterConfig(Config):
     """``hidden``: channels of the adapter; 0: no projection, the encoder's.
 
-    ``expanded``: the activation of a feed-forward before it, half of which is added; None: there is none.
+    ``expanded``: the activation of a feed-forward before it, added with factor 1/2; None: there is none.
     """
 
     layers: Count = 1

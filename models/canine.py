@@ -1,8 +1,8 @@
 """Canine: a model of characters; its deep layers see one vector for every few of them.
 
-Clark, Garrette, Turc, Wieting, "CANINE" (arXiv:2103.06874), section 3; the details are those of the released weights
-as transformers reads them. A character's embedding is a few hashes of its code point, each looked up in a table of its
-own, so that all of Unicode has one. One layer attends within blocks of characters; a strided convolution makes
+Clark, Garrette, Turc, Wieting, "CANINE" (arXiv:2103.06874), section 3; details follow the released weights
+as transformers reads them. A character's embedding is a few hashes of its code point, each looked up in a separate
+table, so that all of Unicode has one. One layer attends within blocks of characters; a strided convolution makes
 "molecules" of them, which the deep layers work on; these are repeated, joined with the characters and mixed by a
 convolution, and one layer over all characters ends it.
 
@@ -59,7 +59,7 @@ class CanineConfig(Config):
     buckets: Size = 16384
     stride: Size = 128
     rate: Size = 4
-    #: characters that the convolution back to characters reads at once
+    #: characters that the convolution back to characters reads in one window
     kernel: Size = 4
 
     def __post_init__(self) -> None:
@@ -112,8 +112,8 @@ class BlockAttention(Projections):
         q_BNHQD, k_BNHQD, v_BNHQD = (
             split_heads(take(project(x_BTC), slots_NQ), self.heads) for project in (self.query, self.key, self.value)
         )
-        # Two depths: in a block that is all padding, whose characters the convolutions read, padding attends to
-        # padding alike (adding a low value to the scores does that in float32, but not in float16), and in none to
+        # Two depths: the convolutions read a block that is all padding too; there, padding attends to
+        # padding uniformly (adding a low value to the scores does that in float32, but not in float16), and in none to
         # what lies beyond the end.
         there_NQ = inside(slots_NQ, length)
         lowest = torch.finfo(x_BTC.dtype).min
@@ -161,7 +161,7 @@ class Canine(nn.Module):
         self.down = Mixing(config, config.hidden, config.rate, same=False)
         deep = [EncoderLayer(config.layer, encoding, index) for index in range(config.layers)]
         for layer in deep:
-            # real characters behind the last whole molecule read molecules that are all padding
+            # real characters after the last whole molecule read molecules that are all padding
             layer.attention.of_padding = "mean"
         self.deep = nn.ModuleList(deep)
         self.up = Mixing(config, 2 * config.hidden, config.kernel, same=True)
@@ -177,7 +177,7 @@ class Canine(nn.Module):
         positions = Positions.counted(count, ids_BT.device)
         for layer in self.deep:
             molecules_BMC = layer(molecules_BMC, mask_B11M, positions, None)
-        # molecule m is that of characters (m - 1) rate on; those at the end read the last one
+        # molecule m covers the characters from (m - 1) rate; those at the end read the last one
         at_T = torch.arange(ids_BT.shape[1], device=ids_BT.device)
         of_T = (at_T // rate + 1).minimum(slot_M[-1:])
         joined = torch.cat([chars_BTC, molecules_BMC.index_select(1, of_T)], -1)
@@ -201,7 +201,7 @@ class Canine(nn.Module):
 class CanineModel(HeadedModel):
     """A Canine with a head.
 
-    ``pooled``: the head reads the molecules, whose first one stands for the text (classification); else the characters.
+    ``pooled``: the head reads the molecules, the first for the whole text (classification); else the characters.
     """
 
     encoder: Canine

@@ -29,7 +29,7 @@ from posexport.spec import BATCH, SEQUENCE, InputSpec
 
 @dataclass(frozen=True, kw_only=True)
 class LanguageModelConfig(Config):
-    """The head that gives logits."""
+    """Configuration of the head that computes logits."""
 
     #: the token embeddings are the head's weights too
     tied: bool = True

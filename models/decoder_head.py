@@ -1,4 +1,4 @@
-"""A decoder over a whole text at once: hidden states and the outputs of a head, without a KV cache.
+"""A decoder without a KV cache: hidden states of a whole sequence and the outputs of a head.
 
 So embedders and classifiers use decoders (Wang et al., "Improving Text Embeddings with Large Language Models",
 arXiv:2401.00368, section 3). Tokens are numbered by the mask, so that padding on either side moves none.

@@ -139,7 +139,7 @@ class DecoderAttention(EncodedAttention):
         return y_BTC, cached.present
 
     def _normalised(self, x_BTC: Tensor, heads: int, norm: nn.Module | None) -> Tensor:
-        """Queries or keys [B, H, T, D]."""
+        """Returns queries or keys [B, H, T, D], normalised."""
         if norm is None:
             return split_heads(x_BTC, heads)
         return split_heads(norm(x_BTC), heads) if self.norm_before_split else norm(split_heads(x_BTC, heads))

@@ -36,7 +36,7 @@ class EncoderConfig(TransformerConfig):
     embedding: TypedEmbeddingConfig = field(default_factory=TypedEmbeddingConfig)
     #: the layers in turn use these many sets of weights (None: as many as layers; ALBERT: 1)
     layer_groups: int | None = None
-    #: so many sets in turn make a group, whose layers follow one another each time that it is used (ALBERT)
+    #: layers of a group, which run one after the other each time that the group is used (ALBERT)
     layer_group_size: int = 1
     #: the first layer's attention has a normalisation
     first_norm: bool = True
@@ -195,6 +195,6 @@ class EncoderModel(HeadedModel):
         return outputs
 
     def _axes(self, axes: list[Axis]) -> list[Axis]:
-        """The same axes; with the sequence before the batch if asked for."""
+        """The axes, with the sequence before the batch where the configuration says so."""
         swapped = self.encoder.config.sequence_first and axes[1] in (SEQUENCE, ENCODER_SEQUENCE)
         return [axes[1], axes[0], *axes[2:]] if swapped else axes

@@ -5,7 +5,7 @@ states without positions, by keys and values that are computed once.
 
 The whole is the definition; it is exported in two parts, so that a decode step never touches the encoder:
 ``encoder_model.onnx`` (the encoder, and the keys and values of its states in every layer of the decoder) and
-``decoder_model.onnx`` (new tokens behind any cache: one graph for prefill and decode steps). Files and tensors are
+``decoder_model.onnx`` (new tokens after any cache: one graph for prefill and decode steps). Files and tensors are
 named as optimum names them.
 """
 

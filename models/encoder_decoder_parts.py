@@ -1,10 +1,10 @@
 """The graphs that an encoder-decoder is exported as, and the tensors that they hand to one another.
 
-posexport's own encoder computes the keys and values that cross attention reads, once, and its decoder takes them as
+posexport's encoder computes the keys and values that cross attention reads, once, and its decoder takes them as
 inputs. optimum and transformers.js hand the encoder's states to the decoder instead, which computes keys and values in
 its first call and takes them back in later ones.
 
-Shape letters: B batch, T new tokens of the decoder, S the encoder's states, P states whose keys and values are held
+Shape letters: B batch, T new tokens of the decoder, S the encoder's states, P states with keys and values in the cache
 (none or all), C model size, H heads, D head size.
 """
 
@@ -84,7 +84,7 @@ class Wiring:
         return self._part(module, file, inputs, [*self.answers, *self.crossed], when="first")
 
     def later(self, file: str) -> Part:
-        """New tokens and both caches to logits and the cache of the decoder's own tokens."""
+        """New tokens and both caches to logits and the cache of the decoder's self-attention."""
         module = DecoderPart(self.decoder, self.head, "held", by_layer=True)
         return self._part(module, file, [*self.tokens, *_by_layer(self.past, self.held)], self.answers, when="later")
 
@@ -170,7 +170,7 @@ class EncoderPart(nn.Module):
 class DecoderPart(nn.Module):
     """New tokens and the caches of both attentions to logits (or hidden states) and the caches.
 
-    ``past_key_values``: the decoder's own keys and values, then those of the encoder's states where they are inputs;
+    ``past_key_values``: keys and values of self-attention, then of the encoder's states where they are inputs;
     or, ``by_layer``, both of every layer in turn. ``named``: the same, by the inputs' names.
     """
 
@@ -198,7 +198,7 @@ class DecoderPart(nn.Module):
         return answers if self.crossed == "held" else (*answers, *crossed)
 
     def _apart(self, held: Sequence[Tensor]) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
-        """The decoder's own keys and values, and those of the states."""
+        """Keys and values of self-attention, and of the encoder's states."""
         if not self.by_layer:
             return held[: len(held) // 2], held[len(held) // 2 :]
         layers = [held[start : start + 4] for start in range(0, len(held), 4)]
@@ -221,9 +221,9 @@ def decode(
 
 
 def completed(decoder: Half, states_BSC: Tensor, held: Sequence[Tensor]) -> Sequence[Tensor]:
-    """Keys and values [B, H, S, D] of all states, those of the first P being ``held``, [B, H, P, D].
+    """Keys and values [B, H, S, D] of all states; ``held``, [B, H, P, D]: of the first P.
 
-    Without control flow: they are computed of the states that none are held of, which are all or none, and put behind
+    Without control flow: they are computed for the states without cached ones (all or none) and appended to
     those that are held.
     """
     if not held:
@@ -233,5 +233,5 @@ def completed(decoder: Half, states_BSC: Tensor, held: Sequence[Tensor]) -> Sequ
 
 
 def _by_layer(decoder: Sequence[InputSpec], held: Sequence[InputSpec]) -> list[InputSpec]:
-    """Of every layer the decoder's key and value, then those of the states: clients count on that order."""
+    """For each layer, the key and value of self-attention, then of the states: clients rely on this order."""
     return [spec for i in range(0, len(decoder), 2) for spec in (*decoder[i : i + 2], *held[i : i + 2])]

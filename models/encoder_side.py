@@ -19,12 +19,12 @@ from posexport.spec import BATCH, ENCODER_SEQUENCE, Axis, InputSpec, LengthContr
 class Side(Protocol):
     """An encoder: inputs by name to states [B, S, C].
 
-    Of its inputs, that of role ``mask`` over [batch, states_axis], if there is one, says which states count.
+    An input of role ``mask`` over [batch, states_axis], if there is one, marks the states to attend to.
     """
 
     @property
     def inputs(self) -> list[InputSpec]:
-        """The inputs, in order."""
+        """The input specs, in the order of the arguments."""
 
     @property
     def states_axis(self) -> Axis:
@@ -32,18 +32,18 @@ class Side(Protocol):
 
     @property
     def encodings(self) -> list[Encoding]:
-        """Those of the layers, the first one the encoder's own."""
+        """The encodings of the layers; the first is the encoder's."""
 
     @property
     def contracts(self) -> list[LengthContract]:
         """What bounds its inputs; none where their size is fixed."""
 
     def __call__(self, **inputs: Tensor) -> Tensor:
-        """The states, [B, S, C]."""
+        """Returns the states, [B, S, C]."""
 
 
 class TextSide:
-    """An encoder of token ids."""
+    """An encoder that reads token ids."""
 
     states_axis: Axis = ENCODER_SEQUENCE
 

@@ -44,7 +44,7 @@ class AttentionConfig(Config):
 
 @dataclass(frozen=True, kw_only=True)
 class LayerConfig(Config):
-    """A layer's sublayers."""
+    """Configuration of the sublayers of a layer."""
 
     hidden: Size = 60
     attention: AttentionConfig = field(default_factory=AttentionConfig)

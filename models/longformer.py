@@ -1,9 +1,9 @@
 """Longformer: every token attends to a window around it, a few marked tokens to all and all to them.
 
 Beltagy, Peters, Cohan, "Longformer: The Long-Document Transformer" (arXiv:2004.05150), sections 3.1 (sliding window,
-global attention, separate projections for it); the details are those of the released weights as transformers reads
+global attention, separate projections for it); details follow the released weights as transformers reads
 them. The window may differ from layer to layer. Positions are the encoding's, which acts on the input alone; the
-window itself is no encoding but the model's, and a token cannot tell by it where in the window another one stands.
+window itself is no encoding but the model's, and does not encode the relative position of a token in it.
 
 Time and memory grow with length times (window + marked tokens): queries go in blocks, and the keys of a block are the
 band around it and the marked tokens, each key once. How many tokens are marked is data; the graph computes it (one
@@ -49,8 +49,8 @@ Default = Literal["none", "first", "question"]
 class Marked:
     """The tokens that attend to all and that all attend to.
 
-    ``token_BT``: which they are; ``slot_BG``: their slots, in order; ``there_BG``: which of these are used, as
-    a row may have fewer than another; ``rank_BT``: which of its row's marked tokens a token is (0 where it is none).
+    ``token_BT``: the mask of them; ``slot_BG``: their slots, in order; ``there_BG``: the mask of used slots, as
+    rows may have different numbers; ``rank_BT``: a token's index among the marked tokens of its row (0 elsewhere).
     """
 
     token_BT: Tensor
@@ -74,7 +74,7 @@ def marked(token_BT: Tensor) -> Marked:
     most = cast(int, count_BT[:, -1].max().clamp(min=1).item())
     torch._check(most >= 1)  # type: ignore[no-untyped-call]  # noqa: SLF001 (for the trace, which knows no more of it)
     rank_G = torch.arange(most, device=token_BT.device)
-    # the token in slot g stands where g + 1 are reached: after all tokens up to which there are g or fewer
+    # the slot of marked token g is the first where the count reaches g + 1
     slot_BG = (count_BT[:, None, :] <= rank_G[:, None]).sum(2).clamp(max=token_BT.shape[1] - 1)
     return Marked(token_BT, slot_BG, rank_G < count_BT[:, -1:], (count_BT - 1).clamp(min=0))
 
@@ -178,8 +178,8 @@ class LongformerModel(HeadedModel):
     """A Longformer with a head.
 
     ``default``: the global attention tokens of a row without any in its mask. transformers marks the first
-    token for classification, the question for question answering, where no mask is given at all; a graph cannot tell a
-    mask that is not given from one of zeros, so here zeros mean the default.
+    token for classification, the question for question answering, if the call has no mask; a graph cannot tell a
+    missing mask from one of zeros, so here zeros mean the default.
     """
 
     encoder: Longformer
@@ -198,7 +198,7 @@ class LongformerModel(HeadedModel):
 
     @property
     def limits(self) -> LengthContract:
-        """The encoding's, with the lengths beyond which a window no longer holds all tokens, and those of blocks."""
+        """The encoding's, with the lengths beyond which a window no longer holds all tokens, and of blocks."""
         limits = limits_of(self.encoding, self.encoder.embeddings.position_ids)
         limit = limits.max_length
         ours = {*(side + 1 for side in self.encoder.sides), BLOCK, 2 * BLOCK}

@@ -1,6 +1,6 @@
 """ModernBERT's heads: every one reads its hidden states through a projection, an activation and a normalisation.
 
-Warner et al., "Smarter, Better, Faster, Longer" (arXiv:2412.13663), as released. Its encoder is that of
+Warner et al., "Smarter, Better, Faster, Longer" (arXiv:2412.13663), as released. The encoder is
 `posexport.models.encoder`.
 """
 

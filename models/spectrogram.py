@@ -77,7 +77,7 @@ class SpectrogramEncoder(nn.Module):
 
 
 class SpectrogramModel(Definition):
-    """The encoder alone."""
+    """A spectrogram encoder without a head."""
 
     ordered = True
 

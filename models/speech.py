@@ -26,7 +26,7 @@ from posexport.sizes import samples
 from posexport.spec import BATCH, FRAMES, SEQUENCE, InputSpec, LengthContract, OutputSpec, ProofPlan
 from posexport.targets.dtypes import MODEL_DTYPE
 
-#: frame counts to prove it at, beside those of the encoding: the grid's own lengths
+#: frame counts of the proof, in addition to the encoding's
 _FRAMES = (1, 2, 17, 63, 64, 65, 257)
 _TRACED_FRAMES = 11
 
@@ -107,7 +107,7 @@ class SpeechModel(Definition):
 
     @property
     def limits(self) -> LengthContract:
-        """In samples."""
+        """The limits of the input, in samples."""
         limits, steps = limits_of(self.encoding), self.config.steps
 
         def longest(frames: int | None) -> int | None:
@@ -163,7 +163,7 @@ class SpeechModel(Definition):
 
 
 def frame_mask(mask_BN: Tensor, steps: Sequence[tuple[int, int]], frames_BTF: Tensor) -> Tensor:
-    """Which of the frames are real, int64 [B, T]: as many as the real samples would give by themselves."""
+    """The mask of frames, int64 [B, T]: as many are real as the real samples would give without padding."""
     count_B = (mask_BN != 0).sum(1)
     for kernel, stride in steps:
         # below 1 where there are too few, however a division rounds

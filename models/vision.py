@@ -96,8 +96,8 @@ class Pooled(nn.Module):
 class Vision(Definition):
     """``pixel_values`` [B, channels, height, width] to the hidden states of all tokens, or to logits over labels.
 
-    ``labels``: how many, for logits; None for hidden states. ``beside``: a second encoding, of which only what it adds
-    to the embeddings is used (absolute positions in a model that has relative ones).
+    ``labels``: their number, for logits; None for hidden states. ``beside``: a second encoding, applied to the
+    embeddings only (absolute positions in a model that has relative ones).
     """
 
     def __init__(

@@ -165,7 +165,7 @@ class Windowed(Definition):
 
     def forward(self, pixel_values: Tensor) -> tuple[Tensor, ...]:
         patch = self.config.patch
-        # zeros for what is missing of the last patches; what is more than that, the strides pass by
+        # zeros complete the last patches; the strides skip the surplus
         map_BCRC = self.projection(F.pad(pixel_values, (0, patch - 1, 0, patch - 1)))
         rows, columns = map_BCRC.shape[2:]
         x_BTC = self.embedding_norm(map_BCRC.flatten(2).transpose(1, 2))

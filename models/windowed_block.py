@@ -26,7 +26,7 @@ _LARGEST_SCALE = 100.0
 
 @dataclass(frozen=True, kw_only=True)
 class WindowedConfig(Config):
-    """Sizes and arrangement. ``hidden`` is the width of the first stage; every other has twice that of the one before.
+    """Sizes and arrangement. ``hidden``: channels of the first stage; every later stage has twice as many.
 
     ``patch``: pixels of a token's side. ``mlp_ratio``: width of the feed-forward's inside over the stage's.
     """
@@ -72,7 +72,7 @@ class WindowedConfig(Config):
             )
 
     def width(self, stage: int) -> int:
-        """Channels of a stage."""
+        """The number of channels of a stage."""
         return self.hidden << stage
 
     def window_of(self, stage: int) -> int:

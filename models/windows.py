@@ -49,7 +49,7 @@ def cut(rows: int, columns: int, window: int, shift: Tensor | None, like: Tensor
 
 
 class _Side:
-    """One direction of `cut`: what stands at each of the M places of its ``count`` windows."""
+    """One direction of `cut`: the contents of the M places of its ``count`` windows."""
 
     def __init__(self, length: int, window: int, shift: Tensor | None, device: torch.device) -> None:
         self.count = (length + window - 1) // window
@@ -60,9 +60,9 @@ class _Side:
         place_NM = at_N[:, None] * window + within_M
         self._at_N, self._within_M = at_N, within_M
         self._place_L = torch.arange(length, device=device)
-        #: the map's row (or column) at a place; beyond its length where padding stands
+        #: the map's row (or column) at a place; beyond its length at padding
         self.line_NM = place_NM
-        #: equal where two places were neighbours before the shift, among those of a window
+        #: equal for two places of a window that were neighbours before the shift
         self.region_NM = place_NM
         if shift is not None:
             self.line_NM = (place_NM + shift) % whole

@@ -25,11 +25,11 @@ SEGMENTS = 4
 
 
 class SegmentAttention(EncodedAttention):
-    """Attention that adds ``(q_i + b) . (same - other)`` to the scores of keys in the query's own segment, scaled.
+    """Attention that adds ``(q_i + b) . (same - other)`` to the scores of keys in the query's segment, scaled.
 
     ``segments`` is [2, H, D], the vectors ``same`` and ``other``; ``segment_bias`` (b) is [H, D]. The paper adds
-    ``(q_i + b) . other`` to the keys of other segments as well; that is taken off all keys of a query alike here, which
-    the softmax does not see. So a text of one segment is computed the same with types and without.
+    ``(q_i + b) . other`` to the keys of other segments as well; here it is subtracted from all keys of a query, which
+    does not change the softmax. So a text of one segment is computed the same with types and without.
     """
 
     def __init__(self, config: LayerConfig, encoding: Encoding) -> None:
@@ -102,7 +102,7 @@ class XLNet(Definition):
 class LastTokenClassification(SequenceClassification):
     """Logits over labels from the last real token: dense, activation, linear.
 
-    transformers reads the last slot, which is the same where padding stands on the left, as XLNet's tokenizer puts
+    transformers reads the last slot, which is the same with padding on the left, as XLNet's tokenizer puts
     it; padding on the right makes it read a padded token.
     """
 

@@ -136,9 +136,10 @@ EQUIVALENT = {
         "posexport/precision/half/flow.py",
         "return node.inputs[:1] if node.op_type in MOVES or is_float_cast(node) else node.inputs",
     ): "the second input of what moves is of integers, which have no type to decide",
-    ("posexport/precision/selection.py", "return [each for each in chosen if gained[each.weight.value] > 0]"): (
-        "what takes as many bytes either way; they are estimates"
-    ),
+    (
+        "posexport/precision/selection.py",
+        "return [projection for projection in chosen if gained[projection.weight.value] > 0]",
+    ): ("what takes as many bytes either way; they are estimates"),
     ("posexport/parity/agreement/on_grid.py", 'proof.progress(0, 0, f"what {report.precision} costs, {point}")'): (
         "what a line of progress counts"
     ),

@@ -36,7 +36,7 @@ def answer_output(vocab: int, width: int | None) -> OutputSpec:
 
 @dataclass(frozen=True)
 class CacheTensors:
-    """Keys and values of every layer. ``shapes``: (KV heads, head size) a layer; ``part``: whose, where two are."""
+    """Keys and values of every layer. ``shapes``: (KV heads, head size) by layer; ``part``: a prefix of names."""
 
     shapes: Sequence[tuple[int, int]]
     part: str = ""

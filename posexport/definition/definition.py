@@ -36,12 +36,12 @@ class Definition(nn.Module, ABC):
     @property
     @abstractmethod
     def inputs(self) -> list[InputSpec]:
-        """The inputs, in order."""
+        """The input specs, in the order of the arguments."""
 
     @property
     @abstractmethod
     def outputs(self) -> list[OutputSpec]:
-        """The outputs, in order."""
+        """The output specs, in the order of the results."""
 
     @property
     @abstractmethod

@@ -16,7 +16,7 @@ def limits_of(
     """The lengths of a model with this encoding; they change with `posexport.encodings.beyond.extend`.
 
     ``position_ids``: rows of the table that no real token gets do not count, where the encoding reads the ids
-    (hooks ``embed`` and ``rotate``); terms of attention read distances, which have no such rows. ``beyond``: what was
+    (hooks ``embed`` and ``rotate``); terms of attention read distances, which have no unused rows. ``beyond``: what was
     chosen, where that is not what the encoding itself says.
     """
     overhead = position_ids.offset if position_ids is not None and reads_numbers(encoding) else 0

@@ -3,7 +3,7 @@
 Press, Smith, Lewis, "Train Short, Test Long" (arXiv:2108.12409), section 3; head counts that are not a power of two as
 in the authors' released code. BLOOM's variant: Le Scao et al. (arXiv:2211.05100), section 3.1.2, released code. Another
 largest exponent than 8 is MPT's, a factor on all slopes Falcon's (released code of both). The variant ``falcon``, which
-rounds to bfloat16, is that of transformers 4.57.6 and 5.23.0 (``build_alibi_tensor``).
+rounds to bfloat16, follows transformers 4.57.6 and 5.23.0 (``build_alibi_tensor``).
 """
 
 import math

@@ -45,7 +45,7 @@ class AttentionTable(PositionVectors):
     """Adds ``softmax(s(p) K^T / sqrt(hidden)) V`` to the embeddings, s(p) sinusoids, K and V learned; any length.
 
     ``key_table`` and ``value_table`` are [rows, hidden]. Angle, softmax and sum are float32 or wider, cast last.
-    ``joined`` is that of ``sinusoidal``.
+    ``joined``: as in ``sinusoidal``.
     """
 
     def __init__(self, *, hidden: int, rows: Size = 32, joined: Joined = "sum") -> None:

@@ -32,7 +32,7 @@ def oracle(
     columns: int = 14,
     shared: bool = False,
 ) -> Array:
-    """Pair by pair: the four offsets of the trained grid around the pair's own offset in it."""
+    """Pair by pair: the four offsets of the trained grid nearest to the pair's offset."""
     del shared
     table = params["table"]
     assert table.shape == ((2 * rows - 1) * (2 * columns - 1) + 3, heads)
@@ -73,7 +73,7 @@ class Beit(Encoding):
 
     ``table`` is [(2 rows - 1)(2 columns - 1) + 3, heads]: offsets (query minus key) of the trained grid by rows first,
     from the lowest up, then the rows for a class token's query, a class token's key, and both. ``shared``: one table
-    for all layers, otherwise every layer has its own. Resized in float32 or wider, once a call, cast last.
+    for all layers, otherwise one per layer. Resized in float32 or wider, once a call, cast last.
     """
 
     axes = 2

@@ -1,4 +1,4 @@
-"""``--beyond``: what a model does past the length that its tables were trained for."""
+"""``--beyond``: the behaviour of a model past the trained length of its tables."""
 
 from torch import nn
 
@@ -10,7 +10,7 @@ from posexport.spec import Beyond
 def extend(module: nn.Module, beyond: Beyond, length: int | None = None, *, overhead: int = 0) -> None:
     """Replace every encoding in ``module`` by its clipped or interpolated form, a shared one by a shared one.
 
-    Meant for a model whose weights are loaded. ``length``: positions to stretch tables to, for ``interpolate`` only.
+    For a model with its weights loaded. ``length``: positions to stretch tables to, for ``interpolate`` only.
     ``overhead``: table rows at the start that no real token uses (`posexport.nn.position_ids`). ``error`` changes
     nothing. Raises PosexportError, and leaves the model as it was, where the choice fits no encoding, or not all.
     """

@@ -60,7 +60,7 @@ class Cape(PositionVectors):
     """Adds sines and cosines of the continuous position ``(p - centre) * step`` to the embeddings; takes any length.
 
     ``frequency_scale`` multiplies all frequencies. Positions stay int64 until the centre is subtracted, in float32 or
-    wider. ``joined`` is that of ``sinusoidal``.
+    wider. ``joined``: as in ``sinusoidal``.
     """
 
     def __init__(

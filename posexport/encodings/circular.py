@@ -55,7 +55,7 @@ class Circular(PositionVectors):
     """Adds sines and cosines at ``period^(-2i / hidden)`` radians a position to the embeddings; takes any length.
 
     The waves' lengths run from 2 pi to 2 pi ``period`` positions, so nothing repeats after ``period`` positions (see
-    ``circular-periodic``). ``layout`` and ``joined`` are those of ``sinusoidal``.
+    ``circular-periodic``). ``layout`` and ``joined``: as in ``sinusoidal``.
     """
 
     def __init__(

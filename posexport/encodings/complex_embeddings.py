@@ -2,7 +2,7 @@
 
 Wang et al., "Encoding word order in complex embeddings" (arXiv:1912.12333), section 2: word j at position p is
 ``r_j exp(i (w p + theta))``, channel by channel. ONNX Runtime has no complex tensors; the real and the
-imaginary part are two planes of real channels, which the definition projects to its own width.
+imaginary part are two planes of real channels, which the definition projects to the model size.
 
 Not done: frequencies and phases of every word (the paper's full form; here all words share them, one of its
 ways to save parameters); the complex-valued layers of the paper's networks, which would carry both planes through the

@@ -23,7 +23,7 @@ def oracle(
     heads: int,
     head_size: int,
 ) -> Array:
-    """Every pair's sinusoid, projected, then the released code's matrices b, c and d; a is attention's own."""
+    """Every pair's sinusoid, projected, then the released code's matrices b, c and d; attention computes a."""
     distance_BTS1 = (qpos_BT[:, :, None] - kpos_BS[:, None, :])[..., None]
     turn_BTSF = distance_BTS1 * np.exp(np.arange(0, hidden, 2) * -(np.log(10000.0) / hidden))
     R_BTSC = np.zeros((*turn_BTSF.shape[:3], 2 * turn_BTSF.shape[3]))

@@ -66,7 +66,7 @@ class Cope(Encoding):
         return [self.table.shape[0]]
 
     def scores(self, q_BHTD: Tensor, k_BHSD: Tensor, queries: Positions, keys: Positions) -> Term:
-        """``q_i . e[p_ij]``."""
+        """Returns the term ``q_i . e[p_ij]``."""
         wide = torch.promote_types(q_BHTD.dtype, torch.float32)
         gate_scale_1 = torch.full((1,), self.head_size**-0.5, dtype=wide, device=q_BHTD.device)
         return Term(CONTEXTUAL_SCORES, (self.table, gate_scale_1), queries, keys)

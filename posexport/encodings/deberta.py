@@ -1,12 +1,12 @@
 """Learned vectors of the clipped or log-bucketed distance, projected as keys and as queries for every head.
 
 He et al., "DeBERTa: Decoding-enhanced BERT with Disentangled Attention" (arXiv:2006.03654), section 3.1, content to
-position and position to content; log buckets are those of version 2 (the code released with it, kept in version 3,
+position and position to content; log buckets follow version 2 (the code released with it, kept in version 3,
 arXiv:2111.09543). Where paper and code differ the code is followed, as released weights need it: both terms take the
 vector of the distance query minus key, while the paper's equation 4 has key minus query for position to content.
 
 Buckets are exact: their edges are computed in integers, not by a rounded logarithm. Not done: version 2's
-``share_att_key``, where both projections are those of the attention (a loader ties ``pos_key`` and ``pos_query`` to
+``share_att_key``, where both projections are shared with attention (a loader ties ``pos_key`` and ``pos_query`` to
 them); position to position, which no released model has; version 2's convolution and the decoder's absolute positions,
 which are the model's.
 """
@@ -106,9 +106,9 @@ class Deberta(Encoding):
     """Adds ``q_i . K[d] + k_j . Q[d]`` to the scores, d the clipped or log-bucketed distance i - j; takes any length.
 
     ``table`` is [2 span, hidden], shared by all layers, from distance ``-span`` up; K and Q are its rows through
-    ``pos_key`` and ``pos_query``, two projections a layer. Distances beyond ``span - 1`` and ``-span`` are taken as
+    ``pos_key`` and ``pos_query``, two projections a layer. Distances beyond ``span - 1`` and ``-span`` are clipped to
     these. With ``max_distance`` (versions 2 and 3: 512, with ``span`` 256) distances beyond ``span // 2`` share rows
-    in buckets that grow with the logarithm. ``table_norm``: the table goes through a layer normalisation first
+    in buckets that grow with the logarithm. ``table_norm``: the table is layer-normalised first
     (``norm_rel_ebd=layer_norm``). ``terms``: ``c2p``, the first term alone, or ``p2c``, the second. A score is the sum
     of three products, or of two, and is scaled accordingly.
     """

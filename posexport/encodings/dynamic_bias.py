@@ -62,7 +62,7 @@ class DynamicBias(Encoding):
     """Adds ``f(i - j)`` of every head to the scores, not scaled, f being a small network; takes any length.
 
     f is evaluated once for every distance of a call, in float32 or wider. ``width`` and ``depth``: units and number of
-    its hidden layers; ``layer_norm``: layer normalisation before each SiLU. ``log_distance``: f is given
+    its hidden layers; ``layer_norm``: layer normalisation before each SiLU. ``log_distance``: f reads
     ``sign(x) log(1 + |x|)``, without which its values grow with the length; x-transformers leaves that to the user.
     """
 

@@ -8,7 +8,7 @@ Shape letters: B batch (or 1), H heads, T queries, S keys, D head size, C model 
 ``values``: in attention; returns a `Term` of the probabilities, to add to the context.
 
 An encoding never applies the padding mask. A `Term` is a structure, not a tensor: it names an operator and the tensors
-it needs, so that a lowering can compute it as late and as little as possible; ``Term.dense`` computes it at once.
+it needs, so that a lowering can compute it as late and as little as possible; ``Term.dense`` computes it in full.
 
 With ``per_layer = True`` every layer has separate parameters: a definition uses ``in_layer(i)`` in layer ``i``, which
 is the encoding itself if all layers share its parameters or it has none.
@@ -53,7 +53,7 @@ class Term:
     content_bias: Tensor | None = None
 
     def dense(self, **inputs: Tensor) -> Tensor:
-        """The term as a tensor; ``inputs``: those of ``q``, ``k`` and ``probs`` that the operator reads.
+        """The term as a tensor; ``inputs``: the subset of ``q``, ``k`` and ``probs`` that the operator reads.
 
         A content bias needs ``k`` as well; the result includes its scores.
         """
@@ -302,7 +302,7 @@ def register(
     An encoding of more ``axes`` than one gets positions [B, T, axes], -1 for a token without coordinates.
     Each is written from the source in another form than the module and calls nothing of its file. A ``control`` acts
     through no hook at all; nothing else may. Raises ValueError if the hooks with an oracle are not exactly the hooks
-    the class overrides, if there are no hooks, no cases, no docstring, or if the name is taken.
+    the class overrides, if there are no hooks, no cases, no docstring, or if the name exists already.
     """
 
     def add(cls: E_) -> E_:

@@ -1,6 +1,6 @@
 """The position encodings of posexport: their names, and the file of this folder that registers each.
 
-A file is imported when its encoding is asked for (`posexport.encodings.encoding.ENCODINGS`). One line an encoding.
+A file is imported when its encoding is looked up (`posexport.encodings.encoding.ENCODINGS`). One line an encoding.
 """
 
 FILES = {

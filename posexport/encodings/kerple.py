@@ -54,8 +54,8 @@ def oracle(
 class Kerple(Encoding):
     """Adds ``-r1 log(1 + r2 |i - j|)``, or ``-r1 |i - j|^r2``, to the scores, not scaled; takes any length.
 
-    ``r1`` and ``r2`` are [heads]; what is below 0.01 counts as 0.01, an exponent above 2 as 2. ``form``: ``log`` or
-    ``power``. The paper's distance is that of a causal model; here it is the same to both sides. Not done: the paper's
+    ``r1`` and ``r2`` are [heads]; values below 0.01 count as 0.01, exponents above 2 as 2. ``form``: ``log`` or
+    ``power``. The paper's distance is causal; here it is the same to both sides. Not done: the paper's
     weight kernels, which multiply the scores.
     """
 

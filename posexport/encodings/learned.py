@@ -1,7 +1,7 @@
 """A learned vector for every position, in a table with leading rows that belong to no position.
 
-Gehring et al., "Convolutional Sequence to Sequence Learning" (arXiv:1705.03122), section 3.1. The skipped rows are
-those of fairseq's tables, which start after the padding index: 2 in OPT (Zhang et al., arXiv:2205.01068, released
+Gehring et al., "Convolutional Sequence to Sequence Learning" (arXiv:1705.03122), section 3.1. The skipped rows follow
+fairseq's tables, which start after the padding index: 2 in OPT (Zhang et al., arXiv:2205.01068, released
 code).
 """
 

@@ -88,7 +88,7 @@ class Nezha(Encoding):
         return torch.tensor(self.rows, dtype=like.dtype, device=like.device)
 
     def scores(self, q_BHTD: Tensor, k_BHSD: Tensor, queries: Positions, keys: Positions) -> Term:
-        """``q_i . a[clip(j - i)]``."""
+        """Returns the term ``q_i . a[clip(j - i)]``."""
         return Term(CLIPPED_SCORES, (self._table(),), queries, keys)
 
     def values(self, queries: Positions, keys: Positions) -> Term:

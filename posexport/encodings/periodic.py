@@ -3,7 +3,7 @@
 Two forms. ``sine``: the harmonics of the period, the truncated Fourier series of any periodic function, as calendar
 features of time series are encoded (Hyndman and Athanasopoulos, "Forecasting: Principles and Practice", 3rd ed.,
 section 7.4). ``table``: a learned vector per phase, as time-series transformers embed the hour of the day (Zhou et al.,
-"Informer", arXiv:2012.07436, appendix B). Not done: several periods at once; join two models' inputs for that.
+"Informer", arXiv:2012.07436, appendix B). Not done: several periods in one encoding; join two models' inputs for that.
 """
 
 import math
@@ -63,7 +63,7 @@ class CircularPeriodic(PositionVectors):
     ``form``: ``sine`` has sin(2 pi k p / period) and cos(the same) at channels 2k - 2 and 2k - 1, k = 1, 2 ...;
     harmonics above half the period repeat lower ones. ``table`` is [period, hidden], learned. Positions are reduced as
     integers, negative ones too (-1 is the period's last phase), so that far positions are as exact as near ones.
-    ``joined`` is that of ``sinusoidal``.
+    ``joined``: as in ``sinusoidal``.
     """
 
     def __init__(

@@ -30,5 +30,5 @@ class RelativeKey(RelativeTable):
     """
 
     def scores(self, q_BHTD: Tensor, k_BHSD: Tensor, queries: Positions, keys: Positions) -> Term:
-        """``q_i . E[i - j]``."""
+        """Returns the term ``q_i . E[i - j]``."""
         return Term(RELATIVE_KEY_SCORES, (self.table,), queries, keys)

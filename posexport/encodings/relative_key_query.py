@@ -30,5 +30,5 @@ class RelativeKeyQuery(RelativeTable):
     """
 
     def scores(self, q_BHTD: Tensor, k_BHSD: Tensor, queries: Positions, keys: Positions) -> Term:
-        """``(q_i + k_j) . E[i - j]``."""
+        """Returns the term ``(q_i + k_j) . E[i - j]``."""
         return Term(RELATIVE_KEY_QUERY_SCORES, (self.table,), queries, keys)

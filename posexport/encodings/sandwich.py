@@ -52,7 +52,7 @@ def oracle(
 class Sandwich(Encoding):
     """Adds ``sum_k cos((i - j) / base^(2k / size)) * H / (8 h)`` to the scores of head h, not scaled; takes any length.
 
-    ``size`` is the width of the sinusoidal vectors, whose inner products these are (128 in the paper, whatever the
+    ``size`` is the width of the sinusoidal vectors in these inner products (128 in the paper, whatever the
     model's). Nothing is learned. Distances stay int64 until the angle, which is float32 or wider; the sum is cast last.
     """
 

@@ -42,5 +42,5 @@ class ShawK(Encoding):
         return [self.clip + 1]
 
     def scores(self, q_BHTD: Tensor, k_BHSD: Tensor, queries: Positions, keys: Positions) -> Term:
-        """``q_i . a[clip(j - i)]``."""
+        """Returns the term ``q_i . a[clip(j - i)]``."""
         return Term(CLIPPED_SCORES, (self.key_table,), queries, keys)

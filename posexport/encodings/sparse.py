@@ -65,7 +65,7 @@ class Sparse(PositionVectors):
     ``form``: ``strided``: the ``first`` positions of every ``stride`` have a vector each, the others none. ``block``:
     ``stride`` neighbours share a vector, E[floor(p / stride)]. ``subset``: the listed ``positions`` ("0,1,5") have a
     vector each, all others none. ``table`` has a row for every vector, in the order of positions or of the list. Both
-    former are limited to ``max_positions``; ``subset`` takes any length. ``joined`` is that of ``sinusoidal``.
+    former are limited to ``max_positions``; ``subset`` takes any length. ``joined``: as in ``sinusoidal``.
     """
 
     def __init__(

@@ -9,7 +9,7 @@ from posexport.spec import Beyond
 
 
 class StretchableTable(Encoding):
-    """An encoding with a table of ``max_positions``, of which ``trained`` were trained before it was stretched."""
+    """An encoding with a table of ``max_positions`` rows, ``trained`` of them before it was stretched."""
 
     max_positions: int
     trained: int

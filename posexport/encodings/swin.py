@@ -48,7 +48,7 @@ class Swin(WindowBias):
     """Adds ``table[(row, column of i) - (row, column of j), head]`` inside a window to the scores; one table a layer.
 
     ``table`` is [(2 window - 1)^2, heads], by rows first, from offset (query minus key) ``1 - window`` up. Not scaled.
-    A definition cuts images of any size into such windows.
+    A definition cuts images of any size into these windows.
     """
 
     def __init__(self, *, window: int = 4, heads: int) -> None:

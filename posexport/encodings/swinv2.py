@@ -2,7 +2,7 @@
 
 Liu et al., "Swin Transformer V2: Scaling Up Capacity and Resolution" (arXiv:2111.09883), section 3.3, equations 3 and
 4; with the released code offsets are first divided by the largest of the windows it was trained with and multiplied by
-8, logarithms are taken to base 8, and a bias is 16 sigmoid(network). The section's cosines are the definition's.
+8, logarithms are to base 8, and a bias is 16 sigmoid(network). The section's cosines are the definition's.
 """
 
 from collections.abc import Mapping
@@ -57,9 +57,9 @@ def oracle(
 class SwinV2(WindowBias):
     """Adds ``16 sigmoid(f(log offset))`` of every head to the scores, f a network of the offset inside a window.
 
-    f has ``width`` hidden units and weights of its own in every layer; it is evaluated once for every offset, in
-    float32 or wider. ``pretrained_window``: offsets are divided by this window's largest (0: by the window's own), so
-    that a model can be tuned for larger windows. Not scaled. A definition cuts images of any size into such windows.
+    f has ``width`` hidden units and separate weights in every layer; it is evaluated once for every offset, in
+    float32 or wider. ``pretrained_window``: the divisor of offsets is this window's largest (0: of ``window``), so
+    that a model can be tuned for larger windows. Not scaled. A definition cuts images of any size into these windows.
     """
 
     cosine_scores = True

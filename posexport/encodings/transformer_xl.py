@@ -30,7 +30,7 @@ def oracle(
     head_size: int,
     clip: int | None = None,
 ) -> Array:
-    """Terms b, c and d of section 3.3, one key at a time; term a is attention's own."""
+    """Terms b, c and d of section 3.3, one key at a time; attention computes term a."""
     W_HDC = params["project.weight"].reshape(heads, head_size, hidden)
     u_H1D, v_H1D = params["key_bias"][:, None], params["query_bias"][:, None]
     out = np.zeros((*q_BHTD.shape[:3], k_BHSD.shape[2]))
@@ -94,7 +94,7 @@ class TransformerXL(ProjectedSinusoids):
     """Adds ``(q_i + v) . W R[i - j] + u . k_j`` to the scores, R sinusoids, all sines first; W, u, v in every layer.
 
     ``project.weight`` (W) is [heads head_size, hidden], without a bias; ``key_bias`` (u) and ``query_bias`` (v) are
-    [heads, head_size]: the released code's ``r_w_bias`` and ``r_r_bias``. ``clip``: distances beyond it are taken as it
+    [heads, head_size]: the released code's ``r_w_bias`` and ``r_r_bias``. ``clip``: distances beyond it are clipped
     (the released code's ``clamp_len``). Takes any length.
     """
 

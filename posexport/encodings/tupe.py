@@ -150,7 +150,7 @@ class Tupe(StretchableTable):
     def interpolated(self, length: int, *, overhead: int = 0) -> Encoding:
         """The table stretched linearly to ``length`` positions; distances keep their buckets.
 
-        What the reset reads, the row of no position and that of position 0, stays as it is, and so do the ``overhead``
+        The rows that the reset reads (no position, and position 0) stay as they are, and so do the ``overhead``
         rows at the start. PosexportError unless ``length`` is more than the table holds.
         """
         self._check_longer(length, overhead)
@@ -193,7 +193,7 @@ class Tupe(StretchableTable):
         return F.embedding(bucket(distance, self.edges, bidirectional=True), self.bias).mT.to(wide)
 
     def _reset(self, q_GHTD: Tensor, k_GHSD: Tensor, qpos_GT: Tensor, kpos_GS: Tensor) -> tuple[Tensor, Tensor]:
-        """Vectors whose products are those of ``q`` and ``k``, but for the first token's row and column.
+        """Vectors with the products of ``q`` and ``k``, except in the first token's row and column.
 
         There the product is the score minus the bias by distance, which is added to all.
         """

@@ -1,7 +1,7 @@
 """A learned vector for every patch of the trained grid, resized bicubically to the grid of the image at hand.
 
 Dosovitskiy et al., "An Image is Worth 16x16 Words" (arXiv:2010.11929), sections 3.1 and 3.2: 2-D interpolation of the
-pre-trained embeddings. The kernel is that of the released PyTorch models (transformers' ``interpolate_pos_encoding``,
+pre-trained embeddings. The kernel follows the released PyTorch models (transformers' ``interpolate_pos_encoding``,
 DINO): bicubic with a = -3/4, without antialiasing; at the trained size it is the table itself, exactly. Not done: the
 scale factors with an offset of 0.1 of DINO and DINOv2.
 """
@@ -101,7 +101,7 @@ class VitInterpolated(Encoding):
 
     @property
     def limit(self) -> None:
-        """None: images of any size."""
+        """Returns None: images of any size are supported."""
         return
 
     @property

@@ -68,8 +68,8 @@ class WavLMGated(Encoding):
     """Adds ``table[bucket(i - j), head] (2 + a (b c - 1))`` to the scores, not scaled, a and b gates of query and head.
 
     ``table`` is [buckets, heads], one for all layers, with T5's two-sided buckets; distances from ``max_distance`` on
-    share the last. Every layer has its own ``gate.weight`` [8, head_size] and ``gate.bias``, of whose answers to a
-    head's share of the attention's input the first four and the last four are summed, their sigmoids being ``a`` and
+    share the last. Each layer has a ``gate.weight`` [8, head_size] and ``gate.bias``, a projection of a head's
+    share of the attention's input; its first four and last four outputs are summed, their sigmoids are ``a`` and
     ``b``, and ``constant`` (c), [heads]. Gates are computed in float32 or wider. Takes any length.
     """
 

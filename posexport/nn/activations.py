@@ -47,7 +47,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-#: of transformers' names, those of activations that learn
+#: transformers' names of activations with parameters
 _WITH_WEIGHTS = ("prelu", "xielu")
 
 

@@ -148,7 +148,7 @@ def _formula(
     sink: Tensor | None,
     dropout: float,
 ) -> Tensor:
-    """`attend` without tiles."""
+    """Computes `attend` without tiles."""
     s_BHTS = _scores(q_BHTD, k_BHSD, scale, terms["scores"], terms["base"])
     mask = _with_order(mask, causal, q_BHTD)
     p_BHTS = _softmax(s_BHTS if mask is None else s_BHTS + mask, sink)

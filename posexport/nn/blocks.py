@@ -1,7 +1,7 @@
 """Sequences cut into blocks of consecutive tokens, at any length.
 
 Attention to near tokens needs only products of tokens in the same or in neighbouring blocks. The blocks are made by
-gathering rows whose indices are computed from the length, so that no length is special and none is frozen in a trace;
+gathering rows by indices computed from the length, so that no length is special and none is frozen in a trace;
 slots beyond the end repeat the last token and are to be masked.
 
 Shape letters: B batch, T tokens, N blocks, Q tokens of a block, C model size.
@@ -23,7 +23,7 @@ def starts(length: int, size: int, device: torch.device) -> Tensor:
 
 
 def inside(slots: Tensor, length: int) -> Tensor:
-    """Which slots hold a token."""
+    """The mask of slots that hold a token."""
     return (slots >= 0) & (slots < length)
 
 

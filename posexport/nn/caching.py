@@ -107,7 +107,7 @@ class Caching:
 
 
 def widened(x: Tensor, size: int) -> Tensor:
-    """``x`` with zeros behind its channels up to ``size``, which the cache has for keys and for values.
+    """``x`` with its channels zero-padded to ``size``, which the cache has for keys and for values.
 
     Products of queries and keys are the same with them; `narrowed` undoes it for the mean of values.
     """
@@ -115,5 +115,5 @@ def widened(x: Tensor, size: int) -> Tensor:
 
 
 def narrowed(x: Tensor, size: int) -> Tensor:
-    """The first ``size`` channels."""
+    """Returns the first ``size`` channels."""
     return x if x.shape[-1] == size else x[..., :size]

@@ -27,7 +27,7 @@ class FeedForwardConfig(Config):
 class FeedForward(nn.Module):
     """``outer(activation(inner(x)) * gate(x))``; [B, T, C] to [B, T, C].
 
-    The gated form is that of Shazeer, "GLU Variants Improve Transformer" (arXiv:2002.05202), equation 6.
+    The gated form follows Shazeer, "GLU Variants Improve Transformer" (arXiv:2002.05202), equation 6.
     """
 
     def __init__(self, config: FeedForwardConfig, hidden: int) -> None:

@@ -17,7 +17,7 @@ class Head(nn.Module):
 
 
 class Features(Head):
-    """The hidden states themselves."""
+    """A head that returns the hidden states."""
 
     def __init__(self, hidden: int) -> None:
         super().__init__()

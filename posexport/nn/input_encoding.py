@@ -72,7 +72,7 @@ class InputEncoding(nn.Module):
 
         Args:
             x: [B, T, C].
-            attention_mask: [B, T], 1 for a token and 0 for padding. Where it is given, tokens are numbered by it, so
+            attention_mask: [B, T], 1 for a token and 0 for padding. If not None, tokens are numbered by it, so
                 that padding on the left moves none; otherwise all are counted from 0.
             position_ids: int64 [B or 1, T], or `Positions`: these numbers instead.
 

@@ -19,8 +19,8 @@ def encoding_of(
 ) -> Encoding:
     """A new encoding for a name, or the object itself, which must have the layer's sizes.
 
-    ``sizes``: what the layer knows (``hidden``, ``heads``, ``head_size``); ``settings`` take precedence over what is
-    not a size, such as ``bidirectional``.
+    ``sizes``: those of the layer (``hidden``, ``heads``, ``head_size``); ``settings`` take precedence over other
+    values, for example ``bidirectional``.
 
     Raises:
         PosexportError: an unknown name or setting, a value that does not fit, an object of other sizes.

@@ -217,7 +217,7 @@ class TokenEmbeddings(Head):
     """A vector of length 1 for every token, by projections: late interaction.
 
     Khattab and Zaharia, "ColBERT" (arXiv:2004.12832), section 3.2. Which tokens count is not decided here: queries are
-    filled up with tokens that the mask leaves out and whose vectors count all the same (section 3.2, "query
+    filled up with tokens that the mask leaves out but that count all the same (section 3.2, "query
     augmentation").
     """
 
@@ -255,7 +255,7 @@ class LastTokenClassification(SequenceClassification):
 
 
 class Normalised(nn.Module):
-    """Vectors of length 1."""
+    """Scales vectors to length 1; has no parameters."""
 
     def forward(self, x: Tensor) -> Tensor:
         return F.normalize(x, dim=-1)

@@ -25,7 +25,7 @@ class ClippedLinear(nn.Linear):
 
     @staticmethod
     def of(linear: nn.Linear, limit: float) -> "ClippedLinear":
-        """The same projection, clipped."""
+        """Returns the same projection, clipped."""
         bias = linear.bias is not None
         clipped = ClippedLinear(linear.in_features, linear.out_features, bias=bias, device=linear.weight.device)
         clipped.limit = limit
@@ -60,15 +60,15 @@ class Projections(nn.Module):
         self.output = nn.Linear(heads * head_size, hidden, bias=bias if output_bias is None else output_bias)
 
     def queries(self, x_BTC: Tensor) -> Tensor:
-        """[B, H, T, D]."""
+        """Returns queries [B, H, T, D]."""
         return split_heads(self.query(x_BTC), self.heads)
 
     def keys(self, x_BTC: Tensor) -> Tensor:
-        """[B, G, T, D]."""
+        """Returns keys or values [B, G, T, D]."""
         return split_heads(self.key(x_BTC), self.kv_heads)
 
     def values(self, x_BTC: Tensor) -> Tensor:
-        """[B, G, T, D]."""
+        """Returns keys or values [B, G, T, D]."""
         return split_heads(self.value(x_BTC), self.kv_heads)
 
     def joined(
@@ -77,7 +77,7 @@ class Projections(nn.Module):
         """Contexts of all heads through the output projection, [B, T, C].
 
         ``sees_any``: bool [B, 1, 1] or [B, T, 1], false for queries with all keys masked: their context is
-        ``otherwise_BHTD``, which is broadcast over T, or zeros, whatever a runtime makes of such a row (the mean of all
+        ``otherwise_BHTD``, which is broadcast over T, or zeros, whatever a runtime computes there (the mean of all
         values, a mean weighted by scores that show through a mask of 16 bits, or no number).
         """
         context_BTC = merge_heads(context_BHTD)

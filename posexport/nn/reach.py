@@ -42,7 +42,7 @@ class Reach:
     def by_mask(mask_BS: Tensor, new: int, caching: Caching, ids_BT: Tensor | None = None) -> "Reach":
         """Every row's kept tokens are 0, 1, 2 ...; padding before them gets 0. The last ``new`` are the queries.
 
-        ``ids_BT``: the positions of the queries where they are given; negative ones are counted by the mask. Tokens of
+        ``ids_BT``: the positions of the queries, if the call has them; negative ones are counted by the mask. Tokens of
         before move along with those that the mask keeps: padded ones have any position (transformers gives them 1).
         """
         ids_BS = (mask_BS.to(torch.int64).cumsum(1) - 1).clamp(min=0)

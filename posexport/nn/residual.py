@@ -41,7 +41,7 @@ class Residual(nn.Module):
         self.scale = config.scale
 
     def before(self, x_BTC: Tensor) -> Tensor:
-        """The sublayer's input."""
+        """Returns the sublayer's input."""
         return x_BTC if self.norm is None or not self.pre else self.norm(x_BTC)
 
     def after(self, x_BTC: Tensor, y_BTC: Tensor) -> Tensor:

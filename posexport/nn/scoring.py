@@ -41,7 +41,7 @@ class General(Scoring):
         self.weight = _drawn(heads, size, size)
 
     def queries(self, q_BHTD: Tensor) -> Tensor:
-        """``W^T q``."""
+        """Returns ``W^T q``."""
         return q_BHTD @ self.weight
 
 
@@ -69,7 +69,7 @@ class Additive(Scoring):
         self.vector = _drawn(heads, size)
 
     def base(self, k_BHSD: Tensor, queries: Positions, keys: Positions) -> Term:
-        """The network of every pair."""
+        """Returns the term of the network over pairs."""
         return Term(ADDITIVE_SCORES, (self.query_weight, k_BHSD @ self.key_weight, self.vector), queries, keys)
 
 

@@ -13,7 +13,7 @@ heads, T queries, S keys, D head size, V head size of the values, C capacity of 
 | `causal` | bool | keys after the query, by their positions, are dropped |
 | `grouped` | bool | grouped-query attention: k and v have KV heads, which groups of the queries' heads share |
 | `sink` | bool | a score of every head, [H], takes part in the softmax as a key without a value |
-| `cache` | none, static, append, grow | KV cache: k and v are a static one, go into it, or behind a dynamic one |
+| `cache` | none, static, append, grow | KV cache: k and v are a static one, written into it or appended to one |
 | `bias` | none, full, tiled | an input ``bias`` is all that is added to the scores, computed once for many layers |
 | `packed` | bool | q, k, v and the context have packed heads, [B, T, H D], not [B, H, T, D] |
 
@@ -38,7 +38,7 @@ _MASK_PREFIX: dict[Mask, str] = {"none": "", "keys": "Masked", "pairs": "PairMas
 
 @dataclass(frozen=True)
 class _Scored(NodeSpec):
-    """The part of a record that says what is added to the scores."""
+    """The fields of a record for the terms added to the scores."""
 
     scores: str | None = None
     mask: Mask = "none"
@@ -52,7 +52,7 @@ class _Scored(NodeSpec):
 
     @property
     def score_operator(self) -> Operator | None:
-        """The operator whose scores are added."""
+        """The operator of the added scores."""
         return None if self.scores is None else OPERATORS[self.scores]
 
     @property
@@ -66,7 +66,7 @@ class _Scored(NodeSpec):
 
     @property
     def _label(self) -> str:
-        """The middle of a name, such as ``CausalMaskedRelativeKey``."""
+        """The middle of a name, for example ``CausalMaskedRelativeKey``."""
         labels = [operator.name.removesuffix("Scores") for operator in self.operators.values()]
         return "".join(["Causal" * self.causal, _MASK_PREFIX[self.mask], *labels])
 
@@ -92,7 +92,7 @@ class AttentionSpec(_Scored):
     packed: bool = False
     #: of one that appends: an input says whether causal order drops all that the mask does
     order_known: bool = False
-    #: inputs say in which order the kept keys stand first, and how many they are (`posexport.ops.kept_keys`)
+    #: inputs hold an order with the kept keys first, and their number (`posexport.ops.kept_keys`)
     kept_known: bool = False
     #: D, where the trace knows it
     head_size: int | None = None

@@ -67,10 +67,10 @@ def _slice_not_held(states_BSC: Tensor, held_BGPD: Tensor) -> Tensor:
 
 @traced_as(_slice_not_held)
 def not_held(states_BSC: Tensor, held_BGPD: Tensor) -> Tensor:
-    """The states after the first P, whose keys or values are held.
+    """The states after the first P, which are in the cache.
 
-    These are all or none. Sizes in a traced graph are said to be those of all states: its tracer would fix which of
-    both cases it is. `posexport.passes.recognise.encoder_states` forgets these sizes.
+    These are all or none. Sizes in a traced graph are declared as for all states: its tracer would specialise on one
+    of both cases. `posexport.passes.recognise.encoder_states` forgets these sizes.
     """
     return states_BSC[:, held_BGPD.shape[2] :]
 

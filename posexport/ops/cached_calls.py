@@ -2,8 +2,8 @@
 
 ONNX Runtime's GroupQueryAttention takes several new tokens of several rows only where nothing is cached yet.
 
-On a device only attention without a bias is fused. A mask, [B, 1, 1, S] with 0 for kept keys, needs none where no key
-that it drops stands before one that it keeps: rows without padding, prompts that are padded on the right. Causal order
+On a device only attention without a bias is fused. A mask, [B, 1, 1, S] with 0 for kept keys, needs none where no
+dropped key precedes a kept one: rows without padding, prompts that are padded on the right. Causal order
 alone then keeps every query that counts from them (`OrderSuffices`).
 """
 

@@ -42,7 +42,7 @@ def ClippedScores(q: FLOAT[...], table: FLOAT[...], qpos: INT64[...], kpos: INT6
     S = op.Shape(kpos)
     width = T + S + 1
     last = op.Shape(table, start=0, end=1) - 1
-    # Column c of `Distances` takes row `first + c`, clipped to the table (whose rows go the other way).
+    # Column c of `Distances` takes row `first + c`, clipped to the table (its rows are in reverse order).
     # Columns before `start` all have the row of column 0, those from `end` on the row of the last column.
     first = last / 2 - op.Slice(qpos, [0], [1]) - T + op.Slice(kpos, [0], [1])
     start = op.Max(op.Min(1 - first, width - 1), [1])

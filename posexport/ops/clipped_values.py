@@ -51,8 +51,8 @@ def ClippedValues(probs: FLOAT[...], table: FLOAT[...], qpos: INT64[...], kpos: 
     last = op.Shape(table, start=0, end=1) - 1
     first_query = op.Slice(qpos, [0], [1])
     first_key = op.Slice(kpos, [0], [1])
-    # Keys that stand k or more before every query, or behind every one, share a row: one product sums them. What is
-    # left are at most T + 2k - 2 keys from `near` on, and one at least.
+    # Keys k or more before every query, or k or more after every one, share a row: one product sums them. There
+    # # remain at most T + 2k - 2 keys from `near` on, and one at least.
     near = op.Max(op.Min(first_query - first_key - last / 2 + 1, S - 1), [0])
     far = op.Min(op.Max(first_query + T - 1 - first_key + last / 2, near + 1), S)
     key = op.Unsqueeze(op.Range(0, op.Squeeze(S, [0]), 1), [1])

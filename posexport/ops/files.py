@@ -1,6 +1,6 @@
 """The position operators of posexport: their names, and the file of this folder that registers each.
 
-A file is imported when its operator is asked for (`posexport.ops.operator.OPERATORS`). One line an operator.
+A file is imported when its operator is looked up (`posexport.ops.operator.OPERATORS`). One line an operator.
 """
 
 FILES = {

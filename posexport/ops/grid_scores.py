@@ -3,12 +3,12 @@
 The form of BEiT's and Swin's biases: ``scores[i, j] = b[h, cq[i] - ck[j]]``. Every token has a whole number, its code,
 chosen so that the difference of a query's and a key's says which row of ``b`` they take. Patches numbered
 ``row (2 columns - 1) + column`` have differences that are different for every offset, from ``-reach`` to ``reach`` with
-``reach = (rows - 1) (2 columns - 1) + columns - 1``. A token that stands nowhere (a class token) gets a code far off,
+``reach = (rows - 1) (2 columns - 1) + columns - 1``. A token without a place (a class token) gets a code far off,
 as a query another than as a key, so that its differences are beyond these: differences that ``b`` does not list are
-taken as its nearest, which makes its first and last entry rows for them (`posexport.encodings.beit`).
+clipped to its range, which makes its first and last entry rows for them (`posexport.encodings.beit`).
 
-The caller lists the codes of a call's tokens, from the first slot on; slots that are not listed are taken as the
-nearest (a lowering may ask for queries past the last).
+The caller lists the codes of a call's tokens, from the first slot on; slots that are not listed get the
+nearest code (a lowering may ask for queries past the last).
 """
 
 import numpy as np

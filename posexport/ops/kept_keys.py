@@ -23,7 +23,7 @@ def KeptKeys(mask: FLOAT[...]) -> tuple[INT64[...], INT64[...]]:
     B = op.Shape(mask, start=0, end=1)
     S = op.Shape(mask, start=3, end=4)
     key = op.Range(0, op.Squeeze(S, [0]), 1)
-    # a masked key goes after all unmasked ones, in the order of the masked
+    # a masked key comes after all unmasked ones, in the order of the masked
     place = op.Where(drops, key - kept_so_far + counts, kept_so_far - 1)
     keys = op.Expand(key, op.Shape(mask))
     order = op.Reshape(op.ScatterElements(keys, place, keys, axis=3), op.Concat(B, S, axis=0))

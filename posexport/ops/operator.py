@@ -45,7 +45,7 @@ class Case:
     offset: int = 0
 
 
-#: cases of an operator whose table has ``table`` distances from ``-table // 2`` up
+#: cases of an operator with a table of ``table`` distances from ``-table // 2`` up
 CASES_BY_DISTANCE = (
     Case(batch=1, heads=5, queries=1, keys=1, head_size=3, table=1),
     Case(batch=2, heads=5, queries=17, keys=19, head_size=4, table=40),
@@ -151,8 +151,8 @@ WHOLE = "Whole"
 def protos(function: Any, opset: int, *, whole: bool = False) -> list[onnx.FunctionProto]:
     """An onnxscript function for a model of ``opset``, preceded by the helpers that it calls.
 
-    ``whole``: the variant for queries and keys in whole chunks (prefix `WHOLE`), which calls such helpers where they
-    exist.
+    ``whole``: the variant for queries and keys in whole chunks (prefix `WHOLE`), which calls helpers of that prefix
+    where they exist.
     """
     proto: onnx.FunctionProto = function.to_function_proto()
     if whole:

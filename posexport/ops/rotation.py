@@ -42,8 +42,8 @@ class RotationSpec(NodeSpec):
     It reads ``x [B, H, T, D]``, ``cos`` and ``sin [B or 1, 1, T, F]`` (float32 or wider, times whatever the encoding
     scales queries or keys by) and returns ``rotated``, x with pairs of its first 2F channels rotated, in x's type.
 
-    Its other attributes: ``heads``: H. ``dim``: 2F. ``parts``: sizes to split a head into, those of the first channels
-    of all pairs and of the second (``half``) or of the pairs (``interleaved``), then that of the rest. ``split_heads``:
+    Its other attributes: ``heads``: H. ``dim``: 2F. ``parts``: sizes to split a head into: the first channels
+    of all pairs and the second (``half``) or the pairs (``interleaved``), then the rest. ``split_heads``:
     the shape that splits packed heads.
     """
 
@@ -52,7 +52,7 @@ class RotationSpec(NodeSpec):
     layout: Layout = "half"
     #: channels from 2F on are not rotated
     partial: bool = False
-    #: cosines and sines have a batch of 1, and are broadcast to that of x
+    #: cosines and sines have a batch of 1, and are broadcast over the batch of x
     shared: bool = False
     #: x and ``rotated`` have packed heads, [B, T, H D]
     packed: bool = False
@@ -83,7 +83,7 @@ class RotationSpec(NodeSpec):
 def _node(x_BHTD: Tensor, cos_B1TF: Tensor, sin_B1TF: Tensor, layout: Layout) -> Tensor:
     size, pairs = x_BHTD.shape[-1], cos_B1TF.shape[-1]
     partial = 2 * pairs < size
-    # a batch that the trace does not know is never taken for 1
+    # a batch that the trace does not know is never treated as 1
     spec = RotationSpec(layout, partial, isinstance(cos_B1TF.shape[0], int) and cos_B1TF.shape[0] == 1)
     attributes: dict[str, int | Sequence[int]] = {}
     if partial:
@@ -94,7 +94,7 @@ def _node(x_BHTD: Tensor, cos_B1TF: Tensor, sin_B1TF: Tensor, layout: Layout) ->
 
 @traced_as(_node)
 def rotate(x_BHTD: Tensor, cos_B1TF: Tensor, sin_B1TF: Tensor, layout: Layout) -> Tensor:
-    """Pair by pair: ``(a + ib) (cos + i sin)``, computed in the type of the cosines and cast to that of ``x_BHTD``."""
+    """Pair by pair: ``(a + ib) (cos + i sin)``, computed in the type of the cosines and cast to ``x_BHTD``'s."""
     pairs = cos_B1TF.shape[-1]
     wide = x_BHTD[..., : 2 * pairs].to(cos_B1TF.dtype)
     if layout == "half":

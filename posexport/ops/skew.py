@@ -1,6 +1,6 @@
 """The relative shift, from columns of distances to keys, as ONNX functions that the operators' functions call.
 
-As in `window`, every query's row of distances is that of the query before, shifted by one. Here a row has T + S + 1
+As in `window`, every query's row of distances is the previous query's, shifted by one. Here a row has T + S + 1
 columns, the greatest distance first: the pair (i, j) is in column ``T - i + j``, so that in the flattened rows the keys
 of query i begin at ``T + i (T + S)``.
 
@@ -15,7 +15,7 @@ from onnxscript import opset18 as op
 
 from posexport.ops.operator import OPSET, Operator, helper, protos
 
-#: elements that are copied at once: enough for speed, few enough that padding to a multiple costs little
+#: elements of one copy: enough for speed, few enough that padding to a multiple costs little
 CHUNK = 32
 
 

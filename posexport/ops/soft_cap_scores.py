@@ -17,7 +17,7 @@ def oracle(q: Array, k: Array, cap: Array, qpos: Array, kpos: Array) -> Array:
     out = np.zeros((*q.shape[:3], len(kpos)))
     for i, j in np.ndindex(len(qpos), len(kpos)):
         shrunk = (q[:, :, i] * k[:, :, j]).sum(-1) / cap[0]
-        # the hyperbolic tangent by the exponential function, whose argument never overflows
+        # the hyperbolic tangent by the exponential function of a bounded argument, which never overflows
         out[:, :, i, j] = cap[0] * np.sign(shrunk) * (1 - 2 / (np.exp(np.minimum(2 * np.abs(shrunk), 600)) + 1))
     return out
 

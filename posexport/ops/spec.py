@@ -1,4 +1,4 @@
-"""What a node of domain ``posexport`` computes, as a record in its attributes.
+"""The specification of a node of domain ``posexport``, as a record in its attributes.
 
 A traced graph has one op_type for each family (attention, its bias, rotation, relative position projection). Attributes
 with the prefix ``spec_`` select the variant; `posexport.export.functions` reads them, attaches one function for each
@@ -29,7 +29,7 @@ class NodeSpec(ABC):
     @property
     @abstractmethod
     def name(self) -> str:
-        """Name of its function in a finished graph: it says what is computed."""
+        """Name of the node's function in a finished graph, built from the fields."""
 
     @property
     @abstractmethod

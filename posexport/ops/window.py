@@ -2,7 +2,7 @@
 
 Queries at consecutive positions ``q0 .. q0+T-1`` and keys at ``k0 .. k0+S-1`` have only T + S - 1 distances. Listed
 from the greatest down, column ``c`` holds the distance (query minus key) ``top - c`` with ``top = q0 + T - 1 - k0``,
-and the pair (i, j) is in column ``T - 1 - i + j``: every query's row is that of the query before, shifted by one. One
+and the pair (i, j) is in column ``T - 1 - i + j``: every query's row is the previous query's, shifted by one. One
 column more (T + S) makes the move a plain reshape at every length, 1 included.
 """
 
@@ -18,7 +18,7 @@ BLOCK = 256
 def blocks(x: Tensor, dim: int = 0, size: int = BLOCK) -> Iterator[Tensor]:
     """Views of ``x``, each of at most ``size`` along ``dim``; ``x`` itself while PyTorch compiles, for any length.
 
-    Autograd follows what is written into them. It would not for ``torch.split``, several views of one operator, nor for
+    Autograd follows in-place writes to them. It would not for ``torch.split``, several views of one operator, nor for
     views that were made before their neighbour was written.
     """
     if torch.compiler.is_compiling():

@@ -142,7 +142,7 @@ class _Choice:
         )
 
     def proof(self) -> Proof:
-        """All of it."""
+        """Returns the proof with its options applied."""
         options, source = self._options, self._source
         points = self._grid()
         if options.some is not None:

@@ -89,12 +89,12 @@ class UserTolerance:
     error: float
 
     def tolerance(self, length: int, output: str, baseline: float) -> float:
-        """The user's."""
+        """Returns the user's tolerance."""
         del length, output, baseline
         return self.error
 
     def medians(self, points: Sequence[Point]) -> list[MedianRatio]:
-        """None."""
+        """Returns an empty list: no medians."""
         del points
         return []
 
@@ -107,7 +107,7 @@ class StoredTolerances:
     stored: Mapping[tuple[int, str], float]
 
     def tolerance(self, length: int, output: str, baseline: float) -> float:
-        """By length and output."""
+        """Returns the tolerance by length and output."""
         del baseline
         return self.stored.get((length, output), criterion.floor(self.precision, output))
 

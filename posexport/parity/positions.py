@@ -1,6 +1,6 @@
 """Every place of a graph in half precision at which a number that depends on positions alone is rounded to 16 bits.
 
-Allowed is one rounding, the last: what is cast to 16 bits may be moved and then meets an activation. A wrong graph of
+One rounding is allowed, the last: a value cast to 16 bits may be moved, then it meets an activation. A wrong graph of
 a small random model can pass every numeric check, because its attention hardly looks at positions; so the graph itself
 is read, operator by operator. The rules are written independently of those by which posexport chooses types
 (`posexport.precision.half`), which they check.
@@ -36,13 +36,13 @@ class Origin(IntEnum):
 
     #: numbers in the graph's text
     CONSTANT = 0
-    #: parameters, and what is computed from them alone
+    #: parameters, and values computed from them alone
     PARAMETER = 1
     #: rows of parameters that positions select: their values are the parameters'
     ROWS = 2
     #: one of two: masks, comparisons
     FLAG = 3
-    #: lengths, positions, distances, and what is computed from them: angles, logarithms, slopes times distances
+    #: lengths, positions, distances, and values computed from them: angles, logarithms, slopes times distances
     POSITION = 4
     #: what tokens say: embeddings and all after them
     ACTIVATION = 5
@@ -154,7 +154,7 @@ class _Trace:
     places: dict[ir.Node, str] = field(default_factory=dict)
 
     def follow(self, graph: ir.Graph) -> None:
-        """In the order of execution."""
+        """Traces the nodes of ``graph`` in the order of execution."""
         for value in graph.initializers.values():
             self.values[value] = _parameter(value.const_value)
         for node in graph:

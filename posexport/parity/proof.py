@@ -25,7 +25,7 @@ PerLength = Mapping[tuple[int, str], float]
 
 
 class Subject(Protocol):
-    """What is proven: a bundle's graph or graphs, another tool's, or an emulated copy."""
+    """The subject of a proof: a bundle's graph or graphs, another tool's, or an emulated copy."""
 
     def __call__(self, feeds: Feeds) -> list[Array]:
         """The outputs in the order of the proof's model; RunError with ONNX Runtime's message."""
@@ -37,7 +37,7 @@ class Truth(Protocol):
 
     @property
     def output(self) -> str:
-        """Its name."""
+        """The name of the output that is compared."""
         ...
 
     @property
@@ -65,7 +65,7 @@ class Reference(Protocol):
         ...
 
     def case(self, point: GridPoint) -> Case:
-        """The right values at a point."""
+        """Returns the right values at a point."""
         ...
 
     def largest(self, values: "Sequence[Value]", progress: Progress) -> PerLength:
@@ -85,7 +85,7 @@ class Reference(Protocol):
 
 
 class Judge(Protocol):
-    """What decides."""
+    """Decides whether errors are within tolerance."""
 
     @property
     def precision(self) -> PrecisionName:
@@ -141,7 +141,7 @@ class Check(Protocol):
     """Something that must hold beyond single values; adds its results to the report."""
 
     def __call__(self, proof: "Proof", outcome: Outcome, report: Report) -> Report:
-        """``report`` with the results."""
+        """Returns ``report`` with the results."""
         ...
 
 
@@ -169,5 +169,5 @@ class Proof:
     progress: Progress = field(default=lambda *_: None)
 
     def at(self, point: GridPoint, **result: Any) -> Point:
-        """A record of this proof."""
+        """Returns the record of a point with its result."""
         return Point.at(point, provider=self.about.provider, precision=self.about.precision, **result)

@@ -2,7 +2,7 @@
 
 SmoothQuant (Xiao et al. 2023, arXiv:2211.10438, section 4): activations are divided by a factor for each channel and
 the weights multiplied by it, so that a channel of large values no longer costs the others their precision. The factor
-goes into the parameters of the preceding normalisation where nothing else reads that; a post-norm layer's normalised
+is folded into parameters of the preceding normalisation where nothing else reads that; a post-norm layer's normalised
 value is read by the residual sum too, and there the division is a Mul.
 """
 

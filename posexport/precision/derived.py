@@ -1,4 +1,4 @@
-"""Tensors that are computed from a weight, such as int8 values and scales, in place of the weight.
+"""Tensors that replace a weight and are computed from it, for example int8 values and scales.
 
 They are computed when the file is written, one at a time, and kept nowhere: a large model's quantised weights need not
 fit into memory together with the float ones.

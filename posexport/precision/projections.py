@@ -3,8 +3,8 @@
 In the main graph, in branches and loop bodies, and in functions, where a weight is a Constant of the body or an input
 that every call passes an initialiser. ONNX Runtime's quantisers skip all but the first silently.
 
-Weights that compute logits keep 8 bits: no later layer averages their errors out. They are found by the name of the
-output, not by sizes: definitions call ``logits`` what a head returns over a vocabulary, characters or classes, and a
+Weights that compute logits keep 8 bits: no later layer averages their errors out. The name of the output identifies
+them, not sizes: definitions call ``logits`` the output of a head over a vocabulary, characters or classes, and a
 vocabulary may be as large as any layer, or smaller than all.
 """
 

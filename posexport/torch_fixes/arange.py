@@ -17,7 +17,7 @@ _LINSPACE = "start", "end", "steps"
 
 
 def elements(func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tensor | None:
-    """The elements of a call whose length follows from a dynamic axis; None where the exporter writes it correctly."""
+    """The elements of a call of dynamic length; None where the exporter writes it correctly."""
     if func is torch.arange and 0 < len(args) <= len(_ARANGE):
         numbers = {"start": 0, "step": 1, **dict(zip(_ARANGE[len(args) - 1], args, strict=True)), **kwargs}
         return _arange(**numbers) if isinstance(numbers["end"], SymInt) else None

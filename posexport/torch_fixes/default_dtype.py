@@ -2,7 +2,7 @@
 
 ``.float()``, ``dtype=torch.float32`` and ``torch.zeros(3)`` stay float32 in a module that was cast by ``.double()``.
 The reference would be rounded in the middle, or multiply float32 by float64, which PyTorch refuses. This is how PyTorch
-is meant to work, and what a proof in float64 cannot use.
+is meant to work, but a proof in float64 cannot use it.
 
 Issues: pytorch/pytorch 144673, 120819 (the default dtype is the process's, not a thread's). Seen in 2.13.
 """

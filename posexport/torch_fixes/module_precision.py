@@ -11,7 +11,7 @@ from torch import nn
 
 
 def in_precision(module: nn.Module, dtype: torch.dtype) -> nn.Module:
-    """``module``, changed in place to ``dtype``; what is complex stays so, with as many bits.
+    """``module``, changed in place to ``dtype``; complex tensors stay complex, with as many bits.
 
     Parameters that a submodule names in ``position_parameters`` are never narrower than float32: angles are made of
     them.

@@ -1,6 +1,6 @@
 """Rotary position embedding of images: half of a head's pairs rotate by the patch's row, half by its column.
 
-The convention is that of Qwen2-VL's vision tower (Wang et al., arXiv:2409.12191, section 2.1, released code; the
+The convention follows Qwen2-VL's vision tower (Wang et al., arXiv:2409.12191, section 2.1, released code; the
 two-dimensional form of Su et al., arXiv:2104.09864): rows in the first half of the pairs, columns in the second, the
 same frequencies in both. EVA-02 (Fang et al., arXiv:2303.11331) stores pairs ``interleaved``. DINOv3 (Simeoni et al.,
 arXiv:2508.10104) rotates by the place within the image: ``coordinates=normalised``, with base 100. Pixtral (Agrawal et
@@ -75,7 +75,7 @@ class RopeAxial(Encoding):
 
     Pair i of each half rotates by ``coordinate base^(-4i / head_size)``. ``coordinates``: the patch's ``index`` or
     its centre's place in the image, from -2 pi to 2 pi (``normalised``). ``frequencies``: the ``same`` for rows and
-    columns, or those of one rotation of the whole head in turn (``alternating``). Tokens without a patch (a class
+    columns, or the frequencies of one rotation of the head in turn (``alternating``). Tokens without a patch (a class
     token) are not rotated. Angles, and vectors while they are rotated, are float32 or wider; the cast is last.
     """
 

@@ -28,16 +28,16 @@ def from_config(
 
     Its table is ``rope_parameters`` (transformers 5) or ``rope_scaling`` (before), null or missing for plain
     frequencies; the type is spelled ``rope_type`` or ``type``; ``rope_theta`` and ``partial_rotary_factor`` are in
-    the table or beside it. ``layer_type`` chooses from a table with one table a layer type, such as
+    the table or at the top level. ``layer_type`` chooses from a table of tables, one per layer type, for example
     ``sliding_attention``. ``default_base``: the family's base where the file names none.
 
-    transformers 4 and 5 read some of the same words differently (found by running 4.57.6 and 5.23.0):
+    transformers 4 and 5 read some keys differently (observed with 4.57.6 and 5.23.0):
 
-    * ``rope_theta`` and ``partial_rotary_factor`` in the table: 4 reads those beside it only, 5 the table's first.
-    * ``original_max_position_embeddings``: ``yarn`` and ``llama3`` take the table's in 4, and 5 the one beside it
-      first; ``longrope`` takes the one beside it in both, and where there is none, 5 the table's, which 4 ignores.
-      Without any it is ``max_position_embeddings``, by which ``dynamic`` goes in both whatever else is said.
-    * ``factor`` of ``longrope`` (from which the attention factor follows): with an original length beside the table,
+    * ``rope_theta`` and ``partial_rotary_factor`` in the table: 4 reads the top level only, 5 the table first.
+    * ``original_max_position_embeddings``: ``yarn`` and ``llama3`` take the table's in 4, and 5 the top level's
+      first; ``longrope`` takes the top level's in both, and where there is none, 5 the table's, which 4 ignores.
+      Without any it is ``max_position_embeddings``, which ``dynamic`` uses in both in any case.
+    * ``factor`` of ``longrope`` (from which the attention factor follows): with an original length at the top level,
       4 takes the ratio of the two lengths even so, 5 the ratio only where the table has no factor.
 
     Where that makes a difference, ``rope_parameters`` is read as 5 reads it, ``rope_scaling`` as the version in
@@ -148,7 +148,7 @@ class _Scaling:
 
     @property
     def original(self) -> int:
-        """Original length; `_longrope` has its own rule."""
+        """Original length; `_longrope` has a separate rule."""
         return self.length(self.inside or self.now, self.beside or self.inside or self.now)
 
     def length(self, four: int | None, five: int | None) -> int:
@@ -246,7 +246,7 @@ def _longrope(scaling: _Scaling) -> Schedule:
     if attention is not None:
         factor = 1.0  # it only serves to compute the attention factor
     elif scaling.beside is not None and scaling.now is not None:
-        # as Phi-3's configurations do, which state both lengths beside the table
+        # as Phi-3's configurations do, which state both lengths at the top level
         ratio = scaling.now / scaling.beside
         factor = scaling.either("factor", ratio, scaling.number("factor") if "factor" in scaling.table else ratio)
     elif "factor" not in scaling.table and scaling.inside is not None and scaling.now is not None:
@@ -272,7 +272,7 @@ def _proportional(scaling: _Scaling) -> Schedule:
 
 _YARN = {"factor", "attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim", "truncate"}
 _LONGROPE = {"factor", "attention_factor", "short_factor", "long_factor"}
-#: keys of each type beside the common ones, and its schedule; ``su`` is what Phi-3 first called ``longrope``
+#: keys of each type in addition to the common ones, and its schedule; ``su`` is what Phi-3 first called ``longrope``
 _KINDS: dict[str, tuple[set[str], Callable[[_Scaling], Schedule]]] = {
     "default": (set(), lambda scaling: Plain(**scaling.common)),
     "linear": ({"factor"}, _linear),

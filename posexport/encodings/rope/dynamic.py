@@ -1,7 +1,7 @@
 """A base that grows with the input: plain frequencies up to the original length, slower ones the longer a row is.
 
 "Dynamic NTK" scaling, from a public post of 2023, as written down by Peng et al., "YaRN" (arXiv:2309.00071), under
-"Dynamic scaling". The formula is that of transformers (``dynamic``), which models run with: the base grows with
+"Dynamic scaling". The formula follows transformers (``dynamic``), which models run with: the base grows with
 factor * length / original - (factor - 1), where the paper takes length / original. Both are 1 at the original length.
 """
 
@@ -30,7 +30,7 @@ def oracle(
 
 @dataclass(frozen=True, kw_only=True)
 class Dynamic(Schedule):
-    """Frequencies of `RopeDynamic`."""
+    """Computes the frequencies of `RopeDynamic`."""
 
     name: ClassVar[str] = "rope-dynamic"
     by_length: ClassVar[bool] = True

@@ -38,7 +38,7 @@ def oracle(
 
 @dataclass(frozen=True, kw_only=True)
 class Llama3(Schedule):
-    """Frequencies of `RopeLlama3`."""
+    """Computes the frequencies of `RopeLlama3`."""
 
     name: ClassVar[str] = "rope-llama3"
 

@@ -28,7 +28,7 @@ def oracle(
     base: float = 10000.0,
     sections: str | None = None,
 ) -> Array:
-    """Pair by pair, each by the axis whose section it is in; positions [B, T, 3] of time, row and column."""
+    """Pair by pair, each by the axis of its section; positions [B, T, 3] of time, row and column."""
     assert not params
     pairs = head_size // 2
     if sections is None:
@@ -61,8 +61,8 @@ class RopeMrope(Rope):
 
     ``sections``: how many pairs belong to time, row and column, as three numbers joined by commas; None: Qwen2-VL's
     shares, a quarter, and the rest in halves. Of an image, tokens before the patches are text: number t on all axes;
-    patches start at their count. Positions that have three axes already are taken as they are; those of text have one
-    number for all.
+    patches start at their count. Positions that have three axes already are used as they are; a position of text is
+    one number for all.
     """
 
     axes = 3

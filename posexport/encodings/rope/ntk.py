@@ -1,4 +1,4 @@
-"""A larger base, such that the slowest pair rotates ``factor`` times slower and the fastest as before.
+"""A larger base, so that the slowest pair rotates ``factor`` times slower and the fastest as before.
 
 "NTK-aware" scaling, from a public post of 2023, as written down by Peng et al., "YaRN" (arXiv:2309.00071), under
 '"NTK-aware" interpolation'.
@@ -20,7 +20,7 @@ from posexport.options.values import FromOne
 def oracle(_length_B1: Array, *, dim: int, base: float = 10000.0, factor: float = 4.0) -> tuple[Array, float]:
     """The post: the slowest pair is interpolated by the factor, the others by what the same base gives."""
     i = np.arange(dim // 2)
-    # the base's own power of i, times the power of i of a factor that reaches ``factor`` at the last pair
+    # the base's power of i, times the power of i of a factor that reaches ``factor`` at the last pair
     return 1 / np.power(base, 2 * i / dim) / np.power(float(factor), i / (dim // 2 - 1)), 1.0
 
 

@@ -25,5 +25,5 @@ class Plain(Schedule):
 
     @property
     def inv_freq(self) -> list[float]:
-        """``base^(-2i / dim)``."""
+        """Returns ``base^(-2i / dim)``."""
         return self._plain

@@ -1,8 +1,8 @@
 """p-RoPE: only the fastest pairs are rotated, at their frequencies in a full rotation; pairs span all channels.
 
 Barbero et al., "Round and Round We Go!" (arXiv:2410.06205), as released with Gemma's global layers
-and in transformers 5 (``proportional``). Unlike a partial rotation, whose exponent is divided by the rotated channels
-only, and which leaves a block at the end of every head alone.
+and in transformers 5 (``proportional``). Unlike a partial rotation, which divides the exponent by the rotated channels
+only, and leaves a block at the end of every head alone.
 """
 
 from dataclasses import dataclass

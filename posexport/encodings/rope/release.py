@@ -5,7 +5,7 @@ from typing import Any
 
 
 def release_of(config: Mapping[str, Any]) -> int | None:
-    """The major version, such as 4 or 5; None where config.json does not say it."""
+    """The major version, for example 4 or 5; None where config.json does not say it."""
     version = config.get("transformers_version")
     major = version.partition(".")[0] if isinstance(version, str) else ""
     return int(major) if major.isdecimal() else None

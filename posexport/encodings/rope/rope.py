@@ -72,7 +72,7 @@ class Rope(Encoding):
 
     ``rotary_dim``: the first channels of a head that are rotated, all where it is None; the rest is left as it is.
     Angles, and queries and keys while they are rotated, are float32 or wider; the cast is last. A subclass names
-    another schedule, whose settings its constructor takes.
+    another schedule; its constructor takes the schedule's settings too.
     """
 
     schedule_type: ClassVar[type[Schedule]] = plain.Plain

@@ -34,7 +34,7 @@ def oracle(
     truncate: bool = True,
     attention: float | None = None,
 ) -> tuple[Array, float]:
-    """Kept and interpolated frequencies mixed by a ramp over the pairs whose wavelengths are L / beta."""
+    """Kept and interpolated frequencies mixed by a ramp between the pairs of wavelengths L / beta."""
     # a pair rotates beta times within L positions where base^(2i / dim) = L / (2 pi beta)
     ends = np.log(max_positions / (2 * np.pi * np.array([beta_fast, beta_slow]))) / np.log(base) * dim / 2
     if truncate:
@@ -48,7 +48,7 @@ def oracle(
 
 @dataclass(frozen=True, kw_only=True)
 class Yarn(Schedule):
-    """Frequencies of `RopeYarn`."""
+    """Computes the frequencies of `RopeYarn`."""
 
     name: ClassVar[str] = "rope-yarn"
 

@@ -87,7 +87,7 @@ def cosine(y_NC: Array, truth_NC: Array) -> NDArray[np.float64]:
 
 
 def total(parts: Sequence[Cosines]) -> Cosines:
-    """All of one output's together."""
+    """Returns the cosines of several calls of one output as one."""
     best = [item.best for item in parts if item.best is not None]
     values = [item.values for item in parts]
     return Cosines(np.concatenate(values) if values else np.empty(0), np.concatenate(best) if best else None)

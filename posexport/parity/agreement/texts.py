@@ -1,7 +1,7 @@
-"""What a precision costs on a user's texts: the graph against the same graph in float32. Imports no torch.
+"""The cost of a precision on a user's texts: the graph against the same graph in float32. Imports no torch.
 
 Each text is a row of a call without padding, so that nothing but the precision differs. Texts beyond the model's limit
-are cut. Random tokens stand in for texts where a graph's activations are measured without any.
+are cut. Random tokens replace texts where a graph's activations are measured without any.
 """
 
 import hashlib
@@ -46,7 +46,7 @@ def random_rows(graph: Interface, limits: LengthContract) -> list[Feeds]:
     return feeds
 
 
-#: with static scales the outputs on texts have at least this mean cosine with those of float32: right ones have 0.99,
+#: with static scales the outputs on texts have at least this mean cosine with float32's: right ones have 0.99,
 #: and 0.62 to 0.93 was seen where all rows had one scale by mistake
 LEAST_STATIC = 0.95
 
@@ -91,7 +91,7 @@ def on_texts(
 ) -> TextAgreement:
     """Agreement of ``model`` with ``float32`` on the lines of ``texts``; of a source of parts both are directories.
 
-    ``make`` opens the sessions of ``model``. Perplexity is that of a decoder with logits: how likely each next
+    ``make`` opens the sessions of ``model``. Perplexity is computed for a decoder with logits: how likely each next
     token is.
 
     Raises:

@@ -1,4 +1,4 @@
-"""The points that bring every branch of the graph to run: those of the grid, and the first larger ones that do.
+"""The points that run every branch of the graph: the grid's, and the first larger ones that add a branch.
 
 A branch that no point reaches is not proven, however many points pass. Imports no torch.
 """

@@ -1,6 +1,6 @@
 """A graph that another tool made as a subject: its inputs from the source's, and the outputs that are compared.
 
-Such a graph does not follow posexport's conventions. Its ``position_ids`` are counted from the attention mask, as
+The graph does not follow posexport's conventions. Its ``position_ids`` are counted from the attention mask, as
 transformers' ``generate`` counts them; inputs that only the graph has are derived; outputs that it lacks are left out
 of the source too.
 
@@ -200,7 +200,7 @@ class Neutral(nn.Module):
         self._places = [places[spec.name] for spec in outputs]
 
     def forward(self, **inputs: Tensor) -> tuple[Tensor, ...]:
-        """By the inputs' names."""
+        """Returns the outputs; inputs are passed by name."""
         dtype = next((p.dtype for p in self.whole.parameters() if p.is_floating_point()), torch.float32)
         sizes: dict[Axis, int] = {PAST: 0}
         for spec in self._taken:

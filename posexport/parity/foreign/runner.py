@@ -1,6 +1,6 @@
 """Runs a graph that another tool made, with its KV cache, and judges what it does beyond the source's limits.
 
-Such a graph may reject inputs beyond the limits with any message. If it computes them, the outputs must be the
+The graph may reject inputs beyond the limits with any message. If it computes them, the outputs must be the
 definition's; where the definition has none, because its table has ended, that is a finding. Imports no torch.
 
 Shape letters: B rows, T new tokens, V vocabulary.
@@ -109,7 +109,7 @@ class FedCache(Cache):
         self.clear(rows)
 
     def clear(self, rows: int) -> None:
-        """Forget all tokens."""
+        """Clears the cache for ``rows`` sequences and returns nothing."""
         self.mask_BS = np.zeros((rows, 0), dtype=np.int64)
         self.ids_BS = np.zeros((rows, 0), dtype=np.int64)
         sizes = {BATCH: rows, PAST: 0}

@@ -1,4 +1,4 @@
-"""What a graph declares, whether posexport made it, and inputs that its source does not have. Imports no torch.
+"""The declared interface of a graph, whether posexport made it, and inputs that its source lacks. Imports no torch.
 
 Shape letters: B batch, T new tokens, S past and new tokens (of caches: the encoder's states), C model size, D head
 size.
@@ -105,7 +105,7 @@ class Call:
 
     @property
     def past(self) -> int:
-        """Tokens in the cache."""
+        """The number of tokens that are in the cache."""
         return int(self.mask_BS.shape[1] - self.ids_BT.shape[1])
 
     @property
@@ -161,5 +161,5 @@ DERIVED: Mapping[str, Callable[[Call], Array]] = {
 
 
 def token_input(inputs: Sequence[InputSpec]) -> InputSpec | None:
-    """The ids of the new tokens."""
+    """Returns the spec of the ids of new tokens."""
     return next((spec for spec in inputs if spec.role == "tokens" and SEQUENCE in spec.axes), None)

@@ -230,7 +230,7 @@ DRAWS = (4, 32, 256)
 def inputs_of(point: GridPoint, model: Interface, definition: Callable[[Feeds], list[Array]]) -> Feeds:
     """The point's inputs; where one of its outputs has few elements, the draw on which its outputs are largest.
 
-    ``definition`` runs the model by PyTorch. What is large is judged for each output against its mean over the draws,
+    ``definition`` runs the model by PyTorch. Sizes are compared for each output with its mean over the draws,
     and the output that fares worst decides.
     """
     inputs, outputs = model.inputs, model.outputs

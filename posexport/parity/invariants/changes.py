@@ -1,4 +1,4 @@
-"""What a model promises, and changes of its inputs that must not change its outputs. Imports no torch.
+"""The promises of a model, and changes of its inputs that must not change its outputs. Imports no torch.
 
 Other rows, later tokens, padding, unused slots of a cache, positions shifted.
 """
@@ -43,7 +43,7 @@ class Promise:
     """What the model promises, and how to run it.
 
     ``exact``, for a user's module, is PyTorch's run in float64, which shows whether it has positions.
-    ``definition`` is PyTorch's run in the graph's precision: every pair of inputs goes through it too. ``wide``: the
+    ``definition`` is PyTorch's run in the graph's precision: it runs every pair of inputs too. ``wide``: the
     tolerance of 16 bits, or of rounded activations, may be too wide to show positions that are there.
     """
 

@@ -67,7 +67,7 @@ class GreedySteps:
 
 
 def check(reference: "DefinitionReference", subject: Runner, proof: Proof) -> Iterator[Invariant]:
-    """Both comparisons."""
+    """Returns the results of both comparisons."""
     source, truth, baseline = reference.source, reference.truth, reference.baseline
     decoder = ports_of(source.inputs, source.outputs)
     if decoder is None or not source.limits.kv_cache:

@@ -54,7 +54,7 @@ class _Recorder:
         self._softmaxes = 0
 
     def hooks(self, name: str, submodule: nn.Module) -> Iterator[RemovableHandle]:
-        """Watch one module."""
+        """Adds hooks that watch one module."""
         yield submodule.register_forward_pre_hook(partial(self._enter, name))
         yield submodule.register_forward_hook(partial(self._leave, name))
 

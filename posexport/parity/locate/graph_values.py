@@ -1,6 +1,6 @@
 """The values of modules and softmaxes in the ONNX graph, as additional outputs. Imports no torch.
 
-They are found by the module path of each node, which `torch.onnx.export` writes into its ``metadata_props``.
+They are identified by the module path of each node, which `torch.onnx.export` writes into its ``metadata_props``.
 """
 
 from collections import defaultdict

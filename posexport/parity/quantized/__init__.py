@@ -1,4 +1,4 @@
-"""What a quantized graph is proven against: the definition with the weights that are in the file.
+"""The reference of a quantized graph: the definition with the weights that are in the file.
 
 ``read`` finds quantized products and lookups in a file, ``match`` says which parameter each is and checks that it is
 that parameter up to the rounding error of its scheme, ``module`` is the definition with these weights, ``as_stored``

@@ -1,13 +1,13 @@
 """Which parameter of the definition each channel of a stored weight is, and whether it is that parameter, rounded.
 
 Passes pack projections into one, permute channels and transpose; they change no values, so a stored channel's signs
-are those of one row or column of a parameter. Factors that smooth activations are positive and leave signs alone.
+match one row or column of a parameter. Factors that smooth activations are positive and leave signs alone.
 
 Three ways of rounding are known. To nearest: every integer is the one that its block's scale and zero point give, at
 most half a step away; only the ends of the range may be further, by a step with fixed zero points (the largest value of
-a block is then 7 where it would be 8), and with free ones (HQQ) as long as the block's p-norm is not worse than that of
+a block is then 7 where it would be 8), and with free ones (HQQ) as long as the block's p-norm is not worse than after
 symmetric rounding. By second order (GPTQ): the scale of a block is its parameter's largest magnitude / 8, and the value
-that is rounded has been moved by those rounded before it: errors are measured over blocks, few of which are far.
+that is rounded has been moved by the values rounded before it: errors are measured over blocks; few are far.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -45,7 +45,7 @@ def rounded(x: Tensor, how: Rounding) -> Tensor:
 def _shift(x: Tensor) -> float:
     """Up to `TIES` up or down, by the bits of ``x``: two runs that should agree, as with other neighbours, differ."""
     bits = int(x.contiguous().view(torch.int32).sum(dtype=torch.int64))
-    # the golden ratio of 2^32 spreads also sums whose low bits are zeros, those of bfloat16
+    # the golden ratio of 2^32 spreads also sums with zeros in the low bits, as in bfloat16
     return TIES * ((bits * 0x9E3779B1 >> 28) % 16 - 7.5) / 7.5
 
 
@@ -179,19 +179,19 @@ class AsStored(nn.Module):
 
     @property
     def reused(self) -> Sequence[nn.Module]:
-        """As of a definition."""
+        """The reused modules, as a definition has them."""
         return getattr(self.original, "reused", ())
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "AsStored":
         return type(self)(_untied(copy.deepcopy(self.original, memo)), self._forms)
 
     def forward(self, **inputs: Tensor) -> Any:
-        """As of the original."""
+        """Returns the outputs of the original."""
         with torch.inference_mode(), _Stored(self):
             return self.original(**inputs)
 
     def matrix(self, form: Form, dtype: torch.dtype) -> Tensor:
-        """[N, K] of a form, [rows, K]."""
+        """Returns the matrix [N, K] of a form, [rows, K]."""
         key = id(form), dtype
         if key not in self._matrices:
             matrix = form.matrix(dtype)

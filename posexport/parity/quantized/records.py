@@ -1,6 +1,6 @@
 """Quantized weights of a file and the constants that they are read from. Shape letters: N channels, K inputs, B blocks.
 
-Constants are found through operators that only move them; DequantizeLinear stores a weight by tensor, by channel or in
+Constants are traced through operators that only move them; DequantizeLinear stores a weight by tensor, by channel or in
 blocks.
 """
 

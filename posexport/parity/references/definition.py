@@ -1,6 +1,6 @@
 """The definition as the reference: PyTorch in float64 is the truth, in the graph's precision the baseline error.
 
-The baseline is taken from more draws where an output has few elements. The error of a small output is the largest of
+The baseline uses more draws where an output has few elements. The error of a small output is the largest of
 few elements: over 200 draws of a right model with three labels, PyTorch's and ONNX Runtime's errors have nearly the
 same median (0.9e-6) and largest value (2.2e-6, 2.5e-6): seven are chance.
 """
@@ -92,7 +92,7 @@ class Computed:
 
     @property
     def output(self) -> str:
-        """Its name."""
+        """The name of the output that is compared."""
         return self.spec.name
 
     def measure(self, y: Array) -> Measured:

@@ -1,7 +1,7 @@
 """The definition run by PyTorch in another precision: a copy that shares the original's parameters.
 
 A parameter is cast when a module of the copy reads it, and released when that module has returned, so that proving a
-large model takes the memory of one more layer, not three times its own. The values are those of a whole copy, bit for
+large model takes the memory of one more layer, not three times the model's. The values equal a whole copy's, bit for
 bit: casting float32 to float64 adds nothing, and casting once more gives the same.
 
 Products of float16 matrices are computed in float32 and rounded: PyTorch's CPU kernels do the same, 20 times slower.

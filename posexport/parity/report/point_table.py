@@ -25,7 +25,7 @@ def table(proof: Record, width: int = _BORDERS) -> "Table":
     """One row a length; a cell is the worst error over batches and outputs with that padding.
 
     The columns on the right are about the output that came nearest to its tolerance; PyTorch's is its largest. They
-    stand alone where ``width`` has no room for the others.
+    are the only columns where ``width`` has no room for the others.
     """
     from rich.box import ASCII2, SIMPLE_HEAD
     from rich.table import Table
@@ -54,7 +54,7 @@ def table(proof: Record, width: int = _BORDERS) -> "Table":
 
 
 def _size_heading(points: Sequence[Point]) -> str:
-    """What the rows differ in."""
+    """Returns the heading of the column of sizes."""
     if any(point.image for point in points):
         return "image"
     return "size" if any(point.length_estimated for point in points) else "length"

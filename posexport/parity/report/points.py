@@ -37,7 +37,7 @@ class Overflow(msgspec.Struct, frozen=True, kw_only=True):
     value: float | None
 
     def describe(self) -> str:
-        """The overflow in a sentence."""
+        """Returns the overflow as a sentence."""
         value = "a result that is infinite or no number" if self.value is None else f"{self.value:.3g}"
         return f"{where(self)} gives {value}, beyond float16's largest number {LARGEST:.0f}; use fp32 or bf16"
 
@@ -53,7 +53,7 @@ def nearest(layers: Sequence[LayerRange]) -> LayerRange | None:
 
 
 def lines(layers: Sequence[LayerRange], overflows: Sequence[Overflow]) -> Iterator[str]:
-    """Remarks of a report."""
+    """Returns the remarks of a report."""
     for overflow in overflows[:_NAMED]:
         yield f"FAIL: overflow: {overflow.describe()}"
     if len(overflows) > _NAMED:
@@ -136,7 +136,7 @@ class Point(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def where(self) -> str:
-        """The point in words."""
+        """Returns the point in words."""
         return str(self.point)
 
     @property
@@ -170,7 +170,7 @@ class MedianRatio(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def where(self) -> str:
-        """The group in words."""
+        """Returns the group in words."""
         lengths = f"length {self.shortest}" if self.shortest == self.longest else f"{self.shortest} to {self.longest}"
         calls = {"one": ", in one call", "several": ", in several calls"}.get(self.calls or "", "")
         return f"{self.points} points ({lengths}{calls})"

@@ -42,7 +42,7 @@ class Scheme:
         return self.bits == 8 or self.quantizer != "hqq"
 
     def round(self, matrix: Floats) -> Rounded:
-        """[K, N] in blocks."""
+        """Returns ``matrix`` [K, N] rounded in blocks."""
         if not self.symmetric:
             return half_quadratic(matrix, self.bits, self.size)
         if self.factor is None:

@@ -159,7 +159,7 @@ def quantize_blocks(
     def replacement_of(logits: set[ir.Value]) -> Replacement:
         return replacement(target, lambda each: head if each.weight.value in logits else linear)
 
-    # which weights, and for GPTQ the second moments of what they are multiplied by
+    # the weights, and for GPTQ the second moments of the activations that they multiply
     chosen = choose(model, interface, options, replacement_of)
     tensors = DerivedTensors(model)
     products = Products(model, tensors, target)

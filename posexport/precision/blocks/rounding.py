@@ -1,11 +1,11 @@
 """Rounds a weight to integers of few bits, with a scale for every block of consecutive weights of a channel.
 
-A block is values * scale, symmetric, or (values - zero) * scale. Both operators that multiply such weights take zero
+A block is values * scale, symmetric, or (values - zero) * scale. Both operators that multiply these weights take zero
 points as integers only, at their fastest.
 
 GPTQ (Frantar et al. 2023, arXiv:2210.17323, sections 3 and 4) rounds one row after the other, and the rows that follow
 compensate each row's error: by the Cholesky factor of the inverse of H = X^T X (algorithm 1), where X is what the
-weight is multiplied by on texts. It minimises the error of the products, not that of the weights. Rows come in the
+weight is multiplied by on texts. It minimises the error of the products, not of the weights. Rows come in the
 order of their curvature, the largest first (the authors' code calls this activation order), with scales that are known
 before: all-MiniLM-L6-v2 has a cosine of 0.992 then over 500 sentences, 0.990 in the order of the rows, and 0.967 to
 nearest.
@@ -123,7 +123,7 @@ def _shrunk(error: Floats, beta: float) -> Floats:
 #: of the mean of H's diagonal, added to the diagonal: channels that texts hardly use have next to no curvature. The
 #: paper's; five times as much changes the mean cosine on MiniLM by less than 0.001
 DAMPING = 0.01
-#: rows whose errors are applied to all later rows in one product
+#: rows in a block: their errors are applied to all later rows in one product
 _TOGETHER = 128
 
 

@@ -1,4 +1,4 @@
-"""Rewrites a graph, and copies of model files: half precision as float32 whose operators' outputs are rounded.
+"""Rewrites a graph, and copies of model files: half precision as float32 with rounded outputs of operators.
 
 Rounding is a Cast to the half type and one back: to the nearest, ties to even, with subnormals, and to infinity where
 float16 overflows. ONNX Runtime keeps both at every level of optimisation, and has kernels of both types on the CPU.
@@ -46,8 +46,8 @@ def emulate(model: ir.Model, half: DType, *, everywhere: bool = False) -> int:
     """Rewrites ``model`` in place; returns how many values are rounded.
 
     Values of type ``half`` become float32 and are rounded; float32 values stay exact. Functions are inlined.
-    With ``everywhere`` the graph is float32, and all of its values are rounded: that is what a conversion of everything
-    to ``half`` computes, with constants beyond its range clipped as converters do.
+    With ``everywhere`` the graph is float32, and all of its values are rounded, as in a conversion of everything
+    to ``half``, with constants beyond its range clipped as converters do.
 
     Raises:
         PosexportError: the graph has nothing to round, or an operator of unknown output type.

@@ -1,4 +1,4 @@
-"""From a float32 graph to float16 or bfloat16: what is computed in which type, with as few casts as possible.
+"""From a float32 graph to float16 or bfloat16: a type for every value, with as few casts as possible.
 
 `flow` has the policy and the state of a program, in which every call has a copy of its function; `types` decides the
 type of every value, `casts` writes the casts; `half` is the pass.

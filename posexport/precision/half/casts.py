@@ -195,7 +195,7 @@ class Casts:
             node.attributes["value"] = ir.AttrTensor("value", self._tensor(bounded, half))
 
     def _sentinels(self, call: ir.Node) -> None:
-        """Bounds the float attributes of a call, such as the score of a dropped key."""
+        """Bounds the float attributes of a call, for example the score of a dropped key."""
         for name, attribute in list(call.attributes.items()):
             if attribute.type == ir.AttributeType.FLOAT and not attribute.is_ref():
                 number = float(self.sentinels(np.asarray(attribute.as_float(), np.float32)))
@@ -203,7 +203,7 @@ class Casts:
                     call.attributes[name] = ir.AttrFloat32(name, number)
 
     def sentinels(self, array: Array) -> Array:
-        """Scales sentinels, float32's least number or half of it, to those of the 16-bit type."""
+        """Scales sentinels, float32's least number or half of it, to the 16-bit type."""
         huge = np.isfinite(array) & (np.abs(array) >= _SENTINEL)
         return np.where(huge, array * np.float32(self.flow.largest / _FLOAT32_MAX), array).astype(np.float32)
 

@@ -4,9 +4,9 @@ Positions, and all that is computed from them, stay float32 until they meet an a
 running sums of activations are float32 islands. Weights and activations have 16 bits.
 
 A program is a graph, its branches and loops, and a copy of its function for every call, so that each call may have
-types of its own; equal copies become one again. Forward, in the order of execution, every value gets its `Kind` and, if
+different types; equal copies become one again. Forward, in the order of execution, every value gets its `Kind` and, if
 it is an activation, whether it has 16 bits. Backward, values for which any type would do - parameters, masks, values
-that are only moved - get the type that their readers need, so that a cast stands as early as possible, and once (both
+that are only moved - get the type that their readers need, so that a cast is as early as possible, and once (both
 in `posexport.precision.half.types`).
 """
 
@@ -28,7 +28,7 @@ class Kind(IntEnum):
 
     #: numbers in the graph's text, and masks made of them
     CONSTANT = 0
-    #: parameters, and what is computed from them alone
+    #: parameters, and values computed from them alone
     WEIGHT = 1
     #: rows of parameters that are gathered, not yet met by anything else
     TABLE = 2
@@ -43,7 +43,7 @@ class Info:
 
     Attributes:
         half: an activation that is computed in 16 bits.
-        statistic: a float32 reduction of an activation, such as the root of a mean square.
+        statistic: a float32 reduction of an activation, for example the root of a mean square.
         size: elements of a parameter; 0 where it is none.
         large: it may hold values that only float32 can, because a constant in it does.
     """

@@ -113,5 +113,5 @@ def _stored(graph: ir.Graph, casts: Casts) -> dict[str, str]:
 
 
 def _tidy(model: ir.Model) -> None:
-    """Removes unused nodes."""
+    """Removes unused nodes from ``model``."""
     RemoveUnusedNodesPass()(model)

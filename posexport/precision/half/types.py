@@ -226,7 +226,7 @@ class Backward:
             self.flow.needs[value].add(need)
 
     def _of_comparison(self, node: ir.Node, inputs: Sequence[ir.Value]) -> bool:
-        """A comparison has the type of what it compares."""
+        """A comparison has the type of the compared values."""
         activations = [self.flow.info[value] for value in inputs if self.flow.info[value].kind == Kind.ACTIVATION]
         return bool(activations) and all(info.half for info in activations) and self.flow.kernels.has_half(node)
 

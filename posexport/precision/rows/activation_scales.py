@@ -133,7 +133,7 @@ def static_scales(
 ) -> dict[ir.Value, StaticScale]:
     """Of every value that projections of the main graph read; ``shared``: weights that keep their values.
 
-    Plain extremes: percentiles (99.99, 99.999) and the least squared error came out worse on MiniLM, whose outliers
+    Plain extremes: percentiles (99.99, 99.999) and the least squared error came out worse on MiniLM, where outliers
     matter. With zero points: after GELU values are -0.17 at least, and half of a symmetric range would be left unused.
     """
     ranges: dict[ir.Value, ChannelRange] = {}

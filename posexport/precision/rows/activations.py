@@ -1,8 +1,8 @@
-"""Activations as uint8 about a zero point, mostly 128, with a scale for each row, such as its largest magnitude / 127.
+"""Activations as uint8 about a zero point, mostly 128, with a scale for each row, mostly its largest magnitude / 127.
 
 uint8, as ONNX Runtime's products of int8 with int8 take twice the time of float32. The zero point is one for all rows:
 MatMulInteger with a zero point for each row fails when it runs. A row of zeros has the scale of a tiny number instead
-of 0 / 0, and is the zero point exactly, which stands for 0.
+of 0 / 0, and is the zero point exactly, which represents 0.
 """
 
 from collections.abc import Sequence
@@ -92,8 +92,8 @@ class Activations:
             unit = g.Div(x, top, name="unit", shape=x.shape)
             quantized = g.QuantizeLinear(unit, step, point, name="uint8", shape=x.shape)
         else:
-            # one block for every row: half the passes over x. A zero point for every block, by one operator: what is
-            # far below half a step is the zero point itself
+            # one block for every row: half the passes over x. A zero point for every block, by one operator: a value
+            # # far below half a step is the zero point itself
             zeros = g.QuantizeLinear(scale, number(graph, "huge", np.float32(_HUGE)), point, name="zeros")
             blocks = {"axis": -1, "block_size": channels}
             quantized = g.QuantizeLinear(x, scale, zeros, name="uint8", shape=x.shape, **blocks)

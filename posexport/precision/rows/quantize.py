@@ -2,7 +2,7 @@
 
 A projection becomes the product of integers, its channel's scale, its row's scale, the bias, in this order. The row's
 scale times the channel's scale first would be two operators instead of three, and ONNX Runtime 1.31 and 1.32 fuse
-MatMulInteger, Cast and Mul of such a product of scales into MatMulIntegerToFloat, which has one scale for all rows, and
+MatMulInteger, Cast and Mul of this product of scales into MatMulIntegerToFloat, which has one scale for all rows, and
 return wrong values without an error (cosine 0.63).
 """
 

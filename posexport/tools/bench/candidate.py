@@ -31,7 +31,7 @@ class Export:
 class Candidate:
     """A model and the worker that runs it.
 
-    ``model``: its path or name. Candidates of the same ``weights`` must agree, those of a ``precision`` below
+    ``model``: its path or name. Candidates of the same ``weights`` must agree, candidates of a ``precision`` below
     float32 within what it may cost. ``environment`` and ``python``: the name and the interpreter of another
     environment that runs the worker. ``by_posexport``: ``posexport convert`` wrote the graph. ``failed``: the reason if
     there is no model; ``nodes``: their number in the graph.
@@ -91,7 +91,7 @@ def candidates(
 
 
 def convert(source: str, options: Sequence[str], bundle: Path) -> Export:
-    """Write ``bundle`` in a separate process, whose memory is measured; raises PosexportError with its message."""
+    """Write ``bundle`` in a separate process and measure its memory; raises PosexportError with its message."""
     try:
         ended = run("posexport", ["convert", source, "-o", str(bundle), "--no-verify", *options])
     except FailedError as err:
@@ -135,7 +135,7 @@ def _candidate(
 
 
 def _weights(manifest: Manifest) -> str:
-    """A key, equal for bundles of one source whose outputs may differ by their precision only."""
+    """A key, equal for bundles of one source with outputs that may differ by their precision only."""
     graph = Recipe(task=manifest.task, opset=manifest.opset)
     same = msgspec.structs.replace(
         manifest.recipe,

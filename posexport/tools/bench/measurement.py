@@ -1,6 +1,6 @@
-"""One point: a fresh process of every candidate, its calls interleaved with those of one shared partner process.
+"""One point: a fresh process of every candidate, its calls interleaved with the calls of one shared partner process.
 
-A ratio of two medians taken minutes apart says as much about the machine as about the models; the median of ratios of
+A ratio of two medians minutes apart says as much about the machine as about the models; the median of ratios of
 neighbouring calls does not. (pyperf times one command after the other, and in one interpreter.)
 """
 
@@ -140,7 +140,7 @@ class Samples:
 
 @dataclass
 class Partner:
-    """The partner process of a round: that of the first candidate that works."""
+    """The partner process of a round: the first candidate that works."""
 
     name: str = ""
     worker: Worker | None = None

@@ -1,4 +1,4 @@
-"""The nodes of a graph, those of functions counted once: ``python -m posexport.tools.bench.nodes MODEL.onnx``."""
+"""The number of nodes of a graph, with functions counted once: ``python -m posexport.tools.bench.nodes MODEL.onnx``."""
 
 import sys
 from pathlib import Path

@@ -78,7 +78,7 @@ class _Child:
 
     @property
     def age(self) -> float:
-        """Seconds since it began."""
+        """The time since the process started, in seconds."""
         return time.perf_counter() - self._started
 
     def wait(self) -> int | None:
@@ -120,7 +120,7 @@ class Worker(_Child):
         super().__init__(module, arguments, python, seconds, subprocess.PIPE, subprocess.PIPE)
 
     def ask(self, line: str) -> dict[str, Any]:
-        """The reply to a line; other output, such as that of libraries, is skipped."""
+        """The reply to a line; other output, for example of libraries, is skipped."""
         assert self._child.stdin is not None
         assert self._child.stdout is not None
         with contextlib.suppress(BrokenPipeError):  # it has ended, and so does its output

@@ -51,7 +51,7 @@ class Figure(_Record, frozen=True, kw_only=True):
         cosine: with that output, if one of the two has a precision below float32.
         wrong: the output disagrees with these weights, so that the time is meaningless.
         by_posexport: ``posexport convert`` wrote the graph.
-        nodes: of the graph, those of functions counted once.
+        nodes: of the graph, with functions counted once.
         export_seconds, export_peak: the time and memory of the export.
         remark: the exporter's remark on the checkpoint.
     """

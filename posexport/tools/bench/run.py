@@ -251,7 +251,7 @@ def held(
     calls: int = CALLS,
     progress: Callable[[int, int, str], None] = lambda *_: None,
 ) -> list[Held]:
-    """A fresh process for each."""
+    """Measures each candidate in a fresh process."""
     measured = []
     for number, candidate in enumerate(candidates):
         progress(number, len(candidates), f"mixed batches, {candidate.name}")

@@ -120,7 +120,7 @@ def at_precision(model: Path, precision: PrecisionName) -> Path:
 
 
 class TaskInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """A question, for readers."""
+    """A task of the comparison, as readers see it."""
 
     name: str
     question: str
@@ -129,7 +129,7 @@ class TaskInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Document(msgspec.Struct, frozen=True, kw_only=True):
-    """The whole comparison."""
+    """A record of the whole comparison."""
 
     setup: Setup
     lengths: list[int]

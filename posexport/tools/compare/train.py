@@ -1,7 +1,7 @@
 """The small encoder of one encoding, and its training.
 
 Two layers with the normalisation first (Xiong et al. 2020, arXiv:2002.04745: it needs no long warm-up). Encodings begin
-with the initialisation of their constructors; all other weights are initialised alike in all models. AdamW
+with the initialisation of their constructors; all other weights start equal in all models. AdamW
 at 3e-3 (Loshchilov and Hutter 2019, arXiv:1711.05101), warmed up over a tenth of the steps and lowered linearly to a
 tenth. Parameters of encodings learn ten times faster: a table of biases begins near 0 and has to reach scores of some
 units, which AdamW's small steps would not in a few hundred.

@@ -78,7 +78,7 @@ OTHERS = "all else"
 
 @dataclass(frozen=True)
 class Origin:
-    """The purpose of a kernel: its share, and a part of it, such as a function's name."""
+    """The purpose of a kernel: its share, and a part of it, for example a function's name."""
 
     share: Share
     of: str
@@ -88,7 +88,7 @@ REST = Origin("rest", OTHERS)
 
 
 class Origins:
-    """The origins of kernels by their names, for a model whose nodes are renamed here."""
+    """The origins of kernels by their names, for a model; its nodes are renamed here."""
 
     def __init__(self, model: ir.Model, roles: Mapping[str, str]) -> None:
         counted = positional(model.graph, roles)

@@ -42,7 +42,7 @@ def pictures(directory: Path, *, length: int | None = None, allow_pickle: bool =
     """The drawing of the checkpoint or bundle in ``directory``.
 
     Raises:
-        PosexportError: it cannot be read, it is a bundle whose graph does not hold its tables, or nothing in it depends
+        PosexportError: it cannot be read, it is a bundle without its tables in the graph, or nothing in it depends
             on positions.
     """
     # the encodings, from a bundle's graph or from a checkpoint's definition
@@ -181,7 +181,7 @@ def _joined(heading: str, inner: str) -> str:
     return "; ".join(words for words in (heading, inner) if words)
 
 
-#: an initializer's name without the parameter's, such as encoder.groups.0.attention.encoding
+#: an initializer's name without the parameter's, for example encoder.groups.0.attention.encoding
 Prefix = str
 Arrays = Mapping[str, NDArray[Any]]
 

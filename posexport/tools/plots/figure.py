@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from matplotlib.gridspec import GridSpec
 
 SUFFIXES = (".png", ".svg", ".html")
-#: inches: the figure's width, a line of text, and what a row's title, ticks and labels need
+#: inches: the figure's width, a line of text, and the space for a row's title, ticks and labels
 WIDTH, LINE, LABELS = 13.2, 0.25, 0.85
 DOTS_PER_INCH = 110
 FONTS: dict[str, Any] = {
@@ -86,7 +86,7 @@ def compose(groups: Sequence[Group], title: str, summary: str) -> "Figure":
 def _fix_layout(figure: "Figure") -> None:
     """Lays the axes out once and rounds their positions.
 
-    The solver of the constrained layout differs in the last digits from run to run, of which ids in SVG files are made.
+    The solver of the constrained layout differs in the last digits from run to run, which the ids in SVG files show.
     """
     figure.draw_without_rendering()
     figure.set_layout_engine("none")

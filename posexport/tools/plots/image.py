@@ -66,7 +66,7 @@ def _vectors(subject: Subject) -> list[Group]:
     rows, columns = grid(subject.alone, subject.length)
     prefix = subject.alone.layer.parameters_given.get("prefix")
     prefix = prefix if isinstance(prefix, int) else 0
-    # the vectors of patches, without those of prefix tokens, and their similarity
+    # the vectors of patches, without prefix tokens, and their similarity
     at = Positions.image(rows, columns, prefix=prefix)
     all_PC, made_of = position_vectors(subject.alone, rows * columns + prefix, at)
     vectors_PC = all_PC[prefix:]

@@ -1,7 +1,7 @@
 """The shift matrix of sinusoids: ``T(k) PE[t] = PE[t + k]``, a 2 x 2 rotation for every pair of channels.
 
 Vaswani et al., "Attention Is All You Need" (arXiv:1706.03762), section 3.5: "for any fixed offset k, PE[pos + k] can be
-represented as a linear function of PE[pos]". T(k) is read off two vectors, those of positions 0 and k, and must then
+represented as a linear function of PE[pos]". T(k) is computed from the vectors of positions 0 and k, and must then
 move every other position: that is what makes it independent of t. Shape letters: T positions, C channels, P pairs.
 """
 

@@ -100,7 +100,7 @@ class _Calls:
         return times
 
     def end(self) -> dict[str, Any]:
-        """The memory of all calls."""
+        """Returns the memory of all calls."""
         growth, held = self._memory.growth(), getattr(self._reader, "held", None)
         return {"peak": self._memory.whole(), "growth": growth, "held": held}
 
