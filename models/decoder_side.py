@@ -49,7 +49,7 @@ class Half(Protocol):
 
     @property
     def encodings(self) -> list[Encoding]:
-        """The encodings of all layers."""
+        """Returns the encodings of all layers."""
 
     @property
     def width(self) -> int:

@@ -1,7 +1,7 @@
 """An encoder-decoder that classifies a text: both halves read it, and the decoder's state at its end is scored.
 
 Lewis et al., "BART" (arXiv:1910.13461), section 3.1. The decoder reads the text one token to the right after a start
-token, without a mask of padding, as in transformers; its state is taken at the last end token in the text.
+token, without a mask of padding, as in transformers; its state at the last end token represents the text.
 
 Shape letters: B batch, T tokens, S the encoder's states, C model size.
 """

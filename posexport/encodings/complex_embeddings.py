@@ -35,7 +35,7 @@ def oracle(x_BTC: Array, pos_BT: Array, *, params: Mapping[str, Array], hidden: 
     embed=oracle,
 )
 class Complex(Encoding):
-    """Turns embeddings x into x cos(w p + theta) beside x sin(w p + theta); w and theta are learned per channel.
+    """Turns embeddings x into [x cos(w p + theta), x sin(w p + theta)]; w and theta are learned per channel.
 
     ``frequency`` (radians a position) and ``phase`` (radians) are [hidden]; frequencies start as the sinusoids' of
     Vaswani et al., phases at 0. The embeddings become twice as wide. Takes any length; the angle is float32 or wider.

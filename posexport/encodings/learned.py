@@ -50,8 +50,8 @@ def oracle(
 class Learned(PositionTable):
     """Adds a learned vector per position to the embeddings, after skipping ``offset`` rows of the table.
 
-    ``table`` is [max_positions + offset, hidden]. ``joined``: the vector is added to the token's (``sum``) or put
-    beside it (``concat``). ``trained``: how many positions the table was trained for, where it has been stretched to
+    ``table`` is [max_positions + offset, hidden]. ``joined``: the vector is added to the token's (``sum``) or
+    concatenated (``concat``). ``trained``: how many positions the table was trained for, where it has been stretched to
     ``max_positions`` since.
     """
 

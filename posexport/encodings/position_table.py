@@ -12,7 +12,7 @@ from posexport.options.values import Size
 
 
 class PositionTable(StretchableTable, PositionVectors):
-    """Adds ``table[offset + position]`` to the token embeddings, or puts it beside them (``joined=concat``).
+    """Adds ``table[offset + position]`` to the token embeddings, or concatenates it with them (``joined=concat``).
 
     ``table`` is [max_positions + offset, hidden]; the first ``offset`` rows belong to no position. ``trained``: how
     many positions the table was trained for, where it has been stretched to ``max_positions`` since.

@@ -19,7 +19,7 @@ def encoding_of(
 ) -> Encoding:
     """A new encoding for a name, or the object itself, which must have the layer's sizes.
 
-    ``sizes``: those of the layer (``hidden``, ``heads``, ``head_size``); ``settings`` take precedence over other
+    ``sizes``: of the layer (``hidden``, ``heads``, ``head_size``); ``settings`` take precedence over other
     values, for example ``bidirectional``.
 
     Raises:

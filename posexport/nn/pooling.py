@@ -25,7 +25,7 @@ MODES: tuple[Mode, ...] = get_args(Mode)
 _LEAST = 1e-9
 
 
-def _kept(x_BTC: Tensor, mask_BT: Tensor | None) -> Tensor:
+def _real_tokens(x_BTC: Tensor, mask_BT: Tensor | None) -> Tensor:
     """1 for a token and 0 for padding, [B, T, 1], of the type of the states."""
     mask_BT = x_BTC.new_ones(x_BTC.shape[:2]) if mask_BT is None else (mask_BT != 0).to(x_BTC.dtype)
     return mask_BT[:, :, None]
@@ -37,7 +37,7 @@ def _mean(x_BTC: Tensor, mask_BT: Tensor | None) -> Tensor:
 
 def _mean_sqrt_len(x_BTC: Tensor, mask_BT: Tensor | None) -> Tensor:
     """The sum over tokens divided by the square root of how many there are."""
-    kept_BT1 = _kept(x_BTC, mask_BT)
+    kept_BT1 = _real_tokens(x_BTC, mask_BT)
     return (x_BTC * kept_BT1).sum(1) / kept_BT1.sum(1).clamp(min=_LEAST).sqrt()
 
 
@@ -46,8 +46,8 @@ def _weighted_mean(x_BTC: Tensor, mask_BT: Tensor | None, pooled_BT: Tensor | No
 
     ``pooled_BT``: the tokens that count, numbered among all that the mask keeps; None: all of them.
     """
-    kept_BT1 = _kept(x_BTC, mask_BT)
-    weight_BT1 = kept_BT1.cumsum(1) * (kept_BT1 if pooled_BT is None else _kept(x_BTC, pooled_BT))
+    kept_BT1 = _real_tokens(x_BTC, mask_BT)
+    weight_BT1 = kept_BT1.cumsum(1) * (kept_BT1 if pooled_BT is None else _real_tokens(x_BTC, pooled_BT))
     return (x_BTC * weight_BT1).sum(1) / weight_BT1.sum(1).clamp(min=_LEAST)
 
 

@@ -78,11 +78,11 @@ class DerivedTensors:
     def _value(self, weight: Weight, container: ir.Graph, key: str, derived: Derived) -> ir.Value:
         known = self._known.get((weight.value, key))
         if known is None:
-            known = self._made(weight, container, key, derived)
+            known = self._create(weight, container, key, derived)
             self._known[weight.value, key] = known
         return known
 
-    def _made(self, weight: Weight, container: ir.Graph, key: str, derived: Derived) -> ir.Value:
+    def _create(self, weight: Weight, container: ir.Graph, key: str, derived: Derived) -> ir.Value:
         name = f"{weight.name}_{key}"
         if weight.calls:
             return self._argument(weight, name, derived)

@@ -127,7 +127,7 @@ class Call:
 
 
 def positions(call: Call, position_ids: Array | None, port: Declared) -> Array:
-    """The feed of ``position_ids``: those of the call where not negative, else counted; by place if rows share them."""
+    """The feed of ``position_ids``: the call's where not negative, else counted; by place if rows share them."""
     if shared(port):
         return call.places_T if port.shape is not None and len(port.shape) == 1 else call.places_T[None]
     if position_ids is None:

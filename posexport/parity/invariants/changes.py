@@ -139,9 +139,9 @@ def later(promise: Promise, point: GridPoint) -> Changes:
     for spec in promise.inputs:
         if SEQUENCE in spec.axes:
             axis = spec.axes.index(SEQUENCE)
-            kept = np.take(feeds[spec.name], first, axis=axis)
+            start = np.take(feeds[spec.name], first, axis=axis)
             rest = np.take(other[spec.name], range(len(first), point.length), axis=axis)
-            changed[spec.name] = np.concatenate((kept, rest), axis=axis)
+            changed[spec.name] = np.concatenate((start, rest), axis=axis)
     expected, got = (
         [take_tokens(y, spec.axes, first) for y, spec in zip(promise.run(inputs), promise.outputs, strict=True)]
         for inputs in (feeds, changed)

@@ -58,8 +58,8 @@ class Matcher:
         for name, array in parameters.items():
             matrix = array.reshape([size for size in array.shape if size > 1] or [1])
             if matrix.ndim == 2:
-                for each, transposed in ((matrix, False), (matrix.T, True)):
-                    self._candidates.setdefault(each.shape[1], []).append(Candidate(name, each, transposed))
+                for oriented, transposed in ((matrix, False), (matrix.T, True)):
+                    self._candidates.setdefault(oriented.shape[1], []).append(Candidate(name, oriented, transposed))
         self._random = np.random.default_rng(0)
         self._plans: dict[int, NDArray[np.float32] | None] = {}
 
@@ -78,7 +78,7 @@ class Matcher:
             rows = left + offset
             inside = (rows >= 0) & (rows < len(candidate.matrix))
             channels, rows = left[inside], rows[inside]
-            good = _alike(real[channels], candidate.matrix[rows]) >= ALIKE
+            good = _agreement(real[channels], candidate.matrix[rows]) >= ALIKE
             if good.any():
                 pieces.append((candidate, channels[good], rows[good]))
                 left = np.setdiff1d(left, channels[good])
@@ -107,7 +107,7 @@ class Matcher:
         for start in range(0, len(left), 1024):
             some = left[start : start + 1024]
             for channel, (which, row) in zip(some, self._nearest(real[some], candidates), strict=True):
-                agreement = 0.0 if which < 0 else _alike(real[[channel]], candidates[which].matrix[[row]])[0]
+                agreement = 0.0 if which < 0 else _agreement(real[[channel]], candidates[which].matrix[[row]])[0]
                 if agreement < ALIKE:
                     raise StoredError(
                         f"{stored.name}: channel {channel} is no channel of a parameter of the definition (signs "
@@ -115,7 +115,7 @@ class Matcher:
                     )
                 places.setdefault(which, []).append((int(channel), row))
         return [
-            (candidates[which], *(np.array(each, np.intp) for each in zip(*pairs, strict=True)))  # type: ignore[misc]
+            (candidates[which], *(np.array(column, np.intp) for column in zip(*pairs, strict=True)))  # type: ignore[misc]
             for which, pairs in places.items()
         ]
 
@@ -147,7 +147,7 @@ class Matcher:
         return np.asarray(sketch / np.where(norm == 0, 1, norm), np.float32)
 
 
-def _alike(real: Floats, rows: Array) -> Floats:
+def _agreement(real: Floats, rows: Array) -> Floats:
     """The agreement of signs, from -1 to 1, for each channel; stored zeros do not count."""
     signs = np.sign(real)
     counted = np.abs(signs).sum(1)
@@ -259,7 +259,7 @@ def _check_norm(stored: Stored, name: str, channels: Array, parameter: Floats) -
     error = (np.abs(blocks - _blocked(stored, stored.real(channels))) ** _NORM).sum(-1)
     worse = error > symmetric * (1 + 1e-3) + 1e-12
     if worse.any():
-        channel, block = (int(each[0]) for each in np.nonzero(worse))
+        channel, block = (int(axis[0]) for axis in np.nonzero(worse))
         raise StoredError(
             f"{stored.name}: block {block} of channel {int(channels[channel])} is further from {name} than rounding "
             "to nearest would be"
@@ -288,7 +288,7 @@ def _second_order(stored: Stored, channels: Array, parameter: Floats, steps: Flo
 
 
 def _fail(stored: Stored, name: str, channels: Array, wrong: Array, away: Floats) -> None:
-    channel, k = (int(each[0]) for each in np.nonzero(wrong))
+    channel, k = (int(axis[0]) for axis in np.nonzero(wrong))
     raise StoredError(
         f"{stored.name}: {int(wrong.sum())} of {wrong.size} values are further from {name} than rounding errs, the "
         f"first in channel {int(channels[channel])} at {k}, by {away[channel, k]:.3g} steps"

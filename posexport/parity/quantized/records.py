@@ -211,7 +211,7 @@ def dequantized(node: ir.Node, known: set[ir.Value], across: int) -> Stored | No
         if scale.ndim and scale.size > 1 and axis == across:
             raise StoredError(f"{tensor_name(node.inputs[0])} has a scale for each input channel, which is not known")
         size = whole.shape[across]
-        scale, zero = (np.broadcast_to(each.reshape(-1, 1), (whole.shape[1 - across], 1)) for each in (scale, zero))
+        scale, zero = (np.broadcast_to(array.reshape(-1, 1), (whole.shape[1 - across], 1)) for array in (scale, zero))
     elif across == 0:
         scale, zero = scale.T, zero.T
     matrix = (whole.T if across == 0 else whole).astype(np.int16)

@@ -157,14 +157,14 @@ def quantize_blocks(
     linear, head = Scheme(bits, options.block_size, options.quantizer), Scheme(8, options.block_size)
 
     def replacement_of(logits: set[ir.Value]) -> Replacement:
-        return replacement(target, lambda each: head if each.weight.value in logits else linear)
+        return replacement(target, lambda projection: head if projection.weight.value in logits else linear)
 
     # the weights, and for GPTQ the second moments of the activations that they multiply
     chosen = choose(model, interface, options, replacement_of)
     tensors = DerivedTensors(model)
     products = Products(model, tensors, target)
-    tied = {each.weight.value for each in chosen.projections} & chosen.tied
-    bodies = [each for each in chosen.projections if each.weight.value not in chosen.logits]
+    tied = {projection.weight.value for projection in chosen.projections} & chosen.tied
+    bodies = [projection for projection in chosen.projections if projection.weight.value not in chosen.logits]
     of_weights = {} if calibration is None else factors(model, bodies, calibration)
     # projections; those to logits keep 8 bits
     for projection in chosen.projections:
@@ -178,7 +178,7 @@ def quantize_blocks(
             quantize_lookup(lookup, tensors)
     import_microsoft(model)
     tensors.finish()
-    without = 0 if calibration is None else sum(each.weight.value not in of_weights for each in bodies)
+    without = 0 if calibration is None else sum(body.weight.value not in of_weights for body in bodies)
     classes = _classes(chosen, linear, len(bodies), len(tied), without)
     return chosen.result(classes, bits, head.bits)
 

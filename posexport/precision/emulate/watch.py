@@ -90,10 +90,10 @@ class ValueFlow:
         """Whether ``value`` is only added to scores that a softmax reads."""
         ended = False
 
-        def onward(each: ir.Value) -> Iterator[ir.Value]:
+        def onward(current: ir.Value) -> Iterator[ir.Value]:
             nonlocal ended
-            yield from self._to[each]
-            for node, index in each.uses():
+            yield from self._to[current]
+            for node, index in current.uses():
                 if index in _SCORES.get((node.domain, node.op_type), ()):
                     ended = True
                 elif node.op_type in _TO_SOFTMAX and not node.domain:

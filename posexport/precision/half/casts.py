@@ -31,7 +31,7 @@ class Casts:
 
     flow: Flow
     dtype: ir.DataType
-    _written: dict[tuple[ir.Value, bool, ir.Graph], ir.Value] = field(default_factory=dict)
+    _casts: dict[tuple[ir.Value, bool, ir.Graph], ir.Value] = field(default_factory=dict)
     _names: set[str] = field(default_factory=set)
 
     def write(self, root: ir.Graph | ir.Function) -> None:
@@ -139,8 +139,8 @@ class Casts:
     def _cast(self, value: ir.Value, half: bool, scopes: list[ir.Graph], before: ir.Node | None) -> ir.Value:
         """``value`` in the other type; ``before``: the reader, None for an output of the innermost scope."""
         for scope in scopes:
-            if (value, half, scope) in self._written:
-                return self._written[value, half, scope]
+            if (value, half, scope) in self._casts:
+                return self._casts[value, half, scope]
         dtype = self.dtype if half else WIDE
         graph = scopes[-1]
         nodes: list[ir.Node] = []
@@ -159,7 +159,7 @@ class Casts:
             graph.insert_after(producer, nodes)
         else:
             graph.extend(nodes)
-        self._written[value, half, graph] = cast.outputs[0]
+        self._casts[value, half, graph] = cast.outputs[0]
         return cast.outputs[0]
 
     def output(self, value: ir.Value, half: bool, graph: ir.Graph) -> ir.Value:

@@ -81,13 +81,13 @@ def candidates(
         PosexportError: one that cannot be converted or measured, or models with and without a cache.
     """
     named = [(model, precision) for model in models for precision in precisions or (None,)]
-    made = [
+    opened = [
         _candidate(model, precision, options, folder / str(number)) for number, (model, precision) in enumerate(named)
     ]
-    cached = {manifest.limits.kv_cache for _, manifest in made}
+    cached = {manifest.limits.kv_cache for _, manifest in opened}
     if len(cached) > 1:
         raise PosexportError("decoders with a cache cannot be compared with models that have none; give one kind")
-    return [candidate for candidate, _ in made], cached == {True}
+    return [candidate for candidate, _ in opened], cached == {True}
 
 
 def convert(source: str, options: Sequence[str], bundle: Path) -> Export:

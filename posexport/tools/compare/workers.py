@@ -37,7 +37,7 @@ def each(
         initializer=_prepare,
     )
     # processes of the caller, which are not ended below
-    others = set(multiprocessing.active_children())
+    earlier = set(multiprocessing.active_children())
     try:
         running: dict[Future[Any], str] = {pool.submit(work, *args): name for name, args in calls.items()}
         for future in as_completed(running):
@@ -54,7 +54,7 @@ def each(
                 lines = str(err).strip().splitlines() or [""]
                 yield running[future], PosexportError(f"{type(err).__name__}: {lines[0]}")
     except BaseException:
-        for process in set(multiprocessing.active_children()) - others:
+        for process in set(multiprocessing.active_children()) - earlier:
             process.terminate()
         raise
     finally:

@@ -59,8 +59,15 @@ def sizes(
         raise PosexportError(f"--length {length}{with_past} is too long: {limit_sentence(limits)}; give less")
     far = min([length + behind, *(most if ENCODER_SEQUENCE in limits.limited_axes else [])])
     total = behind + length
-    others = limits.proof_sizes[-1] if limits.proof_sizes else {}
-    return others | {BATCH: batch, SEQUENCE: length, PAST: behind, TOTAL: total, CAPACITY: total, ENCODER_SEQUENCE: far}
+    proof_sizes = limits.proof_sizes[-1] if limits.proof_sizes else {}
+    return proof_sizes | {
+        BATCH: batch,
+        SEQUENCE: length,
+        PAST: behind,
+        TOTAL: total,
+        CAPACITY: total,
+        ENCODER_SEQUENCE: far,
+    }
 
 
 def _room(limits: Sequence[int], past: int) -> list[int]:

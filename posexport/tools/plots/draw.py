@@ -50,17 +50,17 @@ def settings_in_words(layer: Encoding, chosen: Collection[str] = ()) -> str:
 
 
 def _words(name: str, value: Value) -> str:
-    words_of_name = name.replace("_", " ")
+    readable = name.replace("_", " ")
     if isinstance(value, bool):
-        return words_of_name if value else f"not {words_of_name}"
+        return readable if value else f"not {readable}"
     if isinstance(value, str) and "," in value:
-        return f"{words_of_name} of {value.count(',') + 1} numbers"
+        return f"{readable} of {value.count(',') + 1} numbers"
     text = f"{value:g}" if isinstance(value, float) else str(value)
     if isinstance(value, int) and value == 1 and name in ("heads", "rows", "columns"):
         return f"1 {name[:-1]}"
     if name in _WORDS:
         return _WORDS[name].format(text)
-    return f"{words_of_name} {text}"
+    return f"{readable} {text}"
 
 
 #: hook -> kinds of picture; each returns no groups for an encoding that it does not fit

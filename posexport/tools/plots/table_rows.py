@@ -81,8 +81,8 @@ def table_rows(subject: Subject, length: int) -> dict[str, tuple[Array, int]]:
         for name, tensor in zip(term.operator.own, term.tensors, strict=True):
             if tensor.dim() == 2 and tensor.is_floating_point():
                 numbers = torch.arange(len(tensor), dtype=tensor.dtype)[:, None].expand_as(tensor)
-                others = (t if not t.is_floating_point() else torch.zeros_like(t) for t in term.tensors)
-                tensors = (numbers if t is tensor else o for t, o in zip(term.tensors, others, strict=True))
+                filled = (t if not t.is_floating_point() else torch.zeros_like(t) for t in term.tensors)
+                tensors = (numbers if t is tensor else o for t, o in zip(term.tensors, filled, strict=True))
                 note(name, replace(term, tensors=tuple(tensors)), len(tensor))
     return tables
 

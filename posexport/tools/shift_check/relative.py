@@ -86,7 +86,7 @@ def check_toeplitz(subject: EncodingAlone) -> Check:
     bias = dense(term, q, k)
     changes = steps(bias, subject.layer)
     figure, raw = (
-        float(np.max([_relative(step, bias) for step in each])) for each in (map(_beside_rows, changes), changes)
+        float(np.max([_relative(step, bias) for step in group])) for group in (map(_beside_rows, changes), changes)
     )
     detail = f"b[i, j] = b[i + 1, j + 1] among {length} tokens, heads: {bias.shape[1]}"
     return Check(claim=TOEPLITZ, figure=figure, detail=detail + _rows(raw, figure))
