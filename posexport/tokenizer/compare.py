@@ -75,11 +75,12 @@ def _different(ours: "Tokenizer", theirs: Any, texts: list[str], pairs: list[tup
     def bundle(item: _Input) -> list[int]:
         return list(ours.encode(*([item] if isinstance(item, str) else item)).ids)
 
-    triples = [(item, _ids(bundle, item), _ids(library, item)) for item in (*texts, *pairs)]
+    inputs: list[_Input] = [*texts, *pairs]
+    triples = [(item, _ids(bundle, item), _ids(library, item)) for item in inputs]
     return [(item, a, b) for item, a, b in triples if a != b and not (isinstance(a, str) and isinstance(b, str))]
 
 
-def _ids(encode: Callable[[_Input], list[int]], item: _Input) -> _Ids:
+def _ids(encode: Callable[[Any], list[int]], item: _Input) -> _Ids:
     try:
         return encode(item)
     except Exception as err:  # noqa: BLE001 - tokenizers raises Exception, for example without an [UNK] token

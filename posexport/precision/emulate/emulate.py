@@ -7,7 +7,7 @@ float16 overflows. ONNX Runtime keeps both at every level of optimisation, and h
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -80,7 +80,6 @@ class _Rounding:
     source: ir.DataType
     rounded: int = 0
     #: casts that were put in
-    _own: set[ir.Node] = field(default_factory=set)
 
     def concerns(self, value: ir.Value | None) -> bool:
         return value is not None and value.dtype == self.source
