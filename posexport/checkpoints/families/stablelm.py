@@ -18,7 +18,7 @@ def _stablelm(config: Config, task: str) -> Plan:
         attention_bias=config.flag("use_qkv_bias", False),
         output_bias=False,
         parallel_norms=1 if config.flag("use_parallel_residual", False) else None,
-        head_norm="per_head" if per_head else "none",
+        head_norm="each" if per_head else "none",
     )
     rotation = rotary.rope(config, settings.head_size, partial=True, **rotary.partial_factor(config, 0.25))
     norms = {
