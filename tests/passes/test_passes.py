@@ -321,6 +321,20 @@ def both(model: Callable[[], ir.Model], target: Target, wanted: list[str]) -> tu
     return done, rewritten
 
 
+def test_the_parts_of_a_split_weight_are_weights() -> None:
+    """Parts of different sizes, along either axis, read as they are or transposed."""
+    lists = ", int64[3] rows = {4, 6, 5}, int64[2] columns = {7, 6}>"
+    body = (
+        weights(w=(15, 6), v=(6, 13)).removesuffix(">") + lists + "{ a, b, c = Split <axis = 0> (w, rows) "
+        "bt = Transpose <perm = [1, 0]> (b) ct = Transpose <perm = [1, 0]> (c) "
+        "d, e = Split <axis = 1> (v, columns) xb = MatMul (x, bt) xc = MatMul (x, ct) xe = MatMul (x, e) "
+        "sums = ReduceSum <keepdims = 1> (xc) sum = Add (xb, xe) y = Add (sum, sums) }"
+    )
+    done, rewritten = both(lambda: parsed(body), Target("cpu", 24), ["split-weights"])
+    assert done == {"split-weights": 2}
+    assert "Split" not in types(rewritten)
+
+
 def test_packing_stores_each_weight_once(tmp_path: Any) -> None:
     # both layers have the same weights
     source, plain = graph("encoder-absolute", ("layer_groups=1",), None, 18)
