@@ -1,6 +1,6 @@
 """Puts heads on definitions: poolings, projections, scores of the last token, the pooler of BERT.
 
-Each function takes a `Plan` and returns the plan of the model with the head, whose weights are in the checkpoint too.
+Each function takes a `Plan` and returns the plan of the model with the head; the checkpoint has the head's weights.
 """
 
 import re

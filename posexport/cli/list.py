@@ -54,8 +54,8 @@ def command(kind: str | None, as_json: bool) -> None:
 
     if kind is None:
         kind = "encodings"
-        remark(f"these are the encodings; also: posexport list {' | '.join(each for each in KINDS if each != kind)}")
-    rows = [{key: _plain(value) for key, value in row.items()} for row in catalogue(kind)]
+        remark(f"these are the encodings; also: posexport list {' | '.join(other for other in KINDS if other != kind)}")
+    rows = [{key: _unquoted(value) for key, value in row.items()} for row in catalogue(kind)]
     if kind == "providers" and (conflict := runtime_conflict()):
         click.echo(f"warning: {conflict}", err=True)
     if as_json:
@@ -64,10 +64,10 @@ def command(kind: str | None, as_json: bool) -> None:
         click.echo("\n\n".join(_group(what, list(same)) for what, same in groupby(rows, lambda row: row["what"])))
     else:
         column = max(len(row["name"]) for row in rows) + 2
-        click.echo("\n".join(_row(row["name"].ljust(column), row["what"]) for row in rows))
+        click.echo("\n".join(_wrapped(row["name"].ljust(column), row["what"]) for row in rows))
 
 
-def _row(name: str, what: str) -> str:
+def _wrapped(name: str, what: str) -> str:
     """A name and what it is, wrapped at the terminal's width; one line where stdout is no terminal."""
     width = fit().get("width")
     if width is None:
@@ -81,6 +81,6 @@ def _group(what: str, rows: list[dict[str, Any]]) -> str:
     return "\n    ".join((f"{what}:", *lines))
 
 
-def _plain(value: Any) -> Any:
+def _unquoted(value: Any) -> Any:
     """A string without the backquotes of docstrings."""
     return value.replace("``", "").replace("`", "") if isinstance(value, str) else value

@@ -24,13 +24,13 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol, Self, TypeVar
 
-import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
 from posexport.graph.bodies import with_bodies
-from posexport.graph.edits import claim, initializer, integers
+from posexport.graph.edits import claim
 from posexport.graph.infer import infer
+from posexport.graph.place import Place, shared_constant
 
 _TYPES = {int: ir.AttributeType.INT, float: ir.AttributeType.FLOAT, list: ir.AttributeType.INTS}
 _CONSTANTS = {int: "value_int", float: "value_float", list: "value_ints"}
@@ -64,36 +64,6 @@ class _Scope:
     known: dict[object, tuple[ir.Value, ...]] = field(default_factory=dict)
 
 
-@dataclass
-class _Place:
-    """Where nodes are written in ``graph``: before a node or after it, at the end where neither is set.
-
-    Attributes:
-        like: nodes that say in which modules the new ones were traced.
-        name: begins the names of all values; without it the graph names those that get none.
-        initializers: constants are initialisers, else nodes.
-    """
-
-    graph: ir.Graph
-    before: ir.Node | None
-    after: ir.Node | None
-    like: Sequence[ir.Node]
-    name: str
-    initializers: bool
-
-    def insert(self, node: ir.Node) -> None:
-        for other in self.like:
-            for key, value in other.metadata_props.items():
-                node.metadata_props.setdefault(key, value)
-        if self.after is not None:
-            self.graph.insert_after(self.after, node)
-            self.after = node
-        elif self.before is not None:
-            self.graph.insert_before(self.before, node)
-        else:
-            self.graph.append(node)
-
-
 class Builder:
     """Writes nodes of a function, or of a graph: `at` a place in it, or collected for it (`take`).
 
@@ -109,7 +79,7 @@ class Builder:
         self.calls: dict[str, tuple[Any, bool]] = {}
         self._scopes = [_Scope()]
         self._names: set[str] = {*taken}
-        self._place: _Place | None = None
+        self._place: Place | None = None
         self._domains: dict[str, int] = {"": opset}
         self._attributes: dict[str, None] = {}
 
@@ -132,7 +102,7 @@ class Builder:
         """
         assert node.graph is not None
         before, behind = (None, node) if after else (node, None)
-        return cls._placed(_Place(node.graph, before, behind, like or (node,), name, opset is None), opset)
+        return cls._placed(Place(node.graph, before, behind, like or (node,), name, opset is None), opset)
 
     @classmethod
     def behind(cls, graph: ir.Graph, value: ir.Value, **options: Any) -> Self:
@@ -146,10 +116,10 @@ class Builder:
     ) -> Self:
         """Writes at the start of ``graph``, after its constants, where only inputs are read."""
         start = next((node for node in graph if node.op_type != "Constant" or node.domain), None)
-        return cls._placed(_Place(graph, start, None, like, name, initializers=True), opset)
+        return cls._placed(Place(graph, start, None, like, name, initializers=True), opset)
 
     @classmethod
-    def _placed(cls, place: _Place, opset: int | None = None) -> Self:
+    def _placed(cls, place: Place, opset: int | None = None) -> Self:
         builder = cls(opset or place.graph.opset_imports[""])
         builder._place = place
         return builder
@@ -355,7 +325,7 @@ class Builder:
         if isinstance(operand, Attribute):
             name, kind = f"{operand.name}_value", operand.type
         elif self._place is not None and self._place.initializers:
-            return _initializer(self._place.graph, operand, dtype)
+            return shared_constant(self._place.graph, operand, dtype)
         else:
             kind = list if isinstance(operand, Sequence) else type(operand)
             values = operand if isinstance(operand, Sequence) else [operand]
@@ -405,18 +375,6 @@ def _finished(graph: ir.Graph) -> ir.Graph:
     for node in graph:
         node.name = None
     return graph
-
-
-def _initializer(graph: ir.Graph, operand: Any, dtype: ir.DataType) -> ir.Value:
-    """A constant of ``graph``, one and the same for the same integers and for the same scalar."""
-    if isinstance(operand, Sequence):
-        return integers(graph, operand)
-    if not isinstance(operand, np.ndarray):
-        operand = np.asarray(operand, np.int64 if isinstance(operand, int) else dtype.numpy())
-    if operand.ndim:
-        return initializer(graph, "constant", ir.tensor(operand))
-    name = f"{operand.dtype}_{operand.item()!r}".replace("-", "minus_")
-    return graph.initializers.get(name) or initializer(graph, name, ir.tensor(operand))
 
 
 def _hashable(value: Any) -> Any:
