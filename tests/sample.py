@@ -11,7 +11,8 @@ import shlex
 import signal
 import subprocess
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
@@ -81,24 +82,37 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items[:] = drawn
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """No test goes on long after the end: one that takes an hour is for ``--all``."""
+@pytest.hookimpl(wrapper=True, trylast=True)  # pytest's wrappers prepare what its teardown needs
+def pytest_runtest_setup(item: pytest.Item) -> Generator[None, object, object]:
+    if time.monotonic() > item.config.stash[_ENDS]:
+        pytest.skip(LEFT_OUT)
+    with _time_limit(item):
+        return (yield)
+
+
+@pytest.hookimpl(wrapper=True, trylast=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
+    with _time_limit(item):
+        return (yield)
+
+
+@contextmanager
+def _time_limit(item: pytest.Item) -> Iterator[None]:
+    """No test goes on long after the end: one that takes an hour is for ``--all``.
+
+    The alarm is set inside the two phases alone, where pytest reports what it raises as a skipped test; one that
+    rings while a report is written would be an error.
+    """
     seconds = item.config.getoption("--sample")
     if seconds is None:
-        return (yield)
+        yield
+        return
     signal.signal(signal.SIGALRM, _leave)
     signal.setitimer(signal.ITIMER_REAL, max(item.config.stash[_ENDS] - time.monotonic(), 0) + seconds / 4)
     try:
-        return (yield)
+        yield
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtest_setup(item: pytest.Item) -> None:
-    if time.monotonic() > item.config.stash[_ENDS]:
-        pytest.skip(LEFT_OUT)
 
 
 def _leave(_signal: int, _frame: FrameType | None) -> None:

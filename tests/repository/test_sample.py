@@ -46,7 +46,7 @@ def test_all_run_in_an_order_that_the_seed_draws(sample):
 
 
 def test_what_the_time_is_too_short_for_is_no_failure_and_no_list(sample):
-    result = sample("a", allowed=0.5, seconds=0.2)
+    result = sample("a", allowed=2.0, seconds=0.6)
     passed = result.parseoutcomes()
     assert result.ret == 0
     assert 1 <= passed["passed"] <= 4
@@ -70,7 +70,7 @@ def test_a_failure_says_how_to_repeat_it(sample):
 
 def test_parts_are_recorded_and_what_passed_does_not_run_again(sample, tmp_path):
     record = tmp_path / "record.jsonl"
-    first = sample("a", f"--record={record}", allowed=0.5, seconds=0.2).parseoutcomes()
+    first = sample("a", f"--record={record}", allowed=2.0, seconds=0.6).parseoutcomes()
     assert 1 <= first["passed"] <= 4
     sample("b", f"--record={record}", wrong=7).assert_outcomes(
         passed=19 - first["passed"], failed=1, deselected=1 + first["passed"]
