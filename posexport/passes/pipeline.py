@@ -29,7 +29,7 @@ from posexport.passes.recognise.position_bias import PositionBias
 from posexport.passes.recognise.recognition import share_equal_nodes
 from posexport.passes.recognise.repeated_heads import GroupedHeads
 from posexport.passes.recognise.rotary_by_hand import Rotary
-from posexport.passes.recognise.rotary_rows import RotaryRows
+from posexport.passes.recognise.rotary_embedding import RotaryEmbeddings
 from posexport.passes.rms_norm import RmsNorm
 from posexport.passes.separate_projections import SeparateProjections
 from posexport.passes.shared_bias import SharedBias
@@ -42,7 +42,7 @@ PASSES: tuple[GraphPass, ...] = (
     # recognise: what the tracer and onnxscript's optimiser wrote otherwise, then users' operators; no later pass knows
     # who wrote an attention node. Rotations first, as attention reads what they return
     EncoderStates(),
-    RotaryRows(),
+    RotaryEmbeddings(),
     Rotary(),
     AttentionByHand(),
     GroupedHeads(),
