@@ -13,7 +13,8 @@ from posexport.parity.locate.capture import Checkpoint
 from posexport.parity.locate.locate import _error
 from posexport.passes import kept_keys
 from posexport.passes.padding.mask import padding_mask
-from posexport.passes.recognise import attention_by_hand, mask_structure, position_bias
+from posexport.passes.recognise import mask_structure, position_bias
+from posexport.passes.recognise import scores as of_softmax
 
 LEAST = float(np.finfo(np.float32).min)
 MASKS = pytest.mark.parametrize("number", [-1e3, -5e3, -1e4, -1e9, LEAST / 2, LEAST, -np.inf])
@@ -56,7 +57,7 @@ def test_masks_are_causality_to_all_that_reads_them(number: float) -> None:
     # constants that fill scores in, that a mask is chosen from and that it is cut at
     condition, scores, zero = ir.Value(name="c"), ir.Value(name="s"), scalar("zero", 0)
     fill = ir.node("Where", [condition, scalar("fill", number), scores])
-    assert attention_by_hand._filled(fill, attention_by_hand._Scores()) is scores
+    assert of_softmax._filled(fill, of_softmax.Scores()) is scores
     assert kept_keys._keeps_or_drops(ir.node("Where", [condition, zero, scalar("lowest", number)]).outputs[0])
     cut = ir.node("Max", [ir.node("Where", [condition, scalar("low", number), scores]).outputs[0], scalar("m", number)])
     total = position_bias._Sum()

@@ -1,37 +1,36 @@
 """Recognises attention that a module computes with MatMul and Softmax, and writes attention nodes."""
 
-import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
 
-from posexport.graph.builder import Builder
+from posexport.graph.builder import Builder, Operand
 from posexport.graph.edits import replace
-from posexport.graph.queries import axis, number, only, producer, sizes
+from posexport.graph.queries import axis, only, producer, sizes
 from posexport.ops.attention import AttentionSpec, Mask
-from posexport.ops.dropped_scores import drops
 from posexport.ops.operator import DOMAIN
 from posexport.passes.graph_pass import Context, PassResult
 from posexport.passes.recognise import content_bias, content_values
 from posexport.passes.recognise.recognition import Recognition, share_equal_nodes
+from posexport.passes.recognise.scores import Scores, before_scale, decomposed
 
 #: score of a masked key: half of the lowest float32, as `posexport.nn.attention.dropped_score` has it
 _LOWEST = float(np.finfo(np.float32).min) / 2
 _NO_PRODUCT = "its scores are no product of queries and keys, masked and scaled by constants"
+_NO_HEADS = "its queries, keys and values are not [B, H, T, D] with the heads and their size known"
+_NOT_PLAIN = "what is added to its scores reads queries or keys, and their product is more than scaled by a constant"
 
 
-@dataclass
-class _Scores:
-    """The scores that a Softmax reads, decomposed into the product of Q and K, scales, masks and biases."""
+@dataclass(frozen=True)
+class _Terms:
+    """What the node adds to its scores and its context, and its head: number of heads and their size."""
 
-    product: ir.Node | None = None
-    scale: float = 1.0
-    #: added biases and masks with the scale that is applied after the sum, the last one first
-    added: list[content_bias.Scaled] = field(default_factory=list)
-    #: masks by Where: (condition, whether True keeps the key)
-    fills: list[tuple[ir.Value, bool]] = field(default_factory=list)
+    scores: content_bias.Content | None
+    values: content_values.Values | None
+    heads: int
+    head_size: int
 
 
 class AttentionByHand(Recognition):
@@ -43,14 +42,17 @@ class AttentionByHand(Recognition):
     From the Softmax back to the product, every node must be one of these:
 
     1. Mul or Div by a positive constant: a scale, also of q or of k^T before the product.
-    2. Add of a value that broadcasts to all scores, [B, 1, 1, S] or [B or 1, H or 1, T, S]: a mask.
+    2. Add or Sub of a value that broadcasts to all scores: a mask.
     3. Where with a constant that masks the score: a mask.
     4. Add of a value that depends on queries or keys: a score operator (`content_bias`), if posexport has it; else
        a mask as in rule 2.
+    5. Tanh of the scaled product alone: a soft cap, an operator in place of q k^T.
+    6. Mul or Div by a factor [.., H or 1, T or 1, 1] of the product or the cap alone: q is multiplied by it.
+    7. Reshape from [B * H, T, S] to [B, H, T, S], with its inverse after the Softmax: heads in the batch.
 
     From the Softmax on, the probabilities may be read twice:
 
-    5. By the product with v, and by a product with a table that is added to the first: a value operator
+    8. By the product with v, and by a product with a table that is added to the first: a value operator
        (`content_values`).
 
     The node computes the same sum. Not rewritten: scores that are not [B, H, T, S] with known H and D. Three axes, as
@@ -68,10 +70,11 @@ class AttentionByHand(Recognition):
         contents = content_bias.Contents(model)
         for softmax in [node for node in model.graph if node.op_type == "Softmax" and not node.domain]:
             probs, values = softmax.outputs[0], None
-            product = next((user for user, index in probs.uses() if user.op_type == "MatMul" and index == 0), None)
+            joined = _joined(probs)
+            product = next((user for user, index in joined.uses() if user.op_type == "MatMul" and index == 0), None)
             if product is None:
                 continue
-            if only(probs) is None:  # rule 5
+            if only(joined) is None:  # rule 8
                 recognised = content_values.recognised(contents, probs, product)
                 if isinstance(recognised, str):
                     reasons.append(recognised)
@@ -84,6 +87,15 @@ class AttentionByHand(Recognition):
         return PassResult(traced.nodes + by_hand.nodes, (*traced.rejected, *by_hand.rejected))
 
 
+def _joined(probs: ir.Value) -> ir.Value:
+    """Probabilities with heads in their batch, [B * H, T, S], where they are reshaped to that; else as they are."""
+    node, shape = only(probs), sizes(probs) or ()
+    if node is None or node.op_type != "Reshape" or node.domain:
+        return probs
+    joined = sizes(node.outputs[0]) or ()
+    return node.outputs[0] if len(shape) == 4 and len(joined) == 3 and joined[1:] == shape[2:] else probs
+
+
 def _refusals_or_change(
     softmax: ir.Node, output: ir.Node, contents: content_bias.Contents, values: content_values.Values | None
 ) -> list[str | None]:
@@ -92,36 +104,43 @@ def _refusals_or_change(
     Returns:
         None if it was written, with the reason if a content bias became a mask; else the reason why it was not.
     """
-    # rules 1 to 4: decompose the scores
-    scores = _scores(softmax.inputs[0])
+    # rules 1 to 7: decompose the scores
+    scores = decomposed(softmax.inputs[0])
     shape = sizes(softmax.outputs[0])
-    if scores.product is None:
+    of_product = sizes(None if scores.product is None else scores.product.outputs[0])
+    if scores.product is None or of_product is None:
         return [_NO_PRODUCT]
-    if shape is None or len(shape) not in (3, 4) or axis(softmax, -1) != -1:
+    is_apart = len(sizes(output.outputs[0]) or ()) == len(of_product)
+    if shape is None or len(shape) not in (3, 4) or axis(softmax, -1) != -1 or not is_apart:
         return ["its scores are not [B, H, T, S]"]
-    (q, of_q), (k, of_k), v = *(_before_scale(value) for value in scores.product.inputs), output.inputs[1]
+    (q, of_q), (k, of_k), v = *(before_scale(value) for value in scores.product.inputs), output.inputs[1]
     # shapes of Q, K and V
     known = [_with_heads(sizes(value)) for value in (q, k, v)]
-    if q is None or k is None or v is None or not _fit(known, _with_heads(shape)):
-        return ["its queries, keys and values are not [B, H, T, D] with the heads and their size known"]
+    if (
+        q is None
+        or k is None
+        or v is None
+        or not _fit(known, _with_heads(of_product))
+        or (scores.apart or of_product) != shape
+    ):
+        return [_NO_HEADS]
     # biases that depend on Q or K, and masks
-    scale = scores.scale * of_q * of_k
-    content = _content(scores, contents, q, k, scale)
+    scores.scale *= of_q * of_k
+    content = _content(scores, contents, q, k)
     if isinstance(content, str) and any(bias.by != 1 for bias in scores.added):
         return [content]
-    masks = [*(bias.value for bias in scores.added), *(condition for condition, _ in scores.fills)]
-    if not all(_added_to_all(value, shape) for value in masks):
-        return ["what is added to its scores is not [B, 1, 1, S] or [B or 1, H or 1, T, S]"]
+    if not all(_added_to_all(scores.shape(value), shape) for value in scores.masks):
+        return ["what is added to its scores is not [B or 1, H or 1, T or 1, S]"]
     heads, size = (int(n) for n in (known[0] or ())[1::2])
     term = None if isinstance(content, str) else content
     if values is not None:  # the node returns the sum
         ir.convenience.replace_all_uses_with(values.sum, values.context, replace_graph_outputs=True)
-    _put_node(scores, {"q": q, "k": k, "v": v}, (term, values), (heads, size), scale, output)
+    _put_node(scores, (q, k, v), _Terms(term, values, scores.heads or heads, size), output)
     return [None, content] if isinstance(content, str) else [None]
 
 
 def _content(
-    scores: _Scores, contents: content_bias.Contents, q: ir.Value, k: ir.Value, scale: float
+    scores: Scores, contents: content_bias.Contents, q: ir.Value, k: ir.Value
 ) -> content_bias.Content | str | None:
     """The score operator of the biases that depend on queries or keys, which are then removed from ``scores.added``.
 
@@ -131,123 +150,67 @@ def _content(
     by_content = [bias for bias in scores.added if content_bias.reads(bias.value, *roots)]
     if not by_content:
         return None
-    content = contents.recognised(by_content, q, k, scale)
+    content = contents.recognised(by_content, q, k, scores.scale) if scores.is_plain else _NOT_PLAIN
     if not isinstance(content, str):
         scores.added = [bias for bias in scores.added if bias not in by_content]
     return content
 
 
-def _put_node(
-    scores: _Scores,
-    inputs: Mapping[str, ir.Value],
-    terms: tuple[content_bias.Content | None, content_values.Values | None],
-    heads: tuple[int, int],
-    scale: float,
-    output: ir.Node,
-) -> None:
-    """Replace ``output``, the product of P and V, by an attention node; ``heads``: number and size of heads."""
-    # inputs: [B, H, T, D], the mask, tables and positions of operators
+def _put_node(scores: Scores, inputs: tuple[ir.Value, ir.Value, ir.Value], terms: _Terms, output: ir.Node) -> None:
+    """Replace ``output``, the product of P and V, by an attention node."""
+    # inputs: [B, H, T, D], the factors of queries, the mask, tables and positions of operators
     g, rank = Builder.at(output), len(sizes(output.outputs[0]) or ())
-    inputs = {**inputs, "k": _transposed(g, inputs["k"])}
-    values: dict[str, ir.Value | None] = {name: _four_axes(g, value, rank) for name, value in inputs.items()}
-    values["mask"], kind = _mask(g, scores, rank)
-    of_scores, of_values = (None if term is None else term.operator.name for term in terms)
-    spec = AttentionSpec(mask=kind, head_size=heads[1], scores=of_scores, values=of_values)
-    values |= {f"{name}_table": term.table for name, term in zip(("scores", "values"), terms, strict=True) if term}
+    q, k, v = (scores.split(g, x) for x in (inputs[0], _transposed(g, inputs[1]), inputs[2]))
+    for op_type, factor in scores.of_queries:
+        q = g.op(op_type, q, factor, shape=q.shape)
+    q, k, v = (_four_axes(g, x, len(sizes(x) or ())) for x in (q, k, v))
+    mask, kind = _mask(g, scores, q)
+    of_scores, of_values = (None if term is None else term.operator.name for term in (terms.scores, terms.values))
+    base = None if scores.after_cap is None else "SoftCapScores"
+    spec = AttentionSpec(mask=kind, head_size=terms.head_size, scores=of_scores, values=of_values, base=base)
+    tensors: dict[str, Operand] = {"q": q, "k": k, "v": v, "mask": mask}
+    for hook, term in (("scores", terms.scores), ("values", terms.values)):
+        tensors |= {f"{hook}_table": term.table} if term else {}
+    if base:
+        tensors["base_cap"] = np.asarray([1 / scores.scale], np.float32)
     if spec.ordered:
-        values |= {name: content_bias.counted(inputs[of], output) for name, of in (("qpos", "q"), ("kpos", "k"))}
-    counts = {"heads": heads[0], "kv_heads": heads[0]}
+        tensors |= {name: content_bias.counted(x, output) for name, x in (("qpos", q), ("kpos", k))}
+    counts = {"heads": terms.heads, "kv_heads": terms.heads}
+    scale = scores.scale if scores.after_cap is None else scores.scale * scores.after_cap
     attributes = {**spec.attributes, "scale": scale, "lowest": _LOWEST, **counts}
     # the node, with the shape of the product
     result = output.outputs[0]
-    batch, *_, queries, channels = sizes(result) or ()
     context = g.op(
         spec.op_type,
-        *(values[name] for name in spec.inputs),
+        *(tensors[name] for name in spec.inputs),
         domain=DOMAIN,
         name=f"{result.name}_of_heads",
-        shape=[batch, heads[0], queries, channels],
+        shape=[(sizes(q) or ())[0], terms.heads, *(sizes(result) or ())[-2:]],
         **attributes,
     )
     context.type = result.type
-    replace(result, context if rank == 4 else g.Squeeze(context, [1]))
+    if scores.apart is not None:
+        _put_joined(g, context, result)
+    else:
+        replace(result, context if rank == 4 else g.Squeeze(context, [1]))
     assert output.graph is not None
     output.graph.remove(output, safe=True)
+
+
+def _put_joined(g: Builder, context: ir.Value, result: ir.Value) -> None:
+    """Replace a product ``result`` [B * H, T, D] by the context [B, H, T, D]; reshapes to that are left out."""
+    expected = (sizes(context) or ())[1:]
+    for user, _ in tuple(result.uses()):
+        if user.op_type == "Reshape" and (sizes(user.outputs[0]) or ())[1:] == expected:
+            context.shape = user.outputs[0].shape
+            ir.convenience.replace_all_uses_with(user.outputs[0], context, replace_graph_outputs=True)
+    joined = g.shape([-1], g.size(context, 2), g.size(context, 3))
+    replace(result, g.Reshape(context, joined))
 
 
 def _with_heads(shape: tuple[int | str, ...] | None) -> tuple[int | str, ...] | None:
     """The shape as [B, H, T, D]; three axes, as in ``torch.bmm``, are one head."""
     return (shape[0], 1, *shape[1:]) if shape is not None and len(shape) == 3 else shape
-
-
-def _scores(value: ir.Value | None) -> _Scores:
-    """Decompose the scores ``value``; ``product`` is None if they are no supported sum."""
-    total = _Scores()
-    while value is not None:
-        node = value.producer()
-        if node is None or node.domain or only(value) is None:
-            return _Scores()
-        if node.op_type == "MatMul":
-            total.product = node
-            return total
-        value = _step(node, total)
-    return _Scores()
-
-
-def _step(node: ir.Node, total: _Scores) -> ir.Value | None:
-    """Add ``node`` to ``total`` and return the scores before it; None if the node matches no rule."""
-    if node.op_type in ("Mul", "Div"):  # rule 1
-        return _scaled_by(node, total)
-    if node.op_type == "Add":  # rules 2 and 4
-        first, second = node.inputs
-        scores, added = (first, second) if _reaches_product(first) else (second, first)
-        if scores is None or added is None or not _reaches_product(scores):
-            return None
-        total.added.append(content_bias.Scaled(added, total.scale))
-        return scores
-    return _filled(node, total) if node.op_type == "Where" else None  # rule 3
-
-
-def _scaled_by(node: ir.Node, total: _Scores) -> ir.Value | None:
-    first, second = node.inputs
-    by = number(second)
-    if by is None and node.op_type == "Mul":
-        first, by = second, number(first)
-    if by is None or not math.isfinite(by) or by <= 0:
-        return None
-    total.scale *= by if node.op_type == "Mul" else 1 / by
-    return first
-
-
-def _filled(node: ir.Node, total: _Scores) -> ir.Value | None:
-    condition, yes, no = node.inputs
-    for keeps, fill, scores in ((False, number(yes), no), (True, number(no), yes)):
-        if fill is not None and drops(fill) and condition is not None:
-            total.fills.append((condition, keeps))
-            return scores
-    return None
-
-
-def _reaches_product(value: ir.Value | None) -> bool:
-    """Whether ``value`` is a product of scores, possibly scaled, masked and with biases added."""
-    node = None if value is None else value.producer()
-    if node is None or node.domain:
-        return False
-    if node.op_type == "MatMul":
-        shape = sizes(node.outputs[0])
-        return shape is not None and len(shape) in (3, 4)
-    steps = {"Mul": (0, 1), "Div": (0,), "Add": (0, 1), "Where": (1, 2)}.get(node.op_type, ())
-    return any(_reaches_product(node.inputs[index]) for index in steps)
-
-
-def _before_scale(value: ir.Value | None) -> tuple[ir.Value | None, float]:
-    """Queries or keys before a constant scale, and the scale."""
-    node = None if value is None else value.producer()
-    if node is None or node.domain or node.op_type not in ("Mul", "Div"):
-        return value, 1.0
-    total = _Scores()
-    before = _scaled_by(node, total)
-    return (value, 1.0) if before is None else (before, total.scale)
 
 
 def _fit(known: Sequence[tuple[int | str, ...] | None], scores: tuple[int | str, ...] | None) -> bool:
@@ -259,16 +222,13 @@ def _fit(known: Sequence[tuple[int | str, ...] | None], scores: tuple[int | str,
     return fit and isinstance(q[1], int) and isinstance(q[3], int) and k[3] == v[2]
 
 
-def _added_to_all(mask: ir.Value, scores: tuple[int | str, ...]) -> bool:
-    """Whether ``mask`` has a shape of `AttentionSpec`'s masks of ``scores``; symbolic sizes count as equal."""
-    shape = sizes(mask)
+def _added_to_all(shape: tuple[int | str, ...] | None, scores: tuple[int | str, ...]) -> bool:
+    """Whether a mask of ``shape`` is added to all ``scores``; symbolic sizes count as equal."""
     if shape is None or len(shape) > len(scores):
         return False
     shape, scores = _with_heads((1,) * (len(scores) - len(shape)) + shape) or (), _with_heads(scores) or ()
     pairs = [(size, full) for size, full in zip(shape, scores, strict=True) if size != 1]
-    fits = all(size == full or isinstance(size, str) for size, full in pairs)
-    batch, heads, queries, keys = shape
-    return fits and keys != 1 and (queries != 1 or (heads == 1 and batch != 1))
+    return all(size == full or isinstance(size, str) for size, full in pairs) and shape[3] != 1
 
 
 def _transposed(g: Builder, k: ir.Value) -> ir.Value:
@@ -282,22 +242,32 @@ def _transposed(g: Builder, k: ir.Value) -> ir.Value:
     return source if permutation == sorted(permutation) else g.Transpose(source, perm=permutation)
 
 
-def _mask(g: Builder, scores: _Scores, rank: int) -> tuple[ir.Value | None, Mask]:
-    """The sum of all masks and biases, and its kind."""
+def _mask(g: Builder, scores: Scores, q: ir.Value) -> tuple[ir.Value | None, Mask]:
+    """The sum of all masks and biases, and its kind; ``q``: [B, H, T, D]."""
     dtype = (None if scores.product is None else scores.product.outputs[0].dtype) or ir.DataType.FLOAT
     lowest, zero = (np.asarray(number, dtype.numpy()) for number in (_LOWEST, 0))
-    parts = [g.Max(bias.value if bias.by == 1 else g.Mul(bias.value, bias.by), lowest) for bias in scores.added]
+    parts = [
+        (g.Max(bias.value if bias.by == 1 else g.Mul(bias.value, bias.by), lowest), bias.value) for bias in scores.added
+    ]
     parts += [
-        g.Where(condition, zero, lowest) if keeps else g.Where(condition, lowest, zero)
+        (g.Where(condition, zero, lowest) if keeps else g.Where(condition, lowest, zero), condition)
         for condition, keeps in scores.fills
     ]
     if not parts:
         return None, "none"
-    total, *rest = (_four_axes(g, mask, rank) for mask in parts)
+    total, *rest = (_four_axes(g, scores.split(g, x) if of in scores.in_batch else x, scores.rank) for x, of in parts)
     for other in rest:
         broadcast = [b if a == 1 else a for a, b in zip(sizes(total) or (), sizes(other) or (), strict=True)]
         total = g.op("Add", total, other, shape=broadcast)
-    return total, "keys" if (sizes(total) or ())[2] == 1 else "pairs"
+    # without an axis of queries: keys of every row, or repeated for the queries
+    batch, heads, queries, keys = sizes(total) or ()
+    if queries != 1 or (heads == 1 and batch != 1):
+        return total, "pairs" if queries != 1 else "keys"
+    if heads == 1:
+        rows = (sizes(q) or ())[0]
+        return g.op("Expand", total, g.shape(g.size(q, 0), [1], [1], [1]), shape=[rows, 1, 1, keys]), "keys"
+    repeated = g.shape([1], [1], g.size(q, 2), [1])
+    return g.op("Expand", total, repeated, shape=[batch, heads, (sizes(q) or ())[2], keys]), "pairs"
 
 
 def _four_axes(g: Builder, value: ir.Value, rank: int) -> ir.Value:

@@ -1,0 +1,227 @@
+"""Scores as users write them: subtracted biases, caps, scales of a head, heads in the batch. Recognised, and right."""
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from posexport.bundle.read import read
+from posexport.conversion.convert import convert
+from posexport.conversion.options import ConvertOptions
+from posexport.export.trace import trace
+from posexport.modules.live_module import module_source
+from posexport.ops.attention import AttentionSpec
+from posexport.passes import pipeline
+from posexport.passes.context import of_source
+from posexport.targets.target import Target
+from tests.in_float64 import is_the_module
+from tests.small import in_short
+
+V, D, H = 61, 20, 5
+IDS = torch.arange(22).reshape(2, 11) % V
+INPUTS = {"input_ids": IDS, "attention_mask": torch.ones_like(IDS)}
+LENGTHS = (1, 7, 33)
+
+
+class Model(nn.Module):
+    """Two layers; a subclass says what the scores are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.token = nn.Embedding(V, D)
+        self.qkv = nn.ModuleList(nn.Linear(D, 3 * D) for _ in range(2))
+        self.out = nn.ModuleList(nn.Linear(D, D) for _ in range(2))
+        self.of_heads = nn.Parameter(torch.linspace(-0.4, 1.6, H).view(H, 1, 1))
+        for parameter in (*self.qkv.parameters(), *self.out.parameters()):
+            parameter.data *= 2
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        x: Tensor = self.token(input_ids)
+        for qkv, out in zip(self.qkv, self.out, strict=True):
+            q, k, v = (y.unflatten(-1, (H, -1)).transpose(1, 2) for y in qkv(x).chunk(3, -1))
+            x = x + out(self.attend(q, k, v, attention_mask).transpose(1, 2).flatten(2))
+        return x
+
+    def dropped(self, q: Tensor, mask: Tensor) -> Tensor:
+        return (1 - mask[:, None, None].to(q.dtype)) * torch.finfo(q.dtype).min
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+        return self.scores(q, k, self.dropped(q, mask)).softmax(-1) @ v
+
+    def scores(self, q: Tensor, k: Tensor, dropped: Tensor) -> Tensor:
+        raise NotImplementedError
+
+
+class Subtracted(Model):
+    def scores(self, q: Tensor, k: Tensor, dropped: Tensor) -> Tensor:
+        at = torch.arange(q.shape[2])
+        return (q @ k.mT - (at[:, None] - at).abs() * 0.7) * 0.5 - (-dropped)
+
+
+class Capped(Model):
+    """As in Gemma 2; the tangent is bent well within the scores."""
+
+    def scores(self, q: Tensor, k: Tensor, dropped: Tensor) -> Tensor:
+        return torch.tanh(q @ k.mT * 0.5 / 3.0) * 3.0 + dropped
+
+
+class CappedOtherwise(Model):
+    """Queries are scaled before, and the tangent is multiplied by another number than it divides by."""
+
+    def scores(self, q: Tensor, k: Tensor, dropped: Tensor) -> Tensor:
+        return 2.5 * torch.tanh((q * 0.3) @ k.mT) + dropped
+
+
+class ScaledHeads(Model):
+    """A learned scale of each head, one of them negative."""
+
+    def scores(self, q: Tensor, k: Tensor, dropped: Tensor) -> Tensor:
+        return q @ k.mT * self.of_heads + dropped
+
+
+class Negative(Model):
+    def scores(self, q: Tensor, k: Tensor, dropped: Tensor) -> Tensor:
+        return q @ k.mT * -0.5 + dropped
+
+
+class Temperatures(Model):
+    """Divided by a number of each head and query, before a cap."""
+
+    def scores(self, q: Tensor, k: Tensor, dropped: Tensor) -> Tensor:
+        at = torch.arange(q.shape[2], dtype=q.dtype)[:, None]
+        return torch.tanh(q @ k.mT / (self.of_heads.exp() + at / 7)) * 2 + dropped
+
+
+class OfKeysAndHeads(Model):
+    """A bias [1, H, 1, S], as MPT has it."""
+
+    def scores(self, q: Tensor, k: Tensor, dropped: Tensor) -> Tensor:
+        return q @ k.mT * 0.5 + self.of_heads * torch.arange(q.shape[2]) + dropped
+
+
+class HeadsInBatch(Model):
+    """torch.bmm of [B * H, T, D]; the softmax is that of [B, H, T, S]."""
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+        batch, _, length, _ = q.shape
+        q, k, v = (x.reshape(batch * H, length, -1) for x in (q, k, v))
+        scores = self.product(q, k, mask).view(batch, H, length, length) + self.dropped(q, mask)
+        return torch.bmm(scores.softmax(-1).view(batch * H, length, length), v).view(batch, H, length, -1)
+
+    def product(self, q: Tensor, k: Tensor, mask: Tensor) -> Tensor:
+        return torch.bmm(q, k.mT) * 0.5
+
+
+class Bloom(HeadsInBatch):
+    """A bias of each head and key in the batch, of positions that the mask counts."""
+
+    def product(self, q: Tensor, k: Tensor, mask: Tensor) -> Tensor:
+        at = ((mask.cumsum(-1) - 1) * mask)[:, None, None].to(q.dtype)
+        bias = (self.of_heads * at).reshape(-1, 1, mask.shape[1])
+        return bias.baddbmm(q, k.mT, beta=1.0, alpha=0.5)
+
+
+RECOGNISED: dict[type[Model], str] = {
+    Subtracted: "PairMaskedAttention",
+    Capped: "MaskedSoftCapAttention",
+    CappedOtherwise: "MaskedSoftCapAttention",
+    ScaledHeads: "MaskedAttention",
+    Negative: "MaskedAttention",
+    Temperatures: "MaskedSoftCapAttention",
+    OfKeysAndHeads: "PairMaskedAttention",
+    HeadsInBatch: "MaskedAttention",
+    Bloom: "PairMaskedAttention",
+}
+_SHORT = {(Capped, "portable"), (Temperatures, "cpu"), (Bloom, "cpu")}
+
+
+@pytest.mark.all(but=("Capped-portable", "Temperatures-cpu", "Bloom-cpu"))
+@pytest.mark.parametrize(
+    ("model", "target"),
+    in_short(
+        [(model, target) for model in RECOGNISED for target in ("portable", "cpu", "cuda")],
+        lambda *pair: pair in _SHORT,
+    ),
+)
+def test_they_are_recognised_and_right(tmp_path: Path, model: type[Model], target: str) -> None:
+    module = model().eval()
+    options = ConvertOptions(target=target, lengths=LENGTHS, example_inputs=INPUTS, threads=1)
+    done = convert(module, tmp_path / "b", options)
+    assert done.good, done.to_text()
+    assert read(tmp_path / "b").passes["recognised-attention"].nodes == 2
+    if target != "cuda":
+        is_the_module(tmp_path / "b", module, V, LENGTHS)
+
+
+def traced(model: type[Model]) -> Counter[str]:
+    """Names of the attention nodes, and a Softmax that is left."""
+    source = module_source(model().eval(), INPUTS)
+    graph = trace(source, 18)
+    pipeline.run(graph, of_source(source, Target()), ["recognise"])
+    found = Counter(spec.name for node in graph.graph if (spec := AttentionSpec.of(node)))
+    return found + Counter(node.op_type for node in graph.graph if node.op_type == "Softmax")
+
+
+@pytest.mark.all(but=("Subtracted", "ScaledHeads", "HeadsInBatch"))
+@pytest.mark.parametrize("model", RECOGNISED)
+def test_what_the_nodes_are(model: type[Model]) -> None:
+    assert traced(model) == {RECOGNISED[model]: 2}
+
+
+# -- nearly so ---------------------------------------------------------------------------------------
+
+
+class SubtractedFrom(Model):
+    """The scores are subtracted from a mask."""
+
+    def scores(self, q: Tensor, k: Tensor, dropped: Tensor) -> Tensor:
+        return dropped - q @ k.mT * 0.5
+
+
+class CappedMask(Model):
+    """The cap bounds the mask, too, so that padding keeps a weight."""
+
+    def scores(self, q: Tensor, k: Tensor, dropped: Tensor) -> Tensor:
+        return torch.tanh((q @ k.mT * 0.5 + dropped) / 3.0) * 3.0
+
+
+class ScaledMask(Model):
+    """A head of a negative scale keeps what the mask drops."""
+
+    def scores(self, q: Tensor, k: Tensor, dropped: Tensor) -> Tensor:
+        return (q @ k.mT + dropped.clamp(min=-1e9)) * self.of_heads
+
+
+class ScaledKeys(Model):
+    """A scale of keys is none of queries."""
+
+    def scores(self, q: Tensor, k: Tensor, dropped: Tensor) -> Tensor:
+        return q @ k.mT * (torch.arange(q.shape[2]) + 2.0).log() + dropped
+
+
+class HeadsFirst(HeadsInBatch):
+    """Heads before rows in the batch of the product."""
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+        batch, _, length, _ = q.shape
+        q, k, v = (x.transpose(0, 1).reshape(batch * H, length, -1) for x in (q, k, v))
+        scores = self.product(q, k, mask).view(H, batch, length, length) + self.dropped(q, mask).transpose(0, 1)
+        y = torch.bmm(scores.softmax(-1).view(batch * H, length, length), v).view(H, batch, length, -1)
+        return y.transpose(0, 1)
+
+
+@pytest.mark.all(but=("CappedMask", "ScaledMask", "HeadsFirst"))
+@pytest.mark.parametrize("model", [SubtractedFrom, CappedMask, ScaledMask, ScaledKeys, HeadsFirst])
+def test_what_is_nearly_so_is_left(model: type[Model]) -> None:
+    assert traced(model) == {"Softmax": 2}
+
+
+@pytest.mark.all
+@pytest.mark.parametrize("model", [CappedMask, HeadsFirst])
+def test_what_is_left_is_right(tmp_path: Path, model: type[Model]) -> None:
+    module = model().eval()
+    assert convert(module, tmp_path / "b", ConvertOptions(lengths=LENGTHS, example_inputs=INPUTS, threads=1)).good
+    is_the_module(tmp_path / "b", module, V, LENGTHS)
