@@ -16,7 +16,7 @@ import msgspec
 import yaml
 
 from posexport.catalogue.stored import catalogue
-from posexport.export.refusals import REFUSALS
+from posexport.export.messages import REFUSALS
 from posexport.tools.bench.records import Document, Figure
 from posexport.tools.explain.records import SHARES, Explanation
 

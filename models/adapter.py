@@ -21,7 +21,7 @@ from posexport.nn.attention import additive
 from posexport.nn.config import Config
 from posexport.nn.feed_forward import FeedForward
 from posexport.nn.heads import Head
-from posexport.options.values import Count, Size
+from posexport.options.check import Count, Size
 from posexport.sizes import samples
 from posexport.spec import FRAMES, SEQUENCE, LengthContract, OutputSpec, ProofPlan
 

@@ -18,11 +18,11 @@ from posexport.encodings.positions import Positions
 from posexport.errors import PosexportError
 from posexport.models.conformer import CausalConvolution, CentredConvolution, ConformerLayer, conformer_layer
 from posexport.models.layer import EncoderLayer, LayerConfig
-from posexport.nn.activations import activation
 from posexport.nn.attention import additive
 from posexport.nn.config import Config
+from posexport.nn.feed_forward import activation
 from posexport.nn.heads import Head
-from posexport.options.values import Count, Size
+from posexport.options.check import Count, Size
 from posexport.spec import BATCH, SEQUENCE, InputSpec
 from posexport.targets.dtypes import MODEL_DTYPE
 

@@ -25,19 +25,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from posexport.definition.definition import HeadedModel, text_inputs
-from posexport.definition.lengths import limits_of
+from posexport.definition.definition import HeadedModel, limits_of, text_inputs
 from posexport.encodings.encoding import Encoding
 from posexport.encodings.positions import Positions
 from posexport.errors import PosexportError
 from posexport.models.layer import EncoderLayer, Layer, LayerConfig
-from posexport.nn.activations import activation
 from posexport.nn.attention import additive
 from posexport.nn.blocks import inside, join, smaller, starts, take
 from posexport.nn.config import Config
+from posexport.nn.feed_forward import activation
 from posexport.nn.heads import Head
 from posexport.nn.projections import Projections, merge_heads, split_heads
-from posexport.options.values import Size
+from posexport.options.check import Size
 from posexport.spec import InputSpec, LengthContract
 
 #: of the hashes: code point plus one, times the prime, modulo the number of buckets (released code)

@@ -13,8 +13,7 @@ from torch import Tensor, nn
 from posexport.encodings.encoding import Encoding
 from posexport.encodings.positions import Positions
 from posexport.models.layer import Attention, LayerConfig
-from posexport.nn.activations import activation
-from posexport.nn.feed_forward import FeedForward
+from posexport.nn.feed_forward import FeedForward, activation
 from posexport.nn.projections import merge_heads, split_heads
 
 

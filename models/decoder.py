@@ -12,18 +12,17 @@ from dataclasses import dataclass, field
 from torch import Tensor, nn
 
 from posexport.definition.cached_decoder import CachedDecoder, CacheTensors, Decoding, answer_output, token_input
-from posexport.definition.lengths import limits_of, reads_numbers, together
+from posexport.definition.definition import limits_of, reads_numbers, together
 from posexport.encodings.encoding import Encoding
 from posexport.models.decoder_layer import DecoderLayer, DecoderLayerConfig
 from posexport.models.embeddings import EmbeddingConfig
-from posexport.models.transformer import TransformerConfig
-from posexport.nn.activations import activation
+from posexport.models.layer import TransformerConfig
 from posexport.nn.attention import additive
-from posexport.nn.caching import Caching, KeysAndValues
+from posexport.nn.caching import Caching, KeysAndValues, Reach
 from posexport.nn.config import Config, named
+from posexport.nn.feed_forward import activation
 from posexport.nn.norms import normalisation
-from posexport.nn.reach import Reach
-from posexport.options.values import Positive
+from posexport.options.check import Positive
 from posexport.spec import BATCH, SEQUENCE, InputSpec
 
 
@@ -75,7 +74,7 @@ class Decoder(nn.Module):
         super().__init__()
         self.config = config
         self.causal = causal
-        #: how past tokens are kept; `posexport.sources.kv_cache` changes it
+        #: how past tokens are kept; `posexport.sources.prepare` changes it
         self.caching = Caching()
         width, norm = config.embedding.width or config.hidden, config.layer.norm
         self.token = nn.Embedding(config.vocab, width)

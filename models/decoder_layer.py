@@ -14,16 +14,12 @@ from torch import Tensor, nn
 from posexport.encodings.encoding import Encoding
 from posexport.errors import PosexportError
 from posexport.models.layer import AttentionConfig, LayerConfig, Sublayers
-from posexport.nn.attention import attend, sees_any
-from posexport.nn.caching import KeysAndValues
+from posexport.nn.attention import SoftCapped, attend, scoring, sees_any
+from posexport.nn.caching import KeysAndValues, Reach
 from posexport.nn.config import named
-from posexport.nn.encoded_attention import EncodedAttention
-from posexport.nn.norms import LayerNormOfHeads, NormConfig, normalisation
-from posexport.nn.projections import ClippedLinear, Projections, split_heads
-from posexport.nn.reach import Reach
-from posexport.nn.residual import ResidualConfig
-from posexport.nn.scoring import SoftCapped, scoring
-from posexport.options.values import Positive
+from posexport.nn.norms import LayerNormOfHeads, NormConfig, ResidualConfig, normalisation
+from posexport.nn.projections import ClippedLinear, EncodedAttention, Projections, split_heads
+from posexport.options.check import Positive
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,7 +14,7 @@ from posexport.errors import PosexportError
 from posexport.nn.config import Config, named
 from posexport.nn.norms import NormConfig, normalisation
 from posexport.nn.position_ids import PositionIds
-from posexport.options.values import Positive, Size
+from posexport.options.check import Positive, Size
 
 
 @dataclass(frozen=True, kw_only=True)

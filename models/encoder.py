@@ -12,16 +12,14 @@ from dataclasses import dataclass, field
 import msgspec
 from torch import Tensor, nn
 
-from posexport.definition.definition import HeadedModel, text_inputs
-from posexport.definition.lengths import limits_of, together
+from posexport.definition.definition import HeadedModel, limits_of, text_inputs, together
 from posexport.encodings.encoding import Encoding
 from posexport.encodings.positions import Positions
 from posexport.errors import PosexportError
 from posexport.models.embeddings import Embeddings, TypedEmbeddingConfig
-from posexport.models.layer import EncoderLayer, Memory
-from posexport.models.transformer import TransformerConfig
+from posexport.models.layer import EncoderLayer, Memory, TransformerConfig
 from posexport.nn.attention import additive
-from posexport.nn.convolution import TokenConvolution
+from posexport.nn.feed_forward import TokenConvolution
 from posexport.nn.heads import Head
 from posexport.nn.norms import normalisation
 from posexport.nn.position_ids import PositionIds, SequentialPositionIds

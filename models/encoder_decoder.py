@@ -13,14 +13,12 @@ import msgspec
 from torch import Tensor, nn
 
 from posexport.definition.cached_decoder import flat
-from posexport.definition.definition import Definition, Part
-from posexport.definition.lengths import limits_of, together
+from posexport.definition.definition import Definition, Part, limits_of, together
 from posexport.encodings.encoding import Encoding
 from posexport.models.decoder import Decoder
-from posexport.models.decoder_side import Half
 from posexport.models.encoder import Encoder
 from posexport.models.encoder_decoder_parts import Wiring, decode
-from posexport.models.encoder_side import Side, side_of
+from posexport.models.sides import Half, Side, side_of
 from posexport.spec import ENCODER_SEQUENCE, SEQUENCE, InputSpec, LengthContract, OutputSpec, ProofPlan
 
 

@@ -17,9 +17,8 @@ from torch import Tensor, nn
 from posexport.definition.cached_decoder import CacheTensors, answer_output, flat, mask_input, pairs, token_input
 from posexport.definition.definition import Part
 from posexport.models.decoder import Crossed
-from posexport.models.decoder_side import Half
 from posexport.models.encoder import Encoder
-from posexport.models.encoder_side import Side, side_of
+from posexport.models.sides import Half, Side, side_of
 from posexport.nn.attention import additive
 from posexport.ops.cache import after_held, not_held
 from posexport.spec import BATCH, ENCODER_PAST, InputSpec, OutputSpec, PartSpec

@@ -14,13 +14,13 @@ from torch import Tensor, nn
 from posexport.encodings.encoding import Encoding
 from posexport.encodings.positions import Positions
 from posexport.errors import PosexportError
+from posexport.models.embeddings import EmbeddingConfig
+from posexport.nn.attention import Score, scoring
 from posexport.nn.config import Config, named
-from posexport.nn.encoded_attention import EncodedAttention
 from posexport.nn.feed_forward import FeedForward, FeedForwardConfig
-from posexport.nn.norms import NormConfig
-from posexport.nn.residual import Residual, ResidualConfig
-from posexport.nn.scoring import Score, scoring
-from posexport.options.values import Size
+from posexport.nn.norms import NormConfig, Residual, ResidualConfig
+from posexport.nn.projections import EncodedAttention
+from posexport.options.check import Size
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +29,7 @@ class AttentionConfig(Config):
 
     heads: Size = 5
     head_width: Size | None = None
-    #: the scoring function of a query and a key (`posexport.nn.scoring`)
+    #: the scoring function of a query and a key (`posexport.nn.attention`)
     score: Score = "dot"
     #: scores are divided by the square root of the head size
     scaled: bool = True
@@ -159,3 +159,34 @@ class EncoderLayer(Sublayers):
         if memory is not None:
             x_BTC = self.crossed(x_BTC, memory.states_BSC, memory.mask_B11S, positions, memory.positions)
         return self.fed_forward(x_BTC)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TransformerConfig(Config):
+    """Embeddings and a stack of layers."""
+
+    embedding: EmbeddingConfig = field(default_factory=EmbeddingConfig)
+    layer: LayerConfig = field(default_factory=LayerConfig)
+    layers: Size = 2
+    final_norm: bool = False
+
+    @property
+    def vocab(self) -> int:
+        return self.embedding.vocab
+
+    @property
+    def padding_id(self) -> int:
+        """The token that fills padded slots."""
+        return self.embedding.padding_id
+
+    @property
+    def hidden(self) -> int:
+        return self.layer.hidden
+
+    @property
+    def heads(self) -> int:
+        return self.layer.attention.heads
+
+    @property
+    def head_size(self) -> int:
+        return self.layer.head_size

@@ -25,8 +25,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from posexport.definition.definition import HeadedModel, text_inputs
-from posexport.definition.lengths import limits_of
+from posexport.definition.definition import HeadedModel, limits_of, text_inputs
 from posexport.encodings.encoding import Encoding
 from posexport.errors import PosexportError
 from posexport.models.embeddings import Embeddings

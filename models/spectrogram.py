@@ -17,7 +17,7 @@ from posexport.encodings.positions import Positions
 from posexport.models.layer import EncoderLayer, LayerConfig
 from posexport.nn.config import Config
 from posexport.nn.norms import normalisation
-from posexport.options.values import Size
+from posexport.options.check import Size
 from posexport.spec import BATCH, InputSpec, LengthContract, OutputSpec, ProofPlan
 from posexport.targets.dtypes import MODEL_DTYPE
 

@@ -14,13 +14,12 @@ import msgspec
 import torch
 from torch import Tensor, nn
 
-from posexport.definition.definition import Definition
-from posexport.definition.lengths import limits_of
+from posexport.definition.definition import Definition, limits_of
 from posexport.encodings.encoding import Encoding
 from posexport.errors import PosexportError
 from posexport.models.audio import AudioEncoder
 from posexport.models.conformer import ChannelNorm
-from posexport.nn.activations import activation
+from posexport.nn.feed_forward import activation
 from posexport.nn.heads import Head
 from posexport.sizes import samples
 from posexport.spec import BATCH, FRAMES, SEQUENCE, InputSpec, LengthContract, OutputSpec, ProofPlan

@@ -14,14 +14,13 @@ import msgspec
 import torch
 from torch import Tensor, nn
 
-from posexport.definition.definition import Definition
-from posexport.definition.lengths import limits_of
+from posexport.definition.definition import Definition, limits_of
 from posexport.encodings.encoding import Encoding
 from posexport.encodings.positions import Positions
 from posexport.errors import PosexportError
 from posexport.models.layer import EncoderLayer, LayerConfig
 from posexport.nn.config import Config
-from posexport.options.values import Count, Size
+from posexport.options.check import Count, Size
 from posexport.spec import BATCH, HEIGHT, PATCHES, WIDTH, InputSpec, LengthContract, OutputSpec, ProofPlan
 from posexport.targets.dtypes import MODEL_DTYPE
 

@@ -16,13 +16,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from posexport.definition.definition import Definition
-from posexport.definition.lengths import limits_of
+from posexport.definition.definition import Definition, limits_of
 from posexport.encodings.encoding import Encoding
 from posexport.encodings.positions import Positions
 from posexport.errors import PosexportError
-from posexport.models.windowed_block import Block, WindowedConfig
-from posexport.models.windows import cut
+from posexport.models.windowed_block import Block, WindowedConfig, cut
 from posexport.spec import BATCH, HEIGHT, PATCHES, WIDTH, InputSpec, LengthContract, OutputSpec, ProofPlan
 from posexport.targets.dtypes import MODEL_DTYPE
 

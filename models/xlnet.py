@@ -14,10 +14,9 @@ from posexport.encodings.encoding import Encoding
 from posexport.encodings.positions import Positions
 from posexport.models.encoder import EncoderConfig
 from posexport.models.layer import Layer, LayerConfig
-from posexport.nn.attention import additive
-from posexport.nn.encoded_attention import EncodedAttention
+from posexport.nn.attention import Scoring, additive
 from posexport.nn.heads import Head, SequenceClassification
-from posexport.nn.scoring import Scoring
+from posexport.nn.projections import EncodedAttention
 from posexport.spec import InputSpec, OutputSpec
 
 #: token types that its tokenizer gives: first text, second text, classification token, padding

@@ -6,13 +6,10 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from posexport.conversion.options import GROUPS, ConvertOptions
 from posexport.errors import PosexportError
-from posexport.options import verify as options_of_verify
-from posexport.options.check import as_path, check_options
-from posexport.options.open import OpenOptions
+from posexport.options import commands as options_of_verify
+from posexport.options.check import as_path, check_choice, check_options
+from posexport.options.commands import OpenOptions, Progress, Remark, VerifyOptions
 from posexport.options.option import PROOF, RUNTIME, StrPath, describe, taking
-from posexport.options.shared import Progress, Remark
-from posexport.options.suggest import check_choice
-from posexport.options.verify import VerifyOptions
 from posexport.pipelines.open import pipeline as pipeline
 from posexport.system.extras import require
 from posexport.system.one_at_a_time import ONE_AT_A_TIME

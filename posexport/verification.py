@@ -12,8 +12,8 @@ from posexport.bundle.read import check_hashes, read
 from posexport.bundle.variants import variant_file
 from posexport.errors import PosexportError
 from posexport.options.check import check_options
+from posexport.options.commands import VerifyOptions
 from posexport.options.recipe import Recipe
-from posexport.options.verify import VerifyOptions
 from posexport.parity.subjects.half import check_emulation, stored_precision
 from posexport.runtime.providers import check_uncaptured
 from posexport.spec import PartSpec, as_metadata

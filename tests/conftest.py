@@ -51,7 +51,7 @@ def without_transformers(monkeypatch: pytest.MonkeyPatch) -> None:
 def no_progress_lines() -> Iterator[None]:
     """How many lines a command prints while it works depends on the machine's load."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("posexport.cli.progress.INTERVAL", 3600.0)
+        patch.setattr("posexport.cli.terminal.INTERVAL", 3600.0)
         yield
 
 

@@ -61,9 +61,9 @@ class Asked:
 def captured(bundle: str) -> list[dict[str, Any]]:
     """Of each call of a session that captures two shapes: two of one, one of another, the first again, a third."""
     import posexport
-    from posexport.runtime import captured
+    from posexport.runtime import ort_values
 
-    captured.MOST = 2
+    ort_values.MOST = 2
 
     session = posexport.load(bundle, provider="cuda", provider_options={"graph": True})
     asked_for, counts = Asked(), []
@@ -96,8 +96,7 @@ def placed() -> dict[str, Any]:
     """Where outputs are of a call whose input has a default."""
     import onnx.parser
 
-    from posexport.runtime.binding import run_placed
-    from posexport.runtime.ort_values import to_value
+    from posexport.runtime.ort_values import run_placed, to_value
     from posexport.runtime.providers import make_session
 
     model = onnx.parser.parse_model(DEFAULTED)

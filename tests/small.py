@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from posexport.encodings import encoding as registry
-from posexport.encodings.describe import describe
+from posexport.encodings.build import describe
 from posexport.errors import PosexportError
 from posexport.export.negotiate import DEFAULT_OPSET
 from posexport.options.recipe import Recipe

@@ -444,7 +444,7 @@ def processed_by_posexport(name: str, options: dict[str, Any]) -> np.ndarray:
 
 def rows_of(ids: np.ndarray, prompt: int, most: int) -> Any:
     """The ids as rows of a batch, of which so many are the prompts'."""
-    from posexport.runtime.logits.token_rows import TokenRows
+    from posexport.runtime.logits.processor import TokenRows
 
     rows = TokenRows(ids[:, :prompt].tolist(), [most] * len(ids))
     for column in ids[:, prompt:].T:

@@ -82,7 +82,7 @@ PLACES = {
     "posexport/sources": SOURCES,
     "posexport/through": SOURCES,
     "posexport/runtime/cache.py": ("test_generate", "test_steps", "test_chain"),
-    "posexport/runtime/sampling.py": ("test_sampling", "test_generate"),
+    "posexport/runtime/generation.py": ("test_sampling", "test_generate"),
     "posexport/runtime/beams.py": ("test_generation_answers", "test_generation_options"),
     "posexport/runtime/logits": ("test_generation_answers", "test_sampling"),
 }

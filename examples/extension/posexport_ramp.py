@@ -11,7 +11,7 @@ from torch import Tensor
 
 from posexport.checkpoints.config import Config
 from posexport.checkpoints.families import rotary
-from posexport.checkpoints.plan import Plan
+from posexport.checkpoints.mapping import Plan
 from posexport.encodings.encoding import Array, Encoding, register
 from posexport.encodings.positions import Positions
 from posexport.graph.builder import Builder

@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from posexport.audio.extractor import Arrays, Extractor, Sound
-from posexport.audio.registry import EXTRACTORS
+from posexport.audio.extractors import EXTRACTORS, Arrays, Extractor, Sound
 from posexport.audio.settings import CONFIG, PREPROCESSOR, PROCESSOR, extractor_of, settings_of, type_of, unsupported
 from posexport.audio.sounds import read_all
 from posexport.bundle.manifest import Manifest

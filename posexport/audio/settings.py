@@ -1,4 +1,4 @@
-"""preprocessor_config.json of models of sound: which extractor, its settings, and the keys that are not followed."""
+"""preprocessor_config.json of models of sound: the extractor, its settings, and remarks on what is not followed."""
 
 import dataclasses
 import json
@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from posexport.audio.extractor import Extractor
-from posexport.audio.registry import BY_MODEL_TYPE, EXTRACTORS
+from posexport.audio import ctc
+from posexport.audio.extractors import BY_MODEL_TYPE, EXTRACTORS, Extractor
 from posexport.errors import PosexportError
 
 PREPROCESSOR, PROCESSOR, CONFIG = "preprocessor_config.json", "processor_config.json", "config.json"
@@ -120,3 +120,19 @@ def read_json(files: Mapping[str, Path], name: str) -> dict[str, Any]:
     except (ValueError, RecursionError) as err:
         raise PosexportError(f"{name} is no JSON: {err}; repair it, or convert the checkpoint again") from err
     return content if isinstance(content, dict) else {}
+
+
+TOKENIZER = "tokenizer_config.json"
+
+
+def remarks(files: Mapping[str, Path]) -> list[str]:
+    """Sentences at conversion, by a checkpoint's ``files`` (paths by name); none for a model that takes no sound."""
+    settings = settings_of(files)
+    tokenizer = read_json(files, TOKENIZER)
+    sentences = settings_remarks(files)
+    if settings is not None and str(settings.get("processor_class")).endswith("WithLM"):
+        sentences.append(
+            f"{PREPROCESSOR} says processor_class = {settings['processor_class']}: texts are decoded greedily, without "
+            "the language model that transformers takes where pyctcdecode is installed"
+        )
+    return [*sentences, *ctc.remarks(tokenizer)]

@@ -2,7 +2,9 @@
 
 import contextlib
 import errno
+import json
 import os
+import re
 import shutil
 import signal
 import stat
@@ -10,14 +12,21 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import msgspec
 
-from posexport.bundle import leftovers, swap
+from posexport.bundle.directory import (
+    OLD,
+    check_target,
+    clean_leftovers,
+    create_temporary,
+    exchange,
+    held,
+    place_directory,
+)
 from posexport.bundle.manifest import MANIFEST, FileEntry, Manifest, decode, encode
 from posexport.bundle.read import sha256
-from posexport.bundle.target import check_target
 from posexport.bundle.variants import files_of, variant_file
 from posexport.errors import PosexportError
 
@@ -40,10 +49,10 @@ def staged(target: Path, *, force: bool) -> Iterator[Path]:
     with _disk_errors(target), _signals_as_exceptions() as refuse_if_interrupted:
         check_target(target, force=force)
         parent = next(path for path in target.parents if path.exists())
-        leftovers.clean(parent, target.name)
-        staging = leftovers.create(parent, target.name)
+        clean_leftovers(parent, target.name)
+        staging = create_temporary(parent, target.name)
         try:
-            with leftovers.held(staging):
+            with held(staging):
                 yield staging
                 refuse_if_interrupted()
                 _finalize(staging)
@@ -119,11 +128,11 @@ def _move(staging: Path, target: Path, *, force: bool) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     if not target.exists():
         try:
-            swap.place(staging, target)
+            place_directory(staging, target)
         except FileExistsError as err:
             raise PosexportError(f"{target} was made by another program meanwhile; choose another output") from err
     else:
-        swap.exchange(staging, target, staging.with_name(staging.name + leftovers.OLD))
+        exchange(staging, target, staging.with_name(staging.name + OLD))
     _flush(target.parent)
 
 
@@ -182,3 +191,38 @@ def _signals_as_exceptions() -> Iterator[Callable[[], None]]:
 
 def _interruption(number: int) -> BaseException:
     return KeyboardInterrupt() if number == signal.SIGINT else SystemExit(128 + number)
+
+
+#: larger than any configuration; larger files are tables, for example a vocabulary
+_CONFIGURATION_BYTES = 10_000_000
+#: JSON files in which strings are tokens, not paths
+_TABLES = ("tokenizer.json", "vocab.json", "added_tokens.json", "special_tokens_map.json")
+#: an absolute path of at least two parts, or a path in a home directory
+_PATH = re.compile(r"(?:file://)?(?:(?:/[^/\n]+){2,}/?|~[\w.-]*(?:/[^/\n]+)+/?|[A-Za-z]:[\\/][^\n]*|\\\\[^\n]+)")
+
+
+def copy_without_paths(source: Path, copy: Path) -> None:
+    """Copy a file; of a JSON configuration without the keys that hold an absolute path.
+
+    Libraries write them (``_name_or_path``, ``tokenizer_file``). Other files are copied byte by byte.
+    """
+    if copy.suffix == ".json" and copy.name not in _TABLES and source.stat().st_size <= _CONFIGURATION_BYTES:
+        try:
+            content = json.loads(source.read_bytes())
+        except (ValueError, RecursionError):
+            content = None  # the reader of the file reports it
+        cleaned = _without_paths(content)
+        if cleaned != content:
+            copy.write_text(json.dumps(cleaned, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+            return
+    shutil.copyfile(source, copy)
+
+
+def _without_paths(content: Any) -> Any:
+    if isinstance(content, dict):
+        return {key: _without_paths(value) for key, value in content.items() if not _is_path(value)}
+    return [_without_paths(item) for item in content] if isinstance(content, list) else content
+
+
+def _is_path(value: Any) -> bool:
+    return isinstance(value, str) and _PATH.fullmatch(value) is not None

@@ -9,8 +9,7 @@ from typing import Any
 
 from posexport.checkpoints.families.family import TASKS
 from posexport.checkpoints.families.registry import FAMILIES
-from posexport.encodings.build import settings
-from posexport.encodings.describe import describe
+from posexport.encodings.build import describe, settings
 from posexport.encodings.encoding import ENCODINGS, Entry
 from posexport.lowering import plan
 from posexport.ops.operator import OPERATORS

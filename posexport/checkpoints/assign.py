@@ -7,8 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from posexport.checkpoints.families.family import Family
-from posexport.checkpoints.plan import Constant, Origin, Plan
-from posexport.checkpoints.transforms import Shape
+from posexport.checkpoints.mapping import Constant, Origin, Plan, Shape
 from posexport.checkpoints.weights import Weights, first_few
 from posexport.errors import PosexportError
 from posexport.sources import memory_mapped

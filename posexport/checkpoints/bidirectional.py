@@ -11,14 +11,14 @@ import torch
 
 from posexport.checkpoints.config import Config
 from posexport.checkpoints.families.family import Family
-from posexport.checkpoints.plan import Plan
+from posexport.checkpoints.mapping import Plan
 from posexport.encodings.alibi import Alibi
 from posexport.encodings.compose import ByLayer, InputAndLayers, RotationAndTerm
 from posexport.encodings.encoding import Encoding
 from posexport.encodings.local_window import LocalWindow
 from posexport.errors import PosexportError
 from posexport.models.decoder import Decoder, DecoderModel
-from posexport.models.decoder_head import HeadedDecoder
+from posexport.models.heads import HeadedDecoder
 from posexport.nn.heads import Features
 
 KEY = "is_causal"

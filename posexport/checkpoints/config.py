@@ -8,7 +8,7 @@ from typing import Any
 
 from posexport.checkpoints.directory import Directory
 from posexport.errors import PosexportError
-from posexport.nn.activations import activation
+from posexport.nn.feed_forward import activation
 
 #: Above any real model, and low enough that sizes multiply without overflow.
 LARGEST = 1 << 24

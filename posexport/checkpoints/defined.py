@@ -8,8 +8,7 @@ from posexport.checkpoints.families.registry import FAMILIES
 from posexport.checkpoints.makers import Maker
 from posexport.checkpoints.opened import EMBEDDING_TASKS, Checkpoint
 from posexport.errors import PosexportError
-from posexport.sources.definition_facts import model_of
-from posexport.sources.source import Model
+from posexport.sources.source import Model, model_of
 
 
 def make(checkpoint: Checkpoint) -> Model:

@@ -11,18 +11,16 @@ import torch
 
 from posexport.checkpoints.config import Config
 from posexport.checkpoints.families.family import Family
+from posexport.checkpoints.mapping import Origin, Plan, RowDifference, origin
 from posexport.checkpoints.opened import Checkpoint
-from posexport.checkpoints.plan import Origin, Plan, origin
 from posexport.checkpoints.pooling import Pooling, head_of, stored_name
 from posexport.checkpoints.scoring import TEXT_RANKING, Answers, built_as, check_answers, yes_or_no
-from posexport.checkpoints.transforms import RowDifference
 from posexport.errors import PosexportError
 from posexport.models.decoder import DecoderModel
-from posexport.models.decoder_head import HeadedDecoder
+from posexport.models.heads import HeadedDecoder
 from posexport.models.prompt_excluded import PromptExcluded
 from posexport.nn.heads import Features, Head, PooledFeatures
-from posexport.nn.pooling import LastToken, SentenceEmbedding
-from posexport.nn.splade import Splade, SpladeConfig
+from posexport.nn.pooling import LastToken, SentenceEmbedding, Splade, SpladeConfig
 
 
 def with_pooling(plan: Plan, pooling: Pooling, family: str) -> Plan:

@@ -9,19 +9,18 @@ import functools
 from dataclasses import dataclass
 from pathlib import Path
 
-from posexport.checkpoints import adapter, cross_encoder, late_interaction, module_keys, scoring, sentence_transformers
+from posexport.checkpoints import adapter, late_interaction, module_keys, scoring, sentence_transformers
 from posexport.checkpoints.adapter import Adapter
 from posexport.checkpoints.bundle_files import bundle_files
 from posexport.checkpoints.config import Config
-from posexport.checkpoints.cross_encoder import Ranker
 from posexport.checkpoints.directory import Directory
 from posexport.checkpoints.families.family import TASKS
 from posexport.checkpoints.pooling import Pooling
-from posexport.checkpoints.scoring import Answers
+from posexport.checkpoints.scoring import Answers, Ranker, read_cross_encoder
 from posexport.checkpoints.sentence_transformers import MODULES
 from posexport.checkpoints.weights import Weights, open_weights, sha256
 from posexport.errors import PosexportError
-from posexport.options.suggest import did_you_mean
+from posexport.options.check import did_you_mean
 from posexport.spec import PairRules, TextRules
 
 #: tasks of graphs that return vectors of texts
@@ -138,7 +137,7 @@ def open_checkpoint(
 
 def _modules(files: Directory, task: str | None) -> Ranker | None:
     """What modules.json says of ``task``; None without the file, and for tasks that it is not about."""
-    if task in (None, scoring.TEXT_RANKING, _SCORES) and (ranker := cross_encoder.read(files)) is not None:
+    if task in (None, scoring.TEXT_RANKING, _SCORES) and (ranker := read_cross_encoder(files)) is not None:
         return ranker if task is None or ranker.task in (None, task) else None
     if task in (None, *EMBEDDING_TASKS) and files.find(MODULES) is not None and not scoring.is_cross_encoder(files):
         pooling = sentence_transformers.read(files)

@@ -11,10 +11,10 @@ from posexport.nn.pooling import (
     Mode,
     PooledScores,
     SentenceEmbedding,
+    SpladeConfig,
     StepConfig,
     TokenEmbeddings,
 )
-from posexport.nn.splade import SpladeConfig
 from posexport.spec import TextRules
 
 

@@ -10,8 +10,7 @@ from posexport.checkpoints.directory import Directory
 from posexport.checkpoints.pooling import Pooling, Step
 from posexport.checkpoints.text_rules import optional, rule_files, text_rules, texts_config
 from posexport.errors import PosexportError
-from posexport.nn.pooling import MODES, DenseConfig, LayerNormConfig, Mode
-from posexport.nn.splade import SpladeConfig
+from posexport.nn.pooling import MODES, DenseConfig, LayerNormConfig, Mode, SpladeConfig
 
 MODULES = "modules.json"
 _PACKAGE = "sentence_transformers."

@@ -9,7 +9,7 @@ import click
 
 from posexport.cli import complete, options
 from posexport.cli.command import Command
-from posexport.cli.progress import bar
+from posexport.cli.terminal import bar
 from posexport.errors import PosexportError
 from posexport.targets.precisions import PRECISIONS, PrecisionName
 from posexport.targets.target import target_names

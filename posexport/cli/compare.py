@@ -7,7 +7,7 @@ import click
 
 from posexport.cli import complete, options
 from posexport.cli.command import Command
-from posexport.cli.progress import bar
+from posexport.cli.terminal import bar
 from posexport.targets.precisions import FP32, PRECISIONS, PrecisionName
 
 

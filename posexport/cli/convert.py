@@ -10,9 +10,8 @@ import click
 from posexport.cli import complete, options
 from posexport.cli.command import Command
 from posexport.cli.of_record import all_of, groups
-from posexport.cli.progress import bar, remark
-from posexport.cli.source_argument import check_source
-from posexport.cli.terminal import fit
+from posexport.cli.options import check_source
+from posexport.cli.terminal import bar, fit, remark
 from posexport.conversion.options import GROUPS, ConvertOptions
 from posexport.options.option import OUTPUT
 

@@ -7,7 +7,7 @@ import click
 
 from posexport.cli import of_record, options
 from posexport.cli.command import Command
-from posexport.cli.progress import remark
+from posexport.cli.terminal import remark
 from posexport.runtime import generation_config
 from posexport.runtime.generation_config import GenerationConfig
 

@@ -10,9 +10,8 @@ import click
 from posexport.catalogue.stored import catalogue, kinds
 from posexport.cli import options
 from posexport.cli.command import Command
-from posexport.cli.progress import remark
-from posexport.cli.terminal import fit
-from posexport.options.suggest import did_you_mean
+from posexport.cli.terminal import fit, remark
+from posexport.options.check import did_you_mean
 
 KINDS = tuple(kinds())
 #: kinds with many rows of the same description, which is printed once

@@ -9,7 +9,7 @@ import click
 
 from posexport.cli import options
 from posexport.cli.command import Command
-from posexport.cli.progress import bar
+from posexport.cli.terminal import bar
 from posexport.errors import PosexportError
 
 

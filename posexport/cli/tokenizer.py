@@ -8,7 +8,7 @@ import click
 
 from posexport.cli import options
 from posexport.cli.command import Command, Group
-from posexport.cli.progress import remark
+from posexport.cli.terminal import remark
 
 
 @click.group("tokenizer", cls=Group)

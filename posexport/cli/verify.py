@@ -8,13 +8,12 @@ from typing import Any
 import click
 
 from posexport.cli import complete, options
-from posexport.cli import junit as junit_file
+from posexport.cli import options as junit_file
 from posexport.cli.command import Command
 from posexport.cli.of_record import all_of, groups
-from posexport.cli.progress import bar, remark
-from posexport.cli.terminal import fit
+from posexport.cli.terminal import bar, fit, remark
+from posexport.options.commands import GROUPS, VerifyOptions
 from posexport.options.option import SOURCE
-from posexport.options.verify import GROUPS, VerifyOptions
 
 _ABOUT_SOURCE = ("task", "settings", "definition", "allow_pickle")
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from posexport.bundle.directory import check_target
 from posexport.bundle.manifest import PARITY, SAMPLE
-from posexport.bundle.target import check_target
 from posexport.bundle.write import seal, staged
 from posexport.conversion.options import ConvertOptions
 from posexport.conversion.result import Conversion, MissedError, Written

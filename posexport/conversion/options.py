@@ -4,13 +4,12 @@ from collections.abc import Sequence
 from typing import Annotated, Any
 
 from posexport.errors import PosexportError
-from posexport.options import shared
+from posexport.options import commands
 from posexport.options.check import check_options
 from posexport.options.option import EXPERT, GRAPH, LENGTHS, OUTPUT, PRECISION, PROOF, SOURCE, Option, StrPath
 from posexport.options.recipe import Recipe
 from posexport.sources.load import LoadOptions
-from posexport.targets.precision_options import for_each
-from posexport.targets.precisions import FP32, PrecisionName
+from posexport.targets.precisions import FP32, PrecisionName, for_each
 
 #: the headings of ``posexport convert --help``, in their order
 GROUPS = (SOURCE, LENGTHS, GRAPH, PRECISION, OUTPUT, PROOF, EXPERT)
@@ -23,8 +22,8 @@ class ConvertOptions(Recipe, frozen=True, kw_only=True):
     those that are recorded in another form.
     """
 
-    task: shared.Task = None  # type: ignore[assignment]
-    settings: shared.Settings = None  # type: ignore[assignment]
+    task: commands.Task = None  # type: ignore[assignment]
+    settings: commands.Settings = None  # type: ignore[assignment]
     tokenizer: Annotated[
         StrPath | Any | None,
         Option(
@@ -33,9 +32,9 @@ class ConvertOptions(Recipe, frozen=True, kw_only=True):
             python="A ``tokenizer.json`` for a source that has none, or the tokenizer object of a transformers model.",
         ),
     ] = None
-    allow_pickle: shared.AllowPickle = False
-    example_inputs: shared.ExampleInputs = None
-    axes: shared.Axes = None
+    allow_pickle: commands.AllowPickle = False
+    example_inputs: commands.ExampleInputs = None
+    axes: commands.Axes = None
     opset: Annotated[
         int | None,
         Option(
@@ -82,7 +81,7 @@ class ConvertOptions(Recipe, frozen=True, kw_only=True):
             python="Prove the bundle; otherwise it is marked as not proven.",
         ),
     ] = True
-    lengths: shared.Lengths = None
+    lengths: commands.Lengths = None
     provider: Annotated[
         str | None,
         Option(
@@ -90,9 +89,9 @@ class ConvertOptions(Recipe, frozen=True, kw_only=True):
             help="Provider to verify on: cpu or cuda. Fails if it is not available. Default: the target's, else cpu.",
         ),
     ] = None
-    threads: shared.Threads = 0
-    progress: shared.ProgressCall = None
-    remark: shared.RemarkCall = None
+    threads: commands.Threads = 0
+    progress: commands.ProgressCall = None
+    remark: commands.RemarkCall = None
 
     @property
     def load(self) -> LoadOptions:
@@ -115,7 +114,7 @@ class ConvertOptions(Recipe, frozen=True, kw_only=True):
 
 def _check_names(names: Sequence[PrecisionName], layout: str) -> None:
     """PosexportError where the layout holds one precision, or one is named twice."""
-    from posexport.options.layouts import LAYOUTS
+    from posexport.options.recipe import LAYOUTS
 
     if len(set(names)) < len(names):
         raise PosexportError(f"each precision once, got --precision {' --precision '.join(names)}")

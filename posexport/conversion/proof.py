@@ -1,5 +1,6 @@
 """The proof of exported graphs, and their agreement with float32 on a user's texts."""
 
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -7,11 +8,13 @@ from posexport.bundle.manifest import PARITY, SAMPLE, TextAgreement, model_of
 from posexport.bundle.variants import variant_file
 from posexport.conversion.options import ConvertOptions
 from posexport.errors import PosexportError
+from posexport.export.build import Built
+from posexport.parity.report.report import Report
+from posexport.system.files import aside
 from posexport.targets.providers import DEFAULT_PROVIDER
 
 if TYPE_CHECKING:
     from posexport.parity.proof import Progress
-    from posexport.parity.report.report import Report
     from posexport.sources.source import Source
     from posexport.targets.precisions import PrecisionName
 
@@ -84,3 +87,23 @@ def agreement_on_texts(
     if options.static and options.verify and not options.keep_failed:
         check_static(agreement, texts)
     return OnTexts(agreement, None if log is None else log.largest)
+
+
+def explained(name: str, built: Sequence[Built], err: PosexportError) -> PosexportError:
+    """``err`` with the user's line in place of ONNX Runtime's words, where a row of the refusals knows them."""
+    sentence = next((found for graph in built if (found := graph.written.about(str(err)))), None)
+    if sentence is None:
+        return err
+    path = aside("posexport-run-", str(err) + "\n")
+    return PosexportError(
+        f"{name}: {sentence}" + ("" if path is None else f"; all that ONNX Runtime says is in {path}")
+    )
+
+
+def reasons(built: Sequence[Built], report: Report) -> Iterator[str]:
+    """Sentences on the lines that a missed proof may come from."""
+    notes = dict.fromkeys(point.note for point in report.points if point.verdict == "fail" and point.note)
+    said = (graph.written.about(note) for graph in built for note in notes)
+    yield from dict.fromkeys(sentence for sentence in said if sentence is not None)
+    for graph in built:
+        yield from graph.written.reasons()

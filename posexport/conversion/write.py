@@ -4,13 +4,12 @@ import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from posexport.bundle.copied import copy_without_paths
 from posexport.bundle.manifest import model_of
-from posexport.conversion.calibrate import calibration, calibration_texts
+from posexport.bundle.write import copy_without_paths
 from posexport.conversion.manifest import manifest_of, recipe_of
 from posexport.conversion.options import ConvertOptions
 from posexport.conversion.proof import OnTexts, agreement_on_texts, proof
@@ -30,8 +29,35 @@ if TYPE_CHECKING:
     from posexport.parity.grid.inputs import Feeds
     from posexport.parity.proof import Progress
     from posexport.parity.report.report import Report
+    from posexport.precision.calibration import Calibration
     from posexport.sources.source import Source
     from posexport.targets.precisions import PrecisionName
+
+
+def calibration_texts(source: "Source", options: ConvertOptions) -> "list[Feeds]":
+    """The texts of ``--calibrate`` as the source's inputs."""
+    if options.calibrate is None or not options.reads_texts:
+        return []
+    from posexport.parity.agreement.texts import calibration_feeds
+
+    graphs = list(source.graphs.values())  # one, under a name of its layout's, has no parts itself
+    return calibration_feeds(graphs[0] if len(graphs) == 1 else source, Path(options.calibrate))
+
+
+def calibration(graph: "Source", options: ConvertOptions, texts: "list[Feeds]") -> "Calibration | None":
+    """What activations of ``graph`` are measured on: texts, or for int8 random tokens where it reads tokens alone."""
+    if not options.reads_texts:
+        return None
+    from posexport.parity.agreement.texts import random_rows
+    from posexport.precision.calibration import Calibration
+    from posexport.runtime.providers import make_session
+
+    def open_graph(path: Path) -> Any:
+        return make_session(path, threads=options.threads).run
+
+    feeds = texts or random_rows(graph, graph.limits)
+    return Calibration(feeds, open_graph) if feeds else None
+
 
 #: the folder, while a conversion is under way, of the graphs that quantized ones are made from and compared with; it is
 #: not sealed
@@ -96,10 +122,10 @@ def _write(
     before_proof: Callable[[], None],
 ) -> Written:
     """As `write`, for the task that the options or the source name."""
-    from posexport.conversion import why
-    from posexport.export.trace_errors import NotTracedError
+    from posexport.conversion.proof import explained, reasons
+    from posexport.export.messages import NotTracedError
     from posexport.lowering import plan
-    from posexport.options.layouts import layout_named
+    from posexport.options.recipe import layout_named
     from posexport.parity.grid.grid import grid
     from posexport.precision.half.half import with_precision
 
@@ -135,11 +161,11 @@ def _write(
     try:
         report, on_texts = _proven(source, directory, options, progress, variant, compared)
     except MissedError as missed:
-        for sentence in why.reasons(built, missed.report):
+        for sentence in reasons(built, missed.report):
             remark(sentence)
         raise
     except PosexportError as err:
-        raise why.explained(source.name, built, err) from err
+        raise explained(source.name, built, err) from err
     # the files next to them
     _copy_files(source, directory)
     layout.write(directory, source)

@@ -8,8 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from posexport.encodings.encoding import Array, register
-from posexport.encodings.position_table import PositionTable
-from posexport.encodings.position_vectors import Joined
+from posexport.encodings.tables import Joined, PositionTable
 
 
 def oracle(

@@ -18,7 +18,7 @@ from posexport.encodings.encoding import Array, Encoding, Term, register
 from posexport.encodings.positions import Positions, distances
 from posexport.ops.distance_scores import DISTANCE_SCORES
 from posexport.ops.position_product_scores import POSITION_PRODUCT_SCORES
-from posexport.options.values import Positive, Size
+from posexport.options.check import Positive, Size
 
 Variant = Literal["symmetric", "causal", "bloom", "falcon"]
 

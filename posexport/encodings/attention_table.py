@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from posexport.encodings.encoding import Array, register
-from posexport.encodings.position_vectors import Joined, PositionVectors
+from posexport.encodings.tables import Joined, PositionVectors
 from posexport.encodings.waves import frequencies
 from posexport.ops.waves import waves
-from posexport.options.values import Size
+from posexport.options.check import Size
 
 
 def oracle(

@@ -16,12 +16,12 @@ import torch
 from torch import Tensor
 
 from posexport.encodings.encoding import Array, Encoding, register
-from posexport.encodings.image_positions import image_positions
 from posexport.encodings.positions import Positions
+from posexport.encodings.resize import image_positions
 from posexport.encodings.waves import frequencies
 from posexport.errors import PosexportError
 from posexport.ops.waves import Layout, waves
-from posexport.options.values import AboveOne, FromTwo
+from posexport.options.check import AboveOne, FromTwo
 
 First = Literal["column", "row"]
 #: DETR's, in the divisor of a coordinate

@@ -13,11 +13,10 @@ import torch
 from torch import Tensor
 
 from posexport.encodings.encoding import Array, Encoding, Term, register
-from posexport.encodings.image_positions import image_positions
 from posexport.encodings.positions import Positions
-from posexport.encodings.resize import linear_weights, resize
+from posexport.encodings.resize import image_positions, linear_weights, resize
 from posexport.ops.grid_scores import GRID_SCORES
-from posexport.options.values import Size
+from posexport.options.check import Size
 
 
 def oracle(

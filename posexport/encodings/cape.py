@@ -19,11 +19,11 @@ import torch
 from torch import Tensor
 
 from posexport.encodings.encoding import Array, register
-from posexport.encodings.position_vectors import Joined, PositionVectors
+from posexport.encodings.tables import Joined, PositionVectors
 from posexport.encodings.waves import frequencies
 from posexport.errors import PosexportError
 from posexport.ops.waves import waves
-from posexport.options.values import Positive
+from posexport.options.check import Positive
 
 
 def oracle(

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from posexport.encodings.encoding import Array, register
-from posexport.encodings.position_vectors import Joined, PositionVectors
+from posexport.encodings.tables import Joined, PositionVectors
 from posexport.encodings.waves import frequencies
 from posexport.ops.waves import Layout, waves
-from posexport.options.values import AboveOne
+from posexport.options.check import AboveOne
 
 
 def oracle(

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from posexport.encodings.encoding import Array, Encoding, register
 from posexport.encodings.positions import Positions
 from posexport.encodings.waves import frequencies
-from posexport.options.values import Size
+from posexport.options.check import Size
 
 
 def oracle(x_BTC: Array, pos_BT: Array, *, params: Mapping[str, Array], hidden: int) -> Array:

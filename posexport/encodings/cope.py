@@ -12,7 +12,7 @@ from torch import Tensor
 from posexport.encodings.encoding import Array, Encoding, Term, register
 from posexport.encodings.positions import Positions
 from posexport.ops.contextual_scores import CONTEXTUAL_SCORES
-from posexport.options.values import Size
+from posexport.options.check import Size
 
 
 def oracle(

@@ -31,7 +31,7 @@ from posexport.encodings.files import FILES
 from posexport.encodings.positions import Positions
 from posexport.errors import PosexportError
 from posexport.ops.operator import Operator
-from posexport.options.values import check_values
+from posexport.options.check import check_values
 from posexport.registry import Registry
 from posexport.spec import Beyond, EncodingSpec
 
@@ -118,7 +118,7 @@ class Encoding(nn.Module):
     def __init__(self, **parameters: Value) -> None:
         """``parameters``: all arguments of the subclass's constructor.
 
-        Raises PosexportError for one that is not of its annotated type (`posexport.options.values`).
+        Raises PosexportError for one that is not of its annotated type (`posexport.options.check`).
         """
         super().__init__()
         for cls in type(self).__mro__:

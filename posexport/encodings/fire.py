@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from posexport.encodings.encoding import Array, Encoding, Term, register
 from posexport.encodings.positions import Positions, distances
 from posexport.ops.fire_scores import FIRE_SCORES
-from posexport.options.values import Positive, Size
+from posexport.options.check import Positive, Size
 
 #: added to the normaliser in the paper's listing
 EPS = 1e-6

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from posexport.encodings.encoding import Array, Encoding, Term, register
 from posexport.encodings.positions import Positions, distances
 from posexport.ops.distance_scores import DISTANCE_SCORES
-from posexport.options.values import Size
+from posexport.options.check import Size
 
 Form = Literal["log", "power"]
 #: what the released code clamps to

@@ -10,9 +10,8 @@ from collections.abc import Mapping
 import numpy as np
 
 from posexport.encodings.encoding import Array, register
-from posexport.encodings.position_table import PositionTable
-from posexport.encodings.position_vectors import Joined
-from posexport.options.values import Count
+from posexport.encodings.tables import Joined, PositionTable
+from posexport.options.check import Count
 
 
 def oracle(

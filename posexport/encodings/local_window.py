@@ -13,7 +13,7 @@ from torch import Tensor
 from posexport.encodings.encoding import Array, Encoding, Term, register
 from posexport.encodings.positions import Positions, distances
 from posexport.ops.distance_scores import DISTANCE_SCORES
-from posexport.options.values import Count
+from posexport.options.check import Count
 
 #: Bias beyond the window. Exact in every precision; far enough below any score that the softmax gives exact
 #: zeros. Not the dtype's lowest number: added to a padding mask, which is, that would be minus infinity, and a row in

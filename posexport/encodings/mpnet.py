@@ -13,12 +13,11 @@ from torch import Tensor, nn
 
 from posexport.encodings.buckets import boundaries, bucket, edges
 from posexport.encodings.encoding import Array, Encoding, Term, register
-from posexport.encodings.position_table import PositionTable
-from posexport.encodings.position_vectors import Joined
 from posexport.encodings.positions import Positions, distances
+from posexport.encodings.tables import Joined, PositionTable
 from posexport.errors import PosexportError
 from posexport.ops.distance_scores import DISTANCE_SCORES
-from posexport.options.values import FromFour, Size
+from posexport.options.check import FromFour, Size
 
 
 def embed_oracle(

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from posexport.encodings.encoding import Array, Term, register
 from posexport.encodings.positions import Positions, distances
-from posexport.encodings.relative_table import Clippable, OnOverflow
+from posexport.encodings.tables import Clippable, OnOverflow
 from posexport.ops.head_distance_scores import HEAD_DISTANCE_SCORES
-from posexport.options.values import Size
+from posexport.options.check import Size
 
 
 def oracle(

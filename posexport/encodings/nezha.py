@@ -17,7 +17,7 @@ from posexport.encodings.positions import Positions
 from posexport.encodings.waves import frequencies
 from posexport.ops.clipped_scores import CLIPPED_SCORES
 from posexport.ops.clipped_values import CLIPPED_VALUES
-from posexport.options.values import Size
+from posexport.options.check import Size
 
 
 def scores_oracle(

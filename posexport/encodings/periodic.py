@@ -16,8 +16,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from posexport.encodings.encoding import Array, register
-from posexport.encodings.position_vectors import Joined, PositionVectors
-from posexport.options.values import FromTwo
+from posexport.encodings.tables import Joined, PositionVectors
+from posexport.options.check import FromTwo
 
 Form = Literal["sine", "table"]
 

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from posexport.encodings.encoding import Term, oracle_of, register
 from posexport.encodings.positions import Positions
-from posexport.encodings.relative_table import RelativeTable
+from posexport.encodings.tables import RelativeTable
 from posexport.ops.relative_key_scores import RELATIVE_KEY_SCORES
 
 

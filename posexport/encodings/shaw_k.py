@@ -9,7 +9,7 @@ from torch import Tensor
 from posexport.encodings.encoding import Encoding, Term, oracle_of, register
 from posexport.encodings.positions import Positions
 from posexport.ops.clipped_scores import CLIPPED_SCORES
-from posexport.options.values import Count, Size
+from posexport.options.check import Count, Size
 
 
 @register(

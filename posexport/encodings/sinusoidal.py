@@ -15,11 +15,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from posexport.encodings.encoding import Array, register
-from posexport.encodings.position_vectors import Joined, PositionVectors
+from posexport.encodings.tables import Joined, PositionVectors
 from posexport.encodings.waves import frequencies
 from posexport.errors import PosexportError
 from posexport.ops.waves import Layout, waves
-from posexport.options.values import AboveOne, Count
+from posexport.options.check import AboveOne, Count
 
 Timescales = Literal["transformer", "tensor2tensor"]
 

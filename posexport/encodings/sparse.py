@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from posexport.encodings.encoding import Array, register
-from posexport.encodings.position_vectors import Joined, PositionVectors
+from posexport.encodings.tables import Joined, PositionVectors
 from posexport.errors import PosexportError
-from posexport.options.values import Size
+from posexport.options.check import Size
 
 Form = Literal["strided", "block", "subset"]
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from posexport.encodings.encoding import Array, register
-from posexport.encodings.window_bias import WindowBias
+from posexport.encodings.tables import WindowBias
 
 
 def oracle(

@@ -13,9 +13,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from posexport.encodings.encoding import Array, register
-from posexport.encodings.window_bias import WindowBias
+from posexport.encodings.tables import WindowBias
 from posexport.errors import PosexportError
-from posexport.options.values import Count, Size
+from posexport.options.check import Count, Size
 
 
 def oracle(

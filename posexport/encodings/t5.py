@@ -16,7 +16,7 @@ from posexport.encodings.encoding import Array, Encoding, Term, register
 from posexport.encodings.positions import Positions, distances
 from posexport.errors import PosexportError
 from posexport.ops.distance_scores import DISTANCE_SCORES
-from posexport.options.values import Size
+from posexport.options.check import Size
 
 
 def oracle(

@@ -15,7 +15,7 @@ from posexport.encodings.positions import Positions, distances
 from posexport.encodings.waves import frequencies
 from posexport.ops.head_distance_scores import HEAD_DISTANCE_SCORES
 from posexport.ops.waves import Layout, project
-from posexport.options.values import Size
+from posexport.options.check import Size
 
 
 def oracle(

@@ -14,10 +14,10 @@ from torch import Tensor, nn
 from posexport.encodings.buckets import bucket, edges
 from posexport.encodings.encoding import Array, Encoding, Term, register
 from posexport.encodings.positions import Positions, distances
-from posexport.encodings.stretchable_table import StretchableTable, stretch
+from posexport.encodings.tables import StretchableTable, stretch
 from posexport.errors import PosexportError
 from posexport.ops.position_product_scores import POSITION_PRODUCT_SCORES
-from posexport.options.values import FromFour, Size
+from posexport.options.check import FromFour, Size
 
 
 def oracle(

@@ -14,10 +14,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from posexport.encodings.encoding import Array, Encoding, register
-from posexport.encodings.image_positions import image_positions
 from posexport.encodings.positions import Positions
-from posexport.encodings.resize import cubic_weights, resize
-from posexport.options.values import Count, Size
+from posexport.encodings.resize import cubic_weights, image_positions, resize
+from posexport.options.check import Count, Size
 from posexport.spec import Beyond
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from posexport.encodings.encoding import Array, Encoding, Term, register
 from posexport.encodings.positions import Positions
 from posexport.ops.clipped_scores import CLIPPED_SCORES
-from posexport.options.values import Count, Size
+from posexport.options.check import Count, Size
 
 
 def oracle(

@@ -16,7 +16,7 @@ from posexport.encodings.encoding import Array, Encoding, Term, register
 from posexport.encodings.positions import Positions, distances
 from posexport.errors import PosexportError
 from posexport.ops.gated_distance_scores import GATED_DISTANCE_SCORES
-from posexport.options.values import FromFour, Size
+from posexport.options.check import FromFour, Size
 
 #: number of linear outputs that each of the two gates sums
 _SUMMED = 4

@@ -19,7 +19,7 @@ from posexport.encodings.positions import Positions
 from posexport.encodings.rope.rope import Role, Rope
 from posexport.errors import PosexportError
 from posexport.ops.rotation import Layout
-from posexport.options.values import Positive, Size
+from posexport.options.check import Positive, Size
 
 #: largest power of two that a query or key is multiplied or divided by: float16 ends at 2^16, and at 2^-14 exactness
 _OCTAVES = 12

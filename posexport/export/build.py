@@ -6,10 +6,10 @@ from typing import NamedTuple
 
 import onnx_ir as ir
 
-from posexport.export import functions, metadata, provenance
+from posexport.export import functions
 from posexport.export.functions import Chosen
 from posexport.export.negotiate import IR_VERSION
-from posexport.export.save import Store, save, weight_bytes
+from posexport.export.save import Store, fill_metadata, save, strip_provenance, weight_bytes
 from posexport.export.trace import trace
 from posexport.export.written import Written, written_by
 from posexport.ops.operator import DOMAIN
@@ -137,8 +137,8 @@ def _save(
     store: Store | None = None,
 ) -> None:
     """Fill the metadata and write the file, without notes of other tools."""
-    metadata.fill(model, source, lowerings, recipe)
-    provenance.strip(model)
+    fill_metadata(model, source, lowerings, recipe)
+    strip_provenance(model)
     encoder_states.forget_sizes(model, source.inputs)
     save(model, path, source.module, store)
 

@@ -9,7 +9,7 @@ import msgspec
 from posexport.definition.definition import Part
 from posexport.errors import PosexportError
 from posexport.export.save import OwnFile, Store
-from posexport.options.layouts import layout_named
+from posexport.options.recipe import layout_named
 from posexport.sources.source import Source
 from posexport.targets.precisions import FP32, Precision
 

@@ -8,7 +8,7 @@ from torch import nn
 
 from posexport.errors import PosexportError
 from posexport.export import defaults
-from posexport.export.trace_errors import NotTracedError, cannot_trace, meaning
+from posexport.export.messages import NotTracedError, cannot_trace, meaning
 from posexport.graph.edits import free_names
 from posexport.sources.example import axis_sizes, example
 from posexport.sources.source import Source

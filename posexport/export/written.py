@@ -1,7 +1,7 @@
 """Remarks on lines of a user's module that its graph was made from, for the message if its proof fails.
 
 It is kept in memory, not in the graph: the file has no paths of the machine that wrote it
-(`posexport.export.provenance`).
+(`posexport.export.save`).
 """
 
 import re
@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
+from posexport.export.messages import meaning
 from posexport.export.trace import DECIDED
-from posexport.export.trace_errors import meaning
-from posexport.graph.bodies import with_bodies
+from posexport.graph.queries import with_bodies
 from posexport.system.user_code import line_of_trace
 
 _STACK = "pkg.torch.onnx.stack_trace"

@@ -27,10 +27,10 @@ from typing import Any, Protocol, Self, TypeVar
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from posexport.graph.bodies import with_bodies
 from posexport.graph.edits import claim
-from posexport.graph.infer import infer
 from posexport.graph.place import Place, shared_constant
+from posexport.graph.queries import with_bodies
+from posexport.graph.types import infer
 
 _TYPES = {int: ir.AttributeType.INT, float: ir.AttributeType.FLOAT, list: ir.AttributeType.INTS}
 _CONSTANTS = {int: "value_int", float: "value_float", list: "value_ints"}

@@ -1,26 +1,26 @@
 """Image processors by the names of transformers' classes: one line each. And the class of a model type."""
 
-from posexport.images import convnext, dinov3, efficientnet, gemma3, levit, llava, plain, poolformer, qwen2_vl
+from posexport.images import processors, qwen2_vl
 from posexport.images.processor import ImageProcessor
 
 _CLASSES: tuple[type[ImageProcessor], ...] = (
-    plain.BeitImageProcessor,
-    plain.BitImageProcessor,
-    plain.BlipImageProcessor,
-    plain.CLIPImageProcessor,
-    plain.ChineseCLIPImageProcessor,
-    plain.DeiTImageProcessor,
-    plain.PvtImageProcessor,
-    plain.SegformerImageProcessor,
-    plain.SiglipImageProcessor,
-    plain.ViTImageProcessor,
-    convnext.ConvNextImageProcessor,
-    dinov3.DINOv3ViTImageProcessor,
-    efficientnet.EfficientNetImageProcessor,
-    gemma3.Gemma3ImageProcessor,
-    levit.LevitImageProcessor,
-    llava.LlavaImageProcessor,
-    poolformer.PoolFormerImageProcessor,
+    processors.BeitImageProcessor,
+    processors.BitImageProcessor,
+    processors.BlipImageProcessor,
+    processors.CLIPImageProcessor,
+    processors.ChineseCLIPImageProcessor,
+    processors.DeiTImageProcessor,
+    processors.PvtImageProcessor,
+    processors.SegformerImageProcessor,
+    processors.SiglipImageProcessor,
+    processors.ViTImageProcessor,
+    processors.ConvNextImageProcessor,
+    processors.DINOv3ViTImageProcessor,
+    processors.EfficientNetImageProcessor,
+    processors.Gemma3ImageProcessor,
+    processors.LevitImageProcessor,
+    processors.LlavaImageProcessor,
+    processors.PoolFormerImageProcessor,
     qwen2_vl.Qwen2VLImageProcessor,
 )
 #: by the names that configurations of transformers 4 and 5 use, without "Fast" and "Pil"

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import onnx_ir as ir
 
 from posexport.graph.builder import Builder
-from posexport.lowering.heads import split_heads
+from posexport.lowering.lowering import split_heads
 from posexport.ops.attention import AttentionSpec
 from posexport.ops.operator import DOMAIN, WHOLE
 from posexport.ops.skew import skews

@@ -10,8 +10,7 @@ import onnx_ir as ir
 from posexport.graph.builder import Builder
 from posexport.lowering.aligned import aligned
 from posexport.lowering.attention import Attention, operator_refusal
-from posexport.lowering.heads import pack_heads
-from posexport.lowering.lowering import Inputs, Lowering
+from posexport.lowering.lowering import Inputs, Lowering, pack_heads
 from posexport.lowering.multi_head import by_multi_head
 from posexport.ops.attention import AttentionSpec
 from posexport.targets.target import Target

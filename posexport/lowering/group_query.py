@@ -5,7 +5,7 @@ every position, the second is wrong for prompts that are padded on the left. Wha
 scores is its ``attention_bias``. Of several rows it accepts several tokens only as a first prompt; a later chunk of a
 prompt is computed by the formula, in another branch of the same graph.
 
-On the CPU, `posexport.lowering.step` computes a decode step against a cache that is mostly used. On a device the
+On the CPU, `posexport.lowering.static` computes a decode step against a cache that is mostly used. On a device the
 operator is fused where it gets no bias: whether causal order drops all that the mask does is decided once a call.
 """
 
@@ -14,9 +14,8 @@ from dataclasses import replace
 from posexport.graph.builder import Builder
 from posexport.lowering.attention import Attention, operator_refusal
 from posexport.lowering.filled_slots import Appended, appending_refusal, over_filled, with_types, written
-from posexport.lowering.heads import pack_heads
-from posexport.lowering.lowering import Inputs, Lowering
-from posexport.lowering.step import step
+from posexport.lowering.lowering import Inputs, Lowering, pack_heads
+from posexport.lowering.static import step
 from posexport.ops.attention import AttentionSpec
 from posexport.targets.target import MICROSOFT, Target
 

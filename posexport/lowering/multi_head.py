@@ -5,8 +5,7 @@ import onnx_ir as ir
 from posexport.graph.builder import Builder
 from posexport.lowering.aligned import aligned
 from posexport.lowering.attention import Attention, cache_refusal, operator_refusal
-from posexport.lowering.heads import pack_heads
-from posexport.lowering.lowering import Inputs, Lowering
+from posexport.lowering.lowering import Inputs, Lowering, pack_heads
 from posexport.ops.attention import AttentionSpec
 from posexport.targets.target import MICROSOFT, Target
 

@@ -23,7 +23,7 @@ from posexport.ops.attention import AttentionSpec
 from posexport.ops.rotation import RotationSpec
 from posexport.ops.spec import NodeSpec
 from posexport.ops.waves import ProjectionSpec
-from posexport.options.suggest import did_you_mean
+from posexport.options.check import did_you_mean
 from posexport.registry import Registry
 from posexport.targets.target import Target
 

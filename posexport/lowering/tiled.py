@@ -20,9 +20,8 @@ from posexport.graph.builder import Builder
 from posexport.lowering.attention import Attention, cache_refusal, drops_any, operator_refusal
 from posexport.lowering.bias import MAX_UNTILED_SCORES
 from posexport.lowering.blocks import BLOCK, always_tiles, may_tile, may_tile_scores
-from posexport.lowering.heads import pack_heads
 from posexport.lowering.key_chunks import causal_reach, keys_are_padded, pad_keys
-from posexport.lowering.lowering import Inputs, Lowering
+from posexport.lowering.lowering import Inputs, Lowering, pack_heads
 from posexport.lowering.query_tiles import QueryTiles
 from posexport.lowering.toeplitz import ToeplitzBias, strip
 from posexport.ops.attention import AttentionSpec

@@ -15,7 +15,7 @@ import msgspec
 import torch
 from torch import Tensor, nn
 
-from posexport.definition.lengths import limits_of_module
+from posexport.definition.definition import limits_of_module
 from posexport.encodings.encoding import Encoding
 from posexport.errors import PosexportError
 from posexport.modules.axes.discover import Discovered, discover
@@ -25,8 +25,7 @@ from posexport.modules.call import calling
 from posexport.modules.dry_run import dry_run
 from posexport.modules.eval_mode import in_eval_mode
 from posexport.modules.user_module import PAST_IS_OURS, by_name, copied
-from posexport.sources.source import Source
-from posexport.sources.weights import digest
+from posexport.sources.source import Source, digest
 from posexport.spec import (
     BATCH,
     ENCODER_SEQUENCE,

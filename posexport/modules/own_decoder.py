@@ -13,14 +13,13 @@ import torch
 from torch import Tensor
 
 from posexport.definition.cached_decoder import CachedDecoder, CacheTensors, Decoding, answer_output
-from posexport.definition.lengths import reads_numbers
+from posexport.definition.definition import reads_numbers
 from posexport.encodings.encoding import Encoding
 from posexport.errors import PosexportError
 from posexport.modules.user_module import UserModule
 from posexport.nn import Attention, InputEncoding
 from posexport.nn.cached_call import CachedCall, cached_call
-from posexport.nn.caching import Caching, KeysAndValues
-from posexport.nn.reach import Reach
+from posexport.nn.caching import Caching, KeysAndValues, Reach
 from posexport.spec import BATCH, SEQUENCE, InputSpec, LengthContract
 
 IDS, MASK, POSITIONS = "input_ids", "attention_mask", "position_ids"
@@ -32,7 +31,7 @@ class OwnDecoder(CachedDecoder):
     ``paths``: of the attention layers, in the order in which ``user`` calls them; a layer that is called twice, twice.
     """
 
-    #: how past tokens are kept; `posexport.sources.kv_cache` changes it
+    #: how past tokens are kept; `posexport.sources.prepare` changes it
     caching: Caching = Caching()
 
     def __init__(

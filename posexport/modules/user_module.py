@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from posexport.errors import PosexportError
 from posexport.modules.call import CallError, call, computed_dtype, named_outputs
 from posexport.modules.recognise.mode import called, traced
-from posexport.sources.traced_module import TracedModule
+from posexport.sources.source import TracedModule
 from posexport.spec import BATCH, SEQUENCE, InputSpec, OutputSpec
 from posexport.system.user_code import is_external, raised
 from posexport.torch_fixes.as_exported import as_exported

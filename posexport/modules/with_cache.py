@@ -25,11 +25,9 @@ from posexport.modules.plain.plan import NotCausalError, Plan
 from posexport.modules.user_module import PAST_IS_OURS, UserModule, looks_past, returning
 from posexport.nn import Attention
 from posexport.nn.cached_call import CachedCall, NotCachedError, cached_call
-from posexport.nn.caching import Caching
-from posexport.nn.reach import Reach
+from posexport.nn.caching import Caching, Reach
 from posexport.sources import memory_mapped
-from posexport.sources.definition_facts import spec_of
-from posexport.sources.source import Source
+from posexport.sources.source import Source, spec_of
 from posexport.spec import BATCH, SEQUENCE, InputSpec, LengthContract, OutputSpec
 from posexport.system.user_code import raised
 from posexport.torch_fixes.module_precision import in_precision

@@ -18,13 +18,11 @@ from posexport.encodings.encoding import Encoding
 from posexport.encodings.positions import Positions
 from posexport.errors import PosexportError
 from posexport.nn import checks
-from posexport.nn.attention import additive
+from posexport.nn.attention import Scoring, additive
 from posexport.nn.cached_call import NotCachedError, current
-from posexport.nn.caching import Caching, DynamicCache, KeysAndValues, StaticCache
-from posexport.nn.encoded_attention import EncodedAttention
+from posexport.nn.caching import Caching, DynamicCache, KeysAndValues, Reach, StaticCache
 from posexport.nn.named_encoding import encoding_of
-from posexport.nn.reach import Reach
-from posexport.nn.scoring import Scoring
+from posexport.nn.projections import EncodedAttention
 
 
 class StaticKVCache(NamedTuple):

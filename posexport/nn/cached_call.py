@@ -15,8 +15,7 @@ from torch import Tensor, nn
 
 from posexport.encodings.positions import Positions
 from posexport.errors import PosexportError
-from posexport.nn.caching import KeysAndValues
-from posexport.nn.reach import Reach
+from posexport.nn.caching import KeysAndValues, Reach
 
 
 class NotCachedError(PosexportError):

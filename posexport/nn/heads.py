@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from torch import Tensor, nn
 
-from posexport.nn.activations import activation
+from posexport.nn.feed_forward import activation
 from posexport.spec import BATCH, SEQUENCE, OutputSpec
 
 

@@ -14,9 +14,8 @@ from posexport.encodings.positions import Positions
 from posexport.errors import PosexportError
 from posexport.nn import checks
 from posexport.nn.cached_call import current
-from posexport.nn.caching import Caching
+from posexport.nn.caching import Caching, Reach
 from posexport.nn.named_encoding import encoding_of
-from posexport.nn.reach import Reach
 
 
 class InputEncoding(nn.Module):

@@ -10,7 +10,7 @@ from onnxscript import opset18 as op
 from torch import Tensor
 
 from posexport.ops.operator import OPSET, Array, Case, Operator, register
-from posexport.ops.window import blocks
+from posexport.ops.skew import blocks
 
 #: Queries per block of the eager operator: every pair holds a whole vector
 _BLOCK = 32

@@ -19,7 +19,7 @@ heads, T queries, S keys, D head size, V head size of the values, C capacity of 
 
 Of a static KV cache the first S of C slots are used. With ``append`` a node writes k and v into ``past_k, past_v`` [B,
 H, C, D] and returns the caches too; with ``grow`` it concatenates them to [B, H, P, D]. Both read what
-`posexport.ops.cached_calls` computes once per call. A full ``bias`` is [B or 1, H or 1, T, S]. A tiled one has this
+`posexport.ops.cache` computes once per call. A full ``bias`` is [B or 1, H or 1, T, S]. A tiled one has this
 shape if ``bias_is_full``; otherwise it is empty, and each tile of queries computes its bias, a Toeplitz one from
 ``bias_strip`` (`posexport.lowering.toeplitz`).
 """
@@ -27,8 +27,7 @@ shape if ``bias_is_full``; otherwise it is empty, and each tile of queries compu
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal, Self
 
-from posexport.ops.cached_calls import OF_CALL
-from posexport.ops.kept_keys import KEPT
+from posexport.ops.cache import KEPT, OF_CALL
 from posexport.ops.operator import OPERATORS, Operator
 from posexport.ops.spec import NodeSpec
 
@@ -92,7 +91,7 @@ class AttentionSpec(_Scored):
     packed: bool = False
     #: of one that appends: an input says whether causal order drops all that the mask does
     order_known: bool = False
-    #: inputs hold an order with the kept keys first, and their number (`posexport.ops.kept_keys`)
+    #: inputs hold an order with the kept keys first, and their number (`posexport.ops.cache`)
     kept_known: bool = False
     #: D, where the trace knows it
     head_size: int | None = None

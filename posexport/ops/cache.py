@@ -2,11 +2,23 @@
 
 Shape letters: B batch, G KV heads, P past tokens or held states, M slots of a static cache, T new tokens, S all tokens
 or states, C model size, D head size.
+
+ONNX Runtime's GroupQueryAttention takes several new tokens of several rows only where nothing is cached yet.
+
+On a device only attention without a bias is fused. A mask, [B, 1, 1, S] with 0 for kept keys, needs none where no
+dropped key precedes a kept one: rows without padding, prompts that are padded on the right. Causal order
+alone then keeps every query that counts from them (`OrderSuffices`).
+
+Attention does not depend on the order of its keys. With unmasked keys first, one count per row replaces the mask
+(``nonpad_kv_seqlen``), and fused attention on a device needs no bias, whichever keys are masked.
 """
 
 import torch
+from onnxscript import BOOL, FLOAT, INT32, INT64, script
+from onnxscript import opset18 as op
 from torch import Tensor
 
+from posexport.ops.operator import OPSET, helper
 from posexport.ops.tracing import traced_as
 
 #: of an axis, for ONNX's Slice
@@ -87,3 +99,59 @@ def _concat(held_BGPD: Tensor, computed_BGSD: Tensor) -> Tensor:
 def after_held(held_BGPD: Tensor, computed_BGSD: Tensor) -> Tensor:
     """Held keys or values, then those computed of the states `not_held`; sizes in a traced graph as there."""
     return torch.cat((held_BGPD, computed_BGSD), 2)
+
+
+#: the outputs, in order
+OF_CALL = ("takes", "last_keys", "key_total", "step", "write_at", "unused")
+
+
+@helper
+@script(OPSET, default_opset=op)
+def CachedCalls(
+    mask: FLOAT[...], qpos: INT64[...], kpos: INT64[...], past_k: FLOAT[...]
+) -> tuple[BOOL, INT32[...], INT32, BOOL, INT64[...], INT64[...]]:
+    rows = op.Shape(mask, start=0, end=1)
+    new = op.Shape(qpos)
+    keys = op.Shape(kpos)
+    one = op.Equal(new, [1])
+    takes = op.Squeeze(op.Or(op.Or(op.Equal(rows, [1]), one), op.Equal(new, keys)), [0])
+    last_keys = op.Cast(op.Expand(keys - 1, rows), to=6)
+    key_total = op.Cast(op.Squeeze(keys, [0]), to=6)
+    capacity = op.Shape(past_k, start=2, end=3)
+    # the whole capacity costs as much as the used slots do in the operator where these are two thirds
+    step = op.Squeeze(op.And(one, op.LessOrEqual(capacity * 2, keys * 3)), [0])
+    write_at = op.Expand(op.Slice(qpos, [0], [1]), rows)
+    return takes, last_keys, key_total, step, write_at, capacity - keys
+
+
+@helper
+@script(OPSET, default_opset=op)
+def OrderSuffices(mask: FLOAT[...], takes: BOOL) -> BOOL:
+    before = op.Concat(op.Slice(mask, [0], [1], [3]), op.Slice(mask, [0], [-1], [3]), axis=3)
+    holes = op.Cast(op.Less(before, mask), to=1)
+    # what the host knows as a Range of one element, which a device writes: nothing is copied to it
+    known = op.Cast(takes, to=7)
+    taken = op.Cast(op.Squeeze(op.Range(known, known + 1, 1), [0]), to=9)
+    return op.And(taken, op.Equal(op.ReduceMax(holes, keepdims=0), 0.0))
+
+
+#: the outputs, in order
+KEPT = ("key_order", "key_counts")
+
+
+@helper
+@script(OPSET, default_opset=op)
+def KeptKeys(mask: FLOAT[...]) -> tuple[INT64[...], INT64[...]]:
+    """From a mask [B, 1, 1, S], 0 for unmasked keys: indices into the keys of all rows [B, S], and counts [B]."""
+    drops = op.Cast(mask, to=9)
+    kept_so_far = op.CumSum(op.Cast(op.Not(drops), to=7), 3)
+    counts = op.Slice(kept_so_far, [-1], [9223372036854775807], [3])
+    B = op.Shape(mask, start=0, end=1)
+    S = op.Shape(mask, start=3, end=4)
+    key = op.Range(0, op.Squeeze(S, [0]), 1)
+    # a masked key comes after all unmasked ones, in the order of the masked
+    place = op.Where(drops, key - kept_so_far + counts, kept_so_far - 1)
+    keys = op.Expand(key, op.Shape(mask))
+    order = op.Reshape(op.ScatterElements(keys, place, keys, axis=3), op.Concat(B, S, axis=0))
+    first = op.Range(0, op.Squeeze(B * S, [0]), op.Squeeze(S, [0]))
+    return order + op.Unsqueeze(first, [1]), op.Reshape(counts, [-1])

@@ -12,8 +12,7 @@ from onnxscript import opset18 as op
 from torch import Tensor
 
 from posexport.ops.operator import OPSET, Array, Case, Operator, register
-from posexport.ops.skew import Skew
-from posexport.ops.window import blocks, columns, skew
+from posexport.ops.skew import Skew, blocks, columns, skew
 
 
 def oracle(q: Array, table: Array, qpos: Array, kpos: Array) -> Array:

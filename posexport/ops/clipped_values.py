@@ -13,7 +13,7 @@ from torch import Tensor
 
 from posexport.ops.clipped_scores import CLIPPED_SCORES
 from posexport.ops.operator import OPSET, Array, Operator, register
-from posexport.ops.window import blocks, columns, unskew
+from posexport.ops.skew import blocks, columns, unskew
 
 
 def oracle(probs: Array, table: Array, qpos: Array, kpos: Array) -> Array:

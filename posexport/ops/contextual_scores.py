@@ -12,7 +12,7 @@ from onnxscript import opset18 as op
 from torch import Tensor
 
 from posexport.ops.operator import OPSET, Array, Case, Operator, register
-from posexport.ops.window import blocks
+from posexport.ops.skew import blocks
 
 
 def oracle(q: Array, k: Array, table: Array, gate_scale: Array, qpos: Array, kpos: Array) -> Array:

@@ -15,8 +15,7 @@ from onnxscript import opset18 as op
 from torch import Tensor
 
 from posexport.ops.operator import CASES_BY_DISTANCE, OPSET, Array, Operator, register
-from posexport.ops.skew import CutOff, Distances, FilledUp, KeysOfBlock, Skew
-from posexport.ops.window import blocks, columns, skew
+from posexport.ops.skew import CutOff, Distances, FilledUp, KeysOfBlock, Skew, blocks, columns, skew
 
 
 def oracle(

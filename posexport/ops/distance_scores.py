@@ -10,8 +10,7 @@ from onnxscript import opset18 as op
 from torch import Tensor
 
 from posexport.ops.operator import CASES_BY_DISTANCE, OPSET, Array, Operator, register
-from posexport.ops.skew import Skew
-from posexport.ops.window import blocks, columns, toeplitz
+from posexport.ops.skew import Skew, blocks, columns, toeplitz
 
 
 def oracle(by_distance: Array, lowest: Array, qpos: Array, kpos: Array) -> Array:

@@ -17,7 +17,7 @@ from onnxscript import opset18 as op
 from torch import Tensor
 
 from posexport.ops.operator import CASES_BY_DISTANCE, OPSET, Array, Operator, register
-from posexport.ops.window import blocks
+from posexport.ops.skew import blocks
 
 
 def oracle(

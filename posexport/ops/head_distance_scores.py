@@ -11,8 +11,7 @@ from onnxscript import opset18 as op
 from torch import Tensor
 
 from posexport.ops.operator import CASES_BY_DISTANCE, OPSET, Array, Operator, register
-from posexport.ops.skew import Distances, Skew
-from posexport.ops.window import blocks, columns, skew
+from posexport.ops.skew import Distances, Skew, blocks, columns, skew
 
 
 def oracle(q: Array, by_distance: Array, query_bias: Array, lowest: Array, qpos: Array, kpos: Array) -> Array:

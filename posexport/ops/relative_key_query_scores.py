@@ -17,8 +17,7 @@ from torch import Tensor
 
 from posexport.ops.operator import OPSET, Array, Operator, register
 from posexport.ops.relative_key_scores import RELATIVE_KEY_SCORES
-from posexport.ops.skew import CutOff, Distances, FilledUp, KeysOfBlock, Skew
-from posexport.ops.window import blocks, columns, skew
+from posexport.ops.skew import CutOff, Distances, FilledUp, KeysOfBlock, Skew, blocks, columns, skew
 
 
 def oracle(q: Array, k: Array, table: Array, qpos: Array, kpos: Array) -> Array:

@@ -1,17 +1,114 @@
-"""Checks the types, choices and bounds of a record's options, so that a wrong argument is one clear sentence."""
+"""Values of options: their types and bounds, the sentence for one that does not fit, and the closest known word."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+import difflib
+import math
+import typing
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from numbers import Real
 from os import PathLike
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, Literal, SupportsIndex, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, SupportsIndex, Union, get_args, get_origin
 
 import msgspec
 
 from posexport.errors import PosexportError
 from posexport.options.option import options_in
-from posexport.options.suggest import check_choice
+
+#: share of letters that must agree: "convrt" is convert (0.92), "mamba" is not llama (0.6)
+_CLOSE = 0.72
+
+
+def closest(word: str, known: Iterable[str]) -> str | None:
+    """The known word closest to ``word``, ignoring case, ``-`` and ``_``; None if none is close.
+
+    Example:
+        >>> closest("relative_keys", ["relative-key", "rope"])
+        'relative-key'
+        >>> closest("mamba", ["llama"])
+    """
+    by_plain = {_plain(name): name for name in reversed(list(known))}
+    matches = difflib.get_close_matches(_plain(word), by_plain, n=1, cutoff=_CLOSE)
+    return by_plain[matches[0]] if matches else None
+
+
+def did_you_mean(word: str, known: Iterable[str], otherwise: str = "") -> str:
+    """``did you mean X?``, or ``otherwise`` if no word is close."""
+    match = closest(word, known)
+    return otherwise if match is None else f"did you mean {match}?"
+
+
+def check_choice(what: str, value: object, known: Iterable[str]) -> None:
+    """Raises PosexportError if ``value`` is not one of the known words."""
+    words = list(known)
+    if value not in words:
+        hint = did_you_mean(str(value), words)
+        raise PosexportError(f"{what} must be one of {', '.join(words)}, got {value!r}{hint and f'; {hint}'}")
+
+
+def _plain(word: str) -> str:
+    return word.lower().replace("_", "-")
+
+
+@dataclass(frozen=True)
+class Range:
+    """A number's range, in an ``Annotated``: whole or real, from ``least`` on or above it, to below ``end``."""
+
+    least: float
+    whole: bool = False
+    above: bool = False
+    end: float = math.inf
+
+    def holds(self, value: Any) -> bool:
+        """Whether ``value`` is a finite number of the range."""
+        is_number = isinstance(value, Real) and not isinstance(value, bool)
+        if not is_number or (self.whole and not isinstance(value, int)):
+            return False
+        return bool((value > self.least if self.above else value >= self.least) and value < self.end)
+
+    def __str__(self) -> str:
+        number = "whole number" if self.whole else "finite number"
+        end = "on" if self.end == math.inf else f"to below {self.end:g}"
+        return f"a {number} above {self.least:g}" if self.above else f"a {number} from {self.least:g} {end}"
+
+
+Count = Annotated[int, Range(0, whole=True)]
+Size = Annotated[int, Range(1, whole=True)]
+FromTwo = Annotated[int, Range(2, whole=True)]
+FromFour = Annotated[int, Range(4, whole=True)]
+Positive = Annotated[float, Range(0, above=True)]
+AboveOne = Annotated[float, Range(1, above=True)]
+Fraction = Annotated[float, Range(0, end=1)]
+FromOne = Annotated[float, Range(1)]
+
+
+def check_values(owner: str, types: Mapping[str, Any], values: Mapping[str, object]) -> None:
+    """PosexportError for the first value that is not of its type: a `Range`, a ``Literal``, or None with either.
+
+    ``owner``: begins the sentence, unless it is empty. ``types``: with ``Annotated`` in them
+    (``typing.get_type_hints(..., include_extras=True)``); any other type accepts every value.
+    """
+    for name, value in values.items():
+        reason = _needed(types.get(name), value)
+        if reason:
+            raise PosexportError(f"{owner}{': ' if owner else ''}{name} must be {reason}, got {value!r:.40}")
+
+
+def _needed(kind: Any, value: object) -> str | None:
+    """What ``value`` should be, where it is not of the type ``kind``."""
+    if isinstance(kind, UnionType) or typing.get_origin(kind) is typing.Union:
+        if value is None and NoneType in typing.get_args(kind):
+            return None
+        reasons = [_needed(each, value) for each in typing.get_args(kind) if each is not NoneType]
+        return f"{reasons[0]} (or none)" if all(reasons) else None
+    if typing.get_origin(kind) is Literal:
+        *others, last = typing.get_args(kind)
+        return None if value in (*others, last) else f"{', '.join(others)} or {last}"
+    if typing.get_origin(kind) is Annotated:
+        ranges = [each for each in typing.get_args(kind)[1:] if isinstance(each, Range)]
+        return next((str(each) for each in ranges if not each.holds(value)), None)
+    return None
 
 
 def check_options(options: msgspec.Struct) -> None:

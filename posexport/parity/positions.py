@@ -17,7 +17,7 @@ import onnx
 import onnx_ir as ir
 from onnx_ir.passes.common import InlinePass
 
-from posexport.graph.bodies import bodies
+from posexport.graph.queries import bodies
 from posexport.graph.types import infer_types
 from posexport.parity.proof import Outcome, Proof
 from posexport.parity.report.points import Invariant

@@ -10,8 +10,7 @@ from posexport.bounds import bounds_of
 from posexport.passes.graph_pass import Context, PassResult
 from posexport.sizes import multiple
 from posexport.sources.example import axis_sizes, example
-from posexport.sources.source import Source
-from posexport.sources.traced_module import TracedModule
+from posexport.sources.source import Source, TracedModule
 from posexport.spec import BATCH, CAPACITY, ENCODER_SEQUENCE, PAST, SEQUENCE, TOTAL, Limits
 from posexport.targets.target import Target
 

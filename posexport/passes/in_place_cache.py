@@ -14,7 +14,7 @@ from posexport.graph.queries import axis, producer, sizes
 from posexport.lowering.lowering import Lowering
 from posexport.lowering.plan import FILLED_SLOTS, GROUP_QUERY
 from posexport.ops.attention import AttentionSpec
-from posexport.ops.cached_calls import OF_CALL
+from posexport.ops.cache import OF_CALL
 from posexport.ops.operator import DOMAIN
 from posexport.passes.graph_pass import Context, GraphPass, PassResult
 from posexport.targets.target import Target

@@ -13,8 +13,8 @@ from posexport.graph.edits import take_place
 from posexport.graph.queries import number, only, producer
 from posexport.lowering.plan import KEPT_KEYS
 from posexport.ops.attention import AttentionSpec
+from posexport.ops.cache import KEPT
 from posexport.ops.dropped_scores import drops
-from posexport.ops.kept_keys import KEPT
 from posexport.ops.operator import DOMAIN
 from posexport.passes.graph_pass import Context, GraphPass, PassResult
 from posexport.targets.target import KEPT_KEYS_OPSET, Target

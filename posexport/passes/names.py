@@ -8,9 +8,8 @@ from collections.abc import Iterator, Sequence
 
 import onnx_ir as ir
 
-from posexport.graph.bodies import bodies
 from posexport.graph.edits import claim, free_names
-from posexport.graph.operators import CONTROL_FLOW
+from posexport.graph.queries import CONTROL_FLOW, bodies
 from posexport.passes.graph_pass import Context, GraphPass, PassResult
 
 

@@ -13,7 +13,7 @@ from posexport.errors import PosexportError
 from posexport.pipelines.open import pipeline
 from posexport.pipelines.registry import check_task, kind_of, tasks_of
 from posexport.runtime import answer as tensors
-from posexport.runtime.text_file import read_texts
+from posexport.runtime.arrays import read_texts
 
 #: tasks that return tensors, which `posexport.runtime.answer` shows with their shapes
 _TENSORS = ("feature-extraction", "image-feature-extraction")

@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from posexport.errors import PosexportError
-from posexport.pipelines.scores import Floats, softmax
+from posexport.pipelines.pipeline import Floats, softmax
 from posexport.pipelines.text_pipeline import TextPipeline, tokenizer_options
 from posexport.runtime.batches import Batches
-from posexport.runtime.rank import LOGITS
+from posexport.runtime.scores import LOGITS
 
 if TYPE_CHECKING:
     from tokenizers import Encoding

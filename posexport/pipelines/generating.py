@@ -1,11 +1,136 @@
 """Base of the tasks that generate: options of the pipeline, of the checkpoint's files and of the call."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
+from posexport.errors import PosexportError
+from posexport.pipelines.pipeline import ModelFiles
 from posexport.pipelines.text_pipeline import TextPipeline
 from posexport.runtime.batches import Batches
+from posexport.runtime.chat import Message
 from posexport.runtime.generation_config import GenerationConfig
+
+#: appended to the last message; text after it in the prompt comes from the template and is cut
+_MARK = "POSEXPORT_CONTINUES_HERE "
+Render = Callable[..., str]
+
+
+class Conversation(tuple[Message, ...]):
+    """Messages that are one input, as lists of inputs are lists."""
+
+    __slots__ = ()
+
+
+def is_message(value: object) -> bool:
+    """Whether it is a message of a chat."""
+    return isinstance(value, dict) and "role" in value and "content" in value
+
+
+def with_conversations(inputs: Any) -> Any:
+    """``inputs``, in which a list of messages, alone, in a list or from an iterator, is a `Conversation`."""
+    if isinstance(inputs, Iterator):
+        return _lazily(inputs)
+    if not isinstance(inputs, list | tuple) or isinstance(inputs, Conversation) or not inputs:
+        return inputs
+    if is_message(inputs[0]):
+        return _conversation(inputs)
+    return [_conversation(chat) if _is_chat(chat) else chat for chat in inputs]
+
+
+def _lazily(inputs: Iterator[Any]) -> Any:
+    first = next(inputs, None)
+    if first is None:
+        return []
+    inputs = chain([first], inputs)
+    if is_message(first):
+        return _conversation(list(inputs))
+    return (_conversation(chat) if _is_chat(chat) else chat for chat in inputs)
+
+
+def _is_chat(value: object) -> bool:
+    return isinstance(value, list | tuple) and bool(value) and is_message(value[0])
+
+
+def _conversation(messages: Sequence[Any]) -> Conversation:
+    for number, message in enumerate(messages):
+        if not is_message(message):
+            raise PosexportError(f"message {number} must have a role and content, got {message!r:.60}")
+    return Conversation(messages)
+
+
+def continuing(render: Render, messages: Sequence[Message], **options: Any) -> str:
+    """The prompt of messages that ends with the last one's content, for the model to continue it.
+
+    ``render``: `Session.render_chat`. Raises PosexportError for a template that leaves the last message out.
+    """
+    *before, last = messages
+    content = last["content"]
+    if not isinstance(content, str):
+        raise PosexportError("the last message, which is to be continued, must be a text")
+    marked = {**last, "content": content + _MARK}
+    prompt = render([*before, marked], add_generation_prompt=False, **options)
+    if _MARK.strip() not in prompt or content.strip() not in prompt:
+        raise PosexportError(
+            "the chat template does not show the last message as it is, so it cannot be continued; give "
+            "continue_final_message=False"
+        )
+    place = prompt.rindex(_MARK.strip())
+    prefix = prompt[:place]
+    # a template that trims messages trims the content too
+    return prefix if prompt[place : place + len(_MARK)] == _MARK else prefix.rstrip()
+
+
+TokenId = Callable[[str], int | None]
+#: by the beginning of the tokenizer's class: whether the code comes before the text, and how codes are written
+_RULES: tuple[tuple[str, bool, str], ...] = (
+    ("MBart50", True, "{}"),
+    ("MBart", False, "{}"),
+    ("M2M100", True, "__{}__"),
+    ("Nllb", True, "{}"),
+)
+
+
+def source_tokens(
+    files: ModelFiles, token_id: TokenId, source: str | None, target: str | None
+) -> tuple[list[int], list[int]] | None:
+    """The ids before and after a text in the language ``source``; None: the tokenizer has no languages.
+
+    Raises PosexportError for a multilingual tokenizer without both languages, or with unknown ones.
+    """
+    rule = _rule(files)
+    if rule is None:
+        return None
+    if source is None or target is None:
+        raise PosexportError("this model translates many languages; give src_lang and tgt_lang, such as 'en_XX'")
+    before, spelling = rule
+    code = _id(token_id, spelling.format(source), "src_lang", source)
+    end = _id(token_id, files.special_token("eos_token") or "</s>", "eos_token", "</s>")
+    return ([code], [end]) if before else ([], [end, code])
+
+
+def target_token(files: ModelFiles, token_id: TokenId, target: str) -> int:
+    """The first token of a translation into ``target``."""
+    rule = _rule(files)
+    assert rule is not None
+    return _id(token_id, rule[1].format(target), "tgt_lang", target)
+
+
+def _rule(files: ModelFiles) -> tuple[bool, str] | None:
+    name = str(files.tokenizer_config.get("tokenizer_class", ""))
+    for beginning, before, spelling in _RULES:
+        if name.startswith(beginning):
+            legacy = beginning == "Nllb" and bool(files.tokenizer_config.get("legacy_behaviour"))
+            return before and not legacy, spelling
+    return None
+
+
+def _id(token_id: TokenId, token: str, option: str, value: str) -> int:
+    number = token_id(token)
+    if number is None:
+        raise PosexportError(f"the tokenizer has no token {token} for {option}={value!r}; give one of its codes")
+    return number
+
 
 #: options of transformers' ``generate`` that change no text here: completions have no padding, the cache is used
 _WITHOUT_EFFECT = ("pad_token_id", "use_cache")

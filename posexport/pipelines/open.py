@@ -9,13 +9,13 @@ import msgspec
 
 from posexport.errors import PosexportError
 from posexport.options.check import check_options
-from posexport.options.open import OpenOptions
+from posexport.options.commands import OpenOptions
 from posexport.system.extras import require
 
 if TYPE_CHECKING:
     from posexport.pipelines.pipeline import Pipeline
-    from posexport.runtime.memory import Memory
     from posexport.runtime.session import Session
+    from posexport.runtime.wrapped_session import Memory
     from posexport.targets.precisions import PrecisionName
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from posexport.errors import PosexportError
-from posexport.pipelines.scores import Floats
+from posexport.pipelines.pipeline import Floats
 from posexport.pipelines.text_pipeline import TextPipeline
 from posexport.runtime.batches import Batches
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from posexport.errors import PosexportError
-from posexport.options.suggest import did_you_mean
+from posexport.options.check import did_you_mean
 from posexport.pipelines.pipeline import Pipeline
 from posexport.runtime.session import Session
 from posexport.spec import ModelSpec
@@ -41,12 +41,8 @@ TASKS = (
     PipelineTask("feature-extraction", "feature_extraction:FeatureExtraction", ("features", "sentence-embedding")),
     PipelineTask("text-generation", "text_generation:TextGeneration", ("text-generation",)),
     PipelineTask("text2text-generation", "text2text_generation:Text2TextGeneration", _SEQ2SEQ),
-    PipelineTask(
-        "image-classification", "image_classification:ImageClassification", ("image-classification",), "images"
-    ),
-    PipelineTask(
-        "image-feature-extraction", "image_feature_extraction:ImageFeatureExtraction", ("features",), "images"
-    ),
+    PipelineTask("image-classification", "images:ImageClassification", ("image-classification",), "images"),
+    PipelineTask("image-feature-extraction", "images:ImageFeatureExtraction", ("features",), "images"),
     PipelineTask(
         "zero-shot-image-classification",
         "zero_shot_image_classification:ZeroShotImageClassification",
@@ -57,8 +53,8 @@ TASKS = (
     PipelineTask("summarization", "text2text_generation:Summarization", _SEQ2SEQ),
     PipelineTask("translation", "text2text_generation:Translation", _SEQ2SEQ),
     PipelineTask("zero-shot-classification", "zero_shot_classification:ZeroShotClassification", _LABELS),
-    PipelineTask(_SOUND, "audio_classification:AudioClassification", (_SOUND,), "audio"),
-    PipelineTask(_SPEECH, "automatic_speech_recognition:AutomaticSpeechRecognition", ("ctc",), "audio"),
+    PipelineTask(_SOUND, "audio:AudioClassification", (_SOUND,), "audio"),
+    PipelineTask(_SPEECH, "audio:AutomaticSpeechRecognition", ("ctc",), "audio"),
     PipelineTask(_SPEECH, "whisper_recognition:WhisperRecognition", (_SPEECH,), "audio"),
 )
 #: other names of the same tasks, as transformers has them

@@ -6,8 +6,7 @@ As in transformers 4.57.6; version 5 has none of these pipelines.
 from typing import Any, ClassVar
 
 from posexport.errors import PosexportError
-from posexport.pipelines.generating import GeneratingPipeline
-from posexport.pipelines.languages import source_tokens, target_token
+from posexport.pipelines.generating import GeneratingPipeline, source_tokens, target_token
 from posexport.runtime.batches import Batches
 
 #: of transformers' pipeline

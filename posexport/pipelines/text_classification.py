@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 
 from posexport.errors import PosexportError
-from posexport.options.suggest import check_choice
-from posexport.pipelines.scores import Floats, sigmoid, softmax
+from posexport.options.check import check_choice
+from posexport.pipelines.pipeline import Floats, sigmoid, softmax
 from posexport.pipelines.text_pipeline import Input, TextPipeline
 from posexport.runtime.batches import Batches
-from posexport.runtime.rank import LOGITS
+from posexport.runtime.scores import LOGITS
 
 FUNCTIONS: dict[str, Callable[[Floats], Floats]] = {"sigmoid": sigmoid, "softmax": softmax, "none": lambda x: x}
 #: the default of ``top_k``: one label, not in a list; None means all labels

@@ -4,8 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from posexport.errors import PosexportError
-from posexport.pipelines.chats import Conversation, continuing, with_conversations
-from posexport.pipelines.generating import GeneratingPipeline, stated_by
+from posexport.pipelines.generating import Conversation, GeneratingPipeline, continuing, stated_by, with_conversations
 from posexport.pipelines.text_pipeline import tokenizer_options
 from posexport.runtime.batches import Batches
 

@@ -8,9 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from posexport.errors import PosexportError
-from posexport.options.suggest import did_you_mean
-from posexport.pipelines.files import USUAL
-from posexport.pipelines.pipeline import Pipeline
+from posexport.options.check import did_you_mean
+from posexport.pipelines.pipeline import USUAL, Pipeline
 from posexport.runtime.batches import Batches
 from posexport.runtime.feeds import limit_sentence
 from posexport.runtime.texts import Texts

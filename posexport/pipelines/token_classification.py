@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from posexport.errors import PosexportError
-from posexport.options.suggest import check_choice
-from posexport.pipelines.scores import Floats, softmax
+from posexport.options.check import check_choice
+from posexport.pipelines.pipeline import Floats, softmax
 from posexport.pipelines.text_pipeline import TextPipeline
 from posexport.runtime.batches import Batches
-from posexport.runtime.rank import LOGITS
+from posexport.runtime.scores import LOGITS
 
 if TYPE_CHECKING:
     from tokenizers import Encoding

@@ -8,11 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from posexport.audio.chunks import ChunkLengths, Stride, chunk_lengths
+from posexport.audio.extractors import Whisper
 from posexport.audio.transcript import Seconds, SpeechTokens, Transcript
-from posexport.audio.whisper import Whisper
 from posexport.errors import PosexportError
-from posexport.pipelines.audio_pipeline import AudioPipeline, Sound
-from posexport.pipelines.automatic_speech_recognition import extra_of, stride_of
+from posexport.pipelines.audio import AudioPipeline, Sound, extra_of, stride_of
 from posexport.runtime.batches import Batches
 from posexport.runtime.texts import Texts
 from posexport.runtime.whisper import LANGUAGES, segments

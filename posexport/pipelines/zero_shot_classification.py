@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from posexport.errors import PosexportError
-from posexport.pipelines.scores import Floats, softmax
+from posexport.pipelines.pipeline import Floats, softmax
 from posexport.pipelines.text_pipeline import TextPipeline
 from posexport.runtime.batches import Batches
-from posexport.runtime.rank import LOGITS
+from posexport.runtime.scores import LOGITS
 
 
 class ZeroShotClassification(TextPipeline):

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from posexport.errors import PosexportError
-from posexport.pipelines.image_pipeline import ImagePipeline
-from posexport.pipelines.scores import sigmoid, softmax
+from posexport.pipelines.images import ImagePipeline
+from posexport.pipelines.pipeline import sigmoid, softmax
 from posexport.pipelines.text_pipeline import TextPipeline
 from posexport.runtime.batches import Batches
 

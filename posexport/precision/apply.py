@@ -7,8 +7,7 @@ import onnx_ir as ir
 
 from posexport.precision.selection import PrecisionResult
 from posexport.spec import Interface
-from posexport.targets.precision_options import PrecisionOptions
-from posexport.targets.precisions import FP32
+from posexport.targets.precisions import FP32, PrecisionOptions
 from posexport.targets.target import Target
 
 if TYPE_CHECKING:

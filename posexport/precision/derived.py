@@ -14,8 +14,8 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
-from posexport.graph.bodies import with_bodies
 from posexport.graph.edits import initializer
+from posexport.graph.queries import with_bodies
 from posexport.precision.projections import Weight, containers
 from posexport.targets.target import MICROSOFT, MICROSOFT_OPSET
 

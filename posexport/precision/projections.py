@@ -15,9 +15,8 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from posexport.graph.bodies import bodies, with_bodies
 from posexport.graph.dataflow import content_values, reachable
-from posexport.graph.queries import matches, names_of, only
+from posexport.graph.queries import bodies, matches, names_of, only, with_bodies
 from posexport.spec import DOMAIN, Interface
 
 #: fewer channels on either side are gates and classification heads: nothing is gained, and all their error is seen

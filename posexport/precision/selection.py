@@ -19,7 +19,7 @@ from posexport.precision.derived import Derived
 from posexport.precision.projections import Projection, logit_weights, projections, quantizable
 from posexport.precision.rows.weights import Lookup, lookups
 from posexport.spec import Interface
-from posexport.targets.precision_options import PrecisionOptions
+from posexport.targets.precisions import PrecisionOptions
 
 
 @dataclass(frozen=True)

@@ -10,14 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from posexport.errors import PosexportError
-from posexport.runtime.arrays import read_arrays, save_arrays, similarities
+from posexport.runtime.arrays import read_arrays, read_texts, save_arrays, similarities
 from posexport.runtime.batches import Progress
-from posexport.runtime.embed import EMBEDDING
-from posexport.runtime.embedding_precision import EmbeddingPrecision
+from posexport.runtime.embed import EMBEDDING, EmbeddingPrecision
 from posexport.runtime.late_interaction import TOKEN_EMBEDDINGS
 from posexport.runtime.load import load
-from posexport.runtime.rank import Ranked
-from posexport.runtime.text_file import read_texts
+from posexport.runtime.scores import Ranked
 from posexport.targets.precisions import PrecisionName
 from posexport.targets.providers import DEFAULT_PROVIDER
 

@@ -1,4 +1,4 @@
-"""Reads and writes files of arrays, and computes cosine similarities of embeddings."""
+"""Reads and writes files of arrays and of texts, and computes cosine similarities of embeddings."""
 
 import sys
 import tempfile
@@ -99,3 +99,22 @@ def similarities(x_NC: NDArray[Any]) -> NDArray[np.float64]:
     unit_NC = np.divide(x_NC, norm_N1, out=np.zeros_like(x_NC), where=norm_N1 > 0)
     cosines: NDArray[np.float64] = unit_NC @ unit_NC.T
     return cosines
+
+
+#: the name that stands for standard input
+STDIN = Path("-")
+
+
+def read_texts(path: Path) -> list[str]:
+    """The lines of a file, or of standard input for ``-``, that are not empty; PosexportError if there are none."""
+    name = "standard input" if path == STDIN else str(path)
+    try:
+        data = sys.stdin.buffer.read() if path == STDIN else path.read_bytes()
+        lines = [line.strip() for line in data.decode().splitlines()]
+    except OSError as err:
+        raise PosexportError(f"cannot read {name}: {err.strerror}; give a file of texts, one a line") from err
+    except UnicodeDecodeError as err:
+        raise PosexportError(f"{name} is no UTF-8 text (byte {err.start}: {err.reason}); give a text file") from err
+    if not any(lines):
+        raise PosexportError(f"{name} has no texts; give at least one, one a line")
+    return [line for line in lines if line]

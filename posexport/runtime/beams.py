@@ -20,13 +20,19 @@ from numpy.typing import NDArray
 
 from posexport.errors import PosexportError
 from posexport.runtime.cache import DecoderInterface
-from posexport.runtime.generation import Completion, Decode, Finish, Generation, GenerationRules
-from posexport.runtime.logits.processor import Scores, log_softmax
+from posexport.runtime.generation import (
+    NOT_NUMBERS,
+    Completion,
+    Decode,
+    Finish,
+    Generation,
+    GenerationRules,
+    Pieces,
+    StopTexts,
+)
+from posexport.runtime.logits.processor import Scores, TokenRows, log_softmax
 from posexport.runtime.logits.registry import process, processors
-from posexport.runtime.logits.token_rows import TokenRows
 from posexport.runtime.prefill import Reader
-from posexport.runtime.sampling import NOT_NUMBERS
-from posexport.runtime.streams import Pieces, StopTexts
 
 #: score of an empty beam; transformers uses the same value
 NEVER = np.float32(-1e9)

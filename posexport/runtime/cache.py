@@ -12,10 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from posexport.errors import PosexportError
-from posexport.runtime import denormals
-from posexport.runtime.binding import run_bound, run_placed
+from posexport.runtime import wrapped_session
 from posexport.runtime.chain import Chain, Link
-from posexport.runtime.ort_values import run, to_array, to_value
+from posexport.runtime.ort_values import run, run_bound, run_placed, to_array, to_value
 from posexport.runtime.providers import make_session
 from posexport.spec import BATCH, CAPACITY, PAST, PRESENT, SEQUENCE, TOTAL, InputSpec, OutputSpec
 from posexport.targets.dtypes import BY_NAME, BY_ORT_TYPE
@@ -219,7 +218,7 @@ class Cache:
         if self._embedding is None:
             return ids_BT
         (name,), (output,) = self._embedding.input_names, self._embedding.output_names
-        with denormals.as_zero():
+        with wrapped_session.denormals_as_zero():
             (embeds_BTC,) = run(self._embedding.session, [output], {name: ids_BT})
         return embeds_BTC
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from posexport.runtime import denormals
+from posexport.runtime import wrapped_session
 from posexport.runtime.ort_values import run
 from posexport.spec import BATCH, PAST, SEQUENCE, TOTAL, InputSpec, PartSpec, neutral
 from posexport.targets.dtypes import BY_NAME
@@ -172,7 +172,7 @@ class Chain:
             left = needed - self._by_later if alone else needed
             names = [name for name, whole in link.output_names.items() if whole in left]
             if names:
-                with denormals.as_zero():
+                with wrapped_session.denormals_as_zero():
                     arrays = link.one_token(known) if alone else link.feeds(known)
                     values = run(link.session, names, arrays, options)
                 known |= {link.output_names[name]: value for name, value in zip(names, values, strict=True)}

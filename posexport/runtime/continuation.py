@@ -19,11 +19,11 @@ from posexport.runtime.generation import Generation, GenerationRules, Piece
 from posexport.runtime.generation_config import GenerationConfig, token_ids
 from posexport.runtime.generation_file import Stated, read_stated
 from posexport.runtime.logits.processor import Setting
-from posexport.runtime.refusal import refusal
 from posexport.runtime.requests import Prompts, Request, read_request
 from posexport.runtime.resolve_options import resolve
 from posexport.runtime.texts import TOKENIZER, Texts
 from posexport.runtime.whisper import begin, check, timestamps, with_room
+from posexport.runtime.wrapped_session import refusal
 from posexport.targets.providers import PROVIDERS
 
 #: a KV cache for a number of rows and of tokens

@@ -16,12 +16,22 @@ from numpy.typing import NDArray
 from posexport.errors import PosexportError
 from posexport.runtime.beams import beam_search
 from posexport.runtime.cache import Cache, DecoderInterface
-from posexport.runtime.generation import Completion, Decode, Finish, Generation, GenerationRules, Piece, Streamer
+from posexport.runtime.generation import (
+    NOT_NUMBERS,
+    Chooser,
+    Completion,
+    Decode,
+    Finish,
+    Generation,
+    GenerationRules,
+    Piece,
+    Pieces,
+    StopTexts,
+    Streamer,
+)
+from posexport.runtime.logits.processor import NONE, TokenRows
 from posexport.runtime.logits.registry import process, processors
-from posexport.runtime.logits.token_rows import NONE, TokenRows
 from posexport.runtime.prefill import Reader, check_prompts, recomputed_from, refuse_recomputing
-from posexport.runtime.sampling import NOT_NUMBERS, Chooser
-from posexport.runtime.streams import Pieces, StopTexts
 from posexport.spec import SEQUENCE, EncodingSpec, InputSpec, LengthContract
 
 

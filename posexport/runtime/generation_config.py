@@ -9,8 +9,8 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 import msgspec
 
 from posexport.errors import PosexportError
+from posexport.options.check import did_you_mean
 from posexport.options.option import Listed, Option, options_in
-from posexport.options.suggest import did_you_mean
 from posexport.runtime.unsupported import UNSUPPORTED
 
 #: headings of ``posexport generate --help``

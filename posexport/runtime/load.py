@@ -8,19 +8,49 @@ from typing import TYPE_CHECKING, Any, cast
 from posexport.bundle.manifest import MODEL, Manifest, model_of
 from posexport.bundle.read import check_hashes, locate, read
 from posexport.errors import PosexportError
-from posexport.runtime.captured import CapturedSession
 from posexport.runtime.chain import all_inputs, open_chain
-from posexport.runtime.declared import check_declared
-from posexport.runtime.memory import DEFAULT_MEMORY, Memory, MemoryPolicy
+from posexport.runtime.ort_values import CapturedSession
 from posexport.runtime.providers import bundle_session
 from posexport.runtime.session import Session
-from posexport.spec import PartSpec
+from posexport.runtime.wrapped_session import DEFAULT_MEMORY, Memory, MemoryPolicy
+from posexport.spec import InputSpec, Interface, OutputSpec, PartSpec
+from posexport.targets.dtypes import BY_ORT_TYPE
 from posexport.targets.precisions import PrecisionName
 from posexport.targets.provider_options import CAPTURES
 from posexport.targets.providers import DEFAULT_PROVIDER, provider_named
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession
+
+
+def check_declared(file: str, graph: Interface, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
+    """Raise PosexportError unless the session's ``inputs`` and ``outputs`` equal ``graph``, in the same order."""
+    _compare(file, "inputs", [_input(spec) for spec in graph.inputs], [_session_value(arg, True) for arg in inputs])
+    _compare(
+        file, "outputs", [_output(spec) for spec in graph.outputs], [_session_value(arg, False) for arg in outputs]
+    )
+
+
+def _input(spec: InputSpec) -> str:
+    return f"{spec.name} {spec.dtype} {spec.axes}"
+
+
+def _output(spec: OutputSpec) -> str:
+    return f"{spec.name} {spec.axes}"
+
+
+def _session_value(arg: Any, is_input: bool) -> str:
+    known = BY_ORT_TYPE.get(arg.type)
+    dtype = f"{known.name if known else arg.type} " if is_input else ""
+    return f"{arg.name} {dtype}{list(arg.shape)}"
+
+
+def _compare(file: str, kind: str, declared: list[str], actual: list[str]) -> None:
+    if declared != actual:
+        raise PosexportError(
+            f"{file} has the {kind} {'; '.join(actual)}, the manifest says {'; '.join(declared)}: convert the bundle "
+            "again"
+        )
 
 
 def load(

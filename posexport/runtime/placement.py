@@ -4,18 +4,51 @@ Read from ONNX Runtime's profile of one run, after all graph optimisations: a pl
 """
 
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from posexport.runtime.profile import Event, kernels, read_profile
 from posexport.runtime.providers import make_session
 from posexport.targets.providers import DEFAULT_PROVIDER
+
+_KERNEL = "_kernel_time"
+
+
+class Args(msgspec.Struct):
+    """``output_type_shape``: element type to shape, one of each output."""
+
+    provider: str = ""
+    op_name: str = ""
+    output_type_shape: list[dict[str, list[int]]] = []
+
+
+class Event(msgspec.Struct):
+    """One entry of the profile; ``ts`` and ``dur`` in microseconds."""
+
+    cat: str = ""
+    name: str = ""
+    ts: float = 0
+    dur: float = 0
+    args: Args = msgspec.field(default_factory=Args)
+
+    @property
+    def node(self) -> str:
+        return self.name.removesuffix(_KERNEL)
+
+
+def read_profile(path: Path) -> list[Event]:
+    return msgspec.json.decode(path.read_bytes(), type=list[Event])
+
+
+def kernels(events: Iterable[Event]) -> list[Event]:
+    return [event for event in events if event.cat == "Node" and event.args.provider and event.name.endswith(_KERNEL)]
+
 
 #: operators that compute shapes, lengths and positions from shapes
 SHAPE_ARITHMETIC = frozenset(

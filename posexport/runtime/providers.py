@@ -12,12 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from posexport.errors import PosexportError
-from posexport.runtime import denormals as thread_state
+from posexport.runtime import wrapped_session as thread_state
 from posexport.system.extras import require, runtime_conflict
 from posexport.system.machine import saturates
-from posexport.targets.plugins import devices, is_plugin
 from posexport.targets.provider_options import CAPTURES
-from posexport.targets.providers import DEFAULT_PROVIDER, Provider, provider_named
+from posexport.targets.providers import DEFAULT_PROVIDER, Provider, devices, is_plugin, provider_named
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession, SessionOptions
@@ -56,8 +55,8 @@ def make_session(
     prefix of a profile to write.
     ``spinning``: idle threads wait busily, which is faster alone and slower under other load. ``denormals``: keep
     numbers below 1.2e-38; if false, they are 0 in the session's threads, and in the calling thread while it runs
-    (`posexport.runtime.denormals`). ``weights``: the folder of external data for a model in bytes; a path has them in
-    its folder. ``provider_options``: as `posexport.load` takes them.
+    (`posexport.runtime.wrapped_session`). ``weights``: the folder of external data for a model in bytes; a
+    path has them in its folder. ``provider_options``: as `posexport.load` takes them.
 
     Raises PosexportError for an unknown provider, option or level, for a provider that does not load (naming the
     library), for a model that is no ONNX file or is newer than the installed ONNX Runtime.

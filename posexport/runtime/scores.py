@@ -1,21 +1,135 @@
-"""Session methods with the signatures of ``CrossEncoder``."""
+"""Session methods with the signatures of ``CrossEncoder``: scores of pairs, and documents sorted by them.
 
-from collections.abc import Callable, Iterable
-from typing import Any, TypedDict, Unpack
+A text over the limit is truncated at its end, and the template's last tokens, after which the model predicts, replace
+the end that remains (``Transformer._restore_chat_template_suffix`` of sentence-transformers 6).
+
+Nogueira and Cho, "Passage Re-ranking with BERT" (arXiv:1901.04085). A decoder that predicts yes or no (Qwen3-Reranker)
+reads both texts in a template; its score is the probability of yes, normalised over yes and no.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, NotRequired, TypedDict, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
 
 from posexport.errors import PosexportError
-from posexport.runtime.activations import softmax
+from posexport.runtime.activations import Floats, activation, softmax
 from posexport.runtime.batches import BATCH_TOKENS, Batches, Progress
 from posexport.runtime.call_forms import as_pairs, as_texts, refuse, with_bar
+from posexport.runtime.chat import Chat, Message
 from posexport.runtime.embed import prompt_of
 from posexport.runtime.late_interaction import DOCUMENT, QUERY, maxsim
-from posexport.runtime.pair_messages import message_rows
-from posexport.runtime.rank import LOGITS, Ranked, activated, in_order
+from posexport.runtime.texts import Texts, check_texts
 from posexport.runtime.vectors import VectorMethods
 from posexport.spec import PairRules
+
+#: two contents that end in different tokens: tokens that both rendered texts end with are the template's
+_FILLERS = ("0", "1 2 3 4")
+#: a pair, the pair with another query, and the pair with another document
+_PROBES = (("alpha", "bravo"), ("charlie", "bravo"), ("alpha", "foxtrot"))
+
+
+@dataclass(frozen=True)
+class TokenRow:
+    """Token ids of one text with the further inputs of the graph."""
+
+    ids: list[int]
+
+    @property
+    def type_ids(self) -> list[int]:
+        return [0] * len(self.ids)
+
+    @property
+    def attention_mask(self) -> list[int]:
+        return [1] * len(self.ids)
+
+
+def message_rows(
+    pairs: Sequence[tuple[str, str]], tokenizer: Texts, chat: Chat, rules: PairRules, prompt: str
+) -> list[TokenRow]:
+    """Tokenizes pairs in the chat template, with ``prompt`` as the system message, truncated by the rules.
+
+    Raises PosexportError for a template that leaves out the query or the document.
+    """
+    for column in zip(*pairs, strict=True):
+        check_texts(column, "text")
+    _check_template(chat, rules)
+    rendered = [_rendered(chat, rules, prompt, pair) for pair in pairs]
+    rows = tokenizer.cut_pieces(rendered, rules.max_length)
+    if rules.suffix_kept and any(len(ids) == rules.max_length for ids in rows):
+        suffix = _suffix(tokenizer, chat, rules, prompt)
+        rows = [_with_suffix(ids, suffix) if len(ids) == rules.max_length else ids for ids in rows]
+    return [TokenRow(ids) for ids in rows]
+
+
+def _rendered(chat: Chat, rules: PairRules, prompt: str, pair: tuple[str, str]) -> str:
+    contents = [("system", prompt)] * bool(prompt) + list(zip(("query", "document"), pair, strict=True))
+    messages: list[Message] = [
+        {"role": role, "content": text if rules.messages == "flat" else [{"type": "text", "text": text}]}
+        for role, text in contents
+    ]
+    options = {"add_generation_prompt": False} | rules.chat_options
+    return chat.render(messages, **options)
+
+
+def _check_template(chat: Chat, rules: PairRules) -> None:
+    whole, *changed = (_rendered(chat, rules, "", pair) for pair in _PROBES)
+    if lost := [role for role, text in zip(("query", "document"), changed, strict=True) if text == whole]:
+        raise PosexportError(
+            f"the chat template of this bundle leaves out the {' and the '.join(lost)} of a pair; it must know both "
+            "roles: add the chat template of the reranker to the checkpoint and convert again"
+        )
+
+
+def _suffix(tokenizer: Texts, chat: Chat, rules: PairRules, prompt: str) -> list[int]:
+    """The last tokens of the template, after both contents; empty if the template adds no content."""
+    first, second = tokenizer.cut_pieces(
+        [_rendered(chat, rules, prompt, (filler, filler)) for filler in _FILLERS], length=None
+    )
+    shorter = min(len(first), len(second))
+    common = next((count for count in range(shorter) if first[-1 - count] != second[-1 - count]), shorter)
+    return first[len(first) - common :] if 0 < common < shorter else []
+
+
+def _with_suffix(ids: list[int], suffix: list[int]) -> list[int]:
+    end = suffix[-len(ids) :] if suffix else []
+    return ids[: len(ids) - len(end)] + end
+
+
+LOGITS = "logits"
+
+
+class Ranked(TypedDict):
+    """A ranked document: its index in the list of documents, its score, and with ``return_documents`` its text."""
+
+    corpus_id: int
+    score: float
+    text: NotRequired[str]
+
+
+def activated(
+    logits_BL: Floats, rules: PairRules, activation_fn: str | Callable[[NDArray[Any]], NDArray[Any]] | None = None
+) -> Floats:
+    """Applies ``activation_fn``, else the activation of the rules, to logits; [B] for one label, else [B, L]."""
+    labels = logits_BL.shape[1]
+    chosen = activation_fn or rules.activation_of(labels)
+    scores = activation(chosen)(logits_BL)
+    return scores[:, 0] if labels == 1 and scores.ndim > 1 else scores
+
+
+def in_order(scores: Floats, top_k: int | None) -> list[Ranked]:
+    """The documents by descending score; equal scores keep the order of the documents."""
+    if scores.ndim != 1:
+        raise PosexportError(
+            f"this model gives {scores.shape[1]} scores a pair, which do not rank documents; use predict"
+        )
+    if top_k is not None and top_k < 1:
+        raise PosexportError(f"top_k must be at least 1, got {top_k}; leave it out for all documents")
+    order = np.argsort(-scores, kind="stable")[:top_k]
+    return [Ranked(corpus_id=int(place), score=float(scores[place])) for place in order]
+
 
 #: an activation by its name in torch.nn, a module of torch.nn, or a function of NumPy arrays
 Activation = str | Callable[[NDArray[Any]], NDArray[Any]]

@@ -18,12 +18,11 @@ from posexport.runtime.feeds import prepare
 from posexport.runtime.generate import drain
 from posexport.runtime.generation import Generation, Piece, Streamer
 from posexport.runtime.generation_config import GenerationConfig
-from posexport.runtime.memory import MemoryPolicy
 from posexport.runtime.preparation import Processor, open_processor
-from posexport.runtime.refusal import refusal
 from posexport.runtime.requests import Prompts
 from posexport.runtime.scores import ScoreMethods
 from posexport.runtime.texts import Texts
+from posexport.runtime.wrapped_session import MemoryPolicy, refusal
 from posexport.spec import PRESENT, InputSpec, OutputSpec
 from posexport.targets.providers import PROVIDERS
 

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from posexport.bundle.manifest import Manifest
 from posexport.bundle.read import locate
 from posexport.errors import PosexportError
-from posexport.runtime.feeds import limit_sentence
-from posexport.runtime.vocabulary import checked, rows_of
+from posexport.runtime.feeds import checked, limit_sentence, rows_of
 from posexport.spec import SEQUENCE, TOTAL, PairRules, TextRules
 
 if TYPE_CHECKING:

@@ -8,13 +8,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from posexport.errors import PosexportError
-from posexport.runtime import similarity
+from posexport.runtime import embed
 from posexport.runtime.batches import BATCH_TOKENS, Batches, Progress
-from posexport.runtime.call_forms import as_texts, refuse, with_bar
-from posexport.runtime.embed import EMBEDDING, STATES, pooled_run, prompt_of, prompted, shortened, states_of
-from posexport.runtime.embedding_precision import EmbeddingPrecision, check_precision, quantized, quantized_rows
+from posexport.runtime.call_forms import OpenBundle, as_texts, refuse, with_bar
+from posexport.runtime.embed import (
+    EMBEDDING,
+    STATES,
+    EmbeddingPrecision,
+    check_precision,
+    pooled_run,
+    prompt_of,
+    prompted,
+    quantized,
+    quantized_rows,
+    shortened,
+    states_of,
+)
 from posexport.runtime.late_interaction import DOCUMENT, QUERY, TOKEN_EMBEDDINGS, role_of, token_vectors
-from posexport.runtime.open_bundle import OpenBundle
 from posexport.spec import TextRules
 
 Vectors = NDArray[Any] | list[NDArray[Any]]
@@ -157,11 +167,11 @@ class VectorMethods(OpenBundle):
 
         Distances are negative. For token vectors both are lists of [tokens, elements], queries first.
         """
-        return similarity.similarity(embeddings1, embeddings2, self.manifest.text_rules or TextRules())
+        return embed.similarity(embeddings1, embeddings2, self.manifest.text_rules or TextRules())
 
     def similarity_pairwise(self, embeddings1: Any, embeddings2: Any) -> NDArray[Any]:
         """Similarity of the first vectors with the second vectors of the same index, [first]."""
-        return similarity.similarity_pairwise(embeddings1, embeddings2, self.manifest.text_rules or TextRules())
+        return embed.similarity_pairwise(embeddings1, embeddings2, self.manifest.text_rules or TextRules())
 
     def _check_output(self, output_value: str | None, rules: TextRules) -> None:
         """Raises PosexportError for an output_value that the bundle does not compute."""

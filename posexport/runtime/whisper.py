@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from posexport.errors import PosexportError
-from posexport.options.suggest import did_you_mean
+from posexport.options.check import did_you_mean
 from posexport.runtime.generation_config import GenerationConfig
 from posexport.runtime.logits.processor import Timestamps
 

@@ -16,8 +16,7 @@ from posexport.errors import PosexportError
 from posexport.runtime.chat import Chat
 from posexport.runtime.embed import EMBEDDING
 from posexport.runtime.load import load
-from posexport.runtime.pair_messages import message_rows
-from posexport.runtime.rank import LOGITS
+from posexport.runtime.scores import LOGITS, message_rows
 from posexport.runtime.texts import Texts
 from posexport.spec import PROMPT_MASK, SEQUENCE, OutputSpec, PairRules, TextRules
 from posexport.targets.providers import DEFAULT_PROVIDER, PROVIDERS

@@ -7,13 +7,12 @@ from posexport.encodings.build import build
 from posexport.encodings.build import settings as settings_of
 from posexport.encodings.encoding import ENCODINGS
 from posexport.errors import PosexportError
+from posexport.options.check import did_you_mean
 from posexport.options.settings import convert
-from posexport.options.suggest import did_you_mean
-from posexport.sources import settings, weights
-from posexport.sources.definition_facts import model_of
+from posexport.sources import settings, source
 from posexport.sources.definitions import KINDS
 from posexport.sources.definitions.kind import Kind
-from posexport.sources.source import Source
+from posexport.sources.source import Source, model_of
 
 MAX_POSITIONS = 128
 LABELS = 3
@@ -71,8 +70,8 @@ def builtin_source(name: str, *, task: str | None, settings_given: tuple[str, ..
     names = setting_names(kind, settings_of(ENCODINGS[encoding_name]))
     settings.refuse_unknown(stated, [*dict.fromkeys((*names, *used))], name)
     module = kind.make(config, encoding, task, extra["labels"]).eval()
-    weights.draw(module, extra["seed"])
-    return Source.of(model_of(module, task), name=name, kind="builtin", sha256=weights.digest(module))
+    source.draw(module, extra["seed"])
+    return Source.of(model_of(module, task), name=name, kind="builtin", sha256=source.digest(module))
 
 
 def setting_names(kind: Kind, of_encoding: Iterable[str]) -> list[str]:

@@ -1,18 +1,119 @@
-"""Loads a source and applies the options that change it: the way to the source of `convert` and of `verify`."""
+"""Loads a source and applies ``--beyond``, ``--max-length``, ``--cache`` and ``--rotation``."""
 
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from torch import nn
 
-from posexport.options.recipe import Recipe
-from posexport.sources.kv_cache import with_kv_cache
-from posexport.sources.length_limit import with_limit
+from posexport.definition.definition import Definition
+from posexport.encodings.beyond import extend as extend_encodings
+from posexport.encodings.encoding import Encoding
+from posexport.errors import PosexportError
+from posexport.nn.caching import CACHES, Caching
+from posexport.options.recipe import CacheName, Recipe, RotationName
 from posexport.sources.load import LoadOptions, load_source
+from posexport.sources.memory_mapped import copy_with_same_weights
 from posexport.sources.registry import opener_of
 from posexport.sources.source import Source
+from posexport.spec import Beyond
 from posexport.tokenizer.byte_pair import with_tokenizer
+
+
+def with_limit(source: Source, beyond: Beyond, max_length: int | None) -> Source:
+    """A source with the limit that was chosen; where encodings change with it, its module shares weights with the old.
+
+    Raises:
+        PosexportError: the choice does not fit the encoding, or the length does not fit the choice.
+    """
+    old = source.limits
+    if max_length is not None and max_length < old.min_length:
+        raise PosexportError(f"--max-length {max_length} is below the model's smallest input, {old.min_length}")
+    if beyond == "error":
+        module, limit = source.module, _limit(source, max_length)
+    else:
+        module, limit = _extended(source, beyond, max_length), max_length
+    inside = sorted({b for b in [*old.boundaries, *([limit] if limit else [])] if limit is None or b <= limit})
+    return msgspec.structs.replace(
+        source,
+        module=module,
+        parts=module.parts if isinstance(module, Definition) and module is not source.module else source.parts,
+        # position ids have the same end
+        inputs=[msgspec.structs.replace(s, size=limit) if s.role == "positions" else s for s in source.inputs],
+        limits=msgspec.structs.replace(old, max_length=limit, beyond=beyond, boundaries=inside),
+    )
+
+
+def _limit(source: Source, max_length: int | None) -> int | None:
+    """The longest input of a model that is to end where its tables end, or before."""
+    limit = source.limits.max_length
+    if max_length is None or limit is None or max_length <= limit:
+        return max_length or limit
+    if source.by_trial:
+        raise PosexportError(
+            f"--max-length {max_length} is beyond the {limit} tokens that {source.name} takes; give at "
+            "most that, or make its tables longer"
+        )
+    raise PosexportError(
+        f"--max-length {max_length} is beyond the table of {limit} positions; "
+        "choose what happens there with --beyond clip or --beyond interpolate"
+    )
+
+
+def _extended(source: Source, beyond: Beyond, max_length: int | None) -> nn.Module:
+    """The module with clipped or interpolated encodings."""
+    limit = source.limits.max_length
+    if limit is None:
+        raise PosexportError(f"--beyond {beyond} has nothing to do: {source.name} takes inputs of any length already")
+    if all(submodule.limit is None for submodule in source.module.modules() if isinstance(submodule, Encoding)):
+        raise PosexportError(
+            f"--beyond {beyond} has nothing to change: {source.name} ends at {limit} positions because its "
+            "configuration says so, not because a table ends; leave it out"
+        )
+    if beyond == "interpolate" and (max_length is None or max_length <= limit):
+        got = "none" if max_length is None else str(max_length)
+        raise PosexportError(
+            f"--beyond interpolate needs a --max-length above the table's {limit} positions, got {got}"
+        )
+    module = copy_with_same_weights(source.module)
+    positions = max_length if beyond == "interpolate" else None
+    extend_encodings(module, beyond, positions, overhead=source.promises.position_offset)
+    return module
+
+
+def with_kv_cache(source: Source, cache: CacheName, rotation: RotationName) -> Source:
+    """A source with the KV cache that was chosen; its module shares its weights with the old one's.
+
+    Raises:
+        PosexportError: the source is no decoder with a KV cache, or its encoding rotates nothing.
+    """
+    if (cache, rotation) == ("dynamic", "at-write"):
+        return source
+    option = f"--cache {cache}" if cache != "dynamic" else f"--rotation {rotation}"
+    module = source.module
+    if not isinstance(module, Definition) or not source.limits.kv_cache:
+        raise PosexportError(f"{option} needs a decoder with a cache; {source.name} is for {source.task}: leave it out")
+    module = copy_with_same_weights(module)
+    decoders: list[Any] = [submodule for submodule in module.modules() if _keeps_a_cache(submodule)]
+    if rotation == "at-read" and not any(type(e).rotate is not Encoding.rotate for d in decoders for e in d.encodings):
+        raise PosexportError(
+            f"--rotation at-read has nothing to do: no layer of {source.name} rotates keys; leave it out"
+        )
+    for decoder in decoders:
+        decoder.caching = Caching(CACHES[cache](), rotation)
+    # position ids end where the inputs do
+    limit = source.limits.max_length
+    inputs = [msgspec.structs.replace(s, size=limit) if s.role == "positions" else s for s in module.inputs]
+    limits = msgspec.structs.replace(source.limits, trace_sizes=module.plan.trace_sizes)
+    return msgspec.structs.replace(
+        source, module=module, inputs=inputs, outputs=module.outputs, parts=module.parts, limits=limits
+    )
+
+
+def _keeps_a_cache(submodule: nn.Module) -> bool:
+    """Whether ``submodule.caching`` can be set; of a model it is a property that reads its decoder's."""
+    return hasattr(submodule, "caching") and not isinstance(getattr(type(submodule), "caching", None), property)
 
 
 def prepare(

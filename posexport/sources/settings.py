@@ -5,8 +5,8 @@ from typing import Any
 
 from posexport.errors import PosexportError
 from posexport.nn.config import Config
+from posexport.options.check import did_you_mean
 from posexport.options.settings import convert
-from posexport.options.suggest import did_you_mean
 
 
 def parse(pairs: Iterable[str]) -> dict[str, str]:

@@ -1,13 +1,19 @@
 """What every kind of source loads to: a module with everything that export and proof need to know about it."""
 
+import hashlib
+from collections.abc import Sequence
 from pathlib import Path, PurePath
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
+import torch
 from torch import nn
 
-from posexport.definition.definition import Part
-from posexport.spec import BY_TRIAL, MODEL, ModelSpec, Promises, SourceKind
+from posexport.definition.definition import Definition, Part
+from posexport.encodings.encoding import Encoding
+from posexport.models.conformer import FixedBatchNorm
+from posexport.nn.norms import RMSNorm
+from posexport.spec import BY_TRIAL, MODEL, Limits, ModelSpec, Promises, SourceKind
 
 
 class Model(ModelSpec, frozen=True, kw_only=True):
@@ -77,3 +83,95 @@ class Source(Model, frozen=True, kw_only=True):
             )
             for part in self.parts
         }
+
+
+class TracedModule(nn.Module):
+    """Base of modules in which attention calls are recognised during tracing.
+
+    Each module has a separate subclass, which its copies share.
+    """
+
+    #: of every call of attention in the trace: None where it became an attention node, else why it did not
+    attentions: ClassVar[list[str | None]]
+
+
+def spec_of(model: Definition, task: str) -> ModelSpec:
+    """What the definition says of itself, as the record that sources and bundles share."""
+    encodings = [encoding.spec for encoding in model.encodings]
+    return ModelSpec(
+        task=task,
+        encoding=encodings[0],
+        encodings=encodings if any(spec != encodings[0] for spec in encodings) else [],
+        limits=Limits.of(model.limits, model.plan),
+        inputs=model.inputs,
+        outputs=model.outputs,
+    )
+
+
+def model_of(
+    definition: Definition,
+    task: str,
+    *,
+    longest: int | None = None,
+    trial: Model | None = None,
+    remarks: Sequence[str] = (),
+) -> Model:
+    """A definition and what it says of itself.
+
+    ``longest``: where its inputs end although its encoding takes longer ones. ``trial``: of a
+    definition around another library's module, the facts that running that module showed; posexport does not know its
+    encoding.
+    """
+    facts = spec_of(definition, task).facts
+    if longest is not None:
+        limits = facts["limits"]
+        limit = longest if limits.max_length is None else min(longest, limits.max_length)
+        boundaries = sorted({*(length for length in limits.boundaries if length < limit), limit})
+        trained = limit if limits.trained_length is None else min(limit, limits.trained_length)
+        facts["limits"] = msgspec.structs.replace(
+            limits, max_length=limit, trained_length=trained, boundaries=boundaries
+        )
+    if trial is not None:
+        facts |= {"encoding": None, "encodings": [], "further": trial.further, "notes": trial.notes}
+        remarks = [*remarks, *trial.remarks]
+    return Model(
+        **facts,
+        module=definition.eval(),
+        promises=definition.promises,
+        parts=definition.parts,
+        remarks=list(remarks),
+    )
+
+
+def draw(module: nn.Module, seed: int) -> None:
+    """Fill all parameters: projections keep the scale of their inputs, tables and embeddings have entries of size 1.
+
+    Entries this large make attention pick out positions, so that a lost or shifted position shows far above rounding.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    tables = {id(p) for m in module.modules() if isinstance(m, Encoding) for p in m.parameters(recurse=False)}
+    norms = {id(m.weight) for m in module.modules() if isinstance(m, nn.LayerNorm | RMSNorm | FixedBatchNorm)}
+    norms |= {id(m.variance) for m in module.modules() if isinstance(m, FixedBatchNorm)}
+    convolutions = {id(m.weight) for m in module.modules() if isinstance(m, nn.Conv1d | nn.Conv2d)}
+    embeddings = {id(m.weight) for m in module.modules() if isinstance(m, nn.Embedding)}
+    with torch.no_grad():
+        for parameter in module.parameters():
+            noise = torch.randn(parameter.shape, generator=generator)
+            if id(parameter) in tables | embeddings:
+                parameter.copy_(noise)
+            elif id(parameter) in norms:
+                parameter.copy_(1 + 0.1 * noise)
+            elif parameter.dim() == 1:
+                parameter.copy_(0.1 * noise)
+            else:
+                mapped = parameter[0].numel() if id(parameter) in convolutions else parameter.shape[-1]
+                parameter.copy_(noise * mapped**-0.5)
+
+
+def digest(module: nn.Module) -> str:
+    """sha256 of all parameters and buffers, by name."""
+    sha256 = hashlib.sha256()
+    for name, tensor in sorted(module.state_dict().items()):
+        sha256.update(f"{name}{tuple(tensor.shape)}{tensor.dtype}".encode())
+        sha256.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+    return sha256.hexdigest()

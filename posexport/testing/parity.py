@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 
 from posexport.api import verify
 from posexport.errors import PosexportError
+from posexport.options.commands import GROUPS, ParityOptions
 from posexport.options.option import StrPath, describe, taking
-from posexport.options.verify import GROUPS, ParityOptions
 
 if TYPE_CHECKING:
     from torch import nn

@@ -22,11 +22,10 @@ from posexport.encodings.local_window import LocalWindow
 from posexport.encodings.nope import NoPE
 from posexport.encodings.positions import Positions
 from posexport.modules.plain.plan import NotCausalError
-from posexport.modules.recognise import masks
-from posexport.nn.attention import additive, attend, dropped_score
+from posexport.modules.recognise import attention as recognised
+from posexport.nn.attention import SoftCapped, additive, attend, dropped_score
 from posexport.nn.cached_call import CachedCall, NotCachedError, current
 from posexport.nn.caching import KeysAndValues, narrowed, widened
-from posexport.nn.scoring import SoftCapped
 from posexport.through import experts
 
 #: names in transformers' registries. PACKED is for several images in one sequence, which transformers passes to one
@@ -219,7 +218,7 @@ def _with_more(
 ) -> Tensor:
     """Attention with a soft cap, attention sinks or several masks, which PyTorch's function does not support."""
     queries, keys = Positions.counted(q.shape[2]), Positions.counted(k.shape[2])
-    added = masks.added(given, q, k.shape[2])
+    added = recognised.added(given, q, k.shape[2])
     return attend(
         q,
         k,

@@ -20,8 +20,7 @@ from posexport.errors import PosexportError
 from posexport.models.decoder import Crossed
 from posexport.modules.user_module import UserModule
 from posexport.nn.cached_call import NotCachedError, cached_call, current
-from posexport.nn.caching import Caching, KeysAndValues
-from posexport.nn.reach import Reach
+from posexport.nn.caching import Caching, KeysAndValues, Reach
 from posexport.spec import BATCH, ENCODER_SEQUENCE, SEQUENCE, Axis, InputSpec, LengthContract, OutputSpec
 from posexport.system.user_code import is_external, raised
 from posexport.through.attention import CrossingCall, Layer, PlannedCall, noting
@@ -157,7 +156,7 @@ def _plain(user: UserModule, ids_1T: Tensor) -> None:
 
 
 class ThroughEncoder(nn.Module):
-    """A transformers encoder as `posexport.models.encoder_side.Side`; ``limits`` hold for the decoder too."""
+    """A transformers encoder as `posexport.models.sides.Side`; ``limits`` hold for the decoder too."""
 
     states_axis: Axis = ENCODER_SEQUENCE
 
@@ -185,7 +184,7 @@ class ThroughEncoder(nn.Module):
 
 @dataclass(frozen=True)
 class HalfSizes:
-    """Sizes of the decoder (`posexport.models.decoder_side.Sizes`)."""
+    """Sizes of the decoder (`posexport.models.sides.Sizes`)."""
 
     vocab: int
     padding_id: int
@@ -197,12 +196,12 @@ class HalfSizes:
 
 
 class ThroughHalf(nn.Module):
-    """A transformers decoder as `posexport.models.decoder_side.Half`, with logits; ``layers``: its attentions."""
+    """A transformers decoder as `posexport.models.sides.Half`, with logits; ``layers``: its attentions."""
 
     def __init__(self, user: UserModule, layers: Sequence[Layer]) -> None:
         super().__init__()
         self.user, self._layers = user, list(layers)
-        #: how past tokens are kept; `posexport.sources.kv_cache` changes it
+        #: how past tokens are kept; `posexport.sources.prepare` changes it
         self.caching = Caching()
         self._no_encoding = NoPE()
         tokens, states = user.inputs

@@ -1,6 +1,6 @@
 """Poolings, projections and scores on the hidden states of a model of transformers.
 
-The heads are posexport's (`posexport.nn.pooling`, `posexport.nn.splade`); the folders of sentence-transformers'
+The heads are posexport's (`posexport.nn.pooling`, `posexport.nn.pooling`); the folders of sentence-transformers'
 modules have their weights.
 
 Shape letters: B batch, T tokens, C channels, V words.
@@ -16,8 +16,7 @@ from posexport.checkpoints.scoring import Answers, check_answers
 from posexport.checkpoints.weights import Weights
 from posexport.errors import PosexportError
 from posexport.nn.heads import Head
-from posexport.nn.pooling import SentenceEmbedding, last_token
-from posexport.nn.splade import Splade
+from posexport.nn.pooling import SentenceEmbedding, Splade, last_token
 from posexport.sources.example import axis_sizes, example
 from posexport.spec import BATCH, PROMPT_MASK, SEQUENCE, Axis, InputSpec, OutputSpec
 from posexport.through.module import (

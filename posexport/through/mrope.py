@@ -11,7 +11,7 @@ from torch import Tensor
 
 from posexport.definition.cached_decoder import Decoding
 from posexport.encodings.positions import Positions
-from posexport.nn.reach import Reach
+from posexport.nn.caching import Reach
 from posexport.through.decoder import EmbedsDecoder
 
 #: frame, row and column: the components of a position

@@ -19,8 +19,7 @@ from posexport.modules.live_module import source_of_module
 from posexport.modules.user_module import UserModule, by_name
 from posexport.modules.with_cache import small
 from posexport.nn.cached_call import NotCachedError
-from posexport.sources.definition_facts import model_of
-from posexport.sources.source import Model, Source
+from posexport.sources.source import Model, Source, model_of
 from posexport.spec import BATCH, ENCODER_SEQUENCE, SEQUENCE, InputSpec, LengthContract, Promises
 from posexport.through import halves
 from posexport.through.agreement import use_posexport_attention

@@ -22,8 +22,7 @@ from posexport.errors import PosexportError
 from posexport.modules.in_parts import differ
 from posexport.modules.user_module import UserModule, by_name
 from posexport.modules.with_cache import small
-from posexport.sources.definition_facts import model_of
-from posexport.sources.source import Model
+from posexport.sources.source import Model, model_of
 from posexport.spec import InputSpec, LengthContract, OutputSpec, PartSpec, Promises, ProofPlan
 from posexport.through.agreement import use_posexport_attention
 from posexport.through.decoder import EmbedsDecoder, decoder_source, embeds_decoder

@@ -14,7 +14,7 @@ import posexport
 from ci.answers.audio import EXTRACTORS, LENGTHS, RATE, STEP, encoded, files, our_features, sound, sounds
 from posexport import PosexportError, Session
 from posexport.audio import settings
-from posexport.audio.remarks import remarks
+from posexport.audio.settings import remarks
 from posexport.audio.sounds import read_all
 from tests.tolerances import agree
 

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from posexport.bundle import leftovers, swap
+from posexport.bundle import directory
 from posexport.bundle.manifest import (
     LARGEST,
     FileEntry,
@@ -490,7 +490,7 @@ def test_an_interruption_of_the_move_keeps_the_old_bundle(tmp_path, monkeypatch,
     bundle = write_bundle(tmp_path / "b")
     before = contents(bundle)
     if not exchange:
-        monkeypatch.setattr(swap, "_renameat2", lambda *_: False)
+        monkeypatch.setattr(directory, "_renameat2", lambda *_: False)
     rename, calls = Path.rename, []
 
     def interrupted(self, target):
@@ -510,7 +510,7 @@ def test_an_interruption_of_the_move_keeps_the_old_bundle(tmp_path, monkeypatch,
 
 
 def test_without_an_exchange_a_bundle_is_replaced_too(tmp_path, monkeypatch):
-    monkeypatch.setattr(swap, "_renameat2", lambda *_: False)
+    monkeypatch.setattr(directory, "_renameat2", lambda *_: False)
     bundle = write_bundle(tmp_path / "b")
     write_bundle(bundle, texts=True, force=True)
     check_hashes(bundle, read(bundle))
@@ -533,13 +533,13 @@ def test_a_target_that_appears_meanwhile_is_not_overwritten(tmp_path):
 @pytest.mark.parametrize("flag", [True, False])
 def test_a_new_name_is_never_taken_from_somebody(tmp_path, monkeypatch, flag):
     if not flag:
-        monkeypatch.setattr(swap, "_renameat2", lambda *_: False)
+        monkeypatch.setattr(directory, "_renameat2", lambda *_: False)
     for name in ("new", "target"):
         (tmp_path / name).mkdir()
     with pytest.raises(FileExistsError):
-        swap.place(tmp_path / "new", tmp_path / "target")
+        directory.place_directory(tmp_path / "new", tmp_path / "target")
     (tmp_path / "target").rmdir()
-    swap.place(tmp_path / "new", tmp_path / "target")
+    directory.place_directory(tmp_path / "new", tmp_path / "target")
     assert only(tmp_path) == ["target"]
 
 
@@ -623,11 +623,11 @@ def test_what_somebody_holds_or_what_is_not_ours_is_not_cleaned(tmp_path):
     held = f".b.posexport-{pid}-00000000"
     for name in [*names, held]:
         (tmp_path / name).mkdir()
-    with leftovers.held(tmp_path / held) as free:
+    with directory.held(tmp_path / held) as free:
         assert free
-        leftovers.clean(tmp_path, "b")
+        directory.clean_leftovers(tmp_path, "b")
         assert set(only(tmp_path)) == {*names, held}
-    leftovers.clean(tmp_path, "b")
+    directory.clean_leftovers(tmp_path, "b")
     assert set(only(tmp_path)) == set(names)
 
 

@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from posexport.checkpoints.checkpoint import checkpoint_source
 from posexport.encodings.encoding import Encoding
 from posexport.encodings.nope import NoPE
-from posexport.encodings.relative_table import RelativeTable
+from posexport.encodings.tables import RelativeTable
 from posexport.parity.criterion import tolerance
 from posexport.sources.source import Source
 from posexport.spec import BATCH, PAST, SEQUENCE, InputSpec

@@ -12,7 +12,7 @@ import posexport
 from posexport import PosexportError
 from posexport.checkpoints.checkpoint import checkpoint_source
 from posexport.runtime.call_forms import as_pairs
-from posexport.runtime.rank import activated, in_order
+from posexport.runtime.scores import activated, in_order
 from posexport.runtime.session import Session
 from posexport.spec import PairRules
 from tests.tiny_bundle import write_bundle

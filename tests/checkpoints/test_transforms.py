@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from posexport.checkpoints.plan import Origin
-from posexport.checkpoints.transforms import (
+from posexport.checkpoints.mapping import (
     AddRow,
+    Origin,
     Reshape,
     Scale,
     SplitFused,

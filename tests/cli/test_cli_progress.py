@@ -9,10 +9,10 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
-from posexport.cli import group, options, progress
+from posexport.cli import group, options, terminal
 from posexport.cli.command import Command
 
-Work = Callable[[progress.Progress | None], None]
+Work = Callable[[terminal.Progress | None], None]
 
 
 def work_with(work: Work, *args: str) -> Result:
@@ -21,9 +21,9 @@ def work_with(work: Work, *args: str) -> Result:
     @click.command(cls=Command)
     @options.verbosity_options
     def command() -> None:
-        with progress.bar("Working") as tell:
+        with terminal.bar("Working") as tell:
             work(tell)
-        progress.remark("a remark")
+        terminal.remark("a remark")
         click.echo("result")
 
     done = CliRunner().invoke(command, list(args))
@@ -32,7 +32,7 @@ def work_with(work: Work, *args: str) -> Result:
 
 
 def steps(seconds: float) -> Work:
-    def work(tell: progress.Progress | None) -> None:
+    def work(tell: terminal.Progress | None) -> None:
         if tell is not None:
             tell(0, 2, "loading")
             tell(1, 2, "exporting")
@@ -44,7 +44,7 @@ def steps(seconds: float) -> Work:
 
 
 def test_a_line_every_few_seconds_where_there_is_no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(progress, "INTERVAL", 0.02)
+    monkeypatch.setattr(terminal, "INTERVAL", 0.02)
     done = work_with(steps(0.3))
     *lines, remark = done.stderr.splitlines()
     assert len(lines) >= 2
@@ -58,9 +58,9 @@ def test_quick_work_has_no_lines() -> None:
 
 
 def test_lines_do_not_wait_for_the_next_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(progress, "INTERVAL", 0.02)
+    monkeypatch.setattr(terminal, "INTERVAL", 0.02)
 
-    def work(tell: progress.Progress | None) -> None:
+    def work(tell: terminal.Progress | None) -> None:
         assert tell is not None
         tell(1, 2, "exporting")
         time.sleep(0.3)
@@ -71,21 +71,21 @@ def test_lines_do_not_wait_for_the_next_step(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_the_lines_end_with_the_work_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(progress, "INTERVAL", 0.02)
+    monkeypatch.setattr(terminal, "INTERVAL", 0.02)
 
-    def work(tell: progress.Progress | None) -> None:
+    def work(tell: terminal.Progress | None) -> None:
         assert tell is not None
         tell(0, 0, "dividing")
         raise ZeroDivisionError
 
-    with pytest.raises(ZeroDivisionError), progress.bar("Working") as tell:
+    with pytest.raises(ZeroDivisionError), terminal.bar("Working") as tell:
         work(tell)
     assert not [thread for thread in threading.enumerate() if "_tick" in thread.name]
 
 
 @pytest.mark.parametrize("option", ["-q", "--quiet"])
 def test_quiet_prints_results_only(option: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(progress, "INTERVAL", 0.02)
+    monkeypatch.setattr(terminal, "INTERVAL", 0.02)
     done = work_with(steps(0.1), option)
     assert (done.stdout, done.stderr) == ("result\n", "")
 

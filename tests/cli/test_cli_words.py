@@ -15,14 +15,13 @@ import posexport
 from posexport import cli
 from posexport.catalogue import stored as catalogue
 from posexport.cli import COMMANDS, group
-from posexport.cli.command import Command
+from posexport.cli.command import COMMANDS as OTHER_COMMANDS
+from posexport.cli.command import OPTIONS, Command, about_option
 from posexport.cli.list import KINDS
-from posexport.cli.other_tools import COMMANDS as OTHER_COMMANDS
-from posexport.cli.other_tools import OPTIONS, about_option
 from posexport.encodings.encoding import ENCODINGS, Entry
 from posexport.encodings.nope import NoPE
 from posexport.errors import PosexportError
-from posexport.options.suggest import closest
+from posexport.options.check import closest
 from posexport.system.files import size_text
 
 ROOT = Path(__file__).parents[2]

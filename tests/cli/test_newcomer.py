@@ -15,10 +15,10 @@ from click.testing import CliRunner
 from safetensors.numpy import load_file, save_file
 
 import posexport
-from posexport.cli import group, progress
+from posexport.cli import group, terminal
 from posexport.conversion import write
 from posexport.errors import PosexportError
-from posexport.runtime import arrays, text_file
+from posexport.runtime import arrays
 from posexport.runtime.arrays import read_arrays
 
 TINY: dict[str, Any] = {"settings": {"layers": 1, "hidden": 12, "heads": 2, "feedforward": 7, "vocab": 11}}
@@ -45,10 +45,10 @@ def test_nothing_on_standard_input_is_said(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_texts_come_from_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
     piped = SimpleNamespace(stdin=SimpleNamespace(buffer=BytesIO(b"a cat\n\n a dog\n")))
-    monkeypatch.setattr(text_file, "sys", piped)
-    assert text_file.read_texts(Path("-")) == ["a cat", "a dog"]
+    monkeypatch.setattr(arrays, "sys", piped)
+    assert arrays.read_texts(Path("-")) == ["a cat", "a dog"]
     with pytest.raises(PosexportError, match="standard input has no texts; give at least one"):
-        text_file.read_texts(Path("-"))
+        arrays.read_texts(Path("-"))
 
 
 def test_a_length_that_cannot_be_checked_is_told_before_the_export(
@@ -127,9 +127,9 @@ def test_a_wrappers_prefix_is_left_out_and_told(tmp_path: Path, prefix: str) -> 
 
 
 def test_a_remark_goes_above_the_bar(capsys: pytest.CaptureFixture[str]) -> None:
-    with progress._bar("Converting") as move:
+    with terminal._bar("Converting") as move:
         move(1, 2, "exporting")
-        progress.remark("a remark [of its own]")
+        terminal.remark("a remark [of its own]")
     lines = capsys.readouterr().err.splitlines()
     assert "a remark [of its own]" in lines
 

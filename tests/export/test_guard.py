@@ -14,7 +14,7 @@ from posexport.export.save import save
 from posexport.passes.guard import table_guard
 from posexport.passes.guard.size_guard import insert
 from posexport.runtime.providers import LEVELS, make_session
-from posexport.runtime.refusal import refusal
+from posexport.runtime.wrapped_session import refusal
 from posexport.sources.builtin import builtin_source
 from posexport.spec import ENCODER_SEQUENCE, SEQUENCE
 from tests.small import recipe, source

@@ -14,8 +14,8 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from posexport.bundle.copied import copy_without_paths
-from posexport.export.provenance import strip
+from posexport.bundle.write import copy_without_paths
+from posexport.export.save import strip_provenance
 from posexport.graph.protos import scopes
 from posexport.graph.queries import NOTES
 
@@ -215,7 +215,7 @@ def test_notes_are_stripped_wherever_they_are() -> None:
     noted(proto.functions[0], "function")
     model = ir.from_proto(proto)
     assert ir.to_proto(model).SerializeToString().count(b"/secret/") > 20
-    strip(model)
+    strip_provenance(model)
     stripped = ir.to_proto(model)
     assert b"/secret" not in stripped.SerializeToString()
     assert scopes(stripped.graph.node[0]) == ["head"]

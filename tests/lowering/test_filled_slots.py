@@ -8,7 +8,7 @@ import pytest
 
 from posexport.bundle.read import read
 from posexport.conversion.convert import convert
-from posexport.conversion.emulated import computed_by
+from posexport.conversion.manifest import computed_by
 from posexport.conversion.options import ConvertOptions
 from posexport.lowering.plan import FILLED_SLOTS
 from posexport.ops.attention import AttentionSpec

@@ -29,7 +29,7 @@ from posexport.passes import pipeline
 from posexport.passes.graph_pass import Context
 from posexport.runtime.providers import make_session
 from posexport.sources import builtin
-from posexport.sources.kv_cache import with_kv_cache
+from posexport.sources.prepare import with_kv_cache
 from posexport.sources.source import Source
 from posexport.targets.target import Target
 from tests.small import by_attention, in_short, shared

@@ -15,13 +15,13 @@ from posexport.conversion.convert import convert
 from posexport.conversion.options import ConvertOptions
 from posexport.graph.builder import Builder
 from posexport.lowering import static
-from posexport.lowering.slots import Product, used_context
+from posexport.lowering.static import Product, used_context
 from posexport.parity.grid.grid import grid
 from posexport.parity.grid.inputs import UNUSED, draw, roomy, size_of, unused_kind, unused_slots
 from posexport.parity.subjects.runner import in_calls
 from posexport.runtime.load import load
 from posexport.sources.builtin import builtin_source as builtin
-from posexport.sources.kv_cache import with_kv_cache
+from posexport.sources.prepare import with_kv_cache
 from posexport.spec import CAPACITY, InputSpec, OutputSpec
 from tests.small import in_short
 from tests.tolerances import within

@@ -19,7 +19,7 @@ from posexport.parity.references.precision_copy import PrecisionCopy
 from posexport.parity.subjects.runner import RunError, Runner
 from posexport.runtime.load import load
 from posexport.sources.builtin import builtin_source as builtin
-from posexport.sources.kv_cache import with_kv_cache
+from posexport.sources.prepare import with_kv_cache
 from posexport.sources.source import Source
 from posexport.spec import CAPACITY
 from tests.small import in_short

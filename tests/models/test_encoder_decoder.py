@@ -29,7 +29,7 @@ from posexport.models.decoder import Decoder, DecoderConfig, LanguageModel
 from posexport.models.encoder_decoder import EncoderDecoderModel
 from posexport.parity.report.report import Report
 from posexport.sources import builtin
-from posexport.sources.definition_facts import model_of
+from posexport.sources.source import model_of
 from posexport.sources.source import Source
 from posexport.spec import BATCH, SEQUENCE, Axis, InputSpec, LengthContract
 from posexport.api import verify

@@ -23,9 +23,9 @@ from posexport.errors import PosexportError
 from posexport.export.build import build as export
 from posexport.models.vision import Vision, VisionConfig
 from posexport.ops.grid_scores import GRID_SCORES
-from posexport.sources import weights
+from posexport.sources.source import draw
 from posexport.sources.definitions.vision import VISION
-from posexport.sources.definition_facts import model_of
+from posexport.sources.source import model_of
 from posexport.sources.source import Source
 from tests.small import recipe
 from tests.tolerances import agree
@@ -39,7 +39,7 @@ def vision(name: str, **settings) -> Vision:
     config = VisionConfig(**{"hidden": 20, "layers": 1, "patch": 3, "rows": 4, "columns": 5, **settings})
     sizes = VISION.sizes(config)
     model = VISION.make(config, build(name, sizes, {})[0], "features", 3).eval()
-    weights.draw(model, 1)
+    draw(model, 1)
     return model.double()
 
 
@@ -113,7 +113,7 @@ def test_the_answer_is_read_from_the_class_token_or_the_patches():
         config = VisionConfig(hidden=20, layers=1, patch=3, rows=4, columns=5, **settings)
         encoding, _ = build("vit-interpolated", VISION.sizes(config), {})
         model = Vision(config, encoding, 3).double().eval()
-        weights.draw(model, 1)
+        draw(model, 1)
         states = Vision(config, encoding).double().eval()
         states.load_state_dict({k: v for k, v in model.state_dict().items() if not k.startswith("pooled")})
         (x,) = states(pixel_values=image)
@@ -153,7 +153,7 @@ def test_the_graph_takes_other_sizes(tmp_path):
     config = VisionConfig(hidden=20, layers=1, patch=2, rows=3, columns=4)
     beside = VitInterpolated(hidden=20, rows=3, columns=4)
     model = Vision(config, Beit(heads=5, rows=3, columns=4), beside=beside).eval()
-    weights.draw(model, 1)
+    draw(model, 1)
     source = Source.of(model_of(model, "features"), name="both", kind="builtin", sha256="0" * 64)
     export(source, tmp_path / "model.onnx", recipe())
     session = ort.InferenceSession(tmp_path / "model.onnx", providers=["CPUExecutionProvider"])

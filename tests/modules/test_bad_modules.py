@@ -1,4 +1,4 @@
-"""Every row of `posexport.export.refusals` meets its bad module, and what is no row any more converts and is right."""
+"""Every row of `posexport.export.messages` meets its bad module, and what is no row any more converts and is right."""
 
 import contextlib
 import re
@@ -13,8 +13,7 @@ from torch.nn.modules import transformer
 
 from posexport.cli import main
 from posexport.errors import PosexportError
-from posexport.export.refusals import REFUSALS
-from posexport.export.trace_errors import cannot_trace
+from posexport.export.messages import REFUSALS, cannot_trace
 from posexport.targets.target import target_names
 from posexport.torch_fixes.as_exported import as_exported
 from posexport.torch_fixes.size_uses import ShapeEnv, recording_size_uses

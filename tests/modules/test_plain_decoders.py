@@ -20,7 +20,7 @@ from posexport.modules.plain.decoder import PlainDecoder
 from posexport.modules.with_cache import with_cache
 from posexport.options.recipe import CacheName
 from posexport.runtime.load import load
-from posexport.sources.kv_cache import with_kv_cache
+from posexport.sources.prepare import with_kv_cache
 from posexport.sources.source import Source
 from tests.tolerances import agree
 

@@ -23,7 +23,7 @@ from posexport.options.recipe import CacheName
 from posexport.parity.criterion import rows
 from posexport.parity.invariants.changes import take_tokens
 from posexport.sources.example import axis_sizes, example
-from posexport.sources.kv_cache import with_kv_cache
+from posexport.sources.prepare import with_kv_cache
 from posexport.spec import BATCH, ENCODER_SEQUENCE, SEQUENCE
 from tests.modules.test_plain_decoders import IDS, LONGEST, C, H, Opt, SelfAttention, V, alone, source_of
 from tests.modules.test_plain_windows import agrees_in_parts

@@ -17,7 +17,7 @@ from posexport.errors import PosexportError
 from posexport.options.recipe import CacheName
 from posexport.parity.grid.point import GridPoint
 from posexport.parity.references.own_forward import reference_of
-from posexport.sources.kv_cache import with_kv_cache
+from posexport.sources.prepare import with_kv_cache
 from posexport.sources.source import Source
 from posexport.spec import Padding
 from tests.modules.test_plain_decoders import (

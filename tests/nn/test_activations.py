@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from posexport.errors import PosexportError
-from posexport.nn.activations import ACTIVATIONS, activation
+from posexport.nn.feed_forward import ACTIVATIONS, activation
 from tests.tolerances import agree
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "golden_activations.json").read_text())

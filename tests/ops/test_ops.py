@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from posexport.ops.operator import DOMAIN, OPERATORS, Case, Operator, protos, register
-from posexport.ops.window import skew, unskew
+from posexport.ops.skew import skew, unskew
 from tests.tolerances import agree
 
 EVERY = [pytest.param(o, id=o.name) for o in OPERATORS.values()]
@@ -193,9 +193,9 @@ def test_independence_check_sees_nested_functions(helpers_of):
         return [(lambda y: skew(y, 3))(part) for part in x]
 
     def imported(x):
-        from posexport.ops import window
+        from posexport.ops import skew
 
-        return window.unskew(x)
+        return skew.unskew(x)
 
     def closing_over(oracle):
         return lambda x: oracle(x)

@@ -7,7 +7,7 @@ from onnx import TensorProto, helper
 
 from posexport.conversion.convert import convert
 from posexport.conversion.options import ConvertOptions
-from posexport.ops.cached_calls import OrderSuffices
+from posexport.ops.cache import OrderSuffices
 from posexport.ops.operator import DOMAIN, functions
 from posexport.runtime.providers import make_session
 

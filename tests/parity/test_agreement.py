@@ -16,15 +16,14 @@ from posexport.parity.agreement.cosine import cosines
 from posexport.parity.agreement.on_grid import few
 from posexport.parity.agreement.texts import random_rows, surprise
 from posexport.parity.grid.point import GridPoint
-from posexport.runtime.text_file import read_texts
+from posexport.runtime.arrays import read_texts
 from posexport.runtime.texts import TOKENIZER
 from posexport.spec import BATCH, PAST, SEQUENCE, InputSpec, Limits, OutputSpec, Role
 from posexport.tokenizer.byte_pair import train
 from posexport.tools.bench.candidate import Export, candidates
 from posexport.tools.bench.records import Point as BenchPoint
 from posexport.tools.bench.run import References, right
-from posexport.tools.compare.accuracy import one
-from posexport.tools.compare.costs import measure
+from posexport.tools.compare.accuracy import measure, one
 from posexport.tools.compare.records import Document, Setup, TaskInfo, measured_at, to_csv, to_text
 from tests.tolerances import agree, agree_each
 

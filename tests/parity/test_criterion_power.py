@@ -18,7 +18,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from posexport.nn import encoded_attention
+from posexport.nn import projections
 from posexport.nn.attention import attend
 from posexport.nn.feed_forward import FeedForward
 from posexport.parity.report.report import Report
@@ -185,7 +185,7 @@ def attention(change: Callable[..., dict[str, Any]]) -> Iterator[None]:
             named |= change(q, k, v, **named)
         return attend(named.pop("q", q), named.pop("k", k), v, **named)
 
-    with mock.patch.object(encoded_attention, "attend", called):
+    with mock.patch.object(projections, "attend", called):
         yield
     assert calls
 

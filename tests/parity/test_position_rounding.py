@@ -13,7 +13,7 @@ from posexport.sources.load import LoadOptions
 from posexport.sources.prepare import prepare
 from posexport.sources.source import Source
 from posexport.spec import InputSpec
-from posexport.targets.precision_options import PrecisionOptions
+from posexport.targets.precisions import PrecisionOptions
 from tests.parity_models import prove
 from tests.small import in_short, recipe
 

@@ -20,7 +20,7 @@ from posexport.parity.sample.writer import _choice, read
 from posexport.runtime import providers as sessions
 from posexport.runtime.placement import Placed, strays
 from posexport.spec import BATCH, SEQUENCE, InputSpec, OutputSpec
-from posexport.targets import plugins
+from posexport.targets import providers
 from posexport.targets.providers import CPU, PROVIDERS, WEBGPU, Provider, provider_named, register, targets
 from posexport.targets.target import target_names
 
@@ -204,8 +204,8 @@ def test_one_that_is_not_installed_is_a_sentence(encoder: Path, monkeypatch: Any
 def test_one_without_a_device_says_what_it_needs(monkeypatch: Any) -> None:
     registered = []
     module = types.SimpleNamespace(get_library_path=lambda: "lib.so")
-    monkeypatch.setattr(plugins, "_registered", set())
-    monkeypatch.setattr(plugins.importlib, "import_module", lambda _: module)
+    monkeypatch.setattr(providers, "_registered", set())
+    monkeypatch.setattr(providers.importlib, "import_module", lambda _: module)
     add = lambda *_: None  # noqa: E731 (an attribute that is there)
     monkeypatch.setattr(onnxruntime.SessionOptions, "add_provider_for_devices", add, raising=False)
     monkeypatch.setattr(
@@ -214,11 +214,11 @@ def test_one_without_a_device_says_what_it_needs(monkeypatch: Any) -> None:
     monkeypatch.setattr(onnxruntime, "get_ep_devices", list, raising=False)
     for _ in range(2):
         with pytest.raises(PosexportError, match="finds no device here; it needs a GPU with a driver for Vulkan"):
-            plugins.devices(WEBGPU)
+            providers.devices(WEBGPU)
     assert registered == [(WEBGPU.ort_name, "lib.so")]
     monkeypatch.delattr(onnxruntime.SessionOptions, "add_provider_for_devices")
     with pytest.raises(PosexportError, match=r"needs onnxruntime 1\.24 or newer"):
-        plugins.devices(WEBGPU)
+        providers.devices(WEBGPU)
 
 
 def test_openvino_computes_in_float32_and_in_as_many_threads_as_asked() -> None:

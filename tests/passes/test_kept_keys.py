@@ -8,7 +8,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from posexport.ops.attention import AttentionSpec
-from posexport.ops.kept_keys import KeptKeys
+from posexport.ops.cache import KeptKeys
 from posexport.ops.operator import DOMAIN, functions
 from posexport.passes import kept_keys, pipeline
 from posexport.passes.graph_pass import Context

@@ -17,7 +17,7 @@ from posexport.lowering.plan import ATTENTION
 from posexport.ops.attention import AttentionSpec
 from posexport.passes import pipeline
 from posexport.sources.builtin import builtin_source as builtin
-from posexport.sources.kv_cache import with_kv_cache
+from posexport.sources.prepare import with_kv_cache
 from posexport.targets.target import Target
 from tests.lowering.test_lowering import CALLS, LEFT, PADDED, WHOLE, Lowered, applies, source
 from tests.small import SHARED, recipe

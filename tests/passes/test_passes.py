@@ -16,8 +16,8 @@ import pytest
 import torch
 
 from posexport.errors import PosexportError
-from posexport.export import functions, metadata
-from posexport.export.save import save, weight_bytes
+from posexport.export import functions
+from posexport.export.save import fill_metadata, save, weight_bytes
 from posexport.export.trace import trace as traced
 from posexport.parity.locate.locate import locate
 from posexport.parity.report.points import Point
@@ -25,7 +25,7 @@ from posexport.passes.flat_tokens import flatten
 from posexport.passes.graph_pass import Context
 from posexport.passes.pipeline import PASSES, run, why_left_out
 from posexport.sources import builtin
-from posexport.sources.kv_cache import with_kv_cache
+from posexport.sources.prepare import with_kv_cache
 from posexport.sources.source import Source
 from posexport.spec import BATCH, CAPACITY, ENCODER_SEQUENCE, PAST, SEQUENCE, TOTAL
 from posexport.targets.dtypes import BY_PRECISION
@@ -345,7 +345,7 @@ def test_packing_stores_each_weight_once(tmp_path: Any) -> None:
     assert weight_bytes(packed) <= weight_bytes(plain) + 64
     for model in (plain, packed):
         functions.attach(model)
-        metadata.fill(model, source, {}, recipe())
+        fill_metadata(model, source, {}, recipe())
     save(packed, tmp_path / "model.onnx")
     given = feeds(source, 2, 7, 0)
     again = ir.load(tmp_path / "model.onnx")

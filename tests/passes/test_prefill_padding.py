@@ -17,7 +17,7 @@ from posexport.passes.graph_pass import Context
 from posexport.passes.padding import new_tokens
 from posexport.passes.pipeline import run
 from posexport.sources import builtin
-from posexport.sources.kv_cache import with_kv_cache
+from posexport.sources.prepare import with_kv_cache
 from posexport.spec import BATCH, CAPACITY, PAST, SEQUENCE, TOTAL
 from posexport.targets.target import Target
 from tests.passes.test_drop_padding import PADDED

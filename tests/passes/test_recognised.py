@@ -18,8 +18,8 @@ from posexport.conversion.convert import convert
 from posexport.conversion.options import ConvertOptions
 from posexport.export.trace import trace
 from posexport.modules.live_module import module_source
+from posexport.modules.recognise.attention import as_product
 from posexport.modules.recognise.mode import Recognised
-from posexport.modules.recognise.products import as_product
 from posexport.ops.attention import AttentionSpec
 from posexport.passes import pipeline
 from posexport.passes.context import of_source

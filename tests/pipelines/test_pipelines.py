@@ -14,7 +14,7 @@ import posexport
 from ci.answers.pipelines import CHAT, Ask, equal, ours
 from ci.answers.seeded import rebuild
 from posexport import PosexportError, Session
-from posexport.pipelines.languages import source_tokens, target_token
+from posexport.pipelines.generating import source_tokens, target_token
 from posexport.pipelines.question_answering import spans
 from posexport.pipelines.registry import TASKS
 from posexport.pipelines.text_pipeline import cleaned_up

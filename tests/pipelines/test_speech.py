@@ -14,9 +14,8 @@ from ci.answers.speech import DELIMITER, TOKENIZERS, VOCABULARY, inputs, plain, 
 from posexport import PosexportError, Session
 from posexport.audio.chunks import chunk_lengths
 from posexport.audio.ctc import open_tokenizer
-from posexport.audio.remarks import remarks
-from posexport.pipelines.audio_classification import AudioClassification
-from posexport.pipelines.automatic_speech_recognition import stride_of
+from posexport.audio.settings import remarks
+from posexport.pipelines.audio import AudioClassification, stride_of
 from posexport.pipelines.pipeline import Pipeline
 from tests import command
 

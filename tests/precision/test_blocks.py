@@ -13,7 +13,7 @@ from posexport.export import negotiate
 from posexport.precision.apply import apply
 from posexport.precision.blocks.rounding import half_quadratic, nearest
 from posexport.runtime.providers import make_session
-from posexport.targets.precision_options import PrecisionOptions
+from posexport.targets.precisions import PrecisionOptions
 from posexport.targets.target import Target
 from tests.text_graphs import answers, graph, matrices, rows
 from tests.tolerances import agree, agree_each

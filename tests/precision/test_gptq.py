@@ -10,7 +10,7 @@ from posexport.errors import PosexportError
 from posexport.precision.apply import apply
 from posexport.precision.blocks.rounding import factor, factors, nearest, second_order
 from posexport.precision.projections import projections
-from posexport.targets.precision_options import PrecisionOptions
+from posexport.targets.precisions import PrecisionOptions
 from posexport.targets.target import Target
 from posexport.tokenizer.byte_pair import train
 from tests.precision.test_blocks import EVERYWHERE

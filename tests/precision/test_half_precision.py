@@ -26,7 +26,7 @@ from posexport.sources.load import LoadOptions
 from posexport.sources.prepare import prepare
 from posexport.spec import InputSpec, OutputSpec
 from posexport.targets.dtypes import BY_ORT_TYPE, BY_PRECISION
-from posexport.targets.precision_options import PrecisionOptions
+from posexport.targets.precisions import PrecisionOptions
 from posexport.targets.target import Target
 from tests.small import recipe
 from tests.tolerances import agree, agree_each

@@ -14,7 +14,7 @@ from posexport.precision.apply import apply
 from posexport.precision.projections import projections
 from posexport.precision.rows.activation_scales import ChannelRange, _scale
 from posexport.system import machine
-from posexport.targets.precision_options import PrecisionOptions
+from posexport.targets.precisions import PrecisionOptions
 from posexport.targets.target import Target
 from posexport.tokenizer.byte_pair import train
 from tests.text_graphs import answers, calibration, graph, matrices, rows

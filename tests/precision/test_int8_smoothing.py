@@ -8,7 +8,7 @@ import posexport
 from posexport.parity.agreement.texts import random_rows
 from posexport.precision.apply import apply
 from posexport.spec import InputSpec, LengthContract
-from posexport.targets.precision_options import PrecisionOptions
+from posexport.targets.precisions import PrecisionOptions
 from posexport.targets.target import Target
 from tests.text_graphs import answers, calibration, graph, matrices, rows
 from tests.tolerances import agree

@@ -18,7 +18,7 @@ from posexport.precision.selection import check_quantized
 from posexport.runtime.providers import make_session, numeric_options
 from posexport.sources.load import LoadOptions, load_source
 from posexport.spec import InputSpec
-from posexport.targets.precision_options import PrecisionOptions
+from posexport.targets.precisions import PrecisionOptions
 from posexport.targets.target import Target
 from tests.small import in_short
 from tests.text_graphs import Inputs, graph, matrices, rows

@@ -16,7 +16,7 @@ from posexport.parity.quantized.read import read
 from posexport.parity.quantized.records import FloatProduct, Rounding, Stored, StoredError, Use
 from posexport.precision.apply import apply
 from posexport.spec import InputSpec
-from posexport.targets.precision_options import PrecisionOptions
+from posexport.targets.precisions import PrecisionOptions
 from posexport.targets.target import Target
 from tests.text_graphs import Inputs, answers, calibration, graph, matrices, rows
 from tests.tolerances import agree, agree_each

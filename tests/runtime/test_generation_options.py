@@ -19,7 +19,7 @@ from posexport.errors import PosexportError
 from posexport.runtime.cache import Cache, GatherRows
 from posexport.runtime.generation_config import GenerationConfig
 from posexport.runtime.generation_file import Stated, remarks
-from posexport.runtime.logits.token_rows import NONE, TokenRows
+from posexport.runtime.logits.processor import NONE, TokenRows
 from posexport.runtime.resolve_options import resolve
 from posexport.runtime.session import Session
 from posexport.runtime.whisper import WhisperTokens, begin, language_token, segments, with_room

@@ -17,8 +17,8 @@ from posexport.cli.run import command
 from posexport.errors import PosexportError
 from posexport.runtime.arrays import read_arrays, save_arrays, similarities
 from posexport.runtime.feeds import prepare
-from posexport.runtime.refusal import refusal
 from posexport.runtime.session import Session
+from posexport.runtime.wrapped_session import refusal
 from posexport.spec import InputSpec, OutputSpec
 from tests.tiny_bundle import LIMIT, MANIFEST, TABLE, VOCAB, expected, rewrite, tiny_model, write_bundle
 from tests.tolerances import agree

@@ -9,7 +9,7 @@ import pytest
 
 import posexport
 from posexport.errors import PosexportError
-from posexport.runtime.memory import LARGE, MemoryPolicy
+from posexport.runtime.wrapped_session import LARGE, MemoryPolicy
 from posexport.tools.bench.workers.mixed import Mixed, held
 
 MB = 1e6

@@ -16,7 +16,7 @@ from posexport.errors import PosexportError
 from posexport.runtime import providers
 from posexport.runtime.placement import Placed, placement, strays
 from posexport.runtime.providers import LEVELS, make_session
-from posexport.runtime.refusal import refusal
+from posexport.runtime.wrapped_session import refusal
 from posexport.targets import cuda
 from posexport.targets.providers import PROVIDERS
 from tests.tiny_bundle import LIMIT, tiny_model
@@ -74,9 +74,9 @@ def test_denormals_are_kept_or_taken_as_nothing(denormals):
         """text = '<ir_version: 10, opset_import: ["" : 18]> g (float[n] x) => (float[n] y) { y = Mul(x, x) }'\n"""
         "model = onnx.parser.parse_model(text).SerializeToString()\n"
         f"session = make_session(model, threads=1, denormals={denormals})\n"
-        "from posexport.runtime.denormals import as_zero\n"
+        "from posexport.runtime.wrapped_session import denormals_as_zero\n"
         "from contextlib import nullcontext\n"
-        f"with nullcontext() if {denormals} else as_zero():\n"
+        f"with nullcontext() if {denormals} else denormals_as_zero():\n"
         "    square = session.run(None, {'x': np.full(3, 1e-21, np.float32)})[0]\n"
         "print(bool((square.view(np.int32) != 0).all()))\n"
     )

@@ -11,12 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from posexport.errors import PosexportError
+from posexport.runtime.generation import Chooser, Pieces, StopTexts, pick
 from posexport.runtime.generation_config import GenerationConfig
-from posexport.runtime.logits.processor import Setting, softmax
+from posexport.runtime.logits.processor import Setting, TokenRows, softmax
 from posexport.runtime.logits.registry import process, processors
-from posexport.runtime.logits.token_rows import TokenRows
-from posexport.runtime.sampling import Chooser, pick
-from posexport.runtime.streams import Pieces, StopTexts
 from tests.tolerances import agree_each
 
 # -- the distribution ------------------------------------------------------------------------------

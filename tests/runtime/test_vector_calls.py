@@ -15,9 +15,7 @@ from posexport.checkpoints.bidirectional import as_stated
 from posexport.checkpoints.config import Config
 from posexport.checkpoints.directory import Directory
 from posexport.checkpoints.families.registry import FAMILIES
-from posexport.runtime.embed import unit
-from posexport.runtime.embedding_precision import quantized, quantized_rows
-from posexport.runtime.similarity import similarity, similarity_pairwise
+from posexport.runtime.embed import quantized, quantized_rows, similarity, similarity_pairwise, unit
 from posexport.spec import TextRules
 from tests.command import posexport as command
 from tests.tolerances import agree

@@ -31,7 +31,7 @@ from posexport.export.build import build
 from posexport.export.layout import arranged
 from posexport.models.decoder import Reach
 from posexport.nn.caching import Caching, DynamicCache
-from posexport.options.layouts import LAYOUTS
+from posexport.options.recipe import LAYOUTS
 from posexport.runtime.chain import all_inputs
 from posexport.runtime.providers import LEVELS
 from posexport.sources.source import Source

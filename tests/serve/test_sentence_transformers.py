@@ -20,7 +20,7 @@ from ci.answers import vectors
 from posexport import PosexportError
 from posexport.checkpoints.checkpoint import checkpoint_source
 from posexport.export.layout import arranged
-from posexport.options.layouts import LAYOUTS
+from posexport.options.recipe import LAYOUTS
 from posexport.sentence_transformers.backend import Backend, outputs_of
 from posexport.spec import OutputSpec
 from tests.engines import running

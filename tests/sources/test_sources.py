@@ -9,8 +9,8 @@ import torch
 
 from posexport.errors import PosexportError
 from posexport.sources import builtin
-from posexport.sources.length_limit import with_limit
 from posexport.sources.load import LoadOptions, load_source
+from posexport.sources.prepare import with_limit
 from posexport.sources.source import Source
 from tests.small import source
 from tests.tolerances import agree

@@ -19,13 +19,12 @@ from click.testing import CliRunner
 import posexport
 from posexport.cli import group
 from posexport.errors import PosexportError
-from posexport.runtime.binding import run_placed
-from posexport.runtime.captured import MOST, CapturedSession
-from posexport.runtime.ort_values import to_value
+from posexport.runtime.ort_values import MOST, CapturedSession, run_placed, to_value
 from posexport.runtime.providers import check_loads, make_session
-from posexport.runtime.refusal import refusal
+from posexport.runtime.wrapped_session import refusal
 from posexport.serve.engines.service import Service
-from posexport.targets import cuda, cuda_errors, cuda_libraries
+from posexport.targets import cuda, cuda_libraries
+from posexport.targets.cuda import explained
 from posexport.targets.providers import CPU, CUDA, Provider
 from posexport.tools.bench.workers.job import Job
 from posexport.tools.bench.workers.onnx import Graph
@@ -138,12 +137,12 @@ def test_onnxruntime_gpu_without_libraries_says_which():
     ],
 )
 def test_recorded_failures_of_cuda_are_told(recorded, said):
-    assert said in str(cuda_errors.explained(recorded))
+    assert said in str(explained(recorded))
     assert said in str(refusal(RuntimeError(recorded)))
 
 
 def test_what_is_no_failure_of_cuda_is_not_told_as_one():
-    assert cuda_errors.explained("Unexpected input data type") is None
+    assert explained("Unexpected input data type") is None
     text = "bfc_arena.cc:376 Failed to allocate memory for requested buffer of size 4294967296"
     assert "smaller batch" in str(refusal(RuntimeError(text)))
 

@@ -15,8 +15,7 @@ from posexport.modules.live_module import source_of_module
 from posexport.runtime.feeds import prepare as prepare_feeds
 from posexport.serve.layouts.transformers_js import arrange
 from posexport.sources import prepare
-from posexport.sources.definition_facts import spec_of
-from posexport.sources.source import Source
+from posexport.sources.source import Source, spec_of
 from posexport.spec import BATCH, IMAGES, PATCHES, SEQUENCE, InputSpec, Limits, OutputSpec
 from posexport.through.attention import attention
 from posexport.through.blocks import BlocksDecoder

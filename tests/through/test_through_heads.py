@@ -17,8 +17,7 @@ from posexport.checkpoints.pooling import Pooling, Step
 from posexport.checkpoints.scoring import Answers
 from posexport.checkpoints.weights import Weights, open_weights
 from posexport.errors import PosexportError
-from posexport.nn.pooling import DenseConfig
-from posexport.nn.splade import SpladeConfig
+from posexport.nn.pooling import DenseConfig, SpladeConfig
 from posexport.spec import TextRules, TokenRules
 from posexport.through import heads
 from tests.tolerances import agree

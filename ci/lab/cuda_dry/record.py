@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import msgspec
 from stand_in import Event, demangled
 
+from posexport.runtime.placement import Event as Profiled
 from posexport.runtime.placement import Placed, strays
-from posexport.runtime.profile import Event as Profiled
 from posexport.targets.providers import CUDA
 
 #: what computes attention, by what its kernels' names contain; the first that fits

@@ -22,7 +22,7 @@ from stand_in import StandIn
 from posexport.bundle.manifest import MODEL, Manifest
 from posexport.bundle.read import read
 from posexport.runtime.chain import graph_feeds
-from posexport.runtime.profile import kernels, read_profile
+from posexport.runtime.placement import kernels, read_profile
 from posexport.spec import CAPACITY, PRESENT, PartSpec
 from posexport.targets.providers import CUDA
 from posexport.tools.explain import feeds

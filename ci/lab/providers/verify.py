@@ -22,7 +22,7 @@ from posexport.parity.grid.inputs import draw
 from posexport.parity.grid.point import GridPoint
 from posexport.parity.sample.writer import read
 from posexport.runtime.providers import LEVELS, make_session
-from posexport.runtime.refusal import refusal
+from posexport.runtime.wrapped_session import refusal
 from posexport.targets.precisions import PRECISIONS
 
 

@@ -11,8 +11,7 @@ from dataclasses import replace
 from posexport.checkpoints.config import MOST_LAYERS, Config
 from posexport.checkpoints.families import encoder
 from posexport.checkpoints.families.bert import EMBEDDINGS, POSITIONS
-from posexport.checkpoints.plan import Plan
-from posexport.checkpoints.transforms import Scale
+from posexport.checkpoints.mapping import Plan, Scale
 from posexport.errors import PosexportError
 
 _LAYER = "encoder.albert_layer_groups.{i}.albert_layers.0"

@@ -6,7 +6,7 @@ from typing import Any, Literal, cast
 
 from posexport.checkpoints.config import MOST_LAYERS, Config
 from posexport.checkpoints.families.family import Family
-from posexport.checkpoints.plan import NameMap, Origin, Plan, in_layers, origin
+from posexport.checkpoints.mapping import NameMap, Origin, Plan, in_layers, origin
 from posexport.encodings.conformer import Conformer
 from posexport.encodings.encoding import Encoding
 from posexport.encodings.nope import NoPE

@@ -7,7 +7,7 @@ import torch
 
 from posexport.checkpoints.config import Config
 from posexport.checkpoints.families.fairseq import CLASSIFICATION, seq2seq_family, text_plan
-from posexport.checkpoints.plan import Plan
+from posexport.checkpoints.mapping import Plan
 from posexport.encodings.learned import Learned
 
 #: rows of the tables before position 0

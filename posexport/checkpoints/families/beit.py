@@ -13,7 +13,7 @@ from torch import Tensor
 from posexport.checkpoints.config import Config
 from posexport.checkpoints.families.family import Family
 from posexport.checkpoints.families.vit import ARCHITECTURES, ROOTS, origins, settings
-from posexport.checkpoints.plan import ZEROS, Constant, NameMap, Plan, origin
+from posexport.checkpoints.mapping import ZEROS, Constant, NameMap, Plan, origin
 from posexport.encodings.beit import Beit
 from posexport.encodings.encoding import Encoding
 from posexport.encodings.nope import NoPE

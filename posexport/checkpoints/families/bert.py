@@ -2,8 +2,7 @@
 
 from posexport.checkpoints.config import Config
 from posexport.checkpoints.families import bert_decoder, encoder
-from posexport.checkpoints.plan import Plan
-from posexport.checkpoints.transforms import AddRow
+from posexport.checkpoints.mapping import AddRow, Plan
 
 #: without the table of absolute positions
 EMBEDDINGS = {

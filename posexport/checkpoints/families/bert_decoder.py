@@ -9,8 +9,7 @@ import torch
 from posexport.checkpoints.config import Config
 from posexport.checkpoints.families import decoder
 from posexport.checkpoints.families.encoder import FillMaskNames, decoder_bias
-from posexport.checkpoints.plan import NameMap, Origin, Plan, in_layers, origin, origins_of
-from posexport.checkpoints.transforms import AddRow
+from posexport.checkpoints.mapping import AddRow, NameMap, Origin, Plan, in_layers, origin, origins_of
 from posexport.definition.definition import Definition
 from posexport.encodings.absolute import Absolute
 from posexport.errors import PosexportError

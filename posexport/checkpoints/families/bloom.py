@@ -7,7 +7,7 @@ error with it (at length 2049 in float32 6e-7 of scale instead of 2e-5).
 
 from posexport.checkpoints.config import Config
 from posexport.checkpoints.families import decoder
-from posexport.checkpoints.plan import Plan
+from posexport.checkpoints.mapping import Plan
 from posexport.encodings.alibi import Alibi
 
 _ONCE = {

@@ -10,7 +10,7 @@ import torch
 from posexport.checkpoints.config import MOST_LAYERS, Config
 from posexport.checkpoints.families.bert import POST_NORM, SUBLAYERS
 from posexport.checkpoints.families.family import Family
-from posexport.checkpoints.plan import Origin, Plan, in_layers, origin, origins_of
+from posexport.checkpoints.mapping import Origin, Plan, in_layers, origin, origins_of
 from posexport.encodings.absolute import Absolute
 from posexport.errors import PosexportError
 from posexport.models.canine import PRIMES, UNICODE, Canine, CanineConfig, CanineModel

@@ -16,14 +16,13 @@ import torch
 from posexport.checkpoints.config import Config
 from posexport.checkpoints.families import encoder
 from posexport.checkpoints.families.bert import EMBEDDINGS, FILL_MASK, POSITIONS, POST_NORM, SUBLAYERS
-from posexport.checkpoints.plan import ZEROS, Origin, Plan
-from posexport.checkpoints.transforms import SplitFused
+from posexport.checkpoints.mapping import ZEROS, Origin, Plan, SplitFused
 from posexport.encodings.deberta import Deberta
 from posexport.encodings.encoding import Encoding
 from posexport.encodings.nope import NoPE
 from posexport.errors import PosexportError
 from posexport.models.encoder import EncoderConfig
-from posexport.nn.convolution import TokenConvolution
+from posexport.nn.feed_forward import TokenConvolution
 
 #: of the table's normalisation in `Deberta`, and of every released checkpoint
 _EPS = 1e-7

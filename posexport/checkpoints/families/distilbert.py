@@ -6,7 +6,7 @@ table of positions began: the file holds the table either way (often trained sin
 
 from posexport.checkpoints.config import Config
 from posexport.checkpoints.families import encoder
-from posexport.checkpoints.plan import Plan
+from posexport.checkpoints.mapping import Plan
 
 _LAYER = "transformer.layer.{i}"
 _NAMES = encoder.Names(

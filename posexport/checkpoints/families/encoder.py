@@ -8,7 +8,7 @@ import torch
 
 from posexport.checkpoints.config import MOST_LAYERS, Config
 from posexport.checkpoints.families.family import Family
-from posexport.checkpoints.plan import Constant, NameMap, Origin, Plan, in_layers, origin, origins_of
+from posexport.checkpoints.mapping import Constant, NameMap, Origin, Plan, in_layers, origin, origins_of
 from posexport.encodings.absolute import Absolute
 from posexport.encodings.encoding import Encoding
 from posexport.encodings.relative_key import RelativeKey
@@ -17,8 +17,7 @@ from posexport.encodings.rope.release import release_of
 from posexport.errors import PosexportError
 from posexport.models.encoder import Encoder, EncoderConfig, EncoderModel
 from posexport.models.layer import EncoderLayer
-from posexport.nn.activations import activation
-from posexport.nn.convolution import TokenConvolution
+from posexport.nn.feed_forward import TokenConvolution, activation
 from posexport.nn.heads import FillMask, Head, plain_head
 from posexport.nn.position_ids import FairseqPositionIds, SequentialPositionIds
 

@@ -10,7 +10,7 @@ import torch
 from posexport.checkpoints.config import Config
 from posexport.checkpoints.families import encoder
 from posexport.checkpoints.families.bert import SUBLAYERS
-from posexport.checkpoints.plan import Constant, Plan
+from posexport.checkpoints.mapping import Constant, Plan
 from posexport.encodings.rope.rope import Rope
 from posexport.encodings.waves import frequencies
 from posexport.errors import PosexportError

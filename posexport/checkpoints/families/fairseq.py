@@ -11,14 +11,13 @@ import torch
 
 from posexport.checkpoints.config import MOST_LAYERS, Config
 from posexport.checkpoints.families.family import Family
-from posexport.checkpoints.plan import Constant, Origin, Plan, in_layers, origin, origins_of
-from posexport.checkpoints.transforms import Reshape
+from posexport.checkpoints.mapping import Constant, Origin, Plan, Reshape, in_layers, origin, origins_of
 from posexport.encodings.encoding import Encoding
 from posexport.errors import PosexportError
 from posexport.models.decoder import Decoder, DecoderConfig, LanguageModel
 from posexport.models.encoder import Encoder, EncoderConfig, EncoderModel
 from posexport.models.encoder_decoder import EncoderDecoderModel
-from posexport.models.encoder_decoder_head import HeadedEncoderDecoder
+from posexport.models.heads import HeadedEncoderDecoder
 from posexport.nn.heads import Features
 from posexport.nn.pooling import LastTokenClassification
 

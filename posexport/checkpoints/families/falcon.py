@@ -9,7 +9,7 @@ apart, and so does ``--definition released``.
 
 from posexport.checkpoints.config import Config
 from posexport.checkpoints.families import decoder
-from posexport.checkpoints.plan import Plan
+from posexport.checkpoints.mapping import Plan
 from posexport.encodings.alibi import Alibi, Variant
 from posexport.encodings.encoding import Encoding
 from posexport.encodings.rope.config import from_config

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from posexport.checkpoints.config import Config
-from posexport.checkpoints.plan import Plan
+from posexport.checkpoints.mapping import Plan
 
 TASKS = (
     "features",

@@ -15,7 +15,7 @@ from typing import Any
 
 from posexport.checkpoints.config import Config
 from posexport.checkpoints.families import rotary
-from posexport.checkpoints.plan import Plan
+from posexport.checkpoints.mapping import Plan
 from posexport.encodings.compose import ByLayer, RotationAndTerm
 from posexport.encodings.encoding import Encoding
 from posexport.encodings.local_window import LocalWindow

@@ -11,8 +11,7 @@ import torch
 
 from posexport.checkpoints.config import Config
 from posexport.checkpoints.families import decoder
-from posexport.checkpoints.plan import NameMap, Plan, origin
-from posexport.checkpoints.transforms import Scale, Transpose
+from posexport.checkpoints.mapping import NameMap, Plan, Scale, Transpose, origin
 from posexport.encodings.absolute import Absolute
 from posexport.models.decoder import DecoderConfig
 

@@ -7,7 +7,7 @@ import torch
 
 from posexport.checkpoints.config import Config
 from posexport.checkpoints.families import decoder
-from posexport.checkpoints.plan import Plan
+from posexport.checkpoints.mapping import Plan
 from posexport.encodings.absolute import Absolute
 from posexport.encodings.compose import InputAndLayers
 from posexport.encodings.local_window import LocalWindow

@@ -6,7 +6,7 @@ after the attention. Any length is accepted: ``max_position_embeddings`` is the 
 
 from posexport.checkpoints.config import Config
 from posexport.checkpoints.families import decoder
-from posexport.checkpoints.plan import Plan
+from posexport.checkpoints.mapping import Plan
 from posexport.encodings.encoding import Encoding
 from posexport.encodings.rope.config import from_config
 from posexport.encodings.rope.rope import rotation

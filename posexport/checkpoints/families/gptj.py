@@ -6,7 +6,7 @@ Wang and Komatsuzaki, "GPT-J-6B" (2021, released code). The head has a bias. tra
 
 from posexport.checkpoints.config import Config
 from posexport.checkpoints.families import decoder
-from posexport.checkpoints.plan import Plan
+from posexport.checkpoints.mapping import Plan
 from posexport.encodings.rope.rope import Rope
 from posexport.models.decoder import DecoderConfig
 

@@ -6,7 +6,7 @@ arXiv:2203.03466).
 
 from posexport.checkpoints.config import Config
 from posexport.checkpoints.families import rotary
-from posexport.checkpoints.plan import Plan
+from posexport.checkpoints.mapping import Plan
 
 
 def _build(config: Config, task: str) -> Plan:

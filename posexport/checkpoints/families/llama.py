@@ -6,7 +6,7 @@ normalises queries and keys head by head. Both may have a window in the layers f
 
 from posexport.checkpoints.config import Config
 from posexport.checkpoints.families import rotary
-from posexport.checkpoints.plan import Plan
+from posexport.checkpoints.mapping import Plan
 from posexport.errors import PosexportError
 from posexport.models.decoder import DecoderConfig
 

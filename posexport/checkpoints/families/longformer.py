@@ -11,7 +11,7 @@ from posexport.checkpoints.config import LARGEST, Config
 from posexport.checkpoints.families import encoder
 from posexport.checkpoints.families.bert import EMBEDDINGS, POSITIONS, POST_NORM, SUBLAYERS
 from posexport.checkpoints.families.roberta import CLASSIFIER, FILL_MASK, HEADS
-from posexport.checkpoints.plan import Plan
+from posexport.checkpoints.mapping import Plan
 from posexport.errors import PosexportError
 from posexport.models.longformer import Default, Longformer, LongformerModel
 

@@ -10,7 +10,7 @@ import torch
 
 from posexport.checkpoints.config import Config
 from posexport.checkpoints.families.fairseq import seq2seq_family, text_plan
-from posexport.checkpoints.plan import Constant, Plan
+from posexport.checkpoints.mapping import Constant, Plan
 from posexport.encodings.sinusoidal import Sinusoidal
 
 

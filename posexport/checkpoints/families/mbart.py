@@ -7,7 +7,7 @@ padding too: pad texts on the right.
 from posexport.checkpoints.config import Config
 from posexport.checkpoints.families.bart import positions
 from posexport.checkpoints.families.fairseq import GENERATION, seq2seq_family, text_plan
-from posexport.checkpoints.plan import Plan
+from posexport.checkpoints.mapping import Plan
 
 
 def _build(config: Config, task: str) -> Plan:

@@ -11,8 +11,7 @@ import torch
 from posexport.checkpoints.config import MOST_LAYERS, Config
 from posexport.checkpoints.families import decoder
 from posexport.checkpoints.families.family import Family
-from posexport.checkpoints.plan import ZEROS, NameMap, Origin, Plan, in_layers, origin, origins_of
-from posexport.checkpoints.transforms import SplitFused
+from posexport.checkpoints.mapping import ZEROS, NameMap, Origin, Plan, SplitFused, in_layers, origin, origins_of
 from posexport.encodings.compose import ByLayer, RotationAndTerm
 from posexport.encodings.encoding import Encoding
 from posexport.encodings.local_window import LocalWindow

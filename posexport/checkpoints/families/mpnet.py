@@ -5,7 +5,7 @@ import torch
 from posexport.checkpoints.config import Config
 from posexport.checkpoints.families import encoder
 from posexport.checkpoints.families.roberta import CLASSIFIER, FILL_MASK, HEADS
-from posexport.checkpoints.plan import Plan
+from posexport.checkpoints.mapping import Plan
 from posexport.encodings.encoding import Encoding
 from posexport.encodings.mpnet import Mpnet
 from posexport.errors import PosexportError

@@ -10,7 +10,7 @@ from typing import Any
 
 from posexport.checkpoints.config import Config
 from posexport.checkpoints.families import decoder
-from posexport.checkpoints.plan import Plan
+from posexport.checkpoints.mapping import Plan
 from posexport.encodings.alibi import Alibi
 from posexport.errors import PosexportError
 

@@ -2,7 +2,7 @@
 
 from posexport.checkpoints.config import Config
 from posexport.checkpoints.families import bert, encoder
-from posexport.checkpoints.plan import Plan
+from posexport.checkpoints.mapping import Plan
 from posexport.encodings.nezha import Nezha
 
 _NAMES = encoder.Names(

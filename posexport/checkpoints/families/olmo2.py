@@ -5,7 +5,7 @@ OLMo Team, "2 OLMo 2 Furious" (arXiv:2501.00656), section 3.1.
 
 from posexport.checkpoints.config import Config
 from posexport.checkpoints.families import rotary
-from posexport.checkpoints.plan import Plan
+from posexport.checkpoints.mapping import Plan
 
 _LAYER = {
     **rotary.ATTENTION,

@@ -9,7 +9,7 @@ import torch
 
 from posexport.checkpoints.config import Config
 from posexport.checkpoints.families import decoder, fairseq
-from posexport.checkpoints.plan import Plan
+from posexport.checkpoints.mapping import Plan
 from posexport.encodings.learned import Learned
 
 #: rows of the table before position 0

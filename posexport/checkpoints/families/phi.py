@@ -2,7 +2,7 @@
 
 from posexport.checkpoints.config import Config
 from posexport.checkpoints.families import rotary
-from posexport.checkpoints.plan import Plan
+from posexport.checkpoints.mapping import Plan
 
 _ONCE = rotary.ONCE | {"final_norm": "model.final_layernorm"}
 _LAYER = rotary.LAYER | {

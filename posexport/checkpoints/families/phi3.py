@@ -9,8 +9,7 @@ from typing import Any
 
 from posexport.checkpoints.config import Config
 from posexport.checkpoints.families import rotary
-from posexport.checkpoints.plan import Origin, Plan
-from posexport.checkpoints.transforms import SplitFused
+from posexport.checkpoints.mapping import Origin, Plan, SplitFused
 from posexport.errors import PosexportError
 
 #: of config.json where it does not say

@@ -4,7 +4,7 @@ from typing import Any
 
 from posexport.checkpoints.config import Config
 from posexport.checkpoints.families import bert, encoder
-from posexport.checkpoints.plan import Plan
+from posexport.checkpoints.mapping import Plan
 
 FILL_MASK = encoder.FillMaskNames(
     dense="lm_head.dense",

@@ -10,7 +10,7 @@ from typing import Any
 from posexport.checkpoints.config import Config
 from posexport.checkpoints.families import decoder
 from posexport.checkpoints.families.family import Family
-from posexport.checkpoints.plan import NameMap, Plan
+from posexport.checkpoints.mapping import NameMap, Plan
 from posexport.encodings.compose import ByLayer, RotationAndTerm
 from posexport.encodings.encoding import Encoding
 from posexport.encodings.local_window import LocalWindow

@@ -6,7 +6,7 @@ Nope and Back Again", arXiv:2501.18795).
 
 from posexport.checkpoints.config import Config
 from posexport.checkpoints.families import rotary
-from posexport.checkpoints.plan import Plan
+from posexport.checkpoints.mapping import Plan
 from posexport.encodings.compose import ByLayer
 from posexport.encodings.encoding import Encoding
 from posexport.encodings.nope import NoPE

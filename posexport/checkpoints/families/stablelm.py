@@ -6,7 +6,7 @@ and keys.
 
 from posexport.checkpoints.config import Config
 from posexport.checkpoints.families import rotary
-from posexport.checkpoints.plan import Plan
+from posexport.checkpoints.mapping import Plan
 
 
 def _stablelm(config: Config, task: str) -> Plan:

@@ -5,7 +5,7 @@ Lozhkov et al., "StarCoder 2 and The Stack v2" (arXiv:2402.19173), released code
 
 from posexport.checkpoints.config import Config
 from posexport.checkpoints.families import rotary
-from posexport.checkpoints.plan import Plan
+from posexport.checkpoints.mapping import Plan
 
 _LAYER = rotary.ATTENTION | rotary.NORMS | {"feedforward.inner": "mlp.c_fc", "feedforward.outer": "mlp.c_proj"}
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from posexport.checkpoints.config import MOST_LAYERS, Config
 from posexport.checkpoints.families.family import Family
-from posexport.checkpoints.plan import Constant, Origin, Plan, in_layers, origin, origins_of
+from posexport.checkpoints.mapping import Constant, Origin, Plan, in_layers, origin, origins_of
 from posexport.encodings.encoding import Encoding
 from posexport.encodings.swin import Swin
 from posexport.errors import PosexportError

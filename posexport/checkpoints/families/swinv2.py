@@ -12,7 +12,7 @@ import torch
 from posexport.checkpoints.config import LARGEST, Config
 from posexport.checkpoints.families.family import Family
 from posexport.checkpoints.families.swin import ARCHITECTURES, BESIDE, HEADS, ROOTS, plan_of, settings
-from posexport.checkpoints.plan import Constant, Plan
+from posexport.checkpoints.mapping import Constant, Plan
 from posexport.encodings.encoding import Encoding
 from posexport.encodings.swinv2 import SwinV2
 from posexport.errors import PosexportError

@@ -12,7 +12,7 @@ import torch
 from posexport.checkpoints.config import MOST_LAYERS, Config
 from posexport.checkpoints.families.fairseq import CLASSIFICATION, CLASSIFIER, GENERATION, classifier
 from posexport.checkpoints.families.family import Family
-from posexport.checkpoints.plan import Origin, Plan, in_layers, origin, origins_of
+from posexport.checkpoints.mapping import Origin, Plan, in_layers, origin, origins_of
 from posexport.encodings import t5
 from posexport.encodings.compose import ByLayer
 from posexport.encodings.encoding import Encoding
@@ -21,9 +21,9 @@ from posexport.errors import PosexportError
 from posexport.models.decoder import Decoder, DecoderConfig, LanguageModel
 from posexport.models.encoder import Encoder, EncoderConfig, EncoderModel
 from posexport.models.encoder_decoder import EncoderDecoderModel
-from posexport.models.encoder_decoder_head import HeadedEncoderDecoder
-from posexport.models.transformer import TransformerConfig
-from posexport.nn.activations import ACTIVATIONS
+from posexport.models.heads import HeadedEncoderDecoder
+from posexport.models.layer import TransformerConfig
+from posexport.nn.feed_forward import ACTIVATIONS
 from posexport.nn.heads import Features, Head, TokenClassification
 
 #: modules of a layer to the checkpoint's

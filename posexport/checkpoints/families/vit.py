@@ -11,8 +11,7 @@ import torch
 
 from posexport.checkpoints.config import MOST_LAYERS, Config
 from posexport.checkpoints.families.family import Family
-from posexport.checkpoints.plan import ZEROS, NameMap, Origin, Plan, in_layers, origin, origins_of
-from posexport.checkpoints.transforms import Reshape
+from posexport.checkpoints.mapping import ZEROS, NameMap, Origin, Plan, Reshape, in_layers, origin, origins_of
 from posexport.encodings.vit_interpolated import VitInterpolated
 from posexport.errors import PosexportError
 from posexport.models.vision import Vision, VisionConfig

@@ -7,7 +7,7 @@ import torch
 
 from posexport.checkpoints.config import Config
 from posexport.checkpoints.families import audio
-from posexport.checkpoints.plan import Origin, Plan, in_layers, origin, origins_of
+from posexport.checkpoints.mapping import Origin, Plan, in_layers, origin, origins_of
 from posexport.errors import PosexportError
 from posexport.models.adapter import AdaptedAudio, Adapter, AdapterConfig
 from posexport.models.audio import AudioConfig, AudioEncoder, AudioModel

@@ -9,7 +9,7 @@ import torch
 
 from posexport.checkpoints.config import Config
 from posexport.checkpoints.families import audio
-from posexport.checkpoints.plan import Constant, Plan, origin, origins_of
+from posexport.checkpoints.mapping import Constant, Plan, origin, origins_of
 from posexport.encodings.rope.rope import Rope
 from posexport.encodings.waves import frequencies
 from posexport.models.audio import AudioEncoder

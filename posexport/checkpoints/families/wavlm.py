@@ -4,8 +4,7 @@ import torch
 
 from posexport.checkpoints.config import Config
 from posexport.checkpoints.families import audio
-from posexport.checkpoints.plan import Origin, Plan, origin, origins_of
-from posexport.checkpoints.transforms import Reshape, WeightNorm
+from posexport.checkpoints.mapping import Origin, Plan, Reshape, WeightNorm, origin, origins_of
 from posexport.encodings.wavlm_gated import WavLMGated
 from posexport.errors import PosexportError
 from posexport.models.audio import AudioEncoder

@@ -10,7 +10,7 @@ import torch
 
 from posexport.checkpoints.config import Config
 from posexport.checkpoints.families.fairseq import half, named_layers, seq2seq_family
-from posexport.checkpoints.plan import Origin, Plan, origin, origins_of
+from posexport.checkpoints.mapping import Origin, Plan, origin, origins_of
 from posexport.encodings.absolute import Absolute
 from posexport.models.decoder import Decoder, DecoderConfig, LanguageModel
 from posexport.models.encoder_decoder import EncoderDecoderModel

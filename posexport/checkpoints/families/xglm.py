@@ -8,7 +8,7 @@ import math
 
 from posexport.checkpoints.config import Config
 from posexport.checkpoints.families import decoder, fairseq
-from posexport.checkpoints.plan import Plan
+from posexport.checkpoints.mapping import Plan
 from posexport.encodings.sinusoidal import Sinusoidal
 from posexport.errors import PosexportError
 

@@ -9,8 +9,7 @@ import torch
 
 from posexport.checkpoints.config import MOST_LAYERS, Config
 from posexport.checkpoints.families.family import Family
-from posexport.checkpoints.plan import Origin, Plan, in_layers, origin, origins_of
-from posexport.checkpoints.transforms import Reshape, Transpose
+from posexport.checkpoints.mapping import Origin, Plan, Reshape, Transpose, in_layers, origin, origins_of
 from posexport.encodings.transformer_xl import TransformerXL
 from posexport.errors import PosexportError
 from posexport.models.encoder import EncoderConfig

@@ -17,12 +17,12 @@ import torch
 from torch import Tensor
 
 from posexport.encodings.encoding import Array, Encoding, register
-from posexport.encodings.image_positions import image_positions
 from posexport.encodings.positions import Positions
+from posexport.encodings.resize import image_positions
 from posexport.encodings.rope.rope import Role
 from posexport.errors import PosexportError
 from posexport.ops.rotation import Layout, rotate
-from posexport.options.values import AboveOne, FromFour
+from posexport.options.check import AboveOne, FromFour
 
 Coordinates = Literal["index", "normalised"]
 Frequencies = Literal["same", "alternating"]

@@ -14,7 +14,7 @@ from posexport.encodings.encoding import Array, register
 from posexport.encodings.rope.rope import Rope, rotation_oracle
 from posexport.encodings.rope.schedule import Schedule
 from posexport.errors import PosexportError
-from posexport.options.values import FromOne
+from posexport.options.check import FromOne
 
 
 def oracle(_length_B1: Array, *, dim: int, base: float = 10000.0, factor: float = 4.0) -> tuple[Array, float]:

@@ -16,7 +16,7 @@ from posexport.encodings.encoding import Array, register
 from posexport.encodings.rope.rope import Rope, rotation_oracle
 from posexport.encodings.rope.schedule import Schedule
 from posexport.errors import PosexportError
-from posexport.options.values import FromOne, Positive
+from posexport.options.check import FromOne, Positive
 
 
 def oracle(

@@ -19,7 +19,7 @@ from posexport.encodings.rope import plain
 from posexport.encodings.rope.schedule import Schedule
 from posexport.errors import PosexportError
 from posexport.ops.rotation import Layout, rotate
-from posexport.options.values import FromTwo
+from posexport.options.check import FromTwo
 
 Role = Literal["query", "key"]
 

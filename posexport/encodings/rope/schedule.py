@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from posexport.errors import PosexportError
-from posexport.options.values import AboveOne, Range, check_values
+from posexport.options.check import AboveOne, Range, check_values
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,10 +18,9 @@ from posexport.modules.plain.plan import Context, Count, Last, Numbers, Plan, Ro
 from posexport.modules.plain.shared_heads import each_once, of_heads
 from posexport.modules.recognise.attention import of_seeing
 from posexport.modules.recognise.mode import Recognised
-from posexport.nn.attention import additive, attend, sees_any
+from posexport.nn.attention import SoftCapped, additive, attend, sees_any
 from posexport.nn.cached_call import CachedCall
 from posexport.nn.caching import narrowed, widened
-from posexport.nn.scoring import SoftCapped
 
 #: axes of split heads
 _SPLIT = 4

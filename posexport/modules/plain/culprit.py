@@ -18,7 +18,7 @@ from posexport.modules.plain.cached_mode import CachedMode
 from posexport.modules.plain.decoder import PlainDecoder
 from posexport.modules.recognise.mode import chosen
 from posexport.nn.cached_call import CachedCall
-from posexport.nn.reach import Reach
+from posexport.nn.caching import Reach
 from posexport.system.user_code import line_of_frame
 
 

@@ -22,15 +22,14 @@ from posexport.modules.plain.plan import Plan
 from posexport.modules.recognise.mode import chosen
 from posexport.modules.user_module import UserModule, returning
 from posexport.nn.cached_call import CachedCall
-from posexport.nn.caching import Caching, KeysAndValues
-from posexport.nn.reach import Reach
+from posexport.nn.caching import Caching, KeysAndValues, Reach
 from posexport.spec import BATCH, SEQUENCE, InputSpec, LengthContract
 
 
 class PlainDecoder(CachedDecoder):
     """A user's module, as a decoder with a KV cache. ``plan``: what it does along the token axis."""
 
-    #: how past tokens are kept; `posexport.sources.kv_cache` changes it
+    #: how past tokens are kept; `posexport.sources.prepare` changes it
     caching: Caching = Caching()
     #: whether the proof asks the user's forward as well (`posexport.parity.references.own_forward`)
     judged_by_forward = True

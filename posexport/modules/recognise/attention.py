@@ -1,19 +1,76 @@
-"""``F.scaled_dot_product_attention`` as an attention node; what the node cannot compute, as its formula.
+"""PyTorch's attention functions as attention nodes; what the node cannot compute, as its formula.
+
+A mask is bool (True keeps) or is added to the scores, and is broadcast to [B, H, T, S]. In place of -inf,
+`dropped_score` is added, so that no score is infinite; a query without any key reads zeros, as in PyTorch.
 
 PyTorch's exporter never translates it: from opset 23 on it would write an Attention with a mask that may have a query
 axis of 1, which ONNX Runtime's kernel refuses.
+
+PyTorch's implementation splits heads of [T, B, C] into [B * H, T, D], and joins both masks into one per head.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from posexport.encodings.positions import Positions
-from posexport.modules.recognise.masks import added
-from posexport.nn.attention import attend
+from posexport.nn.attention import attend, dropped_score
 from posexport.nn.projections import merge_heads, split_heads
+
+
+@dataclass(frozen=True)
+class Added:
+    """A mask to add.
+
+    Attributes:
+        mask: [B, 1, 1, S] or [B or 1, H or 1, T, S].
+        sees_any: bool [B or 1, H or 1, T or 1].
+    """
+
+    mask: Tensor
+    sees_any: Tensor
+
+
+def added(masks: Sequence[Tensor], q_BHTD: Tensor, keys: int) -> Added | None:
+    """The sum of all ``masks``; None where there are none."""
+    if not masks:
+        return None
+    shaped = [_of_four_axes(mask, keys) for mask in masks]
+    seen = reduce(torch.logical_and, [_seen(mask) for mask in shaped])
+    mask = reduce(torch.add, [_term(mask, q_BHTD) for mask in shaped])
+    batch, heads, queries, _ = mask.shape
+    if queries == 1 and heads == 1:
+        if batch == 1:
+            mask = mask.expand(q_BHTD.shape[0], 1, 1, keys)
+    elif queries == 1:
+        mask = mask.expand(batch, heads, q_BHTD.shape[2], keys)
+    return Added(mask, seen.any(-1))
+
+
+def _of_four_axes(mask: Tensor, keys: int) -> Tensor:
+    """[B or 1, H or 1, T or 1, S]: an axis that the module expanded is reduced to size 1."""
+    mask = mask[(None,) * (4 - mask.ndim)]
+    for axis, stride in enumerate(mask.stride()):
+        if stride == 0:
+            mask = mask.narrow(axis, 0, 1)
+    return mask.expand(*mask.shape[:3], keys)
+
+
+def _seen(mask: Tensor) -> Tensor:
+    return mask if mask.dtype == torch.bool else mask > -torch.inf
+
+
+def _term(mask: Tensor, like: Tensor) -> Tensor:
+    if mask.dtype != torch.bool:
+        return mask.to(like.dtype).clamp(min=dropped_score(like.dtype))
+    return torch.where(mask, torch.zeros((), dtype=like.dtype, device=like.device), dropped_score(like.dtype))
+
 
 #: axes before tokens and channels: of one sequence, of a batch without heads, of a batch
 _LEADING = (0, 1, 2)
@@ -85,3 +142,88 @@ def formula(
         scores = scores.masked_fill(~mask, -torch.inf) if mask.dtype == torch.bool else scores + mask
     seen = scores.amax(-1, keepdim=True) > -torch.inf
     return torch.where(seen, scores, 0.0).softmax(-1).mul(seen) @ v
+
+
+def multi_head_refusal(call: dict[str, Any]) -> str | None:
+    """Why a call does not become a node; None where it does."""
+    if call["bias_k"] is not None or call["add_zero_attn"] or call.get("static_k") is not None:
+        return "nn.MultiheadAttention adds a key (add_bias_kv, add_zero_attn)"
+    attn_mask = call["attn_mask"]
+    return "its mask has a row for every head" if attn_mask is not None and attn_mask.ndim == 3 else None
+
+
+class Projected:
+    """The queries, keys, values and masks of a call, and what packs heads."""
+
+    def __init__(self, call: dict[str, Any]) -> None:
+        self.call = call
+        self.batched = call["query"].ndim == 3
+        self.heads = call["num_heads"]
+        self.q, self.k, self.v = (self._split(x) for x in self._projections())
+        padding, attn_mask = call["key_padding_mask"], call["attn_mask"]
+        # as in PyTorch, the hint replaces the mask where nothing else is masked
+        self.is_causal = bool(call["is_causal"]) and padding is None and not call["need_weights"]
+        self.masks = [] if attn_mask is None or self.is_causal else [_as_sdpa_mask(attn_mask)]
+        if padding is not None:
+            self.masks.append(_as_sdpa_mask(padding if self.batched else padding[None])[:, None, None])
+
+    def _batch_first(self, x: Tensor) -> Tensor:
+        return x.transpose(0, 1) if self.batched else x[None]
+
+    def _split(self, x_BTC: Tensor) -> Tensor:
+        return split_heads(x_BTC, self.heads)
+
+    def _projections(self) -> tuple[Tensor, ...]:
+        """Queries, keys and values, [B, T, C] each."""
+        call = self.call
+        query, key, value = call["query"], call["key"], call["value"]
+        weight, bias = call["in_proj_weight"], call["in_proj_bias"]
+        if not call["use_separate_proj_weight"] and query is key and key is value:
+            return F.linear(self._batch_first(query), weight, bias).chunk(3, -1)
+        separate = ("q_proj_weight", "k_proj_weight", "v_proj_weight")
+        weights = [call[name] for name in separate] if call["use_separate_proj_weight"] else weight.chunk(3)
+        biases = (None,) * 3 if bias is None else bias.chunk(3)
+        inputs = (query, key, value)
+        return tuple(F.linear(self._batch_first(x), w, b) for x, w, b in zip(inputs, weights, biases, strict=True))
+
+    def output(self, context_BHTD: Tensor) -> Tensor:
+        """[T, B, C], as the function returns it."""
+        out = F.linear(merge_heads(context_BHTD), self.call["out_proj_weight"], self.call["out_proj_bias"])
+        return out.transpose(0, 1) if self.batched else out[0]
+
+
+def _as_sdpa_mask(mask: Tensor) -> Tensor:
+    """A mask as ``F.scaled_dot_product_attention`` takes it: where it is bool, True keeps."""
+    return ~mask if mask.dtype == torch.bool else mask
+
+
+def as_product(
+    equation: object, operands: tuple[object, ...], matmul: Callable[[Tensor, Tensor], Tensor]
+) -> Tensor | None:
+    """``bthd,bshd->bhts`` and the like as a product: batch axes, one contracted and one free axis each; else None."""
+    if len(operands) == 1 and isinstance(operands[0], tuple | list):
+        operands = tuple(operands[0])
+    if not isinstance(equation, str) or len(operands) != 2:
+        return None
+    x, y = operands
+    operands_term, arrow, out = equation.replace(" ", "").partition("->")
+    first, _, second = operands_term.partition(",")
+    if not arrow or not isinstance(x, Tensor) or not isinstance(y, Tensor) or not _are_distinct(first, second, out):
+        return None
+    batch = [letter for letter in out if letter in first and letter in second]
+    rows = [letter for letter in out if letter in first and letter not in second]
+    columns = [letter for letter in out if letter in second and letter not in first]
+    summed = [letter for letter in first if letter in second and letter not in out]
+    if not batch or not len(rows) == len(columns) == len(summed) == 1 or len(first) + len(second) != 2 * len(batch) + 4:
+        return None
+    if any(x.shape[first.index(letter)] != y.shape[second.index(letter)] for letter in [*batch, *summed]):
+        return None  # one of them is broadcast
+    left = x.permute([first.index(letter) for letter in [*batch, *rows, *summed]])
+    right = y.permute([second.index(letter) for letter in [*batch, *summed, *columns]])
+    letters = [*batch, *rows, *columns]
+    return matmul(left, right).permute([letters.index(letter) for letter in out])
+
+
+def _are_distinct(*terms: str) -> bool:
+    """Whether every term consists of letters that occur once in it."""
+    return all(term.isalpha() and len(set(term)) == len(term) for term in terms)

@@ -14,7 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from posexport.modules.recognise import attention, multi_head, products
+from posexport.modules.recognise import attention
+from posexport.modules.recognise.attention import Projected, as_product, multi_head_refusal
 from posexport.torch_fixes import arange, complex_views, vmap_index
 from posexport.torch_fixes.attention_flags import SDPA
 
@@ -39,7 +40,7 @@ class Recognised(TorchFunctionMode):
             bound.apply_defaults()
             return self._multi_head(dict(bound.arguments))
         if func is torch.einsum and args and not kwargs:
-            product = products.as_product(args[0], tuple(args[1:]), self._matmul)
+            product = as_product(args[0], tuple(args[1:]), self._matmul)
             return func(*args) if product is None else product
         if (indexed := vmap_index.indexed(func, args)) is not None:
             return indexed
@@ -90,7 +91,7 @@ class Recognised(TorchFunctionMode):
 
     def _multi_head(self, call: dict[str, Any]) -> tuple[Tensor, Tensor | None]:
         """The output, and the attention weights if needed; the graph loses them where nothing reads them."""
-        reason = multi_head.refusal(call)
+        reason = multi_head_refusal(call)
         weights = None
         if reason is not None or call["need_weights"]:
             by_formula, weights = F.multi_head_attention_forward(**(call | {"need_weights": True}))
@@ -98,7 +99,7 @@ class Recognised(TorchFunctionMode):
         if reason is not None:
             self.reasons.append(reason)
             return by_formula, weights
-        parts = multi_head.Projected(call)
+        parts = Projected(call)
         dropout = call["dropout_p"] if call["training"] else 0.0
         context = self._attention(parts.q, parts.k, parts.v, parts.masks, dropout, is_causal=parts.is_causal)
         return parts.output(context), weights

@@ -21,7 +21,7 @@ from posexport.modules.replaced.parity import Reference, check
 from posexport.modules.replaced.stand_ins import STAND_INS, StandIn, for_calls
 from posexport.modules.user_module import copied
 from posexport.nn.named_encoding import encoding_of
-from posexport.options.suggest import did_you_mean
+from posexport.options.check import did_you_mean
 
 #: an encoding, its name, or its name and settings
 Choice = Encoding | str | tuple[str, Mapping[str, Any]]

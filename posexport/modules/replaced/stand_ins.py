@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from posexport.encodings.encoding import Encoding, Term
-from posexport.encodings.position_vectors import PositionVectors
 from posexport.encodings.rope.rope import Rope
+from posexport.encodings.tables import PositionVectors
 from posexport.modules.replaced.calls import Arguments, Call, Reads, by_key, varying
 from posexport.ops.attention import BiasSpec
 from posexport.ops.spec import emit

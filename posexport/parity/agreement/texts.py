@@ -19,7 +19,7 @@ from posexport.parity.grid.inputs import Feeds, draw
 from posexport.parity.grid.point import GridPoint
 from posexport.parity.proof import Progress
 from posexport.parity.subjects.runner import Make, RunError, Runner, in_calls
-from posexport.runtime.text_file import read_texts
+from posexport.runtime.arrays import read_texts
 from posexport.runtime.texts import TOKENIZER, tokenizer_of
 from posexport.sizes import multiple
 from posexport.spec import ENCODER_SEQUENCE, SEQUENCE, Interface, LengthContract, PartSpec, Promises, Role

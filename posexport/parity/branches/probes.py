@@ -15,7 +15,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from posexport.graph.bodies import bodies
+from posexport.graph.queries import bodies
 from posexport.parity.subjects.runner import Runner
 from posexport.runtime.providers import bundle_session
 from posexport.runtime.wrapped_session import WrappedSession

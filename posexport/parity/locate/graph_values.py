@@ -11,8 +11,8 @@ import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes.common import InlinePass
 
-from posexport.graph.bodies import bodies
 from posexport.graph.protos import SCOPES, module_paths
+from posexport.graph.queries import bodies
 from posexport.parity.criterion import Array
 from posexport.parity.grid.inputs import Feeds
 from posexport.parity.subjects.runner import Runner

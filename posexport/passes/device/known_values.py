@@ -6,8 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from posexport.graph.operators import SHAPES, TRUTHS
-from posexport.graph.queries import constant
+from posexport.graph.queries import SHAPES, TRUTHS, constant
 from posexport.passes.device.calls_in_common import CallsInCommon, Known, Shape
 
 #: sums of sizes are sizes

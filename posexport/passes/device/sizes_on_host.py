@@ -6,8 +6,7 @@ import numpy as np
 import onnx_ir as ir
 
 from posexport.graph.builder import Builder
-from posexport.graph.operators import COMPARISONS
-from posexport.graph.queries import only
+from posexport.graph.queries import COMPARISONS, only
 from posexport.ops.operator import DOMAIN
 from posexport.passes.device.calls_in_common import CallsInCommon, Known, callers_first
 from posexport.passes.device.known_values import SUMS, KnownValues, Run, few_numbers, is_count

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from posexport.precision.blocks.rounding import Factor, Floats, Rounded, half_quadratic, nearest, second_order
 from posexport.precision.derived import Array, Derived
 from posexport.precision.projections import Weight
-from posexport.targets.precision_options import QuantizerName
+from posexport.targets.precisions import QuantizerName
 
 #: bits -> the types of signed and of unsigned numbers, of ONNX and of NumPy
 _TYPES = {

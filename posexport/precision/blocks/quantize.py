@@ -21,7 +21,7 @@ from posexport.precision.projections import Projection
 from posexport.precision.rows.weights import Lookup, quantize_lookup
 from posexport.precision.selection import Chosen, PrecisionResult, Replacement, choose
 from posexport.spec import Interface
-from posexport.targets.precision_options import PrecisionOptions
+from posexport.targets.precisions import PrecisionOptions
 from posexport.targets.target import BLOCKED_OPSET, MICROSOFT, Target
 
 FLOAT = ir.DataType.FLOAT

@@ -17,7 +17,7 @@ from onnx_ir.passes.common import InlinePass
 
 from posexport.errors import PosexportError
 from posexport.graph import edits
-from posexport.graph.bodies import bodies
+from posexport.graph.queries import bodies
 from posexport.graph.types import infer_types
 from posexport.spec import PartSpec
 from posexport.targets.dtypes import DType

@@ -14,9 +14,8 @@ import numpy as np
 import onnx_ir as ir
 
 from posexport.graph import dataflow
-from posexport.graph.bodies import bodies, with_bodies
-from posexport.graph.operators import CONTROL_FLOW
 from posexport.graph.protos import SCOPES, module_paths
+from posexport.graph.queries import CONTROL_FLOW, bodies, with_bodies
 
 #: a path up to its first number: ``encoder.layer.3`` of ``encoder.layer.3.attention``
 _NUMBERED = re.compile(r"^(.*?[./]\d+)(?:[./]|$)")

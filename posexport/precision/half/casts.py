@@ -14,8 +14,8 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from posexport.errors import PosexportError
-from posexport.graph.bodies import bodies, loop_inputs, loop_results, with_bodies
 from posexport.graph.edits import claim
+from posexport.graph.queries import bodies, loop_inputs, loop_results, with_bodies
 from posexport.precision.half.flow import INDIFFERENT, Flow, Kind, is_float_cast
 
 Array = NDArray[np.float32]

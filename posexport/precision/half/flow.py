@@ -19,7 +19,7 @@ from typing import Literal
 import onnx_ir as ir
 
 from posexport.graph.edits import claim
-from posexport.graph.operators import COMPARISONS, SIZES
+from posexport.graph.queries import COMPARISONS, SIZES
 from posexport.precision.half.kernels import Kernels
 
 

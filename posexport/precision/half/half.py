@@ -18,7 +18,7 @@ from posexport.precision.half.flow import Flow, Info, Kind, merge_calls, separat
 from posexport.precision.half.kernels import Kernels
 from posexport.precision.half.types import Backward, Forward
 from posexport.spec import InputSpec, Interface, is_cache_input, is_cache_output
-from posexport.targets.precision_options import PrecisionOptions
+from posexport.targets.precisions import PrecisionOptions
 from posexport.targets.target import Target
 
 if TYPE_CHECKING:

@@ -5,8 +5,7 @@ from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
-from posexport.graph.bodies import bodies, loop_carried, loop_inputs, loop_results
-from posexport.graph.operators import TRUTHS
+from posexport.graph.queries import TRUTHS, bodies, loop_carried, loop_inputs, loop_results
 from posexport.graph.types import Types
 from posexport.precision.half.flow import (
     BOUNDS,

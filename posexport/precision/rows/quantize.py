@@ -24,7 +24,7 @@ from posexport.precision.rows.weights import by_channel, by_row, quantize_lookup
 from posexport.precision.selection import Chosen, PrecisionResult, Replacement, choose
 from posexport.spec import Interface
 from posexport.targets.dtypes import DType
-from posexport.targets.precision_options import PrecisionOptions
+from posexport.targets.precisions import PrecisionOptions
 from posexport.targets.target import MICROSOFT, MICROSOFT_OPSET, Target
 
 FLOAT, INT8, INT32 = ir.DataType.FLOAT, ir.DataType.INT8, ir.DataType.INT32

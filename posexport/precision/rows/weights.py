@@ -11,11 +11,10 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from posexport.graph.bodies import with_bodies
 from posexport.graph.builder import Builder
 from posexport.graph.dataflow import content_values
 from posexport.graph.edits import replace
-from posexport.graph.queries import names_of
+from posexport.graph.queries import names_of, with_bodies
 from posexport.precision.derived import Derived, DerivedTensors
 from posexport.precision.projections import Weight, tensor_of
 from posexport.spec import Interface

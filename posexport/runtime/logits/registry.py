@@ -3,67 +3,41 @@
 from collections.abc import Callable
 
 from posexport.runtime.generation_config import GenerationConfig
-from posexport.runtime.logits import (
-    bad_words,
-    begin_suppress,
-    encoder_no_repeat_ngram,
-    encoder_repetition_penalty,
-    epsilon,
-    eta,
-    exponential_decay_length_penalty,
-    forced_bos,
-    forced_eos,
-    min_length,
-    min_new_tokens,
-    min_p,
-    no_repeat_ngram,
-    remove_invalid,
-    renormalize,
-    repetition_penalty,
-    sequence_bias,
-    suppress,
-    temperature,
-    top_h,
-    top_k,
-    top_p,
-    typical,
-    whisper_timestamps,
-)
-from posexport.runtime.logits.processor import Processor, Scores, Setting
-from posexport.runtime.logits.token_rows import TokenRows
+from posexport.runtime.logits import forced, repetition, tokens, warpers, whisper_timestamps
+from posexport.runtime.logits.processor import Processor, Scores, Setting, TokenRows
 
 #: returns a processor, or None if the options do not ask for it
 Make = Callable[[GenerationConfig, Setting], Processor | None]
 
 PROCESSORS: tuple[Make, ...] = (
-    sequence_bias.make,
-    encoder_repetition_penalty.make,
-    repetition_penalty.make,
-    no_repeat_ngram.make,
-    encoder_no_repeat_ngram.make,
-    bad_words.make,
-    min_length.make,
-    min_new_tokens.make,
-    forced_bos.make,
-    forced_eos.make,
-    remove_invalid.make,
-    exponential_decay_length_penalty.make,
-    suppress.make,
-    begin_suppress.make,
+    tokens.make_sequence_bias,
+    repetition.make_encoder_repetition_penalty,
+    repetition.make_repetition_penalty,
+    repetition.make_no_repeat_ngram,
+    repetition.make_encoder_no_repeat_ngram,
+    tokens.make_bad_words,
+    forced.make_min_length,
+    forced.make_min_new_tokens,
+    forced.make_forced_bos,
+    forced.make_forced_eos,
+    tokens.make_remove_invalid,
+    forced.make_exponential_decay_length_penalty,
+    tokens.make_suppress,
+    tokens.make_begin_suppress,
     whisper_timestamps.make,
 )
 #: used only if tokens are sampled
 WARPERS: tuple[Make, ...] = (
-    temperature.make,
-    top_h.make,
-    top_k.make,
-    top_p.make,
-    min_p.make,
-    typical.make,
-    epsilon.make,
-    eta.make,
+    warpers.make_temperature,
+    warpers.make_top_h,
+    warpers.make_top_k,
+    warpers.make_top_p,
+    warpers.make_min_p,
+    warpers.make_typical,
+    warpers.make_epsilon,
+    warpers.make_eta,
 )
-LAST: tuple[Make, ...] = (renormalize.make,)
+LAST: tuple[Make, ...] = (warpers.make_renormalize,)
 
 
 def processors(options: GenerationConfig, setting: Setting) -> list[Processor]:

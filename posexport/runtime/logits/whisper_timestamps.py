@@ -11,8 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from posexport.runtime.generation_config import GenerationConfig
-from posexport.runtime.logits.processor import Processor, Scores, Setting, Timestamps, log_softmax
-from posexport.runtime.logits.token_rows import TokenRows
+from posexport.runtime.logits.processor import Processor, Scores, Setting, Timestamps, TokenRows, log_softmax
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,7 @@ from posexport.bundle.read import read
 from posexport.errors import PosexportError
 from posexport.options.recipe import Recipe
 from posexport.spec import CAPACITY
-from posexport.targets.precision_options import PrecisionOptions
-from posexport.targets.precisions import FP32, PrecisionName
+from posexport.targets.precisions import FP32, PrecisionName, PrecisionOptions
 from posexport.tools.bench.processes import FailedError, run
 from posexport.tools.bench.records import Point
 

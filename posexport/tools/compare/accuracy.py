@@ -1,6 +1,7 @@
-"""The accuracies of an exported model in ONNX Runtime, and the whole job of one encoding. Imports no torch."""
+"""Accuracy, time and memory of exported models in ONNX Runtime, and the whole job of one encoding. Imports no torch."""
 
 import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,15 +11,20 @@ from posexport.errors import PosexportError
 from posexport.options.recipe import Recipe
 from posexport.parity.agreement.cosine import cosine
 from posexport.runtime.providers import make_session
-from posexport.runtime.refusal import refusal
+from posexport.runtime.wrapped_session import refusal
+from posexport.tools.bench.candidate import Candidate
+from posexport.tools.bench.measurement import Conditions, SamplingBudget
+from posexport.tools.bench.records import Figure, Point
+from posexport.tools.bench.run import Run
 from posexport.tools.compare import tasks
-from posexport.tools.compare.records import LIMIT, AtPrecision, Cell, Result, Setup, at_precision
+from posexport.tools.compare.records import LIMIT, AtPrecision, Cell, Cost, Result, Setup, at_precision
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession
 
     from posexport.sources.source import Source
     from posexport.targets.precisions import PrecisionName
+
 
 #: rows of one call: bounds the memory of the longest
 ROWS = 20
@@ -87,9 +93,7 @@ def one(encoding: str, setup: Setup, path: Path) -> Result:
     """
     from posexport.export import negotiate
     from posexport.export.build import build
-    from posexport.sources import weights
-    from posexport.sources.definition_facts import model_of
-    from posexport.sources.source import Source
+    from posexport.sources.source import Source, digest, model_of
     from posexport.tools.compare.accuracy import accuracies
     from posexport.tools.compare.train import TASK, make, own_parameters, train
 
@@ -97,7 +101,7 @@ def one(encoding: str, setup: Setup, path: Path) -> Result:
     model = make(encoding, setup)
     loss = train(model, setup)
     name = f"encoder-{encoding}"
-    source = Source.of(model_of(model, TASK), name=name, kind="builtin", sha256=weights.digest(model))
+    source = Source.of(model_of(model, TASK), name=name, kind="builtin", sha256=digest(model))
     build(source, path, Recipe(task=TASK, opset=negotiate.DEFAULT_OPSET))
     limit = source.limits.max_length
     return Result(
@@ -126,3 +130,41 @@ def _at(precision: "PrecisionName", source: "Source", float32: Path, setup: Setu
         accuracy=accuracies(path, setup, source.limits.max_length),
         cosine=agreement(path, float32, setup),
     )
+
+
+def measure(models: Mapping[str, Path], setup: Setup, progress: Callable[[int, int, str], None]) -> dict[str, Cost]:
+    """The cost of each model, also in the further precisions; the first model is the baseline of all ratios."""
+    paths = {(name, ""): path for name, path in models.items()}
+    paths |= {(name, p): at_precision(path, p) for name, path in models.items() for p in setup.precisions}
+    # distinct weights: the benchmark compares the outputs of candidates with the same ones
+    candidates = {
+        key: Candidate(name=" ".join(key).strip(), model=str(path), vocab=tasks.VOCAB, weights=path.name)
+        for key, path in paths.items()
+    }
+    # one thread: idle threads of one model would slow the other
+    run = Run("compare", Conditions(rounds=1, threads=1), total=1, progress=progress)
+    budget = SamplingBudget(runs=setup.timed_runs, seconds=float("inf"))
+    point = Point(batch=setup.timed_rows, new=setup.length)
+    result = run.measure("compare", list(candidates.values()), point, budget)
+    figures = dict(zip(candidates, result.figures, strict=True))
+    return {
+        name: Cost(
+            ms=_time(figures[name, ""]),
+            to_nope=_ratio(figures[name, ""]),
+            growth=figures[name, ""].growth or None,
+            precisions={p: _ratio(figures[name, p]) / _ratio(figures[name, ""]) for p in setup.precisions},
+        )
+        for name in models
+    }
+
+
+def _time(figure: Figure) -> float:
+    if figure.ms is None:
+        raise PosexportError(f"the time of {figure.candidate} could not be measured: {figure.failed}")
+    return figure.ms
+
+
+def _ratio(figure: Figure) -> float:
+    if figure.to_baseline is None:
+        raise PosexportError(f"the time of {figure.candidate} could not be measured: {figure.failed}")
+    return figure.to_baseline

@@ -11,8 +11,7 @@ from posexport.system.extras import require
 from posexport.system.files import write_whole
 from posexport.targets.precisions import FP32, precision_named
 from posexport.tools.compare import tasks
-from posexport.tools.compare.accuracy import one
-from posexport.tools.compare.costs import measure
+from posexport.tools.compare.accuracy import measure, one
 from posexport.tools.compare.page import page
 from posexport.tools.compare.records import (
     Document,

@@ -17,7 +17,7 @@ from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any
 
-from posexport.bundle.leftovers import held
+from posexport.bundle.directory import held
 from posexport.errors import PosexportError
 
 

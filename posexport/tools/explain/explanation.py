@@ -14,10 +14,10 @@ from posexport.bundle.manifest import MODEL, Manifest
 from posexport.bundle.read import check_hashes, locate, read
 from posexport.errors import PosexportError
 from posexport.parity.grid.inputs import Feeds
-from posexport.runtime.binding import run_bound
 from posexport.runtime.chain import Link
+from posexport.runtime.ort_values import run_bound
 from posexport.runtime.providers import bundle_session, check_loads
-from posexport.runtime.refusal import refusal
+from posexport.runtime.wrapped_session import refusal
 from posexport.spec import (
     BATCH,
     CAPACITY,

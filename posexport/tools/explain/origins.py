@@ -13,9 +13,8 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from posexport.graph.bodies import bodies
 from posexport.graph.dataflow import dependents
-from posexport.graph.operators import SHAPES
+from posexport.graph.queries import SHAPES, bodies
 from posexport.spec import DOMAIN, FUNCTION
 from posexport.tools.explain.records import Share
 

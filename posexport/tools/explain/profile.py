@@ -7,7 +7,7 @@ from pathlib import Path
 from statistics import median
 
 from posexport.errors import PosexportError
-from posexport.runtime.profile import Event, kernels, read_profile
+from posexport.runtime.placement import Event, kernels, read_profile
 from posexport.tools.explain.origins import Origin, Origins
 
 #: of the whole call

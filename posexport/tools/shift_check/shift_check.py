@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from posexport.sources import weights
+from posexport.sources import source
 from posexport.sources.encoding_alone import EncodingAlone, alone
 from posexport.tools.shift_check import relative, rotation, sinusoid
 from posexport.tools.shift_check.records import Check
@@ -71,5 +71,5 @@ def check_shift(name: str, pairs: Sequence[str] = ()) -> ShiftReport:
         PosexportError: an unknown encoding or setting, or a value that does not fit.
     """
     subject = alone(name, pairs)
-    weights.draw(subject.layer, subject.seed)
+    source.draw(subject.layer, subject.seed)
     return ShiftReport(subject, [check(subject) for check in CHECKS])

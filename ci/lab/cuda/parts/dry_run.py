@@ -182,8 +182,7 @@ def placed(opened: Any) -> dict[str, dict[str, Any]]:
     """By call, from ONNX Runtime's profile: nodes on the CPU that are not shape arithmetic, and nodes that copy."""
     from record import matched
 
-    from posexport.runtime.placement import strays
-    from posexport.runtime.profile import kernels, read_profile
+    from posexport.runtime.placement import kernels, read_profile, strays
     from posexport.targets.providers import CUDA
 
     start = opened.session.get_profiling_start_time_ns()

@@ -12,7 +12,7 @@ import numpy as np
 
 import posexport
 from posexport.runtime.batches import BATCH_TOKENS
-from posexport.runtime.memory import DEFAULT_MEMORY, Memory
+from posexport.runtime.wrapped_session import DEFAULT_MEMORY, Memory
 from posexport.spec import SEQUENCE
 from posexport.targets.providers import DEFAULT_PROVIDER
 from posexport.tools.bench.workers.memory import resident

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from onnxruntime import OrtValue
 
-from posexport.runtime.binding import run_bound
+from posexport.runtime.ort_values import run_bound
 from posexport.runtime.providers import make_session
 from posexport.targets.dtypes import BY_ORT_TYPE
 from posexport.targets.providers import HOST, provider_named

@@ -1,0 +1,166 @@
+"""Options that several commands share, and those of ``verify``, `posexport.load` and `posexport.pipeline`."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from posexport.options.option import EXPERT, PROOF, RUNTIME, SOURCE, Option
+from posexport.options.recipe import DefinitionName
+from posexport.targets.precisions import PrecisionName
+from posexport.targets.provider_options import CUDA_OPTIONS
+from posexport.targets.providers import DEFAULT_PROVIDER, PROVIDERS
+
+#: called with the finished steps, their total, and the current step
+Progress = Callable[[int, int, str], None]
+#: called with sentences for the user
+Remark = Callable[[str], None]
+
+Task = Annotated[
+    str | None,
+    Option(
+        group=SOURCE,
+        complete="tasks",
+        help="What the model is for, see posexport list tasks; default: from the checkpoint.",
+    ),
+]
+Settings = Annotated[
+    Mapping[str, Any] | Sequence[str] | None,
+    Option(
+        group=SOURCE,
+        flag="set",
+        metavar="KEY=VALUE",
+        complete="settings",
+        help="Set a parameter of a built-in model or an encoding, e.g. --set layers=4 (repeatable); see posexport list "
+        "models.",
+        python='Parameters of a built-in model, such as ``{"layers": 4, "clip": 8}``; see posexport list models.',
+    ),
+]
+AllowPickle = Annotated[
+    bool, Option(group=EXPERT, help="Also read .bin weights (with weights_only; safetensors are preferred).")
+]
+ExampleInputs = Annotated[
+    Any, Option(python="Of a module: tensors by the names of ``forward``'s arguments, or a tuple in their order.")
+]
+Axes = Annotated[
+    Mapping[str, Sequence[str | int]] | None,
+    Option(
+        python="Of a module, by input: names of the axes that vary, sizes of the others; needed where the first "
+        'two axes are not batch and sequence. ``{"x": ["batch_size", "sequence_length", 16]}``'
+    ),
+]
+Lengths = Annotated[
+    Sequence[int] | None,
+    Option(
+        group=PROOF,
+        flag="length",
+        metavar="N",
+        least=1,
+        help="Tokens of a call that is checked, in place of the default grid (repeatable).",
+        python='Check these lengths in tokens in place of the grid\'s; the verdict is then "checked", not "proven".',
+    ),
+]
+Threads = Annotated[
+    int,
+    Option(
+        group=PROOF,
+        metavar="N",
+        least=0,
+        most=1024,
+        show_default=False,
+        help="Threads of one operator; 0 lets the runtime choose.",
+    ),
+]
+Provider = Annotated[
+    str,
+    Option(group=RUNTIME, help=f"Execution provider: {', '.join(PROVIDERS)}. Fails if it is not available."),
+]
+ProviderOptions = Annotated[
+    Mapping[str, Any] | None,
+    Option(
+        group=RUNTIME,
+        flag="provider-option",
+        metavar="KEY=VALUE",
+        help=f"Of the provider's session (repeatable); of cuda: {', '.join(CUDA_OPTIONS)}.",
+        python='Of ``cuda``: ``memory_limit`` ("4GB"), ``arena_growth`` ("double" or "exact"), ``tf32`` (True or '
+        "False), ``stream`` (a cudaStream_t as an integer), ``graph`` (True: calls are CUDA graphs; not of verify). "
+        "``cpu`` has none.",
+    ),
+]
+PrecisionOfBundle = Annotated[
+    PrecisionName | None,
+    Option(group=RUNTIME, help="Precision of the model that runs, of a bundle with several; default: its first."),
+]
+ProgressCall = Annotated[
+    Progress | None, Option(python="Called with the finished steps, their total, and the current step.")
+]
+RemarkCall = Annotated[Remark | None, Option(python="Called with sentences about the source and the proof.")]
+
+
+class OpenOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """How a bundle is opened."""
+
+    precision: PrecisionOfBundle = None
+    provider: Provider = DEFAULT_PROVIDER
+    threads: Threads = 0
+    memory: Annotated[
+        Literal["flat", "fast"],
+        Option(
+            group=RUNTIME,
+            help="flat: a call of more than 4,096 tokens gives back the memory that it took, so that one large batch "
+            "does not hold it for ever; fast: everything is kept for the next call.",
+        ),
+    ] = "flat"
+    check: Annotated[bool, Option(group=RUNTIME, help="Compare every file with its sha256 first.")] = True
+    provider_options: ProviderOptions = None
+
+
+#: the headings of ``posexport verify --help``, in their order
+GROUPS = (SOURCE, PROOF, RUNTIME, EXPERT)
+
+
+class ParityOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """The options of a check on one provider or several."""
+
+    task: Task = None
+    settings: Settings = None
+    definition: Annotated[
+        DefinitionName | None,
+        Option(
+            group=SOURCE,
+            help="How the source computes, as in posexport convert; default: as the bundle was converted, else paper.",
+        ),
+    ] = None
+    allow_pickle: AllowPickle = False
+    example_inputs: ExampleInputs = None
+    axes: Axes = None
+    lengths: Lengths = None
+    tolerance: Annotated[
+        float | None,
+        Option(
+            group=PROOF,
+            metavar="ERROR",
+            help="Pass where max |y - y64| / max |y64| is at most this, such as 1e-3; the verdict is then not "
+            "'proven'.",
+            python="The largest error ``max |y - y64| / max |y64|`` that passes, in place of the criterion. The "
+            'verdict is then "within 0.001", never "proven".',
+        ),
+    ] = None
+    emulate: Annotated[
+        Literal["fp16", "bf16"] | None,
+        Option(
+            group=PROOF,
+            help="Round every operator's output to this precision, as a GPU would; of a float32 model positions too.",
+        ),
+    ] = None
+    precision: PrecisionOfBundle = None
+    threads: Threads = 0
+
+
+class VerifyOptions(ParityOptions, frozen=True, kw_only=True):
+    """The options of `posexport.verify`."""
+
+    provider: Provider = DEFAULT_PROVIDER
+    provider_options: ProviderOptions = None
+    progress: ProgressCall = None
+    remark: RemarkCall = None
