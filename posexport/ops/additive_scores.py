@@ -9,7 +9,7 @@ from onnxscript import FLOAT, INT64, script
 from onnxscript import opset18 as op
 from torch import Tensor
 
-from posexport.ops.operator import OPSET, Array, Case, Operator, register
+from posexport.ops.operator import OPSET, Array, Case, Operator, Rows, register
 from posexport.ops.skew import blocks
 
 #: Queries per block of the eager operator: every pair holds a whole vector
@@ -73,5 +73,6 @@ ADDITIVE_SCORES = register(
         own=("weight", "keys", "vector"),
         linear=False,
         inner=("vector",),
+        rows={"keys": Rows("keys", 2)},
     )
 )

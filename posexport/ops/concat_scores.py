@@ -11,7 +11,7 @@ from onnxscript import FLOAT, INT64, script
 from onnxscript import opset18 as op
 from torch import Tensor
 
-from posexport.ops.operator import OPSET, Array, Case, Operator, register
+from posexport.ops.operator import OPSET, Array, Case, Operator, Rows, register
 
 
 def oracle(q: Array, query_vector: Array, of_keys: Array, qpos: Array, kpos: Array) -> Array:
@@ -60,6 +60,7 @@ CONCAT_SCORES = register(
         takes=("q",),
         gives="base",
         own=("query_vector", "of_keys"),
+        rows={"of_keys": Rows("keys", 2)},
         linear=False,
     )
 )

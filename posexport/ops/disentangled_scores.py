@@ -14,7 +14,7 @@ from onnxscript import FLOAT, INT64, script
 from onnxscript import opset18 as op
 from torch import Tensor
 
-from posexport.ops.operator import CASES_BY_DISTANCE, OPSET, Array, Operator, register
+from posexport.ops.operator import BY_DISTANCE, CASES_BY_DISTANCE, OPSET, Array, Operator, register
 from posexport.ops.skew import CutOff, Distances, FilledUp, KeysOfBlock, Skew, blocks, columns, skew
 
 
@@ -97,5 +97,6 @@ DISENTANGLED_SCORES = register(
         takes=("q", "k"),
         gives="scores",
         own=("by_distance", "by_distance_of_key", "lowest"),
+        rows={"by_distance": BY_DISTANCE, "by_distance_of_key": BY_DISTANCE},
     )
 )

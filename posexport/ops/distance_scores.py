@@ -9,7 +9,7 @@ from onnxscript import FLOAT, INT64, script
 from onnxscript import opset18 as op
 from torch import Tensor
 
-from posexport.ops.operator import CASES_BY_DISTANCE, OPSET, Array, Operator, register
+from posexport.ops.operator import BY_DISTANCE, CASES_BY_DISTANCE, OPSET, Array, Operator, register
 from posexport.ops.skew import Skew, blocks, columns, toeplitz
 
 
@@ -62,6 +62,7 @@ DISTANCE_SCORES = register(
         takes=(),
         gives="scores",
         own=("by_distance", "lowest"),
+        rows={"by_distance": BY_DISTANCE},
         scaled=False,
         shifts=True,
     )

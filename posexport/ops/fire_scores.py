@@ -13,7 +13,7 @@ from onnxscript import FLOAT, INT64, script
 from onnxscript import opset18 as op
 from torch import Tensor
 
-from posexport.ops.operator import CASES_BY_DISTANCE, OPSET, Array, Operator, register
+from posexport.ops.operator import BY_DISTANCE, CASES_BY_DISTANCE, OPSET, Array, Operator, Rows, register
 from posexport.ops.skew import Distances, Skew, blocks, columns, toeplitz
 
 #: hidden units in the cases
@@ -135,6 +135,7 @@ FIRE_SCORES = register(
         scaled=False,
         wide=("outer_weight", "inner_weight", "inner_bias", "by_distance", "normaliser"),
         inner=("outer_weight",),
+        rows={"by_distance": BY_DISTANCE, "normaliser": Rows("queries", 1, ("first", 0))},
         lead=lambda outer_bias, *tensors: (tensors[5].shape[0], outer_bias.shape[0]),
     )
 )

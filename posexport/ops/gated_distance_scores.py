@@ -9,7 +9,7 @@ from onnxscript import FLOAT, INT64, script
 from onnxscript import opset18 as op
 from torch import Tensor
 
-from posexport.ops.operator import CASES_BY_DISTANCE, OPSET, Array, Operator, register
+from posexport.ops.operator import BY_DISTANCE, CASES_BY_DISTANCE, OPSET, Array, Operator, Rows, register
 from posexport.ops.skew import Distances, Skew, blocks, columns, toeplitz
 
 
@@ -76,6 +76,7 @@ GATED_DISTANCE_SCORES = register(
         takes=(),
         gives="scores",
         own=("by_distance", "gate", "lowest", "first"),
+        rows={"by_distance": BY_DISTANCE, "gate": Rows("queries", 2, ("first", 0))},
         scaled=False,
         lead=lambda by_distance, gate, *_: (gate.shape[0], by_distance.shape[0]),
     )

@@ -16,7 +16,7 @@ from onnxscript import FLOAT, INT64, script
 from onnxscript import opset18 as op
 from torch import Tensor
 
-from posexport.ops.operator import CASES_BY_DISTANCE, OPSET, Array, Operator, register
+from posexport.ops.operator import CASES_BY_DISTANCE, OPSET, Array, Operator, Rows, register
 from posexport.ops.skew import blocks
 
 
@@ -97,6 +97,7 @@ GRID_SCORES = register(
         takes=(),
         gives="scores",
         own=("by_distance", "lowest", "query_code", "key_code", "first"),
+        rows={"query_code": Rows("queries", 0, ("first", 0)), "key_code": Rows("keys", 0, ("first", 1))},
         scaled=False,
     )
 )

@@ -10,7 +10,7 @@ from onnxscript import FLOAT, INT64, script
 from onnxscript import opset18 as op
 from torch import Tensor
 
-from posexport.ops.operator import CASES_BY_DISTANCE, OPSET, Array, Operator, register
+from posexport.ops.operator import BY_DISTANCE, CASES_BY_DISTANCE, OPSET, Array, Operator, register
 from posexport.ops.skew import Distances, Skew, blocks, columns, skew
 
 
@@ -71,6 +71,7 @@ HEAD_DISTANCE_SCORES = register(
         takes=("q",),
         gives="scores",
         own=("by_distance", "query_bias", "lowest"),
+        rows={"by_distance": BY_DISTANCE},
         scaled_along=("query_bias",),
     )
 )

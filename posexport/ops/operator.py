@@ -7,9 +7,9 @@ operator emits one node of domain ``posexport``; its ONNX function, which expres
 attached to the finished model (`posexport.export.functions`).
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 import numpy as np
 import onnx
@@ -59,6 +59,23 @@ CASES_BY_DISTANCE = (
 
 
 @dataclass(frozen=True)
+class Rows:
+    """The axis of an operator's parameter that has a row for every query, key or distance (query minus key) of a call.
+
+    ``first``: a parameter, and the place in it that holds the position or distance of row 0. Later ones follow one by
+    one, and what has no row takes the nearest one. None: the rows are those of qpos or kpos, in order.
+    """
+
+    of: Literal["queries", "keys", "distances"]
+    axis: int
+    first: tuple[str, int] | None = None
+
+
+#: of ``by_distance`` [H, W, ...], from the distance ``lowest`` [1] up
+BY_DISTANCE = Rows("distances", 1, ("lowest", 0))
+
+
+@dataclass(frozen=True)
 class Operator:
     """One registered position operator.
 
@@ -81,6 +98,7 @@ class Operator:
         inner: parameters [..., H, E] or [..., H, T, E] that cost a product over E for every pair of tokens.
         shifts: scores depend on the distance i - j alone (a Toeplitz bias).
         counts: a score depends on further keys than its key, masked ones among them.
+        rows: parameters that have a row for every query, key or distance of a call; the others have none.
         lead: batch size and heads of the scores of an operator without ``takes``, from its parameters.
     """
 
@@ -100,6 +118,7 @@ class Operator:
     inner: tuple[str, ...] = ()
     shifts: bool = False
     counts: bool = False
+    rows: Mapping[str, Rows] = field(default_factory=dict)
     lead: Callable[..., tuple[int, int]] = lambda first, *_: (1, first.shape[0])
 
     def _node(self, *tensors: Tensor) -> Tensor:
@@ -178,6 +197,10 @@ def register(operator: Operator) -> Operator:
         raise ValueError(f"operator {operator.name} is registered twice")
     if not operator.cases:
         raise ValueError(f"operator {operator.name} has no cases: nothing would test it")
+    if not set(operator.rows) <= set(operator.own):
+        raise ValueError(
+            f"operator {operator.name} has rows of {sorted(operator.rows)}, its parameters are {operator.own}"
+        )
     proto = operator.function.to_function_proto()
     if not proto.output:
         raise ValueError(f"the onnxscript function of {operator.name} has no output: annotate its return type")

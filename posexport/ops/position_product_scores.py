@@ -11,7 +11,7 @@ from onnxscript import FLOAT, INT64, script
 from onnxscript import opset18 as op
 from torch import Tensor
 
-from posexport.ops.operator import CASES_BY_DISTANCE, OPSET, Array, Operator, register
+from posexport.ops.operator import BY_DISTANCE, CASES_BY_DISTANCE, OPSET, Array, Operator, Rows, register
 from posexport.ops.skew import Distances, Skew, blocks, columns, toeplitz
 
 
@@ -95,6 +95,11 @@ POSITION_PRODUCT_SCORES = register(
         own=("by_query", "by_key", "by_distance", "lowest", "first"),
         scaled=False,
         inner=("by_query",),
+        rows={
+            "by_query": Rows("queries", 2, ("first", 0)),
+            "by_key": Rows("keys", 2, ("first", 1)),
+            "by_distance": BY_DISTANCE,
+        },
         lead=lambda by_query, *_: (by_query.shape[0], by_query.shape[1]),
     )
 )
