@@ -23,6 +23,7 @@ from posexport.passes.packed_heads import PackedHeads
 from posexport.passes.packed_projections import PackedProjections
 from posexport.passes.padding.drop_padding import DropPadding
 from posexport.passes.recognise.attention_by_hand import AttentionByHand
+from posexport.passes.recognise.distance_bias import DistanceBias
 from posexport.passes.recognise.encoder_states import EncoderStates
 from posexport.passes.recognise.mask_structure import MaskStructure
 from posexport.passes.recognise.position_bias import PositionBias
@@ -47,6 +48,7 @@ PASSES: tuple[GraphPass, ...] = (
     AttentionByHand(),
     GroupedHeads(),
     PositionBias(),
+    DistanceBias(),
     MaskStructure(),
     # optimise: one node for each activation and normalisation, which later passes look for
     Gelu(),

@@ -449,15 +449,6 @@ class Returned(Model):
         return probs @ v + probs.sum(-1, keepdim=True)
 
 
-class Windows(Model):
-    """A mask that is causal and 20 tokens wide, which no short input shows."""
-
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
-        at = torch.arange(q.shape[2])
-        distance = at[:, None] - at
-        return F.scaled_dot_product_attention(q, k, v, (distance >= 0) & (distance < 20))
-
-
 class WideWindows(Model):
     """No limit of length, and windows that are wider than what is looked at."""
 
@@ -483,7 +474,6 @@ class WideWindows(Model):
             "its mask over pairs of tokens is not causality and",
         ),
         (Returned, {}, "recognised-attention", "its probabilities are read elsewhere too"),
-        (Windows, {"PairMaskedAttention": 2}, "mask-structure", "its mask over pairs of tokens is not causality and"),
         (WideWindows, {"PairMaskedAttention": 2}, "mask-structure", "a number or a table beyond the 1024 tokens"),
     ],
 )

@@ -59,7 +59,8 @@ class KnownValues:
     def _shape(self, value: ir.Value) -> Shape | None:
         array = few_numbers(value)
         if array is not None:
-            return None if array.size != 1 or array.dtype != np.int64 else "scalar" if array.ndim == 0 else "one"
+            is_size = array.size == 1 and array.ndim < 2 and array.dtype == np.int64
+            return None if not is_size else "scalar" if array.ndim == 0 else "one"
         node = value.producer()
         inputs = [] if node is None else [value for value in node.inputs if value is not None]
         if node is None or node.domain:  # functions of sizes alone give a size
@@ -77,6 +78,8 @@ class KnownValues:
             return "scalar" if set(shapes) == {"scalar"} else "one"
         if node.op_type == "Squeeze" and shapes[0] is not None:
             return "scalar"
+        if node.op_type == "Unsqueeze" and shapes[0] == "one":
+            return None  # it has two axes
         if node.op_type in ("Reshape", "Unsqueeze") and shapes[0] is not None:
             sizes = few_numbers(inputs[1])
             return None if sizes is None or sizes.size > 1 else "one" if sizes.size else "scalar"

@@ -75,12 +75,12 @@ def _structure(model: ir.Model, mask: ir.Value, samples: Samples) -> tuple[Struc
         fitting = [structure for structure in fitting if _is(structure, value)]
         if not fitting:
             return None, _NO_STRUCTURE
-    if _may_differ_beyond(subgraph.model.graph, longest):
+    if may_differ_beyond(subgraph.model.graph, longest):
         return None, f"its mask has a number or a table beyond the {longest} tokens that were looked at"
     return fitting[0], None
 
 
-def _may_differ_beyond(graph: ir.Graph, longest: int) -> bool:
+def may_differ_beyond(graph: ir.Graph, longest: int) -> bool:
     """Whether something in ``graph`` may end or begin at more than ``longest`` tokens."""
     constants = [value.const_value for value in graph.initializers.values()]
     constants += [node.attributes["value"].as_tensor() for node in graph if "value" in node.attributes]

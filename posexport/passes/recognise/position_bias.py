@@ -179,7 +179,7 @@ def _put(change: _Change, mask: ir.Value, operator: str | None) -> None:
     first = change.nodes[0][0]
     g = Builder.at(first)
     rest_of_mask = _rest(g, change.rest)
-    _seen_by_the_rest(g, mask, rest_of_mask, first)
+    seen_by_the_rest(g, mask, rest_of_mask, first)
     inputs: dict[str, ir.Value] = dict(change.term)
     kind: Any = "none"
     if rest_of_mask is not None:
@@ -203,7 +203,7 @@ def _rest(g: Builder, rest: _Sum) -> ir.Value | None:
     return total
 
 
-def _seen_by_the_rest(g: Builder, mask: ir.Value, rest: ir.Value | None, first: ir.Node) -> None:
+def seen_by_the_rest(g: Builder, mask: ir.Value, rest: ir.Value | None, first: ir.Node) -> None:
     """Which queries see any key, from the rest alone, which no bias changes: it is finite."""
     clipped = mask.producer()
     whole = clipped.inputs[0] if clipped is not None and clipped.op_type == "Clip" else None
