@@ -11,7 +11,7 @@ from posexport.spec import PATCHES, SEQUENCE, InputSpec
 
 
 def example_input(spec: InputSpec, shape: Sequence[int], rng: np.random.Generator) -> NDArray[Any]:
-    """An array of ``shape``: random ids or N(0, 1) values; nothing is masked, no flag set, no position given.
+    """An array of ``shape``: random ids or N(0, 1) values; nothing masked, flagged or kept, no position given.
 
     Some tokens are of images, where a model takes some: a graph without any has a mask that looks causal.
     """
@@ -19,7 +19,7 @@ def example_input(spec: InputSpec, shape: Sequence[int], rng: np.random.Generato
         return rng.standard_normal(shape).astype(spec.dtype)
     if spec.role == "blocks":
         return rng.integers(0, 2, shape)
-    constants = {"mask": 1, "flags": 0, "positions": -1, "grids": spec.size, "lengths": 1}
+    constants = {"mask": 1, "flags": 0, "state": 0, "positions": -1, "grids": spec.size, "lengths": 1}
     if spec.role in constants:
         return np.full(shape, constants[spec.role], spec.dtype)
     return random_ids(spec, shape, rng)

@@ -49,13 +49,33 @@ Axis = str | int
 #: where a model comes from; of some, posexport knows what it found by running them
 SourceKind = Literal["builtin", "python", "huggingface", "transformers"]
 BY_TRIAL: tuple[SourceKind, ...] = ("python", "transformers")
-Role = Literal["tokens", "mask", "types", "values", "flags", "cache", "positions", "grids", "blocks", "lengths"]
+Role = Literal[
+    "tokens", "mask", "types", "values", "flags", "cache", "state", "positions", "grids", "blocks", "lengths"
+]
+#: of inputs that a call takes from the call before
+CARRIED: tuple[Role, ...] = ("cache", "state")
 #: inputs of these roles say something of positions and padding alone
 NO_CONTENT: tuple[Role, ...] = ("mask", "positions", "grids", "blocks", "lengths")
 Beyond = Literal["error", "clip", "interpolate"]
 #: ``right`` and ``left`` pad every row by the same amount, ``ragged`` rows by different amounts on either side,
 #: ``ragged-right`` on the right only, ``few`` every row by one token on the right
 Padding = Literal["none", "right", "left", "ragged", "ragged-right", "few"]
+
+
+class State(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a client must know of a state between tokens (of a recurrence, or the window of a convolution).
+
+    Its shape is that of the input, of one size whatever was read. It cannot be cut back to an earlier token.
+
+    Attributes:
+        output: the output that holds the state after the call.
+        reset: the value of every element before the first token.
+        padding: what a padded token does to it, wherever in a row.
+    """
+
+    output: str
+    reset: float = 0.0
+    padding: Literal["unchanged"] = "unchanged"
 
 
 class InputSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -68,6 +88,7 @@ class InputSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         role: what the values mean: ``tokens`` (ids below ``size``), ``types`` (segment ids below ``size``),
             ``mask`` (1 keeps, 0 is padding; its last axis names the sequence it masks), ``values`` (real
             numbers), ``flags`` (1 marks a token, 0 none or padding), ``cache`` (keys or values of past tokens),
+            ``state`` (a state after the past tokens: ``state`` says more),
             ``positions`` (of the new tokens, below ``size``; -1: counted by the mask; [3, B, T] of M-RoPE),
             ``grids`` (frames, rows and columns of every image's patches, as many as `PATCHES` together; rows and
             columns are multiples of ``size``), ``blocks`` (1 at tokens of an image, which attend to one another, 0
@@ -77,6 +98,7 @@ class InputSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         size: exclusive upper bound of ids; of grids, the patches that a token has in a row and a column.
         padding: the id at padded tokens.
         default: the value of every element where the input is left out; None: it must be given.
+        state: of an input of role ``state``, what clients must know.
     """
 
     name: str
@@ -87,6 +109,7 @@ class InputSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     column_sizes: list[int] = []
     padding: int = 0
     default: int | None = None
+    state: State | msgspec.UnsetType = msgspec.UNSET
 
 
 class OutputSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -117,8 +140,17 @@ def is_cache_input(spec: InputSpec) -> bool:
 
 
 def is_cache_output(name: str) -> bool:
-    """Whether an output is what later calls take as their cache, by the ecosystem's names: ``present.N.key``."""
-    return name.startswith("present")
+    """Whether an output is what later calls take as their cache, by the ecosystem's names: ``present.N.key``.
+
+    States, ``present_conv.N``, are none: they have another type.
+    """
+    return name.startswith("present") and not name.startswith("present_")
+
+
+def carried(inputs: Sequence[InputSpec], outputs: Sequence[OutputSpec]) -> list[OutputSpec]:
+    """The outputs that the next call takes: caches, and states by the names that ``inputs`` give them."""
+    states = {spec.state.output for spec in inputs if isinstance(spec.state, State)}
+    return [spec for spec in outputs if set(PRESENT) & set(spec.axes) or spec.name in states]
 
 
 class Interface(Protocol):

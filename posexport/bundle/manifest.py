@@ -19,7 +19,7 @@ import msgspec
 
 from posexport.errors import PosexportError
 from posexport.options.recipe import Recipe
-from posexport.spec import ENCODER_PAST, Axis, InputSpec, ModelSpec, PartSpec, SourceKind, is_cache_output
+from posexport.spec import CARRIED, ENCODER_PAST, Axis, InputSpec, ModelSpec, PartSpec, SourceKind, is_cache_output
 from posexport.spec import MODEL as MODEL
 from posexport.targets.dtypes import MODEL_DTYPE
 from posexport.targets.precisions import PrecisionName
@@ -327,7 +327,7 @@ def _fit(manifest: Manifest) -> None:
     for part in manifest.parts:
         for spec in part.inputs:
             source = part.input_names.get(spec.name)
-            if source is None and spec.role == "cache":
+            if source is None and spec.role in CARRIED:
                 continue  # empty
             if source is None or not _takes(spec, known.get(source)):
                 raise PosexportError(f"its part {part.file} takes {spec.name}, and nothing that fits feeds it")

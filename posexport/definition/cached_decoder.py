@@ -4,8 +4,8 @@ Shape letters: B batch, T new tokens, S past and new tokens.
 """
 
 from abc import abstractmethod
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import msgspec
 from torch import Tensor
@@ -13,7 +13,7 @@ from torch import Tensor
 from posexport.definition.definition import Definition
 from posexport.encodings.encoding import Encoding
 from posexport.nn.caching import Caching, KeysAndValues
-from posexport.spec import BATCH, SEQUENCE, TOTAL, Axis, InputSpec, LengthContract, OutputSpec, ProofPlan
+from posexport.spec import BATCH, SEQUENCE, TOTAL, Axis, InputSpec, LengthContract, OutputSpec, ProofPlan, State
 from posexport.targets.dtypes import MODEL_DTYPE
 
 
@@ -54,6 +54,36 @@ class CacheTensors:
         return [InputSpec(name=spec.name, dtype=MODEL_DTYPE.name, axes=spec.axes, role="cache") for spec in specs]
 
 
+@dataclass(frozen=True)
+class StateTensors:
+    """States between tokens. ``shapes``: of those of each kind, without the batch, in the order of their layers."""
+
+    shapes: Mapping[str, Sequence[Sequence[int]]] = field(default_factory=dict)
+
+    @property
+    def outputs(self) -> list[OutputSpec]:
+        """``present_conv.0``, ``present_conv.1`` ..., ``present_recurrent.0`` ..."""
+        return [
+            OutputSpec(name=f"present_{kind}.{index}", axes=[BATCH, *shape])
+            for kind, shapes in self.shapes.items()
+            for index, shape in enumerate(shapes)
+        ]
+
+    @property
+    def inputs(self) -> list[InputSpec]:
+        """``past_conv.0``, ``past_conv.1`` ..., ``past_recurrent.0`` ..."""
+        return [
+            InputSpec(
+                name=spec.name.replace("present_", "past_", 1),
+                dtype=MODEL_DTYPE.name,
+                axes=spec.axes,
+                role="state",
+                state=State(output=spec.name),
+            )
+            for spec in self.outputs
+        ]
+
+
 def pairs(tensors: Sequence[Tensor]) -> list[KeysAndValues]:
     """Key, value, key, value ... as one pair a layer."""
     return list(zip(tensors[::2], tensors[1::2], strict=True))
@@ -75,6 +105,7 @@ class Decoding:
         cache: keys and values of every layer.
         encodings: every encoding in it, the input's included.
         lengths: what these allow together.
+        states: what layers keep between tokens beside the cache.
     """
 
     tokens: InputSpec
@@ -83,6 +114,7 @@ class Decoding:
     cache: CacheTensors
     encodings: Sequence[Encoding]
     lengths: LengthContract
+    states: StateTensors = field(default_factory=StateTensors)
 
 
 class CachedDecoder(Definition):
@@ -142,11 +174,13 @@ class CachedDecoder(Definition):
         decoding = self.decoding
         past = decoding.cache.inputs("past_key_values", self.caching.cache.past_axis)
         positions = [] if decoding.position_ids is None else [decoding.position_ids]
-        return [decoding.tokens, mask_input(), *past, *positions]
+        return [decoding.tokens, mask_input(), *past, *decoding.states.inputs, *positions]
 
     @property
     def outputs(self) -> list[OutputSpec]:
-        return [self.decoding.answer, *self.decoding.cache.outputs("present", self.caching.cache.present_axis)]
+        decoding = self.decoding
+        cache = decoding.cache.outputs("present", self.caching.cache.present_axis)
+        return [decoding.answer, *cache, *decoding.states.outputs]
 
     def forward(
         self,

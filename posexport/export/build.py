@@ -23,7 +23,7 @@ from posexport.precision.calibration import Calibration
 from posexport.precision.half.half import with_precision
 from posexport.precision.selection import PrecisionResult
 from posexport.sources.source import Source
-from posexport.spec import ENCODER_SEQUENCE, SEQUENCE
+from posexport.spec import CARRIED, ENCODER_SEQUENCE, SEQUENCE
 from posexport.targets.target import Target
 
 
@@ -112,7 +112,7 @@ def _lowered(source: Source, recipe: Recipe, clients_have: frozenset[str]) -> _L
         recipe.target,
         recipe.opset,
         flat=recipe.inline,
-        steps=any(spec.role == "cache" for spec in source.inputs),
+        steps=any(spec.role in CARRIED for spec in source.inputs),
         longest=_longest(source),
         dtype=recipe.dtype,
         clients_have=clients_have,

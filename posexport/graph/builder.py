@@ -220,6 +220,32 @@ class Builder:
         attributes: dict[str, Any] = {"num_scan_inputs": len(slices), "body": graph}
         return self._add(ir.node("Scan", list(scanned.values()), attributes, outputs=[value]))[0]
 
+    def scan_state(
+        self,
+        body: Callable[..., tuple[ir.Value, ir.Value]],
+        start: ir.Value,
+        scanned: Mapping[str, ir.Value],
+        *,
+        axis: int,
+        body_name: str,
+        names: tuple[str, str],
+    ) -> tuple[ir.Value, ...]:
+        """The final state, and the stacked outputs along ``axis``.
+
+        ``body``: the next state and an output, from a state and the slices along ``axis`` of ``scanned``.
+        """
+        self._know_names()
+        slices = [ir.Value(name=claim(name, self._names)) for name in ("state", *scanned)]
+        graph = self._graph(body_name, [f"{name}_of_turn" for name in names], lambda: body(*slices), slices)
+        values = [ir.Value(name=claim(name, self._names)) for name in names]
+        attributes: dict[str, Any] = {
+            "num_scan_inputs": len(scanned),
+            "body": graph,
+            "scan_input_axes": [axis] * len(scanned),
+            "scan_output_axes": [axis],
+        }
+        return self._add(ir.node("Scan", [start, *scanned.values()], attributes, outputs=values))
+
     def loop(
         self,
         times: ir.Value,

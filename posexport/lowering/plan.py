@@ -16,12 +16,14 @@ from posexport.lowering.lowering import Lowering
 from posexport.lowering.multi_head import MultiHead
 from posexport.lowering.onnx_attention import OnnxAttention
 from posexport.lowering.rotation import LOWERINGS, SHARED_LOWERINGS
+from posexport.lowering.states import CONVOLUTIONS, RECURRENCES
 from posexport.lowering.static import Static
 from posexport.lowering.tiled import Tiled
 from posexport.lowering.waves import LOWERINGS as WAVES_LOWERINGS
 from posexport.ops.attention import AttentionSpec
 from posexport.ops.rotation import RotationSpec
 from posexport.ops.spec import NodeSpec
+from posexport.ops.states import ConvolutionSpec, RecurrenceSpec
 from posexport.ops.waves import ProjectionSpec
 from posexport.options.check import did_you_mean
 from posexport.registry import Registry
@@ -94,6 +96,8 @@ FAMILIES: list[Family] = [
     Family("shared rotation", _shared_rotation, SHARED_LOWERINGS),
     Family("rotation", RotationSpec.of, LOWERINGS),
     Family("waves", ProjectionSpec.of, WAVES_LOWERINGS),
+    Family("recurrence", RecurrenceSpec.of, RECURRENCES),
+    Family("convolution", ConvolutionSpec.of, CONVOLUTIONS),
 ]
 
 

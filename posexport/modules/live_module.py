@@ -28,6 +28,7 @@ from posexport.modules.user_module import PAST_IS_OURS, by_name, copied
 from posexport.sources.source import Source, digest
 from posexport.spec import (
     BATCH,
+    CARRIED,
     ENCODER_SEQUENCE,
     HEIGHT,
     PRESENT,
@@ -214,7 +215,7 @@ def _accepted(module: nn.Module, known: Sequence[InputSpec]) -> list[InputSpec]:
     parameters = inspect.signature(module.forward).parameters.values()
     anything = any(p.kind is p.VAR_KEYWORD for p in parameters)
     names = {p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
-    fitting = [_uncached(spec) for spec in known if spec.role != "cache" and (anything or spec.name in names)]
+    fitting = [_uncached(spec) for spec in known if spec.role not in CARRIED and (anything or spec.name in names)]
     needed = {p.name for p in parameters if p.name in names and p.default is p.empty}
     return fitting if needed <= {spec.name for spec in fitting} else []
 

@@ -235,6 +235,10 @@ class _Choice:
                 from posexport.parity.invariants.rollout import GreedySteps
 
                 yield GreedySteps(self._reference, self._subject)
+            if any(spec.role == "state" for spec in source.inputs):
+                from posexport.parity.invariants.states import StatesHold
+
+                yield StatesHold(self._reference, self._subject)
         if not provider_named(options.provider).built_in:
             from posexport.parity.placement import Placement
 

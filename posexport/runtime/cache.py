@@ -16,7 +16,7 @@ from posexport.runtime import wrapped_session
 from posexport.runtime.chain import Chain, Link
 from posexport.runtime.ort_values import run, run_bound, run_placed, to_array, to_value
 from posexport.runtime.providers import make_session
-from posexport.spec import BATCH, CAPACITY, PAST, PRESENT, SEQUENCE, TOTAL, InputSpec, OutputSpec
+from posexport.spec import BATCH, CAPACITY, CARRIED, PAST, SEQUENCE, TOTAL, InputSpec, OutputSpec, carried
 from posexport.targets.dtypes import BY_NAME, BY_ORT_TYPE
 from posexport.targets.providers import DEFAULT_PROVIDER, HOST, provider_named
 
@@ -48,8 +48,8 @@ class DecoderInterface:
     Attributes:
         tokens: ids of the new tokens.
         mask: attention mask over past and new tokens.
-        past: cache inputs.
-        present: names of the cache outputs, in the order of ``past``.
+        past: inputs of the cache, and of states between tokens.
+        present: names of their outputs, in the order of ``past``.
         vocab: size of the vocabulary.
         fixed: inputs that are the same in every call, for example encoder states.
         text: required inputs with one value for all text tokens: position ids (-1) and image marks (0).
@@ -70,7 +70,7 @@ class DecoderInterface:
     @property
     def static(self) -> bool:
         """Whether the KV cache is static: a buffer of fixed capacity."""
-        return CAPACITY in self.past[0].axes
+        return any(CAPACITY in spec.axes for spec in self.past)
 
 
 def decoder_interface(inputs: Sequence[InputSpec], outputs: Sequence[OutputSpec]) -> DecoderInterface | None:
@@ -78,11 +78,11 @@ def decoder_interface(inputs: Sequence[InputSpec], outputs: Sequence[OutputSpec]
     tokens = _only(spec for spec in inputs if spec.role == "tokens" and spec.axes == [BATCH, SEQUENCE])
     mask = _only(spec for spec in inputs if spec.role == "mask" and spec.axes == [BATCH, TOTAL])
     logits = _only(spec for spec in outputs if spec.name == LOGITS and spec.axes[:2] == [BATCH, SEQUENCE])
-    past = [spec for spec in inputs if spec.role == "cache"]
-    present = [spec.name for spec in outputs if set(PRESENT) & set(spec.axes)]
+    past = [spec for spec in inputs if spec.role in CARRIED]
+    present = [spec.name for spec in carried(inputs, outputs)]
     if tokens is None or mask is None or logits is None or not past or len(past) != len(present):
         return None
-    fixed = [spec for spec in inputs if spec not in (tokens, mask) and spec.role not in ("cache", *_OF_TEXT)]
+    fixed = [spec for spec in inputs if spec not in (tokens, mask) and spec.role not in (*CARRIED, *_OF_TEXT)]
     varies = any({SEQUENCE, TOTAL, PAST} & set(spec.axes) for spec in fixed)
     vocab = logits.axes[-1]
     if varies or not isinstance(vocab, int):
@@ -173,7 +173,7 @@ class Cache:
         self.ids_BS: Ids = np.zeros((rows, 0), dtype=np.int64)
         sizes = {BATCH: rows, PAST: 0, CAPACITY: self._room}
         self._held: dict[str, OrtValue] = {}
-        for spec in self._decoder.past:
+        for spec in self._decoder.past:  # the reset of a state is 0
             shape = [sizes[axis] if isinstance(axis, str) else axis for axis in spec.axes]
             self._held[spec.name] = self._on_device(np.zeros(shape, BY_NAME[spec.dtype].numpy))
 
@@ -204,8 +204,8 @@ class Cache:
         }
         arrays |= of_text(self._decoder, ids_BT)
         logits, *present = self._bound(arrays) if self._decoder.mask.default is None else self._unbound(arrays)
-        if not self._decoder.static:  # a static cache was written in place
-            self._held = dict(zip(self._held, present, strict=True))
+        # a static cache was written in place
+        self._held = dict(zip(self._held, present, strict=True))
         self.mask_BS, self.ids_BS = mask_BS, np.concatenate((self.ids_BS, ids_BT), 1)
         if self._last is not None:
             return self._last(logits)
@@ -224,7 +224,7 @@ class Cache:
 
     def _bound(self, arrays: Mapping[str, NDArray[Any]]) -> "list[OrtValue]":
         """Logits and the new KV cache, on the device."""
-        targets = self._held.values() if self._decoder.static else [self._device] * len(self._held)
+        targets = [self._held[spec.name] if CAPACITY in spec.axes else self._device for spec in self._decoder.past]
         outputs = {LOGITS: self._device, **dict(zip(self._decoder.present, targets, strict=True))}
         return run_bound(self._session, arrays, {**self._fixed, **self._held}, outputs)
 
@@ -262,6 +262,8 @@ class Cache:
             return
         self.mask_BS, self.ids_BS = self.mask_BS[:, start:], self.ids_BS[:, start:]
         for spec in self._decoder.past:
+            if spec.role == "state":  # padding never changed it
+                continue
             held = to_array(self._held[spec.name])
             if self._decoder.static:
                 held = np.roll(held, -start, axis=spec.axes.index(CAPACITY))
@@ -311,9 +313,10 @@ def refuse(task: str, inputs: Sequence[InputSpec], outputs: Sequence[OutputSpec]
         return PosexportError(
             f"this is a {task} model; generate needs a text-generation or text2text-generation one: use posexport run"
         )
-    gives = ", ".join(spec.name for spec in outputs if not set(PRESENT) & set(spec.axes))
-    takes = ", ".join(spec.name for spec in inputs if spec.role != "cache")
-    cache = "a cache" if any(spec.role == "cache" for spec in inputs) else "no cache"
+    kept = carried(inputs, outputs)
+    gives = ", ".join(spec.name for spec in outputs if spec not in kept)
+    takes = ", ".join(spec.name for spec in inputs if spec.role not in CARRIED)
+    cache = "a cache" if any(spec.role in CARRIED for spec in inputs) else "no cache"
     return PosexportError(
         f"this bundle is for the task {task}: it takes {takes} and {cache}, and gives {gives}; generate needs a "
         f"decoder for text-generation, which takes input_ids, attention_mask and a cache, and gives {LOGITS}, or one "

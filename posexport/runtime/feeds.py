@@ -14,6 +14,7 @@ from posexport.bundle.manifest import Manifest
 from posexport.errors import PosexportError
 from posexport.spec import (
     CAPACITY,
+    CARRIED,
     ENCODER_SEQUENCE,
     PAST,
     PATCHES,
@@ -113,11 +114,11 @@ def _array(spec: InputSpec, value: Any) -> Array:
         array = array.astype(BY_NAME[spec.dtype].numpy)
     kinds, needed = {
         "values": ("fiu", "real numbers"),
-        "cache": ("f", "real numbers"),
+        **dict.fromkeys(CARRIED, ("f", "real numbers")),
         "mask": ("iub", "0 and 1 as integers"),
     }.get("mask" if spec.role in ("flags", "blocks") else spec.role, ("iu", "integers"))
     is_real = array.dtype.kind == "f" or array.dtype.name == BFLOAT16.name
-    if spec.role == "cache" and is_real and array.dtype.itemsize < BY_NAME[spec.dtype].numpy.itemsize:
+    if spec.role in CARRIED and is_real and array.dtype.itemsize < BY_NAME[spec.dtype].numpy.itemsize:
         raise PosexportError(f"{spec.name} holds {array.dtype}, this bundle's cache is {spec.dtype}; give what it gave")
     if array.dtype.kind not in kinds and not (is_real and "f" in kinds):
         raise PosexportError(f"{spec.name} must hold {needed}, got {array.dtype}; convert it to {spec.dtype}")
@@ -147,7 +148,7 @@ def _sizes(arrays: Mapping[str, Array], specs: Sequence[InputSpec]) -> dict[str,
 
 
 def _check_cache(arrays: Mapping[str, Array], specs: Sequence[InputSpec]) -> None:
-    names = [spec.name for spec in specs if spec.role == "cache"]
+    names = [spec.name for spec in specs if spec.role in CARRIED]
     lacking = [name for name in names if name not in arrays]
     if lacking and len(lacking) < len(names):
         raise PosexportError(
@@ -170,7 +171,10 @@ def _complete(sizes: dict[str, tuple[int, str]], specs: Sequence[InputSpec]) -> 
                 f"{mask} has {TOTAL} {total}, but there are {new} new tokens and {cache} has {places} places; give a "
                 "mask over past and new tokens, and a cache with room for both"
             )
-    if TOTAL not in axes or SEQUENCE not in sizes or PAST not in sizes:
+    if TOTAL not in axes or SEQUENCE not in sizes:
+        return
+    if PAST not in sizes:  # of states alone the mask says how many tokens there were
+        sizes.setdefault(TOTAL, sizes[SEQUENCE])
         return
     past, new = sizes[PAST][0], sizes[SEQUENCE][0]
     total, setter = sizes.setdefault(TOTAL, (past + new, sizes[SEQUENCE][1]))
@@ -244,7 +248,7 @@ def _check_values(spec: InputSpec, array: Array, reals: tuple[int, int]) -> None
     """Check the elements of ``array``; ``reals``: the least and largest number of tokens in a row."""
     if spec.role == "grids":
         return
-    if spec.role in ("values", "cache"):
+    if spec.role in ("values", *CARRIED):
         with np.errstate(over="ignore"):  # values beyond the dtype become infinite, and are refused
             bad, needed = ~np.isfinite(array.astype(BY_NAME[spec.dtype].numpy)), f"finite numbers of {spec.dtype}"
     elif spec.role in ("mask", "flags", "blocks"):
@@ -276,8 +280,8 @@ def _check_values(spec: InputSpec, array: Array, reals: tuple[int, int]) -> None
 
 def _named(specs: Sequence[InputSpec]) -> str:
     """The names of the inputs for a message; a cache by its first and last."""
-    names = [spec.name for spec in specs if spec.role != "cache"]
-    cache = [spec.name for spec in specs if spec.role == "cache"]
+    names = [spec.name for spec in specs if spec.role not in CARRIED]
+    cache = [spec.name for spec in specs if spec.role in CARRIED]
     return ", ".join([*names, *([f"{cache[0]} to {cache[-1]}"] if cache else [])])
 
 

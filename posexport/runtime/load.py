@@ -13,7 +13,7 @@ from posexport.runtime.ort_values import CapturedSession
 from posexport.runtime.providers import bundle_session
 from posexport.runtime.session import Session
 from posexport.runtime.wrapped_session import DEFAULT_MEMORY, Memory, MemoryPolicy
-from posexport.spec import InputSpec, Interface, OutputSpec, PartSpec
+from posexport.spec import CARRIED, InputSpec, Interface, OutputSpec, PartSpec
 from posexport.targets.dtypes import BY_ORT_TYPE
 from posexport.targets.precisions import PrecisionName
 from posexport.targets.provider_options import CAPTURES
@@ -113,6 +113,6 @@ def _check_capturable(manifest: Manifest) -> None:
     Raises:
         PosexportError: a model of several graphs, or with a KV cache.
     """
-    if manifest.parts or any(spec.role == "cache" for spec in manifest.inputs):
+    if manifest.parts or any(spec.role in CARRIED for spec in manifest.inputs):
         what = "several graphs" if manifest.parts else "a KV cache, which or whose mask grows in every call"
         raise PosexportError(f"this bundle has {what}: its calls are not captured as CUDA graphs; leave graph out")

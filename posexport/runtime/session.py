@@ -23,7 +23,7 @@ from posexport.runtime.requests import Prompts
 from posexport.runtime.scores import ScoreMethods
 from posexport.runtime.texts import Texts
 from posexport.runtime.wrapped_session import MemoryPolicy, refusal
-from posexport.spec import PRESENT, InputSpec, OutputSpec
+from posexport.spec import CARRIED, InputSpec, OutputSpec, carried
 from posexport.targets.providers import PROVIDERS
 
 if TYPE_CHECKING:
@@ -47,9 +47,12 @@ class Session(ScoreMethods):
 
     def __repr__(self) -> str:
         """Inputs, outputs, and the longest input."""
-        inputs = ", ".join(f"{spec.name} {_sizes(spec)}" for spec in self.inputs if spec.role != "cache")
+        inputs = ", ".join(f"{spec.name} {_sizes(spec)}" for spec in self.inputs if spec.role not in CARRIED)
         cache = " and a KV cache" if any(spec.role == "cache" for spec in self.inputs) else ""
-        outputs = ", ".join(f"{spec.name} {_sizes(spec)}" for spec in self.outputs if not set(PRESENT) & set(spec.axes))
+        if any(spec.role == "state" for spec in self.inputs):
+            cache += " and states between tokens"
+        kept = carried(self.inputs, self.outputs)
+        outputs = ", ".join(f"{spec.name} {_sizes(spec)}" for spec in self.outputs if spec not in kept)
         limit = self._manifest.limits.max_length
         longest = "any length" if limit is None else f"at most {limit} tokens"
         provider = self.providers[0].removesuffix("ExecutionProvider").lower()
@@ -93,7 +96,7 @@ class Session(ScoreMethods):
         specs = [spec for spec in self.inputs if spec.name in needed or spec.name in inputs]
         feeds = prepare(inputs, specs, self._manifest.limits)
         options = self._memory.options(
-            feeds[spec.name] for spec in specs if spec.role != "cache" and spec.name in feeds
+            feeds[spec.name] for spec in specs if spec.role not in CARRIED and spec.name in feeds
         )
         try:
             values = self._chain.run(names, feeds, options)

@@ -17,7 +17,7 @@ from posexport.errors import PosexportError
 from posexport.sources.source import Model
 from posexport.through import heads, library, refusals, seq2seq, vision
 from posexport.through.agreement import use_posexport_attention
-from posexport.through.decoder import decoder_source
+from posexport.through.decoder_source import decoder_source
 from posexport.through.module import (
     POSITIONS,
     SOUND,
@@ -26,6 +26,7 @@ from posexport.through.module import (
     forward_parameters,
     module_for_task,
 )
+from posexport.through.states import has_states
 from posexport.through.tasks import (
     AUDIO,
     FEATURES,
@@ -240,8 +241,8 @@ def _without_cache(model: Any) -> None:
 def _module(config: Config, model: Any, task: Task) -> tuple[TransformersModule, list[str]]:
     """The module to export, and the remarks of `use_posexport_attention`."""
     _without_cache(model)
-    with_positions = task is GENERATION
-    if with_positions and POSITIONS not in forward_parameters(model):
+    with_positions = task is GENERATION and POSITIONS in forward_parameters(model)
+    if task is GENERATION and not with_positions and not has_states(model):
         raise PosexportError(
             f"{config.label}: {type(model).__name__} takes no {POSITIONS}, which a KV cache needs; use --task features"
         )

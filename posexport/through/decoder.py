@@ -1,6 +1,5 @@
 """Adds posexport's KV cache to a causal language model of transformers; `attention` reads and writes it."""
 
-import copy
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Any
@@ -9,23 +8,16 @@ import msgspec
 import torch
 from torch import Tensor
 
-from posexport.errors import PosexportError
-from posexport.modules import with_cache
 from posexport.modules.own_decoder import POSITIONS
 from posexport.modules.plain.decoder import PlainDecoder
-from posexport.modules.plain.fit import check
 from posexport.modules.plain.plan import Plan
 from posexport.modules.user_module import UserModule, by_name
 from posexport.nn.cached_call import CachedCall, NotCachedError, cached_call
 from posexport.nn.caching import KeysAndValues
 from posexport.sources.source import Source
 from posexport.spec import InputSpec, LengthContract
-from posexport.through.attention import Layer, PlannedCall, noting
+from posexport.through.attention import Layer, PlannedCall
 from posexport.through.module import TransformersModule
-from posexport.torch_fixes.module_precision import in_precision
-
-#: sequence length of the call that records the layers
-_NOTED = 5
 
 
 class ThroughDecoder(PlainDecoder):
@@ -94,68 +86,3 @@ def embeds_decoder(
     inputs = [tokens, *others]
     user = by_name(source.name, text.with_inputs(inputs), inputs, decoder.user.outputs)
     return kind(user, decoder.layers, tokens, decoder.vocab, decoder.decoding.lengths).eval()
-
-
-def decoder_source(source: Source, depth: int, task: str = with_cache.TASK) -> Source:
-    """Add a KV cache to the source of a causal language model with ``depth`` layers; ``task`` is for messages.
-
-    Raises:
-        PosexportError: the model cannot have a KV cache.
-    """
-    user = source.module
-    assert isinstance(user, UserModule)
-    try:
-        # record the attention of every layer
-        layers = _layers(user, source)
-        if not layers:
-            raise NotCachedError("its attention is code of its own, which no KV cache of posexport's goes through")
-        if len(layers) < depth:
-            raise NotCachedError(
-                f"posexport saw the attention of {len(layers)} of its {depth} layers; a layer without "
-                "attention keeps a state of its own"
-            )
-        # the longest input that the decoder with a cache accepts
-        tokens, vocab = with_cache.tokens_of(source, user)
-        decoder, remarks = with_cache.limited(
-            source, lambda limits: ThroughDecoder(user, layers, tokens, vocab, limits).eval()
-        )
-        # compare logits with and without the cache, in float64 if memory allows a copy
-        trial, dtype = decoder, torch.float32
-        if with_cache.small(user):
-            trial, dtype = copy.deepcopy(decoder), torch.float64
-            in_precision(trial, dtype)
-            dtype = _narrowest(trial)
-        check(trial, dtype)
-    except NotCachedError as err:
-        raise PosexportError(
-            f"{source.name} cannot be converted for {task} through transformers: {err}"
-            + ("; the task features converts its hidden states, without a KV cache" if task == with_cache.TASK else "")
-        ) from err
-    return msgspec.structs.replace(with_cache.as_source(source, decoder, remarks), encoding=None)
-
-
-def _narrowest(decoder: PlainDecoder) -> torch.dtype:
-    """The narrowest dtype inside a float64 decoder: routers of experts always compute in float32."""
-    seen: set[torch.dtype] = set()
-
-    def note(_: object, __: object, answer: object) -> None:
-        parts = answer if isinstance(answer, tuple) else (answer,)
-        seen.update(x.dtype for x in parts if isinstance(x, Tensor) and x.is_floating_point())
-
-    hooks = [part.register_forward_hook(note) for part in decoder.user.modules()]
-    ids_1T = torch.zeros((1, 1), dtype=torch.int64)
-    with torch.no_grad():
-        decoder.plain(ids_1T, torch.ones_like(ids_1T))
-    for hook in hooks:
-        hook.remove()
-    return torch.float32 if torch.float32 in seen else torch.float64
-
-
-def _layers(user: UserModule, source: Source) -> list[Layer]:
-    """The attentions of one forward pass, in call order."""
-    length = min(_NOTED, source.limits.max_length or _NOTED)
-    ids_1T = torch.zeros((1, length), dtype=torch.int64)
-    tensors = {spec.name: ids_1T if spec.role == "tokens" else torch.ones_like(ids_1T) for spec in source.inputs}
-    with torch.no_grad(), noting() as layers:
-        user.module(**tensors)
-    return layers

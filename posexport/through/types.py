@@ -10,35 +10,14 @@ from importlib.resources import files
 #: `posexport.through.library`; ci/through/run.py writes the file
 PROVEN: dict[str, str] = json.loads(files(__package__).joinpath("proven.json").read_text())
 
-_RECURRENT = "its layers keep a state of their own between tokens, which is no KV cache"
+_MAXIMUM = "its recurrence keeps a running maximum beside its state, for which posexport has no operator"
+_STATES = "its layers keep a state between tokens by code that posexport does not replace"
 _LAYOUT = "it also reads where words stand on a page (bbox), which posexport does not give it"
 _VIDEO = "it reads videos, which posexport does not give it"
 #: reason of the refusal, by model_type
 REFUSED: dict[str, str] = {
-    **dict.fromkeys(
-        (
-            "bamba",
-            "falcon_h1",
-            "falcon_mamba",
-            "jamba",
-            "kimi_linear",
-            "lfm2",
-            "lfm2_moe",
-            "mamba",
-            "mamba2",
-            "minimax",
-            "nemotron_h",
-            "olmo_hybrid",
-            "qwen3_5_text",
-            "qwen3_next",
-            "recurrent_gemma",
-            "rwkv",
-            "xlstm",
-            "zamba",
-            "zamba2",
-        ),
-        _RECURRENT,
-    ),
+    **dict.fromkeys(("minimax", "recurrent_gemma"), _STATES),
+    **dict.fromkeys(("rwkv", "xlstm"), _MAXIMUM),
     "qwen3_vl": "its decoder adds further features of images to the states of its first layers (deepstack), which no "
     "graph of posexport's hands on",
     **dict.fromkeys(("layoutlm", "layoutlmv2", "layoutlmv3"), _LAYOUT),

@@ -25,7 +25,8 @@ from posexport.modules.with_cache import small
 from posexport.sources.source import Model, model_of
 from posexport.spec import InputSpec, LengthContract, OutputSpec, PartSpec, Promises, ProofPlan
 from posexport.through.agreement import use_posexport_attention
-from posexport.through.decoder import EmbedsDecoder, decoder_source, embeds_decoder
+from posexport.through.decoder import EmbedsDecoder, embeds_decoder
+from posexport.through.decoder_source import decoder_source
 from posexport.through.grids import Grids
 from posexport.through.module import IDS, MASK, TYPES, TransformersModule, checkpoint_source, text_inputs
 from posexport.through.tasks import Task

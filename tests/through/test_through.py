@@ -52,7 +52,7 @@ def test_a_type_of_transformers_alone_says_what_to_install(tmp_path: Path, kind:
 @pytest.mark.parametrize(
     ("config", "said"),
     [
-        ({"model_type": "mamba"}, "not converted: its layers keep a state"),
+        ({"model_type": "rwkv"}, "not converted: its recurrence keeps a running maximum"),
         ({"model_type": "qwen3_vl"}, "not converted: its decoder adds further features of images"),
         ({"model_type": "zzz", "auto_map": {"AutoModel": "x.X"}}, "auto_map names is never run"),
         ({"model_type": "mixtral", "auto_map": {"AutoModel": "x.X"}}, "pip install"),
@@ -154,8 +154,8 @@ def test_types_are_defined_through_transformers_or_refused_and_only_one_of_these
     assert rows["bert"]["how"] == "defined"
     assert rows["mixtral"]["how"] == "through transformers"
     assert library.TESTED in rows["mixtral"]["what"]
-    assert rows["mamba"]["how"] == "refused"
-    assert REFUSED["mamba"] in rows["mamba"]["what"]
+    assert rows["rwkv"]["how"] == "refused"
+    assert REFUSED["rwkv"] in rows["rwkv"]["what"]
 
 
 def test_the_list_follows_what_ci_through_recorded() -> None:

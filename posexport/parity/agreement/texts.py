@@ -28,7 +28,7 @@ from posexport.targets.providers import DEFAULT_PROVIDER
 #: (batch, tokens) of the calls
 CALLS = ((4, 13), (4, 48))
 #: random values of these roles resemble real inputs; random values of sounds or pixels do not
-_ROLES: frozenset[Role] = frozenset(["tokens", "types", "mask", "flags", "cache", "positions", "lengths"])
+_ROLES: frozenset[Role] = frozenset(["tokens", "types", "mask", "flags", "cache", "state", "positions", "lengths"])
 
 
 def random_rows(graph: Interface, limits: LengthContract) -> list[Feeds]:

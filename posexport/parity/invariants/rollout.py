@@ -158,7 +158,11 @@ def rollout(
     sizes = {BATCH: len(prompts), PAST: 0, CAPACITY: ids.shape[1] + steps}
     # the cache is empty: the contents of a static one must not matter
     past = {
-        spec.name: np.full([sizes[axis] if isinstance(axis, str) else axis for axis in spec.axes], np.nan, spec.dtype)
+        spec.name: np.full(
+            [sizes[axis] if isinstance(axis, str) else axis for axis in spec.axes],
+            0 if spec.role == "state" else np.nan,
+            spec.dtype,
+        )
         for spec in decoder.past
     }
     chosen: list[Ids] = []

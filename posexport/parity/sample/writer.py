@@ -25,7 +25,7 @@ from posexport.parity.criterion import Array
 from posexport.parity.grid.inputs import Feeds, size_of
 from posexport.parity.grid.point import PADDINGS, GridPoint
 from posexport.parity.report.report import Report
-from posexport.spec import BATCH, SEQUENCE, TOKENS, Axis, InputSpec, OutputSpec
+from posexport.spec import BATCH, CARRIED, SEQUENCE, TOKENS, Axis, InputSpec, OutputSpec
 from posexport.targets.dtypes import MODEL_DTYPE
 from posexport.targets.precisions import PrecisionName
 
@@ -191,7 +191,7 @@ def _some(index: NDArray[Any], rng: np.random.Generator, picks: int) -> NDArray[
 
 
 def _narrow(array: Array, spec: InputSpec) -> Array:
-    if spec.role in ("values", "cache"):
+    if spec.role in ("values", *CARRIED):
         return array.astype(np.float32)
     return array.astype(np.int8 if spec.role == "mask" else np.int32)
 

@@ -21,7 +21,7 @@ from posexport.runtime.cache import Cache, DecoderInterface
 from posexport.runtime.chain import Chain, open_chain
 from posexport.runtime.providers import bundle_session
 from posexport.runtime.wrapped_session import WrappedSession
-from posexport.spec import CAPACITY, PRESENT, SEQUENCE, TOTAL, InputSpec, Interface, OutputSpec, PartSpec
+from posexport.spec import CAPACITY, CARRIED, SEQUENCE, TOTAL, InputSpec, Interface, OutputSpec, PartSpec, carried
 from posexport.targets.dtypes import BY_ORT_TYPE
 from posexport.targets.providers import DEFAULT_PROVIDER
 
@@ -101,7 +101,8 @@ def in_calls(run: Run, feeds: Feeds, model: Interface, calls: Sequence[int]) -> 
         total = next((feeds[name].shape[1] for name in tokens), 0)
         return _taken(run(feeds), outputs, total)
     # every call gets its new tokens, the mask up to them and the caches that the call before returned
-    held = {spec.name: feeds[spec.name] for spec in inputs if spec.role == "cache"}
+    held = {spec.name: feeds[spec.name] for spec in inputs if spec.role in CARRIED}
+    kept = carried(inputs, outputs)
     parts: list[list[Array]] = []
     end = 0
     for new in calls:
@@ -115,7 +116,7 @@ def in_calls(run: Run, feeds: Feeds, model: Interface, calls: Sequence[int]) -> 
                 array = np.take(array, range(end), axis=spec.axes.index(TOTAL))
             call_feeds[spec.name] = _refilled(held[spec.name], array, spec, start) if spec.name in held else array
         parts.append(run(call_feeds))
-        presents = [y for y, spec in zip(parts[-1], outputs, strict=True) if set(PRESENT) & set(spec.axes)]
+        presents = [y for y, spec in zip(parts[-1], outputs, strict=True) if spec in kept]
         held = dict(zip(held, presents, strict=True))
     # outputs for new tokens are concatenated; caches are the last call's
     columns = list(zip(*parts, strict=True))

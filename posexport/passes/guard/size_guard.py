@@ -94,6 +94,8 @@ class _Places:
     def misfit(self, g: Builder) -> ir.Value:
         """Whether the mask is not over past and new tokens, or is over more than a cache of fixed size has room for."""
         length = self.size(g, TOTAL)
+        if not self.has(CAPACITY) and not self.has(PAST) and any(spec.role == "state" for _, spec in self.pairs):
+            return g.Less(length, self.size(g, SEQUENCE))  # the past of states has no axis
         if not self.has(CAPACITY):
             differs = g.Not(g.Equal(length, self.total(g) or self.size(g, SEQUENCE)))
             mask = next(value for value, spec in self.pairs if TOTAL in spec.axes)

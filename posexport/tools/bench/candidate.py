@@ -11,7 +11,7 @@ from posexport.bundle.manifest import MANIFEST, MODEL, Manifest
 from posexport.bundle.read import read
 from posexport.errors import PosexportError
 from posexport.options.recipe import Recipe
-from posexport.spec import CAPACITY
+from posexport.spec import CAPACITY, CARRIED
 from posexport.targets.precisions import FP32, PrecisionName, PrecisionOptions
 from posexport.tools.bench.processes import FailedError, run
 from posexport.tools.bench.records import Point
@@ -115,7 +115,7 @@ def _candidate(
     if manifest.parts:
         raise PosexportError(f"{model} has several graphs; bench measures models that are one")
     differing = [
-        spec.name for spec in manifest.inputs if spec.role not in ("tokens", "mask", "types", "cache", "positions")
+        spec.name for spec in manifest.inputs if spec.role not in ("tokens", "mask", "types", *CARRIED, "positions")
     ]
     if differing:
         raise PosexportError(f"{model} takes {', '.join(differing)}; bench measures models that take tokens")

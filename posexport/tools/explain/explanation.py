@@ -168,7 +168,7 @@ def _bound(session: "InferenceSession", arrays: Feeds, opened: _Opened, provider
     values = {}
     for name, array in arrays.items():
         # ids and masks come from the host in every call
-        device = own_device if roles[name] in ("cache", "values") and array.size else HOST
+        device = own_device if roles[name] in ("cache", "state", "values") and array.size else HOST
         values[name] = OrtValue.ortvalue_from_numpy(array, device, 0)
     names = [output.name for output in session.get_outputs()]
     outputs = {name: values[opened.shared[name]] if name in opened.shared else own_device for name in names}

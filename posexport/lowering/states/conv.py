@@ -1,0 +1,83 @@
+"""A causal convolution with a state by Concat, Conv and Slice.
+
+A row with padding is read in the order padding, past inputs, tokens, so that no window has padding in it; its outputs
+are put back afterwards. An If spares that to calls without padding.
+"""
+
+import onnx_ir as ir
+
+from posexport.graph.builder import Builder
+from posexport.lowering.lowering import Inputs, Lowering, Outputs
+from posexport.ops.states import ConvolutionSpec
+from posexport.targets.target import Target
+
+#: an end of a Slice that is beyond any length
+_END = 1 << 62
+
+
+class ConcatenatedConv(Lowering[ConvolutionSpec]):
+    """The past inputs before the new ones: a Conv without padding, or a product and a sum for one token."""
+
+    name = "conv"
+
+    def build(self, g: Builder, spec: ConvolutionSpec, x: Inputs, target: Target) -> Outputs:
+        past, new = g.size(x["past"], 2), g.size(x["x"], 2)
+        inputs = g.Concat(x["past"], x["x"], axis=2)
+        unpadded = g.Equal(g.ReduceMin(x["mask"], keepdims=0), 1)
+        ordered = g.if_(
+            unpadded,
+            lambda: inputs,
+            lambda: _padding_first(g, inputs, x["mask"], past, new),
+            branches=("no_padding", "padding_first"),
+            name="ordered",
+        )
+        present = _last_inputs(g, ordered, new)
+        convolved = _convolved(g, spec, x, ordered, new)
+        out = g.if_(
+            unpadded,
+            lambda: convolved,
+            lambda: _put_back(g, convolved, x["mask"], new),
+            branches=("in_place", "put_back"),
+            name="out_of_tokens",
+        )
+        return out, present
+
+
+def _convolved(g: Builder, spec: ConvolutionSpec, x: Inputs, inputs: ir.Value, new: ir.Value) -> ir.Value:
+    def one() -> ir.Value:
+        products = g.Mul(inputs, g.Squeeze(x["weight"], [1]))
+        total = g.ReduceSum(products, [2], keepdims=1)
+        return g.Add(total, g.Unsqueeze(x["bias"], [1])) if spec.biased else total
+
+    def many() -> ir.Value:
+        return g.Conv(inputs, x["weight"], x.get("bias"), group=g.attribute("channels", int))
+
+    is_one = g.scalar(g.Equal(new, [1]))
+    out = g.if_(is_one, one, many, branches=("one_token", "many_tokens"), name="convolved")
+    return g.Mul(out, g.Sigmoid(out)) if spec.silu else out
+
+
+def _last_inputs(g: Builder, inputs: ir.Value, new: ir.Value) -> ir.Value:
+    """The last W - 1 of the inputs [B, C, W - 1 + T]."""
+    return g.slice(inputs, new, [_END], 2)
+
+
+def _padding_first(g: Builder, inputs: ir.Value, mask: ir.Value, past: ir.Value, new: ir.Value) -> ir.Value:
+    """The inputs [B, C, W - 1 + T] with each row in the order padding, past inputs, tokens."""
+    total = g.Add(past, new)
+    is_token = g.Pad(mask, g.shape([0], past, [0, 0]), 1)
+    key = g.Add(g.range(g.Sub(past, past), total), g.Mul(is_token, total))
+    _, order = g.several("TopK", ["", ""], key, total, axis=1, largest=0, sorted=1)
+    return _gathered(g, inputs, order)
+
+
+def _put_back(g: Builder, out: ir.Value, mask: ir.Value, new: ir.Value) -> ir.Value:
+    """The outputs [B, C, T] of tokens where these are in the call."""
+    padding = g.Sub(new, g.ReduceSum(mask, [1], keepdims=1))
+    return _gathered(g, out, g.Max(g.Sub(g.Add(padding, g.CumSum(mask, 1)), [1]), [0]))
+
+
+def _gathered(g: Builder, values: ir.Value, places: ir.Value) -> ir.Value:
+    """[B, C, S] at places [B, S] of each row."""
+    index = g.Expand(g.Unsqueeze(places, [1]), g.Shape(values))
+    return g.GatherElements(values, index, axis=2)

@@ -1,0 +1,207 @@
+"""States between tokens: rows with padding anywhere, every way to split a row, and states that are really read.
+
+A row that is read in several calls, with padding on either side of each, has the logits that its author's forward has
+for the row alone, in one call without padding and without a cache. No point of the grid has tokens behind padding, and
+only these show a recurrence that decays at padding. A state that is constant, or that no later token depends on, is a
+failure.
+
+Shape letters: B batch, T tokens, S past and new tokens, V vocabulary.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from posexport.example_inputs import random_ids
+from posexport.parity.criterion import Array, measure
+from posexport.parity.grid.inputs import Feeds
+from posexport.parity.proof import Outcome, Proof, Run
+from posexport.parity.report.points import Invariant
+from posexport.parity.report.points import Outcome as Verdict
+from posexport.parity.report.report import Report
+from posexport.parity.subjects.runner import RunError
+from posexport.runtime.cache import LOGITS, DecoderInterface, Ids, decoder_interface, of_text
+from posexport.spec import BATCH, CAPACITY, PAST, Axis, State
+
+if TYPE_CHECKING:
+    from posexport.parity.references.definition import DefinitionReference
+
+#: for every call the number of tokens of each row, and the side on which shorter rows are padded
+Calls = Sequence[tuple[Sequence[int], str]]
+#: lengths of the rows
+ROWS = (19, 12, 5)
+WAYS: dict[str, Calls] = {
+    "one row token by token": [((1,), "left")] * ROWS[0],
+    "one row in chunks of 1, 2, 3 and 13": [((count,), "left") for count in (1, 2, 3, 13)],
+    "one row in halves": [((9,), "left"), ((10,), "left")],
+    "rows padded on the left, then steps": [((16, 9, 2), "left"), *[((1, 1, 1), "left")] * 3],
+    "rows with tokens behind padding": [
+        ((8, 5, 2), "right"),
+        ((1, 0, 1), "left"),
+        ((4, 4, 1), "left"),
+        ((2, 1, 0), "right"),
+        ((4, 2, 1), "right"),
+    ],
+}
+#: tokens of the call after which states are changed
+_FIRST = 11
+
+
+@dataclass(frozen=True)
+class StatesHold:
+    """The check."""
+
+    reference: "DefinitionReference"
+    subject: Run
+
+    def __call__(self, proof: Proof, outcome: Outcome, report: Report) -> Report:
+        """The report with an invariant for each way to read rows, for random states and for states that are read."""
+        del outcome
+        proof.progress(0, 0, "states between tokens")
+        invariants = check(self.reference, self.subject, proof)
+        return msgspec.structs.replace(report, invariants=[*report.invariants, *invariants])
+
+
+def check(reference: "DefinitionReference", subject: Run, proof: Proof) -> Iterator[Invariant]:
+    """Returns the results; none for a model without states or without logits."""
+    source, limit = reference.source, reference.source.limits.max_length
+    decoder = decoder_interface(source.inputs, source.outputs)
+    if decoder is None or not any(spec.role == "state" for spec in decoder.past):
+        return
+    if limit is not None and limit < ROWS[0]:
+        yield _judged("states between tokens", "skipped", note=f"{ROWS[0]} tokens are read, and it takes {limit}")
+        return
+    names = [spec.name for spec in source.outputs]
+    rng = np.random.default_rng(ROWS)
+    rows = [random_ids(decoder.tokens, (length,), rng) for length in ROWS]
+    alone = [_alone(reference, _Reading(reference.truth, decoder, names), ids) for ids in rows]
+    readings = [_Reading(run, decoder, names) for run in (subject, reference.baseline, reference.truth)]
+    try:
+        for name, calls in WAYS.items():
+            count = len(calls[0][0])
+            values = [reading.rows(rows[:count], calls) for reading in readings]
+            yield _compared(f"{name}: the logits of each row alone", values, alone[:count], proof)
+        start = readings[0].random(rng)
+        values = [reading.rows(rows[:1], [((ROWS[0],), "left")], start) for reading in readings]
+        yield _compared("one row behind random states", values, values[-1], proof)
+        yield _read_and_changed(readings[0], rows[0])
+    except RunError as failure:
+        yield _judged("states between tokens", "fail", note=f"ONNX Runtime failed: {failure}")
+
+
+class _Reading:
+    """A program that reads rows in calls; ``names``: of its outputs."""
+
+    def __init__(self, run: Run, decoder: DecoderInterface, names: Sequence[str]) -> None:
+        self.run, self.decoder, self.names = run, decoder, names
+
+    def empty(self, rows: int) -> Feeds:
+        """The cache and the states before the first token."""
+        sizes = {BATCH: rows, PAST: 0, CAPACITY: 2 * ROWS[0]}
+        return {
+            spec.name: np.full(
+                [sizes[axis] if isinstance(axis, str) else axis for axis in spec.axes],
+                spec.state.reset if isinstance(spec.state, State) else 0,
+                spec.dtype,
+            )
+            for spec in self.decoder.past
+        }
+
+    def random(self, rng: np.random.Generator) -> Feeds:
+        """N(0, 1) states, of one row."""
+        random = {spec.name for spec in self.decoder.past if spec.role == "state"}
+        return {
+            name: rng.standard_normal(array.shape).astype(array.dtype) if name in random else array
+            for name, array in self.empty(1).items()
+        }
+
+    def call(self, ids_BT: Ids, mask_BS: Ids, past: Feeds) -> tuple[Array, Feeds]:
+        """The logits [B, T, V], and what the next call takes."""
+        decoder = self.decoder
+        feeds = {decoder.tokens.name: ids_BT, decoder.mask.name: mask_BS, **of_text(decoder, ids_BT), **past}
+        outputs = dict(zip(self.names, self.run(feeds), strict=True))
+        return outputs[LOGITS], dict(zip(past, (outputs[name] for name in decoder.present), strict=True))
+
+    def rows(self, rows: Sequence[Ids], calls: Calls, past: Feeds | None = None) -> list[Array]:
+        """The logits [T, V] of the tokens of every row."""
+        past = past or self.empty(len(rows))
+        mask = np.zeros((len(rows), 0), np.int64)
+        logits: list[list[Array]] = [[] for _ in rows]
+        done = [0] * len(rows)
+        for counts, side in calls:
+            # each row's next tokens, at the side that is not padded
+            width = max(counts)
+            ids = np.full((len(rows), width), self.decoder.tokens.padding, np.int64)
+            new = np.zeros_like(ids)
+            places = [slice(0, n) if side == "right" else slice(width - n, width) for n in counts]
+            for row, (count, place) in enumerate(zip(counts, places, strict=True)):
+                ids[row, place], new[row, place] = rows[row][done[row] : done[row] + count], 1
+                done[row] += count
+            mask = np.concatenate((mask, new), 1)
+            y, past = self.call(ids, mask, past)
+            for row, place in enumerate(places):
+                logits[row].append(y[row, place])
+        return [np.concatenate(parts) for parts in logits]
+
+
+def _alone(reference: "DefinitionReference", truth: _Reading, ids: Ids) -> Array:
+    """The logits [T, V] of a row in float64, by its author's forward; of quantized weights by the definition."""
+    if not hasattr(reference.source.module, "plain"):
+        return truth.rows([ids], [((len(ids),), "left")])[0]
+
+    def forward(module: Any) -> Array:
+        ids_1T = torch.from_numpy(ids)[None]
+        logits: Array = module.plain(ids_1T, torch.ones_like(ids_1T))[0].numpy()
+        return logits
+
+    return reference.truth.asked(forward)
+
+
+def _compared(name: str, values: Sequence[Sequence[Array]], right: Sequence[Array], proof: Proof) -> Invariant:
+    """All rows' logits against those that are right.
+
+    ``values``: of the graph, and of the definition in the graph's precision and in float64, in the same calls. The
+    difference of these two is rounding, whatever the definition does wrong.
+    """
+    (y, baseline, y64), alone = (np.concatenate(rows) for rows in values), np.concatenate(right)
+    axes: list[Axis] = ["tokens", y.shape[-1]]
+    error, rounding = measure(y, alone, axes, None), measure(baseline, y64, axes, None).error
+    limit = proof.judge.tolerance(ROWS[0], LOGITS, rounding if np.isfinite(rounding) else 0.0)
+    if error.error <= limit:
+        return _judged(name, "pass", error=error.error, tolerance=limit)
+    finite = error.error if np.isfinite(error.error) else None
+    note = error.note or f"error {error.error:.1e} exceeds {limit:.1e}"
+    return _judged(name, "fail", error=finite, tolerance=limit, note=note)
+
+
+def _read_and_changed(reading: _Reading, ids: Ids) -> Invariant:
+    """Every state is another one after more tokens, and with any of them reset the next tokens have other logits."""
+    name = "every state is changed and read"
+    ids_1T = ids[None]
+    mask: NDArray[np.int64] = np.ones_like(ids_1T)
+    _, past = reading.call(ids_1T[:, :_FIRST], mask[:, :_FIRST], reading.empty(1))
+    logits, after = reading.call(ids_1T[:, _FIRST:], mask, past)
+    first = reading.empty(1)
+    for spec in reading.decoder.past:
+        if spec.role != "state":
+            continue
+        held = spec.name
+        if np.array_equal(past[held], after[held]) or np.array_equal(past[held], first[held]):
+            return _judged(name, "fail", note=f"{held} is the same whatever was read")
+        reset, _ = reading.call(ids_1T[:, _FIRST:], mask, {**past, held: first[held]})
+        if np.array_equal(reset, logits):
+            return _judged(name, "fail", note=f"no logit depends on {held}")
+    return _judged(name, "pass")
+
+
+def _judged(
+    name: str, verdict: Verdict, *, error: float | None = None, tolerance: float | None = None, note: str = ""
+) -> Invariant:
+    return Invariant(
+        name=name, length=ROWS[0], output=LOGITS, error=error, tolerance=tolerance, verdict=verdict, note=note
+    )

@@ -1,0 +1,230 @@
+"""The layers of transformers that keep a state between tokens: their functions, replaced during a call of a decoder.
+
+All such layers of transformers call a causal convolution and a recurrence by the names of functions of their modeling
+file. `keeping` replaces these functions for the duration of a call, so that they take their state from posexport and
+leave the next one there, in the order of the calls. Without a cache object the layers enter no branch for single
+tokens, so that one function serves calls of any length.
+
+A padded token leaves every state as it is: the convolution skips it, and the recurrence gets a decay and an update of
+0. transformers multiplies the hidden states of padding by 0 before a projection, which may have a bias; that mask is
+dropped.
+
+Shape letters: B batch, T tokens, H heads, G groups of heads, K key size, V value size, C channels, W taps of a
+convolution.
+"""
+
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from posexport.nn.cached_call import NotCachedError, current
+from posexport.ops.states import convolution, recurrence
+from posexport.torch_fixes.patch import patched
+
+#: kinds of states: the windows of convolutions [B, C, W - 1], and the states of recurrences [B, H, K, V]
+CONV, RECURRENT = "conv", "recurrent"
+KINDS = (CONV, RECURRENT)
+
+
+@dataclass
+class States:
+    """The states of a call by kind, each in the order of the calls. ``past``: None before the first token."""
+
+    past: Mapping[str, Sequence[Tensor]] | None
+    present: dict[str, list[Tensor]] = field(default_factory=lambda: {kind: [] for kind in KINDS})
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """All states after the call."""
+        return tuple(tensor for kind in KINDS for tensor in self.present[kind])
+
+    @property
+    def shapes(self) -> dict[str, list[tuple[int, ...]]]:
+        """The shapes of the states after the call without the batch, by kind."""
+        return {kind: [tuple(x.shape[1:]) for x in kept] for kind, kept in self.present.items() if kept}
+
+    def before(self, kind: str, shape: Sequence[int], like: Tensor) -> Tensor:
+        """The state of the next layer of a kind: that after the past tokens, or zeros."""
+        if self.past is None:
+            return like.new_zeros(shape)
+        index, past = len(self.present[kind]), self.past[kind]
+        if index >= len(past):
+            raise NotCachedError(f"it keeps more states than the {len(past)} of its first call")
+        return past[index]
+
+
+_CURRENT: ContextVar[States | None] = ContextVar("posexport_states", default=None)
+
+
+@contextmanager
+def keeping(model: nn.Module, past: Mapping[str, Sequence[Tensor]] | None = None) -> Iterator[States]:
+    """Inside the block, layers of ``model`` read their states from ``past`` and leave them in the result."""
+    states = States(past)
+    token = _CURRENT.set(states)
+    try:
+        with ExitStack() as stack:
+            for file in _files(model):
+                for name in _FUNCTIONS.keys() & vars(file).keys():
+                    stack.enter_context(patched(file, name, _FUNCTIONS[name]))
+            yield states
+    finally:
+        _CURRENT.reset(token)
+
+
+def has_states(model: nn.Module) -> bool:
+    """Whether a modeling file of ``model`` has a function that keeps a state."""
+    return any(_KEEP & vars(file).keys() for file in _files(model))
+
+
+def _files(model: nn.Module) -> list[ModuleType]:
+    """The Python modules of transformers that the classes of ``model`` are in."""
+    names = dict.fromkeys(type(part).__module__ for part in model.modules())
+    return [sys.modules[name] for name in names if name.startswith("transformers.models.")]
+
+
+def _states() -> States:
+    states = _CURRENT.get()
+    assert states is not None
+    return states
+
+
+def _mask(x: Tensor, length: int) -> Tensor:
+    """1 at tokens and 0 at padding of the new tokens, [B, T]."""
+    call = current()
+    if call is None:
+        return x.new_ones(x.shape[0], length, dtype=torch.int64)
+    return call.mask_BS[:, call.at.queries.slots_T]
+
+
+def _of_tokens(x: Tensor, axis: int = 1) -> Tensor:
+    """``x`` with 0 at padding; ``axis``: that of the tokens."""
+    shape = [x.shape[at] if at in (0, axis) else 1 for at in range(x.ndim)]
+    return x * _mask(x, x.shape[axis]).reshape(shape).to(x.dtype)
+
+
+def _causal_conv(
+    hidden_states: Tensor, weight: Tensor, bias: Tensor | None = None, activation: str | None = None, **_: Any
+) -> Tensor:
+    """``causal_conv1d_fn``: hidden_states [B, C, T], weight [C, W]."""
+    states, (batch, channels, length) = _states(), hidden_states.shape
+    past = states.before(CONV, (batch, channels, weight.shape[-1] - 1), hidden_states)
+    silu = activation in ("silu", "swish")
+    x = hidden_states.to(weight.dtype)
+    out, present = convolution(x, weight[:, None], bias, past.to(x.dtype), _mask(x, length), silu=silu)
+    states.present[CONV].append(present.to(past.dtype))
+    if activation is not None and not silu:
+        from transformers.activations import ACT2FN
+
+        out = ACT2FN[activation](out)
+    return out.to(hidden_states.dtype)
+
+
+def _recurrence(
+    q: Tensor, k: Tensor, v: Tensor, decay: Tensor, beta: Tensor | None = None, scale: float = 1.0
+) -> Tensor:
+    states = _states()
+    past = states.before(RECURRENT, (v.shape[0], v.shape[2], k.shape[3], v.shape[3]), v)
+    out, present = recurrence(q, k, v, past.to(v.dtype), decay, beta, scale)
+    states.present[RECURRENT].append(present)
+    return out
+
+
+def _repeated(x: Tensor, heads: int) -> Tensor:
+    """[B, T, G, K] -> [B, T, H, K]: heads of a group are adjacent."""
+    groups = x.shape[2]
+    return x if groups == heads else x[:, :, :, None].expand(-1, -1, -1, heads // groups, -1).flatten(2, 3)
+
+
+def _delta_rule(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    g: Tensor,
+    beta: Tensor,
+    *_: Any,
+    use_qk_l2norm_in_kernel: bool = False,
+    **__: Any,
+) -> tuple[Tensor, None]:
+    """``torch_chunk_gated_delta_rule``, and ``chunk_kimi_delta_attention``, whose ``g`` is [B, T, H, K]."""
+    heads = value.shape[2]
+    q, k, v, decay, strength = (x.float() for x in (query, key, value, g, beta))
+    if use_qk_l2norm_in_kernel:
+        q, k = (x * torch.rsqrt((x * x).sum(-1, keepdim=True) + 1e-6) for x in (q, k))
+    q, k = _repeated(q, heads), _repeated(k, heads)
+    out = _recurrence(q, k, v, _of_tokens(decay), _of_tokens(strength), q.shape[-1] ** -0.5)
+    return out.to(query.dtype), None
+
+
+def _step_sizes(dt: Tensor, bias: Tensor | None, *, softplus: bool) -> Tensor:
+    dt = dt if bias is None else dt + bias.to(dt.dtype)
+    return F.softplus(dt) if softplus else dt
+
+
+def _mamba2(
+    hidden_states: Tensor,
+    dt: Tensor,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    *_: Any,
+    D: Tensor | None = None,
+    dt_bias: Tensor | None = None,
+    dt_softplus: bool = False,
+    dt_limit: tuple[float, float] = (0.0, float("inf")),
+    **__: Any,
+) -> Tensor:
+    """``mamba2_chunk_scan``: hidden_states [B, T, H, V], dt [B, T, H], A [H], B and C [B, T, G, K]."""
+    heads = hidden_states.shape[2]
+    dt = _step_sizes(dt, dt_bias, softplus=dt_softplus)
+    if tuple(dt_limit) != (0.0, float("inf")) or not dt_softplus:  # a softplus is never negative
+        dt = dt.clamp(*dt_limit)
+    dt = _of_tokens(dt.float())
+    x, k, q = hidden_states.float(), _repeated(B.float(), heads), _repeated(C.float(), heads)
+    out = _recurrence(q, k, x * dt[..., None], dt * A.float())
+    # a caller may call view
+    return (out if D is None else out + x * D[..., None]).contiguous()
+
+
+def _mamba(
+    hidden_states: Tensor,
+    dt: Tensor,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    D: Tensor | None = None,
+    z: Tensor | None = None,
+    delta_bias: Tensor | None = None,
+    delta_softplus: bool = False,
+    **_: Any,
+) -> Tensor:
+    """``mamba_selective_scan``: hidden_states and dt [B, C, T], A [C, K], B and C [B, K, T].
+
+    Every channel is a head of one value, whose decay differs by key.
+    """
+    bias = None if delta_bias is None else delta_bias[:, None]
+    dt = _of_tokens(_step_sizes(dt, bias, softplus=delta_softplus).float(), axis=2).transpose(1, 2)
+    x, channels = hidden_states.float().transpose(1, 2), hidden_states.shape[1]
+    k, q = (_repeated(each.float().transpose(1, 2)[:, :, None], channels) for each in (B, C))
+    out = _recurrence(q, k, (x * dt)[..., None], dt[..., None] * A)[..., 0].transpose(1, 2)
+    out = out if D is None else out + hidden_states * D[:, None]
+    return out if z is None else out * F.silu(z)
+
+
+#: functions of transformers' modeling files that keep a state
+_STATEFUL: dict[str, Callable[..., Any]] = {
+    "causal_conv1d_fn": _causal_conv,
+    "torch_chunk_gated_delta_rule": _delta_rule,
+    "chunk_kimi_delta_attention": _delta_rule,
+    "mamba2_chunk_scan": _mamba2,
+    "mamba_selective_scan": _mamba,
+}
+_KEEP = frozenset(_STATEFUL)
+_FUNCTIONS: dict[str, Callable[..., Any]] = {**_STATEFUL, "create_recurrent_attention_mask": lambda **_: None}

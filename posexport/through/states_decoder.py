@@ -1,0 +1,78 @@
+"""A causal language model of transformers with states between tokens, and a KV cache if layers have attention."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import islice
+
+import torch
+from torch import Tensor
+
+from posexport.definition.cached_decoder import Decoding, StateTensors, flat, pairs
+from posexport.encodings.encoding import Encoding
+from posexport.encodings.nope import NoPE
+from posexport.modules.own_decoder import POSITIONS
+from posexport.modules.user_module import UserModule
+from posexport.nn.caching import Caching, DynamicCache, KeysAndValues
+from posexport.spec import SEQUENCE, TOTAL, InputSpec, LengthContract
+from posexport.through import states
+from posexport.through.attention import Layer
+from posexport.through.decoder import ThroughDecoder
+from posexport.through.module import forward_parameters
+
+
+class NoKeysCache(DynamicCache):
+    """The KV cache of a decoder without attention: the mask alone says how many tokens there are."""
+
+    trace_sizes = {SEQUENCE: 3, TOTAL: 8}  # noqa: RUF012 (declared by the base)
+
+    def mask(self, ids_BT: Tensor, mask_BS: Tensor | None, past: Sequence[KeysAndValues] | None) -> Tensor:
+        return torch.ones_like(ids_BT) if mask_BS is None else mask_BS
+
+
+class StatesDecoder(ThroughDecoder):
+    """``shapes``: of the states by kind, without the batch (`posexport.through.states`)."""
+
+    #: the truth of a proof is compared with transformers' forward of each row alone
+    judged_by_forward = True
+
+    def __init__(
+        self,
+        user: UserModule,
+        layers: list[Layer],
+        tokens: InputSpec,
+        vocab: int,
+        limits: LengthContract,
+        shapes: Mapping[str, Sequence[Sequence[int]]],
+    ) -> None:
+        super().__init__(user, layers, tokens, vocab, limits)
+        self.shapes = shapes
+        if POSITIONS not in forward_parameters(user.module.model):
+            self._takes -= {POSITIONS}
+        if not layers:
+            self.caching = Caching(NoKeysCache())
+
+    @property
+    def encodings(self) -> list[Encoding]:
+        return super().encodings or [NoPE()]
+
+    @property
+    def decoding(self) -> Decoding:
+        return replace(super().decoding, states=StateTensors(self.shapes))
+
+    def forward(  # type: ignore[override]  # more named inputs
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        past_key_values: Sequence[Tensor] = (),
+        position_ids: Tensor | None = None,
+        past_conv: Sequence[Tensor] = (),
+        past_recurrent: Sequence[Tensor] = (),
+        **named: Tensor,
+    ) -> tuple[Tensor, ...]:
+        """``past_key_values``, ``past_conv`` and ``past_recurrent`` may also be one list, or inputs by their names."""
+        carried = iter([*past_key_values, *past_conv, *past_recurrent, *named.values()])
+        keys = list(islice(carried, 2 * len(self.layers)))
+        past = {kind: list(islice(carried, len(self.shapes.get(kind, ())))) for kind in states.KINDS}
+        with states.keeping(self.user.module, past if any(past.values()) else None) as kept:
+            logits, present = self.decode(input_ids, attention_mask, pairs(keys) or None, position_ids)
+        return (logits, *flat(present), *kept.tensors)

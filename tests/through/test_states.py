@@ -1,0 +1,237 @@
+"""Models with states between tokens: converted and proven, and proofs that fail where a state is wrong.
+
+All types are in ci/through/checkpoints.yaml and tests/through/test_types.py; here few, at few lengths.
+"""
+
+import functools
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+import torch
+from torch import Tensor
+
+import posexport
+from posexport.errors import PosexportError
+from posexport.export import build
+from posexport.export.trace import trace
+from posexport.graph.builder import Builder
+from posexport.lowering.lowering import Inputs
+from posexport.lowering.states import conv, scan
+from posexport.parity.invariants.states import WAYS
+from posexport.sources.load import LoadOptions, load_source
+from posexport.spec import State
+from posexport.torch_fixes.default_dtype import computing_in
+from tests.tolerances import agree
+
+pytest.importorskip("transformers", reason="pip install 'posexport[transformers]'")
+
+from ci.through import tiny
+from posexport.through import states
+
+#: a recurrence and a convolution; a convolution and attention; experts, attention and the delta rule
+SHORT = {"mamba2": "cpu", "lfm2": "portable", "qwen3_next": "portable"}
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """The checkpoint of a type, made once."""
+    folder = tmp_path_factory.mktemp("states")
+
+    def made(kind: str) -> Path:
+        if not (folder / kind).exists():
+            tiny.make(folder / kind, tiny.table()[kind])
+        return folder / kind
+
+    return made
+
+
+def convert(source: Path, bundle: Path, **options: Any) -> posexport.Conversion:
+    return posexport.convert(source, bundle, **{"lengths": [1, 17], "threads": 1, "target": "portable", **options})
+
+
+@pytest.fixture(scope="module")
+def converted(checkpoint: Callable[[str], Path]) -> Callable[[str], tuple[posexport.Conversion, Path]]:
+    """A type's conversion and bundle, made once."""
+
+    @functools.cache
+    def made(kind: str) -> tuple[posexport.Conversion, Path]:
+        bundle = checkpoint(kind).with_name(f"{kind}-bundle")
+        return convert(checkpoint(kind), bundle, target=SHORT[kind]), bundle
+
+    return made
+
+
+@pytest.fixture(scope="module")
+def traced(checkpoint: Callable[[str], Path]) -> ir.Model:
+    """The traced graph of mamba2: most of the time of a conversion."""
+    return trace(load_source(str(checkpoint("mamba2")), LoadOptions()), 18)
+
+
+@pytest.mark.all(but=("mamba2", "lfm2"))
+@pytest.mark.parametrize("kind", SHORT)
+def test_a_type_with_states_is_right_and_generates(
+    kind: str, converted: Callable[[str], tuple[posexport.Conversion, Path]]
+) -> None:
+    done, bundle = converted(kind)
+    assert done.good, done.to_text()
+    assert done.report is not None
+    verdicts = {invariant.name: invariant.verdict for invariant in done.report.invariants}
+    assert {verdict for name, verdict in verdicts.items() if name.partition(":")[0] in WAYS} == {"pass"}
+    assert verdicts["every state is changed and read"] == "pass"
+    session = posexport.load(bundle)
+    # one record of each state, float32, behind the cache
+    kept = [spec for spec in session.inputs if spec.role == "state"]
+    outputs = {spec.name: spec for spec in session.outputs}
+    assert {spec.name.partition(".")[0] for spec in kept} <= {"past_conv", "past_recurrent"}
+    for spec in kept:
+        assert isinstance(spec.state, State)
+        assert (spec.state.reset, spec.state.padding, spec.dtype) == (0.0, "unchanged", "float32")
+        assert outputs[spec.state.output].axes == spec.axes
+    assert "states between tokens" in repr(session)
+    # rows of different lengths, in chunks, and beams give what each row alone gives
+    prompts = [[5, 9, 11, 2, 8, 30, 7], [17, 3], [44, 6, 1, 20]]
+    rows = session.generate(prompts, max_new_tokens=7)
+    alone = [session.generate([prompt], max_new_tokens=7).completions[0].tokens for prompt in prompts]
+    assert [completion.tokens for completion in rows.completions] == alone
+    chunked = session.generate(prompts, max_new_tokens=7, prefill_chunk_size=2)
+    assert [completion.tokens for completion in chunked.completions] == alone
+    beams = session.generate(prompts, max_new_tokens=4, num_beams=3)
+    each = [session.generate([prompt], max_new_tokens=4, num_beams=3).completions[0].tokens for prompt in prompts]
+    assert [completion.tokens for completion in beams.completions] == each
+    # some rows end early and are dropped
+    end = alone[0][2]
+    dropped = session.generate(prompts, max_new_tokens=7, eos_token_id=end)
+    cut = [row[: row.index(end)] if end in row else row for row in alone]
+    assert [completion.tokens for completion in dropped.completions] == cut
+
+
+def test_states_of_a_call_go_on_in_the_next(
+    converted: Callable[[str], tuple[posexport.Conversion, Path]],
+) -> None:
+    session = posexport.load(converted("mamba2")[1])
+    ids = np.array([[5, 9, 11, 2, 8], [17, 3, 1, 4, 2]])
+    whole = session.run({"input_ids": ids})
+    first = session.run({"input_ids": ids[:, :2]})
+    past = {spec.name: first[spec.state.output] for spec in session.inputs if isinstance(spec.state, State)}
+    ones = np.ones_like(ids)
+    rest = session.run({"input_ids": ids[:, 2:], "attention_mask": ones, **past})
+    agree(rest["logits"], whole["logits"][:, 2:], "model in float32", np.float32)
+    with pytest.raises(PosexportError, match=r"missing input past_conv\.1"):
+        session.run({"input_ids": ids, "past_conv.0": past["past_conv.0"]})
+    with pytest.raises(PosexportError, match=r"past_conv\.0 .*NaN|past_conv\.0 holds nan"):
+        session.run({"input_ids": ids, **past, "past_conv.0": np.full_like(past["past_conv.0"], np.nan)})
+
+
+def decays_at_padding(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Padding updates no state, and the decay goes on: the definition and the graph share the mistake."""
+    plain = states._recurrence
+
+    def recurrence(q: Tensor, k: Tensor, v: Tensor, decay: Tensor, *rest: Any) -> Tensor:
+        call = states.current()
+        padded = 0 if call is None else 1 - states._mask(k, k.shape[1])
+        return plain(q, k, v, decay - 0.5 * padded[..., None] if call is not None else decay, *rest)
+
+    monkeypatch.setattr(states, "_recurrence", recurrence)
+
+
+def reads_padding(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The window of the graph's convolution has padded tokens in it."""
+    monkeypatch.setattr(conv, "_padding_first", lambda g, inputs, *_: g.Identity(inputs))
+
+
+def window_off_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The graph keeps the inputs before the last one."""
+    monkeypatch.setattr(conv, "_last_inputs", lambda g, inputs, new: g.slice(inputs, g.Sub(new, [1]), [-1], 2))
+
+
+def never_reset(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The graph begins with a state that is not zero."""
+    plain = scan.TokenScan.build
+
+    def build(self: scan.TokenScan, g: Builder, spec: Any, x: Inputs, target: Any) -> Any:
+        return plain(self, g, spec, {**x, "past": g.Add(x["past"], g.CastLike(0.25, x["past"]))}, target)
+
+    monkeypatch.setattr(scan.TokenScan, "build", build)
+
+
+def always_reset(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The graph forgets the state of the call before, as a second chunk of Mamba does in transformers."""
+    plain = scan.TokenScan.build
+
+    def build(self: scan.TokenScan, g: Builder, spec: Any, x: Inputs, target: Any) -> Any:
+        return plain(self, g, spec, {**x, "past": g.Mul(x["past"], g.CastLike(0.0, x["past"]))}, target)
+
+    monkeypatch.setattr(scan.TokenScan, "build", build)
+
+
+def constant(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call leaves the state as it was."""
+    plain = scan.TokenScan.build
+
+    def build(self: scan.TokenScan, g: Builder, spec: Any, x: Inputs, target: Any) -> Any:
+        return plain(self, g, spec, x, target)[0], g.Identity(x["past"])
+
+    monkeypatch.setattr(scan.TokenScan, "build", build)
+
+
+@pytest.mark.parametrize(
+    ("mutant", "failing"),
+    [
+        (decays_at_padding, "rows with tokens behind padding"),
+        (reads_padding, "rows with tokens behind padding"),
+        (window_off_by_one, "one row token by token"),
+        (never_reset, "one row token by token"),
+        (always_reset, "every state is changed and read"),
+        (constant, "every state is changed and read"),
+    ],
+)
+def test_a_wrong_state_fails_the_proof(
+    mutant: Callable[[pytest.MonkeyPatch], None],
+    failing: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    checkpoint: Callable[[str], Path],
+    traced: ir.Model,
+) -> None:
+    def again(*_: object) -> ir.Model:
+        model = traced.clone()
+        model.meta.update(traced.meta)
+        return model
+
+    mutant(monkeypatch)
+    if mutant is not decays_at_padding:
+        monkeypatch.setattr(build, "trace", again)
+    done = convert(checkpoint("mamba2"), tmp_path / "bundle", lengths=[2])
+    assert not done.good
+    assert done.report is not None
+    failed = [invariant.name for invariant in done.report.invariants if invariant.verdict == "fail"]
+    assert any(name.startswith(failing) for name in failed), failed
+    if mutant is decays_at_padding:  # no point sees it: the definition in float64 has the mistake too
+        assert all(point.verdict != "fail" for point in done.report.points)
+
+
+def test_a_second_judge_reads_each_row_alone(checkpoint: Callable[[str], Path]) -> None:
+    """The functions that replace transformers' give what transformers computes, in float64, at every length."""
+    import transformers
+
+    for kind in ("mamba", "qwen3_5_text", "kimi_linear"):
+        model = transformers.AutoModelForCausalLM.from_pretrained(
+            checkpoint(kind), dtype=torch.float64, experts_implementation="eager"
+        ).eval()
+        ids = torch.randint(0, 64, (2, 71), generator=torch.Generator().manual_seed(0))
+        with torch.no_grad(), computing_in(torch.float64):
+            wanted = model(input_ids=ids, use_cache=False).logits
+            with states.keeping(model) as kept:
+                logits = model(input_ids=ids, use_cache=False).logits
+        assert kept.tensors
+        agree(logits.numpy(), wanted.numpy(), "model", np.float64, 8)
+
+
+def test_a_model_without_such_functions_has_no_states() -> None:
+    assert not states.has_states(torch.nn.Linear(2, 2))
+    names: Mapping[str, object] = states._FUNCTIONS
+    assert names.keys() > states._KEEP
