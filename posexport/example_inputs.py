@@ -19,7 +19,7 @@ def example_input(spec: InputSpec, shape: Sequence[int], rng: np.random.Generato
         return rng.standard_normal(shape).astype(spec.dtype)
     if spec.role == "blocks":
         return rng.integers(0, 2, shape)
-    constants = {"mask": 1, "flags": 0, "state": 0, "positions": -1, "grids": spec.size, "lengths": 1}
+    constants = {"mask": 1 - spec.padding, "flags": 0, "state": 0, "positions": -1, "grids": spec.size, "lengths": 1}
     if spec.role in constants:
         return np.full(shape, constants[spec.role], spec.dtype)
     return random_ids(spec, shape, rng)

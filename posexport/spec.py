@@ -86,17 +86,17 @@ class InputSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         dtype: element type.
         axes: a name for each dynamic axis, a number for each fixed one.
         role: what the values mean: ``tokens`` (ids below ``size``), ``types`` (segment ids below ``size``),
-            ``mask`` (1 keeps, 0 is padding; its last axis names the sequence it masks), ``values`` (real
-            numbers), ``flags`` (1 marks a token, 0 none or padding), ``cache`` (keys or values of past tokens),
-            ``state`` (a state after the past tokens: ``state`` says more),
-            ``positions`` (of the new tokens, below ``size``; -1: counted by the mask; [3, B, T] of M-RoPE),
+            ``mask`` (1 keeps, 0 is padding, unless ``padding`` is 1; its last axis names the sequence it masks),
+            ``values`` (real numbers), ``flags`` (1 marks a token, 0 none or padding), ``cache`` (keys or values of past
+            tokens), ``state`` (a state after the past tokens: ``state`` says more), ``positions`` (of the new tokens,
+            below ``size``; -1: counted by the mask; [3, B, T] of M-RoPE),
             ``grids`` (frames, rows and columns of every image's patches, as many as `PATCHES` together; rows and
             columns are multiples of ``size``), ``blocks`` (1 at tokens of an image, which attend to one another, 0
             at others; tokens of an image come in one call), ``lengths`` ([B]: how many tokens of each row's
             ``sequence_length`` are real, padding being on the right).
         column_sizes: of ids [B, C] whose columns are numbered each by itself, the bound of each column.
         size: exclusive upper bound of ids; of grids, the patches that a token has in a row and a column.
-        padding: the id at padded tokens.
+        padding: the id at padded tokens; of a mask 0, or 1 where it marks padding, as ``src_key_padding_mask``.
         default: the value of every element where the input is left out; None: it must be given.
         state: of an input of role ``state``, what clients must know.
     """
@@ -131,7 +131,7 @@ def masked_axis(spec: InputSpec) -> Axis | None:
 
 def neutral(spec: InputSpec, length: int) -> int:
     """What every element of an input holds where it says nothing: of ``length`` tokens all are real, none is marked."""
-    return {"mask": 1, "positions": -1, "lengths": length}.get(spec.role, 0)
+    return {"mask": 1 - spec.padding, "positions": -1, "lengths": length}.get(spec.role, 0)
 
 
 def is_cache_input(spec: InputSpec) -> bool:

@@ -137,10 +137,10 @@ def _write(
     # the source, and what the user should know about it
     tell(0, 2, "loading")
     source, tokenizer = with_tokenizer_made(_prepared(argument, options, layout, name), directory)
-    if options.verify and options.lengths:
-        grid(source.limits, source.inputs, lengths=options.lengths)  # a bad length is told before the export
     for sentence in [*source.remarks, *_remarks_on_files(source)]:
         remark(sentence)
+    if options.verify and options.lengths:
+        grid(source.limits, source.inputs, lengths=options.lengths)  # a bad length is told before the export
     for note in source.notes:
         tell(1, 2, note)
     # its graphs

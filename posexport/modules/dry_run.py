@@ -262,7 +262,7 @@ def _changed(spec: InputSpec, tensor: Tensor) -> Tensor | None:
     """Other values of an input: tokens padded on the right, or other ids; None where there are none to try."""
     changed = tensor.clone()
     if spec.role == "mask" and tensor.shape[-1] > _PADDED:
-        changed[..., -_PADDED:] = 0
+        changed[..., -_PADDED:] = spec.padding
     elif spec.role == "lengths" and int(tensor.min()) > _PADDED:
         changed -= _PADDED
     elif spec.role in ("tokens", "types") and spec.size is not None:

@@ -22,9 +22,12 @@ from posexport.modules.axes.discover import Discovered, discover
 from posexport.modules.axes.example_calls import counts_tokens
 from posexport.modules.axes.sizes import STANDARD
 from posexport.modules.call import calling
+from posexport.modules.drawn_calls import DrawnCalls
 from posexport.modules.dry_run import dry_run
 from posexport.modules.eval_mode import in_eval_mode
+from posexport.modules.padding_values import with_padding_values
 from posexport.modules.user_module import PAST_IS_OURS, by_name, copied
+from posexport.modules.value_branches import remarks_on, ways_that_fit
 from posexport.sources.source import Source, digest
 from posexport.spec import (
     BATCH,
@@ -81,30 +84,37 @@ def source_of_module(
         discovered, renamed = _discovered(argument, module, tensors, axes)
         length = _length(discovered.shapes, tensors)
         specs = [_spec(name, tensor, discovered.shapes[name], length) for name, tensor in tensors.items()]
+        specs, told = with_padding_values(module, specs, tensors)
     else:
         discovered, renamed, specs = Discovered(shapes={}), [], _without_example(argument, module, known)
+        told = []
     # limits and outputs, from calls at several sizes
     limits = limits_of_module(module)
     if any(spec.role == "lengths" for spec in specs):
         limits = msgspec.structs.replace(limits, paddings=["right", "ragged-right"])
     results = dry_run(argument, module, specs, tensors, limits, discovered.groups)
+    found = results.limits
+    if discovered.tokens is not None:
+        found = msgspec.structs.replace(found, min_length=discovered.tokens, max_length=discovered.tokens)
     specs, bounded = _with_vocabularies(module, specs, tensors)
+    user = by_name(argument, module, specs, results.outputs)
+    user.ways = ways_that_fit(DrawnCalls(argument, module, specs).module, specs, results.limits.trace_sizes)
     encodings = [submodule for submodule in module.modules() if isinstance(submodule, Encoding)]
     first = encodings[0] if encodings else None
     return Source(
         name=argument,
         label=label,
         kind="python",
-        module=by_name(argument, module, specs, results.outputs),
+        module=user,
         inputs=specs,
         outputs=results.outputs,
-        limits=results.limits,
+        limits=found,
         encoding=None if first is None else first.spec,
         task="features",
         sha256=hashlib.sha256(fingerprint + digest(module).encode()).hexdigest(),
         further=results.further,
         promises=Promises(padding_invariant=False, positional=None if first is None else bool(first.hooks)),
-        remarks=[*remarks, *renamed, *discovered.remarks, *bounded, *results.remarks],
+        remarks=[*remarks, *renamed, *discovered.remarks, *told, *bounded, *results.remarks, *remarks_on(user.ways)],
         notes=discovered.notes,
     )
 
@@ -156,11 +166,11 @@ def _check_example(argument: str, name: Any, tensor: Any) -> None:
             f"{argument}: the example of {name} must hold values, got shape {list(tensor.shape)}"
             f"{' on the device meta' if tensor.is_meta else ''}"
         )
-    instead = f"0 and 1 as int64, and let forward take {name}.bool()" if tensor.dtype == torch.bool else ""
     if tensor.is_complex():
-        instead = f"torch.view_as_real({name}), and let forward take torch.view_as_complex({name})"
-    if instead:
-        raise PosexportError(f"input {name} is {tensor.dtype}; a bundle takes {_PORT_TYPES}: give {instead}")
+        raise PosexportError(
+            f"input {name} is {tensor.dtype}; a bundle takes {_PORT_TYPES}: give torch.view_as_real({name}), and let "
+            f"forward take torch.view_as_complex({name})"
+        )
 
 
 def _holds_tensors(value: Any) -> bool:
@@ -269,8 +279,9 @@ _WITH_COLUMNS = 2
 def _spec(name: str, tensor: Tensor, axes: list[Axis], length: int | None) -> InputSpec:
     if tensor.is_floating_point():
         return InputSpec(name=name, dtype=MODEL_DTYPE.name, axes=axes, role="values")
-    if "mask" in name:
-        return InputSpec(name=name, dtype="int64", axes=axes, role="mask")
+    is_bool = tensor.dtype == torch.bool
+    if "mask" in name or is_bool:
+        return InputSpec(name=name, dtype="bool" if is_bool else "int64", axes=axes, role="mask")
     if axes == [BATCH] and length is not None and counts_tokens(name, tensor, length):
         return InputSpec(name=name, dtype="int64", axes=axes, role="lengths")
     if int(tensor.min()) < 0:

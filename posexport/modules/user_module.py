@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from posexport.errors import PosexportError
 from posexport.modules.call import CallError, call, computed_dtype, named_outputs
 from posexport.modules.recognise.mode import called, traced
+from posexport.modules.value_branches import TakingWays, Ways
 from posexport.sources.source import TracedModule
 from posexport.spec import BATCH, SEQUENCE, InputSpec, OutputSpec
 from posexport.system.user_code import is_external, raised
@@ -49,12 +50,14 @@ class UserModule(TracedModule):
         #: outputs of the module that are not declared
         self.dropped: set[str] = set()
         self.module = module
+        #: the way that a trace takes at lines that branch by values
+        self.ways: Ways = {}
 
     def forward(self, **tensors: Tensor) -> tuple[Tensor, ...]:
         if torch.compiler.is_dynamo_compiling():  # the exporter's second try, which follows Python code, not modes
             return tuple(self._declared(named_outputs(self.module(**tensors))).values())
         if torch.compiler.is_compiling():  # the tracer reports by itself what it cannot follow
-            with as_exported(), traced() as mode:
+            with as_exported(), traced() as mode, TakingWays(self.ways):
                 outputs = self._declared(named_outputs(self.module(**tensors)))
             self.attentions[:] = mode.reasons
             return tuple(outputs.values())

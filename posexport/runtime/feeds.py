@@ -244,6 +244,10 @@ def _check_grids(arrays: Mapping[str, Array], specs: Sequence[InputSpec], patche
             )
 
 
+#: what the elements of a mask are, by the value of padding
+_MARKS = {("mask", 0): "1 for a token and 0 for padding", ("mask", 1): "0 for a token and 1 for padding"}
+
+
 def _check_values(spec: InputSpec, array: Array, reals: tuple[int, int]) -> None:
     """Check the elements of ``array``; ``reals``: the least and largest number of tokens in a row."""
     if spec.role == "grids":
@@ -252,7 +256,7 @@ def _check_values(spec: InputSpec, array: Array, reals: tuple[int, int]) -> None
         with np.errstate(over="ignore"):  # values beyond the dtype become infinite, and are refused
             bad, needed = ~np.isfinite(array.astype(BY_NAME[spec.dtype].numpy)), f"finite numbers of {spec.dtype}"
     elif spec.role in ("mask", "flags", "blocks"):
-        needed = "1 for a token and 0 for padding" if spec.role == "mask" else "1 for a marked token and 0 for others"
+        needed = _MARKS.get((spec.role, spec.padding), "1 for a marked token and 0 for others")
         bad = (array != 0) & (array != 1)
     elif spec.role == "lengths":
         bad, needed = (array < reals[0]) | (array > reals[1]), f"lengths from {reals[0]} to {reals[1]}, the sequence's"

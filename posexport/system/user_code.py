@@ -1,65 +1,107 @@
 """How messages cite a user's code: the line that an exception passed, and the exception itself.
 
-Code is the user's where its file is no part of Python, of an installed package or of posexport.
+Code is the user's where its file is no part of Python, of PyTorch, ONNX and their like, or of posexport: a module of an
+installed package is cited as the user's files are, with the line of the user that called it.
 """
 
 import linecache
 import re
+import traceback
+from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 from types import FrameType
 
 #: characters of an exception's message that are quoted
 _QUOTED = 300
+#: folders that packages are installed in
+_INSTALLED = ("site-packages", "dist-packages")
+#: installed packages that run a module, and are no part of it
+_TOOLS = frozenset(
+    [
+        "torch",
+        "torchgen",
+        "functorch",
+        "numpy",
+        "sympy",
+        "onnx",
+        "onnxscript",
+        "onnx_ir",
+        "onnxruntime",
+        "einops",
+        "einx",
+    ]
+)
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 
 
+@lru_cache(maxsize=4096)  # asked for every frame of a trace
 def is_user_file(filename: str) -> bool:
-    """Whether a file is no part of Python, of an installed package or of posexport."""
+    """Whether a file may hold a line of a user's module: it is no part of Python, of `_TOOLS` or of posexport."""
     path = Path(filename)
     if filename.startswith("<") or not path.is_file():
         return False
     posexport = Path(__file__).resolve().parent.parent
     standard = Path(linecache.__file__).resolve().parent
     resolved = path.resolve()
-    if resolved.is_relative_to(posexport) or {"site-packages", "dist-packages"} & set(resolved.parts):
+    if resolved.is_relative_to(posexport):
         return False
+    package = _package(resolved)
+    if package is not None:
+        return package.parts[0] not in _TOOLS
     return not resolved.is_relative_to(standard)
 
 
+def _package(path: Path) -> Path | None:
+    """The path of an installed package's file below the folder of packages; None for other files."""
+    places = [number for number, part in enumerate(path.parts) if part in _INSTALLED]
+    return Path(*path.parts[places[-1] + 1 :]) if places else None
+
+
 def cite(filename: str, number: int) -> str:
-    """A line of a file as a person would cite it: ``model.py line 12: `x + bias```."""
+    """A line as a person would cite it: ``model.py line 12: `x + bias```, ``timm/layers/mlp.py line 9: ...``."""
     text = linecache.getline(filename, number).strip()
-    return f"{Path(filename).name} line {number}" + (f": `{text}`" if text else "")
+    name = _package(Path(filename).resolve()) or Path(filename).name
+    return f"{name} line {number}" + (f": `{text}`" if text else "")
+
+
+def _innermost(lines: Sequence[tuple[str, int]]) -> str:
+    """The innermost of the lines that led to something, outermost first; and the user's that called a package's."""
+    if not lines:
+        return ""
+    files = [line for line in lines if _package(Path(line[0]).resolve()) is None]
+    called = f", called from {cite(*files[-1])}" if files and files[-1] != lines[-1] else ""
+    return cite(*lines[-1]) + called
 
 
 def line_of_error(err: BaseException) -> str:
     """The user's innermost line that an exception, its cause or its context passed; empty where there is none."""
     seen: list[BaseException] = []
     current: BaseException | None = err
-    line = ""
+    lines: list[tuple[str, int]] = []
     while current is not None and current not in seen:
         seen.append(current)
-        trace = current.__traceback__
-        while trace is not None:
-            code = trace.tb_frame.f_code
-            if is_user_file(code.co_filename):
-                line = cite(code.co_filename, trace.tb_lineno)
-            trace = trace.tb_next
+        passed = [(frame.f_code.co_filename, number) for frame, number in traceback.walk_tb(current.__traceback__)]
+        lines = [line for line in passed if is_user_file(line[0])] or lines
         current = current.__cause__ or current.__context__
-    return line
+    return _innermost(lines)
 
 
 def line_of_frame(frame: FrameType | None, outside: FrameType | None = None) -> str:
     """The user's innermost line of a call that runs; empty where there is none before the frame ``outside``."""
-    while frame is not None and frame is not outside and not is_user_file(frame.f_code.co_filename):
+    lines: list[tuple[str, int]] = []
+    while frame is not None and frame is not outside:
+        if is_user_file(frame.f_code.co_filename):
+            lines.insert(0, (frame.f_code.co_filename, frame.f_lineno))
+            if _package(Path(frame.f_code.co_filename).resolve()) is None:
+                break
         frame = frame.f_back
-    return "" if frame is None or frame is outside else cite(frame.f_code.co_filename, frame.f_lineno)
+    return _innermost(lines)
 
 
 def line_of_trace(stack: str) -> str:
     """The user's innermost line in a stack that PyTorch stored as text; empty where there is none."""
-    users = [(file, int(number)) for file, number in _FRAME.findall(stack) if is_user_file(file)]
-    return cite(*users[-1]) if users else ""
+    return _innermost([(file, int(number)) for file, number in _FRAME.findall(stack) if is_user_file(file)])
 
 
 def raised(err: BaseException) -> str:

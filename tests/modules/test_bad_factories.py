@@ -122,7 +122,6 @@ other_name = lambda: (Ids(), {"ids": IDS})
 missing = lambda: (nn.Bilinear(D, D, D), {"input1": X})
 wrong_width = real(X[..., :5])
 complexes, strings, lists, scalar = real(X.to(torch.complex64)), ids("hello"), ids([[1, 2]]), ids(IDS[0, 0])
-booleans = real(X > 0)
 empty, no_rows, none, no_inputs = ids(IDS[:, :0]), real(X[:0]), ids(None), lambda: (Ids(), {})
 on_meta, negative, real_ids = ids(IDS.to("meta")), ids(IDS - 3), ids(IDS.float())
 returns_none, returns_text = does(lambda self, x: None), does(lambda self, x: {"h": x, "by": ["me"]})
@@ -173,8 +172,7 @@ def convert(monkeypatch: pytest.MonkeyPatch, factory: str, output: Path) -> int:
         ("missing", "TypeError: Bilinear.forward() missing 1 required positional argument: 'input2'"),
         ("wrong_width", "mat1 and mat2 shapes cannot be multiplied (32x5 and 12x12) (models.py line"),
         ("real_ids", "Expected tensor for argument #1 'indices'"),
-        ("complexes", "bfloat16: give torch.view_as_real(x), and let forward take torch.view_as_complex(x)"),
-        ("booleans", "input x is torch.bool; a bundle takes int64 and float32"),
+        ("complexes", "bool: give torch.view_as_real(x), and let forward take torch.view_as_complex(x)"),
         ("strings", "inputs must map names to tensors, got 'input_ids': str"),
         ("lists", "inputs must map names to tensors, got 'input_ids': list"),
         ("none", "inputs must map names to tensors, got 'input_ids': NoneType"),

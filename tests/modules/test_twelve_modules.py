@@ -52,7 +52,7 @@ CONVERTED = {
 }
 #: the exit code, the line that is named, and what stands beside it
 REFUSED = {
-    "baked_mask": (2, 'return scores.masked_fill(~mask, float("-inf"))', "axis sequence_length (axis 1 of input_ids)"),
+    "baked_mask": (2, 'return scores.masked_fill(~mask, float("-inf"))', "input_ids always has 17 tokens"),
     "dynamic_ntk": (1, "if seq_len > self.trained:", "torch.where"),
 }
 #: PyTorch's tutorial leaves it on where it has no effect

@@ -267,7 +267,6 @@ def run(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> C
         ("exits", "SystemExit: 0 (models.py line"),
         ("not_an_exception", "BaseException: odd (models.py line"),
         ("speechless", "(the example's): E"),
-        ("fixed", "must match the size of tensor b (16) at non-singleton dimension 1') (models.py line"),
         ("float32", "in float64, the precision of the reference (models.py line"),
         ("uncopied", "the module cannot be copied, and the proof needs copies of it in two precisions"),
         # what the factory returns

@@ -227,6 +227,10 @@ class Classify:
         outputs = self._calls(self._at(axes, new)) if new else None
         if outputs is None:
             return False
+        # a stride gives as many frames of one element less: only a far smaller size shows that the axis varies
+        as_many = self._shapes(outputs) == self._shapes(self._result.outputs)
+        if as_many and new == size - 1 > 1 and not self._accepts(axes, size // 2):
+            return False
         self._add(axes, size, outputs, new, ends=True)
         if new == 1 and not self._result.varying[-1].outputs:
             self._result.varying.pop()

@@ -26,12 +26,14 @@ class Discovered:
     Attributes:
         shapes: the axes of every input.
         groups: the axes of every name, and how they vary.
+        tokens: how many tokens ids always have, where the module fixes that; None: no input has a fixed number.
         remarks: sentences for the user.
         notes: lines of the verbose log.
     """
 
     shapes: dict[str, list[Axis]]
     groups: dict[str, Varying] = field(default_factory=dict)
+    tokens: int | None = None
     remarks: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
@@ -78,13 +80,19 @@ def discover(
         return Discovered(shapes=_conventional(tensors, declared), remarks=[remark])
     # the axes of every input
     shapes = {
-        name: list(declared[name]) if name in declared else _shape(argument, name, tensors, groups, classified)
+        name: list(declared[name]) if name in declared else _shape(name, tensors, groups, classified)
         for name in tensors
     }
+    fixed = _fixed_tokens(tensors, shapes, declared, classified)
     return Discovered(
         shapes=shapes,
         groups=dict(groups),
-        remarks=[*_remarks(tensors, shapes, classified), *_fixed_images(tensors, declared, classified)],
+        tokens=next(iter(fixed.values()), None),
+        remarks=[
+            *_remarks(tensors, shapes, classified),
+            *_fixed_images(tensors, declared, classified),
+            *(_remark_on_tokens(name, tokens, classified) for name, tokens in fixed.items()),
+        ],
         notes=[f"axes found in {len(calls.failures)} calls: {_described(shapes, dict(groups))}"],
     )
 
@@ -120,25 +128,19 @@ def _does_not_vary(argument: str, label: str, tensor_axis: TensorAxis, classifie
 
 
 def _shape(
-    argument: str,
-    name: str,
-    tensors: Mapping[str, Tensor],
-    groups: Sequence[tuple[str, Varying]],
-    classified: Classified,
+    name: str, tensors: Mapping[str, Tensor], groups: Sequence[tuple[str, Varying]], classified: Classified
 ) -> list[Axis]:
-    """The axes of an input.
-
-    The token axis of ids must vary, unless it is columns that the module reads by their index: fixed, it is an error.
-    """
+    """The axes of an input. The second axis of ids that the module does not read at all is one of tokens."""
     tensor, names = tensors[name], {tensor_axis: label for label, group in groups for tensor_axis in group.members}
     axes: list[Axis] = [names.get((name, axis), size) for axis, size in enumerate(tensor.shape)]
-    if not tensor.is_floating_point() and tensor.dim() == 2 and isinstance(axes[1], int) and SEQUENCE not in axes:
-        if (name, 1) in classified.columns:
-            return axes
-        if (name, 1) in classified.fixed:
-            raise _does_not_vary(argument, SEQUENCE, (name, 1), classified)
+    is_fixed = (name, 1) in classified.columns or (name, 1) in classified.fixed
+    if _holds_ids(tensor) and isinstance(axes[1], int) and SEQUENCE not in axes and not is_fixed:
         axes[1] = SEQUENCE
     return axes
+
+
+def _holds_ids(tensor: Tensor) -> bool:
+    return not tensor.is_floating_point() and tensor.dim() == 2
 
 
 def _remarks(tensors: Mapping[str, Tensor], shapes: Mapping[str, Sequence[Axis]], classified: Classified) -> list[str]:
@@ -164,6 +166,32 @@ def _fixed_images(
             height, width = tensor.shape[-2:]
             remarks.append(f"the image size of {name} stays {height}x{width}, since at another size {reasons[0]}")
     return remarks
+
+
+def _fixed_tokens(
+    tensors: Mapping[str, Tensor],
+    shapes: Mapping[str, Sequence[Axis]],
+    declared: Mapping[str, Sequence[Axis]],
+    classified: Classified,
+) -> dict[str, int]:
+    """The inputs of ids [batch, tokens] whose number of tokens the module fixes and the user did not name."""
+    if any(SEQUENCE in axes for axes in shapes.values()):
+        return {}
+    return {
+        name: tensor.shape[1]
+        for name, tensor in tensors.items()
+        if _holds_ids(tensor)
+        and (name, 1) in classified.fixed
+        and (name, 1) not in classified.columns
+        and name not in declared
+    }
+
+
+def _remark_on_tokens(name: str, tokens: int, classified: Classified) -> str:
+    return (
+        f"{name} always has {tokens} tokens, since at another length {classified.fixed[name, 1]}; for other lengths, "
+        "compute what depends on it from x.shape"
+    )
 
 
 def _described(shapes: Mapping[str, Sequence[Axis]], groups: Mapping[str, Varying]) -> str:
@@ -196,7 +224,7 @@ def _changed(tensor: Tensor, name: str, group: Varying) -> Tensor:
         if tensor.is_floating_point():
             new = torch.randn(first.shape, generator=torch.Generator().manual_seed(0)).to(tensor.dtype)
         else:
-            new = tensor.max() - first
+            new = ~first if tensor.dtype == torch.bool else tensor.max() - first
         tensor = tensor.clone()
         tensor.select(axis, 0).copy_(new)
     return tensor

@@ -77,6 +77,10 @@ class Sequences:
     def chosen(self, lengths: Sequence[int] | None) -> list[int]:
         """The lengths to check, ``lengths`` in place of the default ones; one where no sequence varies."""
         for length in lengths or ():
+            if SEQUENCE not in self._axes and self.limits.max_length == self.limits.min_length != length:
+                raise PosexportError(
+                    f"length {length} cannot be compared: the model takes {self.limits.max_length} tokens, no others"
+                )
             if length < self.limits.min_length:
                 raise PosexportError(
                     f"length {length} is below the model's minimum: give --length {self.limits.min_length} or more"
@@ -112,7 +116,7 @@ class Sequences:
             if self.limit > 1:
                 yield self.point(1, 2 * self.limit, must_be_rejected=True)
         step = self.limits.size_steps.get(SEQUENCE, 1)
-        if self.limits.min_length > step:
+        if self.limits.min_length > step and self.any:
             yield self.point(1, self.limits.min_length - step, must_be_rejected=True)
         if step > 1 and self.any:
             yield self.point(1, self.limits.min_length + 1, must_be_rejected=True)

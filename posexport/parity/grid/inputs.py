@@ -142,7 +142,7 @@ def _input(spec: InputSpec, point: GridPoint, rng: np.random.Generator) -> Array
     if spec.name == PROMPT_MASK:
         values = _prompt(real, rng)
     elif spec.role in ("mask", "flags"):
-        values = real if spec.role == "mask" else real & (rng.random(shape) < _FLAGGED)
+        values = real ^ bool(spec.padding) if spec.role == "mask" else real & (rng.random(shape) < _FLAGGED)
     elif spec.role == "blocks":
         values = real & _images(shape, (*point.calls, point.length)[0], rng)
     elif CAPACITY in spec.axes:

@@ -1,0 +1,104 @@
+"""Which value of a mask marks padding: 0, as in ``attention_mask``, or 1, as in ``src_key_padding_mask``.
+
+Both are in use, and names do not tell. The module does: what it computes for other tokens does not depend on the tokens
+that the mask excludes. A bool that excludes none either way is a flag of its tokens, and no mask.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+import torch
+from torch import Tensor, nn
+
+from posexport.errors import PosexportError
+from posexport.modules.call import CallError, call
+from posexport.spec import Axis, InputSpec
+
+#: the difference by rounding that is allowed, relative to the largest element
+_ROUNDING = 1e-4
+
+
+def with_padding_values(
+    module: nn.Module, specs: Sequence[InputSpec], tensors: Mapping[str, Tensor]
+) -> tuple[list[InputSpec], list[str]]:
+    """``specs`` with the value of padding of every mask, from calls of ``module`` with the example ``tensors``.
+
+    The second result has a remark for every mask that marks padding, and for every bool that is no mask.
+    """
+    found, remarks = [], []
+    for spec in specs:
+        new = _found(module, spec, specs, tensors) if spec.role == "mask" else spec
+        found.append(new)
+        if new.role == "flags":
+            remarks.append(f"input {spec.name} masks no tokens: the proof draws its values at random")
+        elif new.role == "mask" and new.padding:
+            remarks.append(f"input {spec.name} marks padding: 1 is a padded token, 0 one that is attended to")
+    return found, remarks
+
+
+def _found(module: nn.Module, spec: InputSpec, specs: Sequence[InputSpec], tensors: Mapping[str, Tensor]) -> InputSpec:
+    is_bool, mask = spec.dtype == "bool", tensors[spec.name]
+    by_name = msgspec.structs.replace(spec, padding=int(is_bool and "pad" in spec.name))
+    length, axis = mask.shape[-1], spec.axes[-1]
+    beside = [other for other in specs if other.role != "mask" and axis in other.axes]
+    if is_bool and not isinstance(axis, str):
+        return msgspec.structs.replace(spec, role="flags")
+    if length < 3 or not isinstance(axis, str) or not beside:
+        return by_name
+    # the last tokens are marked; then tokens that are marked, or those that are not, become others
+    marked = torch.arange(length) >= length - max(1, length // 3)
+    example = {**tensors, spec.name: marked.to(mask.dtype).expand(mask.shape).clone()}
+    before = _outputs(module, example)
+    marks_padding = _ignores(module, beside, axis, example, before, marked)
+    keeps = _ignores(module, beside, axis, example, before, ~marked)
+    if marks_padding is None or keeps is None or (marks_padding and keeps):
+        return by_name
+    if not marks_padding and not keeps:
+        return msgspec.structs.replace(spec, role="flags") if is_bool else spec
+    return msgspec.structs.replace(spec, padding=int(marks_padding))
+
+
+def _ignores(
+    module: nn.Module,
+    beside: Sequence[InputSpec],
+    axis: Axis,
+    example: Mapping[str, Tensor],
+    before: Mapping[str, Tensor] | None,
+    tokens: Tensor,
+) -> bool | None:
+    """Whether outputs of the other tokens do not depend on ``tokens`` [T]; None where that cannot be told."""
+    changed = {spec.name: _changed(example[spec.name], spec, axis, tokens) for spec in beside}
+    after = _outputs(module, {**example, **changed})
+    if before is None or after is None:
+        return None
+    return all(_same(before[name], after.get(name), ~tokens) for name in before)
+
+
+def _changed(tensor: Tensor, spec: InputSpec, axis: Axis, tokens: Tensor) -> Tensor:
+    """Other values at ``tokens``."""
+    generator = torch.Generator().manual_seed(0)
+    if tensor.is_floating_point():
+        other = torch.randn(tensor.shape, generator=generator).to(tensor.dtype)
+    else:
+        other = (spec.size or 2) - 1 - tensor if tensor.dtype != torch.bool else ~tensor
+    shape = [len(tokens) if number == spec.axes.index(axis) else 1 for number in range(tensor.dim())]
+    return torch.where(tokens.reshape(shape), other, tensor)
+
+
+def _outputs(module: nn.Module, tensors: Mapping[str, Tensor]) -> dict[str, Tensor] | None:
+    try:
+        return call(module, tensors)
+    except (CallError, PosexportError):
+        return None
+
+
+def _same(before: Tensor, after: Tensor | None, kept: Tensor) -> bool:
+    """Whether an output is the same, at the tokens ``kept`` where its second axis counts them."""
+    if after is None or before.shape != after.shape:
+        return False
+    if before.dim() > 1 and before.shape[1] == len(kept):
+        before, after = before[:, kept], after[:, kept]
+    if not before.is_floating_point():
+        return torch.equal(before, after)
+    limit = _ROUNDING * float(before.nan_to_num().abs().max())
+    return torch.allclose(before, after, rtol=0, atol=limit, equal_nan=True)

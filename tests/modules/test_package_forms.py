@@ -1,0 +1,169 @@
+"""Modules in the forms that installed packages have: bool masks, one length, shortcuts by values, names imported."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import scaled_dot_product_attention
+
+import posexport
+from posexport.errors import PosexportError
+from posexport.modules.live_module import module_source
+from posexport.modules.value_branches import ways_that_fit
+
+VOCAB, D, HEADS, PAD = 53, 40, 5, 1
+
+
+def layer() -> nn.Module:
+    return nn.TransformerEncoderLayer(D, HEADS, 60, batch_first=True)
+
+
+def ids(length: int = 9) -> Tensor:
+    return torch.randint(4, VOCAB, (2, length), generator=torch.Generator().manual_seed(3))
+
+
+class Masked(nn.Module):
+    """A padding mask as PyTorch's layers take it; ``keeps``: as transformers' do, 1 at tokens."""
+
+    def __init__(self, *, keeps: bool = False) -> None:
+        super().__init__()
+        self.embed, self.layer, self.keeps = nn.Embedding(VOCAB, D), layer(), keeps
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        padding: Tensor = ~mask if self.keeps else mask
+        return self.layer(self.embed(x), src_key_padding_mask=padding.bool())  # type: ignore[no-any-return]
+
+
+class Flagged(nn.Module):
+    """A bool that marks tokens and masks none."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.kinds, self.layer = nn.Embedding(VOCAB, D), nn.Embedding(2, D), layer()
+
+    def forward(self, x: Tensor, is_name: Tensor) -> Tensor:
+        return self.layer(self.embed(x) + self.kinds(is_name.long()))  # type: ignore[no-any-return]
+
+
+class OneLength(nn.Module):
+    """Positions that are added without a slice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.positions, self.layer = nn.Embedding(VOCAB, D), nn.Parameter(torch.randn(9, D)), layer()
+
+    def forward(self, text: Tensor) -> Tensor:
+        return self.layer(self.embed(text) + self.positions)[:, -1]  # type: ignore[no-any-return]
+
+
+class CausalBySize(nn.Module):
+    """The flag of a function that this file imported by its name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.qkv = nn.Embedding(VOCAB, D), nn.Linear(D, 3 * D)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = (t.unflatten(-1, (HEADS, -1)).transpose(1, 2) for t in self.qkv(self.embed(x)).chunk(3, -1))
+        context = scaled_dot_product_attention(q, k, v, is_causal=q.shape[2] > 1)  # type: ignore[arg-type]
+        return context.transpose(1, 2).flatten(2)
+
+
+class Shortcut(nn.Module):
+    """Leaves the mask out where nothing is padded; ``differs``: the two ways compute something else."""
+
+    def __init__(self, *, differs: bool = False) -> None:
+        super().__init__()
+        self.embed, self.layer, self.differs = nn.Embedding(VOCAB, D), layer(), differs
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        padding: Tensor | None = tokens.eq(PAD)
+        x = self.embed(tokens)
+        if not padding.any():  # type: ignore[union-attr]
+            padding = None
+            x = 2 * x if self.differs else x
+        return self.layer(x, src_key_padding_mask=padding)  # type: ignore[no-any-return]
+
+
+class Strided(nn.Module):
+    """Frames at half the rate, as many as there are positions: 17 samples give as many as 18, and 19 none."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.convolution, self.positions = nn.Conv1d(8, D, 3, 2, 1), nn.Parameter(torch.randn(9, D))
+        self.layer = layer()
+
+    def forward(self, x: Tensor) -> Tensor:
+        frames = self.convolution(x).transpose(1, 2)
+        assert frames.shape[1:] == self.positions.shape
+        return self.layer(frames + self.positions)  # type: ignore[no-any-return]
+
+
+def converted(tmp_path: Path, module: nn.Module, inputs: dict[str, Tensor]) -> posexport.Session:
+    torch.manual_seed(0)
+    done = posexport.convert(module.eval(), tmp_path / "b", example_inputs=inputs, lengths=None, threads=1)
+    assert done.good, done.to_text()
+    return posexport.load(tmp_path / "b")
+
+
+@pytest.mark.parametrize(("dtype", "keeps"), [(torch.bool, False), (torch.bool, True), (torch.int64, False)])
+def test_the_value_of_padding_is_found(dtype: torch.dtype, keeps: bool) -> None:
+    mask = torch.full((2, 9), keeps, dtype=dtype)
+    source = module_source(Masked(keeps=keeps).eval(), {"x": ids(), "mask": mask})
+    spec = source.inputs[1]
+    assert (spec.role, spec.dtype, spec.padding) == ("mask", str(dtype).removeprefix("torch."), int(not keeps))
+    assert any("marks padding" in remark for remark in source.remarks) is not keeps
+
+
+def test_a_bool_mask_is_an_input_as_it_is(tmp_path: Path) -> None:
+    module = Masked().eval()
+    session = converted(tmp_path, module, {"x": ids(), "mask": torch.zeros(2, 9, dtype=torch.bool)})
+    x, mask = ids(13), torch.zeros(2, 13, dtype=torch.bool)
+    mask[0, 5:] = True
+    (output,) = session.run({"x": x.numpy(), "mask": mask.numpy()}).values()
+    assert np.allclose(output[0, :5], module(x[:1, :5], mask[:1, :5]).detach()[0], atol=1e-5)
+    with pytest.raises(PosexportError, match="0 for a token and 1 for padding"):
+        session.run({"x": x.numpy(), "mask": 2 * mask.int().numpy()})
+
+
+def test_a_bool_that_masks_nothing_is_a_flag() -> None:
+    source = module_source(Flagged().eval(), {"x": ids(), "is_name": ids() > 20})
+    assert source.inputs[1].role == "flags"
+    assert any("is_name masks no tokens" in remark for remark in source.remarks)
+
+
+def test_ids_of_one_length_are_a_fixed_axis(tmp_path: Path) -> None:
+    module = OneLength()
+    session = converted(tmp_path, module, {"text": ids()})
+    assert session.manifest.inputs[0].axes == ["batch_size", 9]
+    assert (session.manifest.limits.min_length, session.manifest.limits.max_length) == (9, 9)
+    with pytest.raises(PosexportError, match="length 17 cannot be compared: the model takes 9 tokens, no others"):
+        posexport.convert(module.eval(), tmp_path / "c", example_inputs={"text": ids()}, lengths=[9, 17], threads=1)
+    assert not (tmp_path / "c").exists()
+
+
+def test_an_axis_that_varies_within_a_stride_is_fixed() -> None:
+    source = module_source(Strided().eval(), {"x": torch.randn(2, 8, 18)})
+    assert source.inputs[0].axes == ["batch_size", 8, 18]
+
+
+def test_a_function_that_was_imported_by_its_name_takes_a_symbolic_flag(tmp_path: Path) -> None:
+    converted(tmp_path, CausalBySize(), {"x": ids()})
+
+
+def test_a_shortcut_by_values_is_traced_the_padded_way(tmp_path: Path) -> None:
+    module = Shortcut()
+    session = converted(tmp_path, module, {"tokens": ids()})
+    for tokens in (ids(13), torch.cat((ids(7), torch.full((2, 6), PAD)), 1)):
+        (output,) = session.run({"tokens": tokens.numpy()}).values()
+        kept = (tokens != PAD).numpy()
+        assert np.allclose(output[kept], module(tokens).detach().numpy()[kept], atol=1e-5)
+
+
+def test_ways_that_compute_something_else_are_not_taken() -> None:
+    torch.manual_seed(0)
+    specs = module_source(Shortcut().eval(), {"tokens": ids()}).inputs
+    assert list(ways_that_fit(Shortcut().eval(), specs, {}).values()) == [True]
+    assert ways_that_fit(Shortcut(differs=True).eval(), specs, {}) == {}
