@@ -115,6 +115,15 @@ class HeadsInBatch(Model):
         return torch.bmm(q, k.mT) * 0.5
 
 
+class HeadsInScores(HeadsInBatch):
+    """The product with values has heads apart."""
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+        batch, _, length, _ = q.shape
+        scores = self.product(*(x.reshape(batch * H, length, -1) for x in (q, k)), mask)
+        return (scores.view(batch, H, length, length) + self.dropped(q, mask)).softmax(-1) @ v
+
+
 class Bloom(HeadsInBatch):
     """A bias of each head and key in the batch, of positions that the mask counts."""
 
@@ -133,6 +142,7 @@ RECOGNISED: dict[type[Model], str] = {
     Temperatures: "MaskedSoftCapAttention",
     OfKeysAndHeads: "PairMaskedAttention",
     HeadsInBatch: "MaskedAttention",
+    HeadsInScores: "MaskedAttention",
     Bloom: "PairMaskedAttention",
 }
 _SHORT = {(Capped, "portable"), (Temperatures, "cpu"), (Bloom, "cpu")}

@@ -48,7 +48,7 @@ class AttentionByHand(Recognition):
        a mask as in rule 2.
     5. Tanh of the scaled product alone: a soft cap, an operator in place of q k^T.
     6. Mul or Div by a factor [.., H or 1, T or 1, 1] of the product or the cap alone: q is multiplied by it.
-    7. Reshape from [B * H, T, S] to [B, H, T, S], with its inverse after the Softmax: heads in the batch.
+    7. Reshape from [B * H, T, S] to [B, H, T, S]: heads in the batch of Q and K, and of V after the inverse.
 
     From the Softmax on, the probabilities may be read twice:
 
@@ -110,12 +110,14 @@ def _refusals_or_change(
     of_product = sizes(None if scores.product is None else scores.product.outputs[0])
     if scores.product is None or of_product is None:
         return [_NO_PRODUCT]
-    is_apart = len(sizes(output.outputs[0]) or ()) == len(of_product)
-    if shape is None or len(shape) not in (3, 4) or axis(softmax, -1) != -1 or not is_apart:
+    if shape is None or len(shape) not in (3, 4) or axis(softmax, -1) != -1:
         return ["its scores are not [B, H, T, S]"]
     (q, of_q), (k, of_k), v = *(before_scale(value) for value in scores.product.inputs), output.inputs[1]
-    # shapes of Q, K and V
-    known = [_with_heads(sizes(value)) for value in (q, k, v)]
+    # shapes of Q, K and V, the latter as the other two where their heads are in the batch
+    of_v = sizes(v)
+    if scores.apart is not None and of_v is not None and of_v[:2] == scores.apart[:2] and len(of_v) == 4:
+        of_v = (of_product[0], *of_v[2:])
+    known = [_with_heads(shape) for shape in (sizes(q), sizes(k), of_v)]
     if (
         q is None
         or k is None
@@ -189,7 +191,7 @@ def _put_node(scores: Scores, inputs: tuple[ir.Value, ir.Value, ir.Value], terms
         **attributes,
     )
     context.type = result.type
-    if scores.apart is not None:
+    if scores.apart is not None and rank == 3:
         _put_joined(g, context, result)
     else:
         replace(result, context if rank == 4 else g.Squeeze(context, [1]))
