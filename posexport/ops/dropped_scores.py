@@ -10,6 +10,8 @@ slope of 1/2, those 2,000 tokens away.
 from typing import Any
 
 DROPS = -1000.0
+#: what passes write for a distance that is dropped: float16 has it, and it is no length
+DROPPED_DISTANCE = -float(2**15)
 
 
 def drops(added: Any) -> Any:

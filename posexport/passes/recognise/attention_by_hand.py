@@ -123,7 +123,7 @@ def _refusals_or_change(
         or k is None
         or v is None
         or not _fit(known, _with_heads(of_product))
-        or (scores.apart or of_product) != shape
+        or (scores.apart or of_product)[:-2] != shape[:-2]  # what is added has more rows or heads
     ):
         return [_NO_HEADS]
     # biases that depend on Q or K, and masks

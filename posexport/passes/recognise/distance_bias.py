@@ -12,7 +12,7 @@ from posexport.graph.partial import Array, Subgraph
 from posexport.graph.queries import number, sizes
 from posexport.graph.single_row import SingleRow
 from posexport.ops.attention import AttentionSpec, Mask
-from posexport.ops.dropped_scores import drops
+from posexport.ops.dropped_scores import DROPPED_DISTANCE, drops
 from posexport.passes.graph_pass import Context, PassResult
 from posexport.passes.recognise.content_bias import counted
 from posexport.passes.recognise.known_bias import of_positions
@@ -22,8 +22,6 @@ from posexport.passes.recognise.recognition import Recognition
 from posexport.spec import SEQUENCE
 
 _LOWEST = float(np.finfo(np.float32).min) / 2
-#: what a dropped distance adds: its exponential is 0 in every type, and half precision has it
-_DROPPED = -float(2**15)
 #: tokens that a bias is computed for, the last two of few heads and of many
 _SHORT, _FAR, _NEARER, _FEW = (2, 7, 150), 1024, 515, 16
 #: roundings of float32 of the largest number of a query's row
@@ -180,6 +178,8 @@ def _by_distance(model: ir.Model, parts: Sequence[_Part], heads: int, limit: int
     if not fits or not isinstance(tokens, str) or not subgraph.is_closed:
         return _NOT_COMPUTED
     longest = _FAR if max(int(shape[1]) for shape in shapes) <= _FEW else _NEARER
+    named = {size for value in subgraph.inputs for size in sizes(value) or ()}
+    tokens = tokens if tokens in named else SEQUENCE  # Min(300, T) of a buffer
     longest = longest if limit is None or tokens != SEQUENCE else min(limit, longest)
 
     # of the longest input: what each distance adds
@@ -252,7 +252,7 @@ def _change(nodes: Sequence[tuple[ir.Node, AttentionSpec]], mask: ir.Value, part
         before = g.Slice(_of_query(g, rows, whole, last=False), [-1], [0], [3], [-1])
         by_distance = g.Concat(before, by_distance, axis=3)
     if known.drops_any:
-        by_distance = g.Max(by_distance, _DROPPED)
+        by_distance = g.Max(by_distance, DROPPED_DISTANCE)
     of_heads = (sizes(whole) or ())[1]
     by_distance = g.op("Reshape", by_distance, [int(of_heads), -1], shape=[of_heads, None])
     if of_heads != heads:

@@ -12,7 +12,7 @@ from posexport.graph.edits import take_place
 from posexport.graph.partial import Array, Subgraph
 from posexport.graph.queries import sizes
 from posexport.ops.attention import AttentionSpec
-from posexport.ops.dropped_scores import drops
+from posexport.ops.dropped_scores import DROPPED_DISTANCE, drops
 from posexport.passes.graph_pass import Context, PassResult
 from posexport.passes.recognise.content_bias import counted
 from posexport.passes.recognise.recognition import Recognition
@@ -85,7 +85,8 @@ def may_differ_beyond(graph: ir.Graph, longest: int) -> bool:
     constants = [value.const_value for value in graph.initializers.values()]
     constants += [node.attributes["value"].as_tensor() for node in graph if "value" in node.attributes]
     arrays = [np.asarray(tensor.numpy()) for tensor in constants if tensor is not None]
-    large = any(((longest <= np.abs(array)) & (np.abs(array) < _NO_LENGTH)).any() for array in arrays)
+    lengths = (array[array != DROPPED_DISTANCE] for array in arrays)
+    large = any(((longest <= np.abs(array)) & (np.abs(array) < _NO_LENGTH)).any() for array in lengths)
     return large or any(size > longest for array in arrays for size in array.shape)
 
 
