@@ -147,7 +147,7 @@ class Bloom(HeadsInBatch):
 
 
 RECOGNISED: dict[type[Model], str] = {
-    Subtracted: "PairMaskedAttention",
+    Subtracted: "MaskedDistanceAttention",
     Capped: "MaskedSoftCapAttention",
     CappedOtherwise: "MaskedSoftCapAttention",
     ScaledHeads: "MaskedAttention",
