@@ -34,6 +34,7 @@ def make(target: Path, entry: dict[str, Any]) -> None:
         noise = torch.from_numpy(rng.standard_normal(tuple(parameter.shape), dtype=np.float32))
         scale = name.endswith("weight") and parameter.dim() == 1
         # a normalisation behind a recurrence is close to singular where weights are large
-        spread = parameter.shape[-1] ** -0.5 if entry.get("narrow") and parameter.dim() > 1 else 0.4
+        large = entry.get("weights", 0.4)
+        spread = parameter.shape[-1] ** -0.5 if entry.get("narrow") and parameter.dim() > 1 else large
         parameter.data.copy_(1 + 0.3 * noise if scale else spread * noise)
     model.save_pretrained(target)

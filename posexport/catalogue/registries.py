@@ -27,6 +27,10 @@ _CHECKPOINT_TASKS = {
     "text2text-generation": "an encoder's states, and logits of the next token by a decoder that reads them",
     "automatic-speech-recognition": "logits of the next token, by a decoder that reads an encoder of audio",
     "audio-classification": "logits over labels of a whole sound",
+    "object-detection": "a box and logits over labels for every object query of an image",
+    "image-segmentation": "logits over labels for every pixel of an image, or a mask and logits for every query",
+    "depth-estimation": "the depth of every pixel of an image",
+    "keypoint-detection": "a heat map of an image for every keypoint",
     "zero-shot-image-classification": "how well every image fits every text, and the vectors of both",
     "image-text-to-text": "features of images, and logits of the next token by a decoder of embeddings",
 }

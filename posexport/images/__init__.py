@@ -16,6 +16,9 @@ from posexport.errors import PosexportError
 from posexport.images.folder import FILES, read_processor, remarks
 from posexport.system import extras
 
+#: 1 at pixels, 0 at padding
+PIXEL_MASK = "pixel_mask"
+
 __all__ = ["open_processor", "remarks"]
 
 
@@ -38,7 +41,11 @@ def open_processor(directory: Path, manifest: Manifest) -> Callable[..., dict[st
             "convert a checkpoint that does, or give run the array pixel_values"
         )
 
+    inputs = {spec.name for spec in manifest.inputs}
+
     def prepare(images: Any, **settings: Any) -> dict[str, NDArray[Any]]:
-        return processor.changed(settings)(images)
+        arrays = processor.changed(settings)(images)
+        # padding that a model does not read
+        return {name: array for name, array in arrays.items() if name != PIXEL_MASK or name in inputs}
 
     return prepare

@@ -1,6 +1,6 @@
 """Image processors by the names of transformers' classes: one line each. And the class of a model type."""
 
-from posexport.images import processors, qwen2_vl
+from posexport.images import detection, maps, processors, qwen2_vl
 from posexport.images.processor import ImageProcessor
 
 _CLASSES: tuple[type[ImageProcessor], ...] = (
@@ -22,6 +22,15 @@ _CLASSES: tuple[type[ImageProcessor], ...] = (
     processors.LlavaImageProcessor,
     processors.PoolFormerImageProcessor,
     qwen2_vl.Qwen2VLImageProcessor,
+    detection.ConditionalDetrImageProcessor,
+    detection.DeformableDetrImageProcessor,
+    detection.DetrImageProcessor,
+    detection.RTDetrImageProcessor,
+    detection.YolosImageProcessor,
+    maps.DPTImageProcessor,
+    maps.GLPNImageProcessor,
+    maps.Mask2FormerImageProcessor,
+    maps.MaskFormerImageProcessor,
 )
 #: by the names that configurations of transformers 4 and 5 use, without "Fast" and "Pil"
 PROCESSORS = {each.__name__: each for each in _CLASSES}
@@ -40,22 +49,31 @@ BY_MODEL_TYPE = {
     "clipseg": "ViTImageProcessor",
     "colpali": "SiglipImageProcessor",
     "colqwen2": "Qwen2VLImageProcessor",
+    "conditional_detr": "ConditionalDetrImageProcessor",
     "convnext": "ConvNextImageProcessor",
     "convnextv2": "ConvNextImageProcessor",
     "cvt": "ConvNextImageProcessor",
+    "d_fine": "RTDetrImageProcessor",
     "data2vec-vision": "BeitImageProcessor",
+    "deformable_detr": "DeformableDetrImageProcessor",
     "deit": "DeiTImageProcessor",
+    "depth_anything": "DPTImageProcessor",
+    "detr": "DetrImageProcessor",
     "dinat": "ViTImageProcessor",
     "dinov2": "BitImageProcessor",
     "dinov3_vit": "DINOv3ViTImageProcessor",
+    "dpt": "DPTImageProcessor",
     "efficientnet": "EfficientNetImageProcessor",
     "focalnet": "BitImageProcessor",
     "gemma3": "Gemma3ImageProcessor",
+    "glpn": "GLPNImageProcessor",
     "groupvit": "CLIPImageProcessor",
     "hiera": "BitImageProcessor",
     "ijepa": "ViTImageProcessor",
     "levit": "LevitImageProcessor",
     "llava": "LlavaImageProcessor",
+    "mask2former": "Mask2FormerImageProcessor",
+    "maskformer": "MaskFormerImageProcessor",
     "metaclip_2": "CLIPImageProcessor",
     "mlcd": "CLIPImageProcessor",
     "pixio": "BitImageProcessor",
@@ -66,13 +84,18 @@ BY_MODEL_TYPE = {
     "qwen2_vl": "Qwen2VLImageProcessor",
     "regnet": "ConvNextImageProcessor",
     "resnet": "ConvNextImageProcessor",
+    "rt_detr": "RTDetrImageProcessor",
+    "rt_detr_v2": "RTDetrImageProcessor",
     "segformer": "SegformerImageProcessor",
     "siglip": "SiglipImageProcessor",
     "swiftformer": "ViTImageProcessor",
     "swin": "ViTImageProcessor",
     "swinv2": "ViTImageProcessor",
+    "table-transformer": "DetrImageProcessor",
     "trocr": "ViTImageProcessor",
+    "upernet": "SegformerImageProcessor",
     "vit": "ViTImageProcessor",
     "vit_mae": "ViTImageProcessor",
     "vit_msn": "ViTImageProcessor",
+    "yolos": "YolosImageProcessor",
 }

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from posexport.bundle.manifest import Manifest
 from posexport.bundle.read import read
@@ -38,7 +39,7 @@ class Answers:
             "inputs": self.inputs,
             "answers": self.answers,
         }
-        return msgspec.json.encode(document, enc_hook=lambda value: value.tolist()).decode()
+        return msgspec.json.encode(document, enc_hook=lambda value: np.asarray(value).tolist()).decode()
 
     def to_text(self) -> str:
         """Returns the results as lines; with several inputs, each result follows its input."""
@@ -62,9 +63,18 @@ def lines(answer: Any) -> list[str]:
             return [text, *(f"{_span(item.get('timestamp'))}  {item['text']}" for item in answer.get("chunks", []))]
     start, end = answer.get("start"), answer.get("end")
     place = [] if start is None else [f"[{start}:{end}]"]
-    values = [str(value) for key, value in answer.items() if key not in ("score", "start", "end", "index", "token")]
-    score = [f"{answer['score']:10.4f}"] if "score" in answer else []
+    left_out = ("score", "start", "end", "index", "token")
+    values = [_shown(key, value) for key, value in answer.items() if key not in left_out]
+    score = [f"{answer['score']:10.4f}"] if answer.get("score") is not None else []
     return ["  ".join((*score, *values, *place))]
+
+
+def _shown(key: str, value: Any) -> str:
+    """A value as text; of a picture or an array, its size and its range."""
+    if isinstance(value, str | int | float | bool | dict | list) or value is None:
+        return str(value)
+    array = np.asarray(value)
+    return f"{key} {'x'.join(map(str, array.shape))} from {array.min():.4g} to {array.max():.4g}"
 
 
 def _span(timestamp: Any) -> str:

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from posexport.errors import PosexportError
-from posexport.images.pictures import open_picture
+from posexport.images.pictures import open_picture, read_pictures
 from posexport.options.check import check_choice
 from posexport.pipelines.feature_extraction import STATES
 from posexport.pipelines.pipeline import Pipeline
@@ -47,18 +47,41 @@ class ImagePipeline(Pipeline):
         Raises:
             PosexportError: no picture, or an output that the bundle does not give.
         """
+        for _, values in self.run_outputs(items, batches, [output], settings=settings, feeds=feeds):
+            yield values[output]
+
+    def run_outputs(
+        self,
+        items: Sequence[Any],
+        batches: Batches,
+        outputs: Sequence[str],
+        *,
+        settings: Mapping[str, Any] | None = None,
+        feeds: Mapping[str, NDArray[Any]] | None = None,
+    ) -> Iterator[tuple[tuple[int, int], dict[str, NDArray[np.float32]]]]:
+        """Height and width of every picture, and ``outputs`` by name; otherwise as `run_pictures`."""
         names = [spec.name for spec in self.session.outputs]
-        if output not in names:
-            raise PosexportError(
-                f"the pipeline {self.task} needs the output {output}, and this bundle gives {', '.join(names)}"
-            )
+        for output in outputs:
+            if output not in names:
+                raise PosexportError(
+                    f"the pipeline {self.task} needs the output {output}, and this bundle gives {', '.join(names)}"
+                )
         size = batches.batch_size or 1
         for start in range(0, len(items), size):
             pictures = [_opened(item) for item in items[start : start + size]]
             arrays = self.processor(pictures, **(settings or {}))
-            values = self.session.run({**(feeds or {}), **arrays}, outputs=[output])[output]
-            # a copy: a view would keep the whole batch
-            yield from (np.array(value, dtype=np.float32) for value in values)
+            values = self.session.run({**(feeds or {}), **arrays}, outputs=list(outputs))
+            for row, picture in enumerate(pictures):
+                # a copy: a view would keep the whole batch
+                yield _size(picture), {name: np.array(x[row], dtype=np.float32) for name, x in values.items()}
+
+
+def _size(picture: Any) -> tuple[int, int]:
+    """Height and width of an opened picture."""
+    if not isinstance(picture, np.ndarray):
+        return int(picture.height), int(picture.width)
+    (array,) = read_pictures(picture, rgb=False, layout=None)
+    return int(array.shape[1]), int(array.shape[2])
 
 
 def _opened(item: Any) -> Any:

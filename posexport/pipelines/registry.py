@@ -49,6 +49,9 @@ TASKS = (
         ("zero-shot-image-classification",),
         "images",
     ),
+    PipelineTask("object-detection", "object_detection:ObjectDetection", ("object-detection",), "images"),
+    PipelineTask("image-segmentation", "image_segmentation:ImageSegmentation", ("image-segmentation",), "images"),
+    PipelineTask("depth-estimation", "depth_estimation:DepthEstimation", ("depth-estimation",), "images"),
     # chosen only by name
     PipelineTask("summarization", "text2text_generation:Summarization", _SEQ2SEQ),
     PipelineTask("translation", "text2text_generation:Translation", _SEQ2SEQ),

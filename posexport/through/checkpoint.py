@@ -15,7 +15,7 @@ from posexport.checkpoints.opened import Checkpoint
 from posexport.checkpoints.pooling import Pooling
 from posexport.errors import PosexportError
 from posexport.sources.source import Model
-from posexport.through import heads, library, refusals, seq2seq, vision
+from posexport.through import heads, library, pictures, refusals, seq2seq, vision
 from posexport.through.agreement import use_posexport_attention
 from posexport.through.decoder_source import decoder_source
 from posexport.through.module import (
@@ -34,8 +34,8 @@ from posexport.through.tasks import (
     IMAGE_TEXT,
     SEQ2SEQ,
     TASKS,
-    ZERO_SHOT,
     Task,
+    all_tensors,
     task_named,
     task_of,
 )
@@ -52,7 +52,7 @@ def make(checkpoint: Checkpoint) -> Model:
     remarks = refusals.check(config)
     transformers = library.library(f"{refusals.says_type(config)}, which")
     if pooling is None:
-        task, task_remarks = _task(config, checkpoint.task)
+        task, task_remarks = _task(config, checkpoint.task, transformers)
     else:
         task, task_remarks = _task_below_pooling(pooling), []
     with library.quiet(transformers):
@@ -117,10 +117,11 @@ _MAKERS: dict[str, Callable[[Checkpoint, Any, Task], Model]] = {
 }
 
 
-def _task(config: Config, option: str | None) -> tuple[Task, list[str]]:
+def _task(config: Config, option: str | None, transformers: Any) -> tuple[Task, list[str]]:
     """The task for the option ``--task`` or the architecture, and remarks on the choice."""
     kind, architecture = config.text("model_type"), config.architecture()
     known = ", ".join(dict.fromkeys(task.name for task in TASKS))
+    declared = None if architecture is None else task_of(architecture, config.values)
     if option is not None:
         task = GENERATION if option == scoring.TEXT_RANKING else task_named(option)
         if task is None:
@@ -128,19 +129,17 @@ def _task(config: Config, option: str | None) -> tuple[Task, list[str]]:
                 f"{config.label}: {kind} is not converted for {option} through transformers; it is for {known}"
             )
         # several tasks share a name: prefer that of the architecture
-        declared = None if architecture is None else task_of(architecture)
         return declared if declared is not None and declared.name == task.name else task, []
     if architecture is None:
         return FEATURES, [f"{config.label} names no architectures; taken for the task features"]
-    if "vision_config" in config.values and task_of(architecture) is SEQ2SEQ:
-        return IMAGE_TEXT, []
-    towers = {"text_config", "vision_config"} <= set(config.values)
-    task = ZERO_SHOT if towers and architecture.endswith("Model") else task_of(architecture)
-    if task is None:
+    if declared is not None:
+        return declared, []
+    if not hasattr(transformers, architecture):
         raise PosexportError(
             f"{config.label} says architectures = {architecture}, which is no task here; choose --task out of {known}"
         )
-    return task, []
+    remark = f"{architecture} is of no task that posexport knows: the graph returns every tensor that it returns"
+    return all_tensors(architecture), [remark]
 
 
 def _load(transformers: Any, folder: Path, config: Config, task: Task) -> Any:
@@ -246,5 +245,8 @@ def _module(config: Config, model: Any, task: Task) -> tuple[TransformersModule,
         raise PosexportError(
             f"{config.label}: {type(model).__name__} takes no {POSITIONS}, which a KV cache needs; use --task features"
         )
-    module = module_for_task(config.label, model, task, with_positions=with_positions).eval()
+    if pictures.reads_images_alone(model) and (task.sizes_vary or pictures.trained_size(model.config) is None):
+        module: TransformersModule = pictures.picture_module(config.label, model, task)
+    else:
+        module = module_for_task(config.label, model, task, with_positions=with_positions).eval()
     return module, use_posexport_attention(config.label, module)

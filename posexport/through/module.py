@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from posexport.checkpoints.opened import Checkpoint
 from posexport.errors import PosexportError
+from posexport.modules.call import named_outputs
 from posexport.modules.live_module import source_of_module
 from posexport.sizes import samples
 from posexport.sources.example import axis_sizes, example
@@ -37,7 +38,7 @@ class TransformersModule(nn.Module):
 
     Args:
         model: a model of transformers.
-        outputs: names of the outputs to return; the model may leave some out.
+        outputs: names of the outputs to return; the model may leave some out. Empty: all of them.
         inputs: the inputs, which `posexport.modules.live_module` reads from here.
         with_positions: pass ``position_ids``, by default counted from the attention mask.
     """
@@ -60,6 +61,10 @@ class TransformersModule(nn.Module):
         audio = {SAMPLES: samples(tokens, convolutions)} if convolutions else {}
         return axis_sizes(self.inputs, {**audio, **chosen})
 
+    def limits(self, limits: Limits) -> Limits:
+        """``limits`` with further sizes for the proof, which the configuration names."""
+        return limits
+
     def with_inputs(self, inputs: list[InputSpec]) -> "TransformersModule":
         """The same model with other inputs."""
         return TransformersModule(self.model, self._outputs, inputs, with_positions=self._with_positions).eval()
@@ -72,7 +77,10 @@ class TransformersModule(nn.Module):
     def forward(self, **tensors: Tensor) -> dict[str, Tensor]:
         self.add_positions(tensors)
         outputs = self.model(**tensors, return_dict=True)
-        return {name: outputs[name] for name in self._outputs if outputs.get(name) is not None}
+        if self._outputs:
+            return {name: outputs[name] for name in self._outputs if outputs.get(name) is not None}
+        # a loss is one number for the whole batch, and some models return an input again
+        return {name: x for name, x in named_outputs(outputs).items() if x.dim() and name not in tensors}
 
 
 def forward_parameters(model: Any) -> set[str]:
@@ -105,7 +113,7 @@ def _limits_of(source: Source, module: TransformersModule) -> Limits:
         return msgspec.structs.replace(limits, trained_length=min(stated, limits.max_length or stated))
     sizes = module.sizes({}, tokens=_LONG)
     if SAMPLES not in sizes:
-        return limits
+        return module.limits(limits)
     return msgspec.structs.replace(limits, proof_sizes=[*limits.proof_sizes, {SAMPLES: sizes[SAMPLES]}])
 
 

@@ -122,20 +122,24 @@ def test_a_type_that_posexport_defines_goes_through_transformers_where_it_is_ask
 
 
 @pytest.mark.parametrize(
-    ("architecture", "task"),
+    ("architecture", "keys", "task"),
     [
-        ("MixtralForCausalLM", "text-generation"),
-        ("OpenAIGPTLMHeadModel", "text-generation"),
-        ("ConvBertForMaskedLM", "fill-mask"),
-        ("CLIPTextModelWithProjection", "features"),
-        ("SqueezeBertModel", "features"),
-        ("Wav2Vec2ForCTC", "ctc"),
-        ("PegasusForConditionalGeneration", "text2text-generation"),
-        ("SuperPointForKeypointDetection", None),
+        ("MixtralForCausalLM", (), "text-generation"),
+        ("OpenAIGPTLMHeadModel", (), "text-generation"),
+        ("ConvBertForMaskedLM", (), "fill-mask"),
+        ("CLIPTextModelWithProjection", (), "features"),
+        ("SqueezeBertModel", (), "features"),
+        ("CLIPModel", ("text_config", "vision_config"), "zero-shot-image-classification"),
+        ("Wav2Vec2ForCTC", (), "ctc"),
+        ("PegasusForConditionalGeneration", (), "text2text-generation"),
+        ("LlavaForConditionalGeneration", ("text_config", "vision_config"), "image-text-to-text"),
+        ("DetrForObjectDetection", (), "object-detection"),
+        ("DetrForSegmentation", (), "image-segmentation"),
+        ("ViTMAEForPreTraining", (), None),
     ],
 )
-def test_a_class_says_its_task(architecture: str, task: str | None) -> None:
-    found = tasks.task_of(architecture)
+def test_a_class_says_its_task(architecture: str, keys: tuple[str, ...], task: str | None) -> None:
+    found = tasks.task_of(architecture, keys)
     assert (found and found.name) == task
     assert task is None or tasks.task_named(task) is not None
 

@@ -15,7 +15,7 @@ from posexport.through.types import PROVEN
 #: decoders with a KV cache, with experts and windows; encoders; an encoder-decoder; towers; images with text
 AT_FEW_LENGTHS = ("olmo", "mixtral", "cohere2", "nomic_bert", "convbert", "blenderbot", "siglip", "llava")
 #: images, sound
-PROVEN_FAST = ("ijepa", "pvt_v2", "hiera", "sew", "audio-spectrogram-transformer")
+PROVEN_FAST = ("ijepa", "pvt_v2", "hiera", "sew", "audio-spectrogram-transformer", "yolos")
 
 
 def converted(kind: str, folder: Path, lengths: Sequence[int] | None, target: str) -> posexport.Conversion:
@@ -43,3 +43,20 @@ def test_every_type_is_proven(kind: str, tmp_path: Path) -> None:
     assert done.manifest is not None
     assert done.manifest.proven
     assert done.manifest.task == PROVEN[kind]
+
+
+def test_a_class_without_a_task_returns_all_its_tensors(tmp_path: Path) -> None:
+    pytest.importorskip("transformers", reason="pip install 'posexport[transformers]'")
+    from ci.through import tiny
+
+    entry = {**tiny.table()["mobilebert"], "class": "MobileBertForPreTraining"}
+    tiny.make(tmp_path / "checkpoint", entry)
+    done = posexport.convert(tmp_path / "checkpoint", tmp_path / "bundle", lengths=[1, 17], threads=1)
+    assert done.good, done.to_text()
+    assert done.manifest is not None
+    assert done.manifest.task == "tensors"
+    assert [spec.name for spec in done.manifest.outputs] == ["prediction_logits", "seq_relationship_logits"]
+    said = "MobileBertForPreTraining is of no task that posexport knows: the graph returns every tensor that it returns"
+    assert said in done.remarks
+    with pytest.raises(posexport.PosexportError, match=r"a bundle for tensors has no pipeline; use session\.run"):
+        posexport.pipeline(tmp_path / "bundle")

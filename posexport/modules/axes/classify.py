@@ -212,10 +212,11 @@ class Classify:
 
     def _otherwise(self, axes: tuple[TensorAxis, ...], size: int) -> bool:
         """Whether axes that cannot grow by one can shrink, or grow in steps; then they are added."""
-        if self._shrunk(axes, size, size - 1):
-            return True
+        # steps first: features of images that are added to others, which are twice as large, also take one pixel less
         if (outputs := self._calls(self._at(axes, 2 * size))) is not None:
             self._add(axes, size, outputs, 2 * size, step=self._step(axes, size, 1))
+            return True
+        if self._shrunk(axes, size, size - 1):
             return True
         if size % 2 == 0 and self._shrunk(axes, size, size // 2):
             self._result.varying[-1].step = self._step(axes, size, -1)

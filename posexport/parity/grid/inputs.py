@@ -44,6 +44,8 @@ _UNUSED = 3
 #: contents of unused slots: N(0, 1) values, NaN, or infinities between values; no result may depend on them
 UNUSED = ("values", "nan", "large", "infinite")
 _LARGE = 1e38
+#: the rank of a mask of pixels
+_OF_PIXELS = 3
 #: the share of tokens that an input of role ``flags`` marks, and of those before and after images
 _FLAGGED, _STARTS = 0.1, 0.25
 
@@ -141,6 +143,8 @@ def _input(spec: InputSpec, point: GridPoint, rng: np.random.Generator) -> Array
     values = example_input(spec, shape, rng)
     if spec.name == PROMPT_MASK:
         values = _prompt(real, rng)
+    elif spec.role == "mask" and axis is None and len(shape) == _OF_PIXELS:
+        values = _padded_images(shape, rng)
     elif spec.role in ("mask", "flags"):
         values = real ^ bool(spec.padding) if spec.role == "mask" else real & (rng.random(shape) < _FLAGGED)
     elif spec.role == "blocks":
@@ -151,6 +155,15 @@ def _input(spec: InputSpec, point: GridPoint, rng: np.random.Generator) -> Array
     elif spec.role in ("tokens", "types"):
         values = np.where(real, values, spec.padding if spec.role == "tokens" else 0)
     return np.asarray(values, dtype=spec.dtype, order="C")
+
+
+def _padded_images(shape: Sequence[int], rng: np.random.Generator) -> NDArray[np.bool_]:
+    """Pixels that are no padding, [B, H, W]: all of the first image, at least half of each edge of the others."""
+    keep_BHW = np.zeros(shape, dtype=np.bool_)
+    for row, keep_HW in enumerate(keep_BHW):
+        height, width = (int(rng.integers((edge + 1) // 2, edge + 1)) if row else edge for edge in shape[1:])
+        keep_HW[:height, :width] = True
+    return keep_BHW
 
 
 def _prompt(real_BT: NDArray[np.bool_], rng: np.random.Generator) -> NDArray[np.bool_]:

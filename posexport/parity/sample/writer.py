@@ -245,7 +245,8 @@ def _with(chosen: list[GridPoint], points: Sequence[GridPoint], has: Callable[[G
 
 def _output_size(outputs: Sequence[OutputSpec], points: int, picks: int) -> int:
     """The largest size of the outputs of ``count`` points, in bytes."""
-    widths = [axis if isinstance(axis, int) else 1 for axis in (spec.axes[-1] for spec in outputs)]
+    lasts = [spec.axes[-1] for spec in outputs]
+    widths = [axis if isinstance(axis, int) else 1 if axis in (BATCH, *TOKENS) else picks for axis in lasts]
     return sum(points * (4 * picks * min(picks, width) + 8 * picks + _HEADER) for width in widths)
 
 

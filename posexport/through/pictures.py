@@ -1,0 +1,159 @@
+"""Models of transformers that read images alone, of every size that they accept: boxes, masks, depth, keypoints.
+
+An example of one size is enough: `posexport.modules.axes` finds out by calls which other sizes the model takes.
+
+Shape letters: B batch, H height, W width.
+"""
+
+from collections.abc import Mapping
+from math import ceil
+from typing import Any
+
+import msgspec
+import torch
+from torch import Tensor
+
+from posexport.errors import PosexportError
+from posexport.sizes import multiple
+from posexport.sources.example import example
+from posexport.spec import BATCH, HEIGHT, WIDTH, Axis, InputSpec, Limits
+from posexport.system.user_code import is_external, raised
+from posexport.through.module import PIXELS, TransformersModule, forward_parameters
+from posexport.through.tasks import Task
+from posexport.torch_fixes.symbolic_int import with_symbolic_ints
+
+PIXEL_MASK = "pixel_mask"
+#: an example has so many rows and columns of patches, each of at least so many pixels
+_PATCHES, _PIXELS = (4, 6), 16
+#: heights and widths of further images: the first is traced
+_LARGER = ((160, 224), (136, 200))
+#: configurations of the part that reads images, in this order
+_VISION = ("vision_config", "backbone_config")
+
+
+class PicturesModule(TransformersModule):
+    """A model of images; ``trained`` is the height and width that it was trained for, None if that is not known."""
+
+    trained: tuple[int, int] | None = None
+
+    @property
+    def example_and_axes(self) -> tuple[dict[str, Tensor], dict[str, list[Axis]]]:
+        """Example images, whose axes are not declared."""
+        return example(self.inputs, self.sizes({})), {}
+
+    def limits(self, limits: Limits) -> Limits:
+        """``limits`` with larger images in the trace and the proof, and with the trained size in the proof.
+
+        The coarsest features of a small image are one pixel, which a trace takes for a constant.
+        """
+        if not limits.proof_sizes or set(limits.proof_sizes[0]) != {HEIGHT, WIDTH}:
+            return limits
+        chosen = [*_LARGER, *([] if self.trained is None else [self.trained])]
+        sizes = [_multiples(limits, {HEIGHT: height, WIDTH: width}) for height, width in chosen]
+        new = [size for size in sizes if size is not None and size not in limits.proof_sizes]
+        return msgspec.structs.replace(
+            limits,
+            proof_sizes=[*limits.proof_sizes, *new],
+            trace_sizes={**limits.trace_sizes, **(sizes[0] or {})},
+        )
+
+    def forward(self, **tensors: Tensor) -> dict[str, Tensor]:
+        # the exporter's second try follows Python code, which must be as it stands
+        if not torch.compiler.is_compiling() or torch.compiler.is_dynamo_compiling():
+            return super().forward(**tensors)
+        with with_symbolic_ints(self.model, "transformers"):
+            return super().forward(**tensors)
+
+
+def _multiples(limits: Limits, sizes: Mapping[str, int]) -> dict[str, int] | None:
+    """``sizes`` up to the next multiples of their steps; None where a limit does not allow one."""
+    stepped = {axis: multiple(size, limits.size_steps.get(axis, 1)) for axis, size in sizes.items()}
+    allowed = all(
+        limits.min_sizes.get(axis, 1) <= size <= limits.max_sizes.get(axis, size) for axis, size in stepped.items()
+    )
+    return stepped if allowed else None
+
+
+def reads_images_alone(model: Any) -> bool:
+    """Whether images, and masks of them, are all that the model's ``forward`` needs."""
+    names = forward_parameters(model)
+    return PIXELS in names and not names & {"input_ids", "input_points", "task_inputs"}
+
+
+def trained_size(config: Any) -> tuple[int, int] | None:
+    """The height and width in pixels that ``config`` or the configuration of its backbone names; None: none is."""
+    for settings in (config, *(getattr(config, name, None) for name in _VISION)):
+        side = getattr(settings, "image_size", None)
+        if isinstance(side, int):
+            return side, side
+        if isinstance(side, list | tuple) and len(side) == 2 and all(isinstance(size, int) for size in side):
+            return int(side[0]), int(side[1])
+    return None
+
+
+def picture_module(label: str, model: Any, task: Task) -> PicturesModule:
+    """``model`` with images as input, and their mask where it changes an output; ``label`` names the checkpoint.
+
+    Raises:
+        PosexportError: the model takes neither a small image nor one of the size that it was trained for.
+    """
+    trained = trained_size(model.config)
+    # a small image is enough to find the sizes; a model of one size takes that alone
+    sizes = [_small(model.config), *([] if trained is None else [trained])]
+    failures = []
+    for size in sizes:
+        try:
+            module = _with_size(model, task, size, mask=False)
+            _called(module)
+            if PIXEL_MASK in forward_parameters(model):
+                with_mask = _with_size(model, task, size, mask=True)
+                module = with_mask if _reads_mask(with_mask) else module
+        except Exception as err:
+            if is_external(err) or isinstance(err, PosexportError):
+                raise
+            failures.append((size, err))
+            continue
+        module.trained = trained
+        return module
+    (height, width), error = failures[-1]
+    raise PosexportError(
+        f"{label}: {type(model).__name__} cannot be called with an image of {height}x{width} alone: it raised "
+        f"{raised(error)}; it is not converted through transformers"
+    ) from error
+
+
+def _small(config: Any) -> tuple[int, int]:
+    """Height and width of a few patches."""
+    settings = [config, *(getattr(config, name, None) for name in _VISION)]
+    stated = next((patch for each in settings if (patch := getattr(each, "patch_size", None))), 1)
+    patch = max(stated) if isinstance(stated, list | tuple) else int(stated)
+    edge = patch * ceil(_PIXELS / patch)
+    return _PATCHES[0] * edge, _PATCHES[1] * edge
+
+
+def _with_size(model: Any, task: Task, size: tuple[int, int], *, mask: bool) -> PicturesModule:
+    """The module with images of one size as its inputs."""
+    vision = next((each for name in _VISION if (each := getattr(model.config, name, None)) is not None), model.config)
+    channels = getattr(vision, "num_channels", getattr(model.config, "num_channels", 3))
+    inputs = [InputSpec(name=PIXELS, dtype="float32", axes=[BATCH, channels, *size], role="values")]
+    if mask:
+        inputs.append(InputSpec(name=PIXEL_MASK, dtype="int64", axes=[BATCH, *size], role="mask"))
+    return PicturesModule(model, task.outputs, inputs, with_positions=False).eval()
+
+
+def _called(module: PicturesModule, cut: bool = False) -> dict[str, Tensor]:
+    """The outputs of the example; ``cut``: the lower and the right half of every image is padding."""
+    tensors, _ = module.example_and_axes
+    if cut:
+        mask_BHW = tensors[PIXEL_MASK]
+        mask_BHW[:, mask_BHW.shape[1] // 2 :] = 0
+        mask_BHW[:, :, mask_BHW.shape[2] // 2 :] = 0
+    with torch.no_grad():
+        outputs: dict[str, Tensor] = module(**tensors)
+    return outputs
+
+
+def _reads_mask(module: PicturesModule) -> bool:
+    """Whether padding changes an output: some models accept a mask and ignore it."""
+    whole, cut = _called(module), _called(module, cut=True)
+    return any(not torch.equal(whole[name], cut[name]) for name in whole)

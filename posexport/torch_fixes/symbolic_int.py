@@ -1,0 +1,104 @@
+"""Sizes in a traced module of transformers stay symbolic where Python makes numbers of them.
+
+``int(height * patch_size)``, transformers' ``torch_int(height)``, ``len(x)``, ``torch.as_tensor([height, width])`` and
+``torch.linspace(0, height, height)`` make numbers of sizes, so that the graph takes no others. Inside the block the
+first three return symbols, and the last two compute with tensors of them. Other values are converted as usual; the
+proof at other sizes decides whether the graph is right.
+
+Issue: pytorch/pytorch 138853. Seen in 2.13.
+"""
+
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from posexport.system.one_at_a_time import ONE_AT_A_TIME
+
+_SYMBOLS = (torch.SymInt, torch.SymFloat)
+
+
+class _IntType(type):
+    """Makes ``isinstance(x, int)`` of a patched module what it was."""
+
+    def __instancecheck__(cls, instance: Any) -> bool:
+        return isinstance(instance, int)
+
+    def __subclasscheck__(cls, subclass: Any) -> bool:
+        return issubclass(subclass, int)
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        if args and isinstance(args[0], _SYMBOLS):
+            return torch.sym_int(args[0])  # type: ignore[no-untyped-call]
+        return int(*args, **kwargs)
+
+
+class _SymbolicInt(metaclass=_IntType):
+    """Replaces ``int``."""
+
+
+def _torch_int(x: Any) -> Any:
+    """Replaces ``transformers.utils.torch_int``."""
+    return torch.sym_int(x) if isinstance(x, _SYMBOLS) else int(x)  # type: ignore[no-untyped-call]
+
+
+def _len(x: Any) -> Any:
+    """Replaces ``len``."""
+    return x.shape[0] if isinstance(x, Tensor) else len(x)
+
+
+class _StackedSizes(TorchFunctionMode):
+    """``torch.tensor`` and ``torch.as_tensor`` of nested lists of sizes, and ``torch.linspace`` of sizes."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in (torch.tensor, torch.as_tensor) and args and _has_symbol(args[0]):
+            return _stacked(args[0], (kwargs or {}).get("dtype"))
+        if func is torch.linspace and _has_symbol(args):
+            return _spaced(*args, **(kwargs or {}))
+        return func(*args, **(kwargs or {}))
+
+
+def _spaced(start: float, end: Any, steps: Any, dtype: torch.dtype | None = None, **_: Any) -> Tensor:
+    """``torch.linspace``, which makes numbers of its arguments."""
+    dtype = dtype or torch.get_default_dtype()
+    first, last, gaps = (_stacked(value, dtype) for value in (start, end, steps - 1))
+    return first + torch.arange(steps, dtype=dtype) * ((last - first) / gaps.clamp(min=1))
+
+
+def _has_symbol(data: Any) -> bool:
+    return any(map(_has_symbol, data)) if isinstance(data, list | tuple) else isinstance(data, _SYMBOLS)
+
+
+def _stacked(data: Any, dtype: torch.dtype | None) -> Tensor:
+    if isinstance(data, list | tuple):
+        return torch.stack([_stacked(item, dtype) for item in data])
+    default = torch.get_default_dtype() if isinstance(data, float | torch.SymFloat) else torch.int64
+    return torch.scalar_tensor(data, dtype=dtype or default)
+
+
+_REPLACED = {"int": _SymbolicInt, "len": _len, "torch_int": _torch_int}
+
+
+@contextmanager
+def with_symbolic_ints(model: nn.Module, package: str) -> Iterator[None]:
+    """Keeps sizes symbolic in the files of ``package`` that define classes of submodules of ``model``."""
+    names = {type(submodule).__module__ for submodule in model.modules()}
+    with ONE_AT_A_TIME, _StackedSizes(), ExitStack() as undo:
+        for name in sorted(name for name in names if name.startswith(f"{package}.")):
+            scope = vars(sys.modules[name])
+            for key, value in _REPLACED.items():
+                if key in scope or key != "torch_int":
+                    undo.callback(_restore, scope, key, scope.get(key))
+                    scope[key] = value
+        yield
+
+
+def _restore(scope: dict[str, Any], key: str, before: Any) -> None:
+    if before is None:
+        del scope[key]
+    else:
+        scope[key] = before
