@@ -11,6 +11,7 @@ import pytest
 import posexport
 from ci.answers.images import PICTURES
 from posexport import PosexportError
+from tests.tolerances import agree
 
 COLOUR, TURNED, GREY = (str(PICTURES / name) for name in ("colour.png", "turned.jpg", "grey.png"))
 #: the image processor of transformers for each checkpoint of ci/through/checkpoints.yaml
@@ -67,9 +68,12 @@ def test_boxes_as_the_library(kind: str, checkpoint: Callable[[str], tuple[Path,
         for threshold in (0.0, 0.6):
             expected, found = theirs(picture, threshold=threshold), ours(picture, threshold=threshold)
             assert [item["label"] for item in found] == [item["label"] for item in expected]
-            assert [item["score"] for item in found] == pytest.approx([item["score"] for item in expected], abs=1e-4)
+            if expected:
+                scores = ([item["score"] for item in items] for items in (found, expected))
+                agree(*map(np.array, scores), "another library", np.float32)
             for mine, other in zip(found, expected, strict=True):
-                assert mine["box"] == pytest.approx(other["box"], abs=1)  # a corner between two pixels
+                # a corner between two pixels may be in either
+                assert all(abs(mine["box"][edge] - other["box"][edge]) <= 1 for edge in other["box"])
     assert len(ours([COLOUR, TURNED], threshold=0.0)) == 2
 
 
@@ -81,7 +85,7 @@ def test_masks_of_labels_as_the_library(checkpoint: Callable[[str], tuple[Path, 
         assert [(item["score"], item["label"]) for item in found] == [(e["score"], e["label"]) for e in expected]
         for mine, other in zip(found, expected, strict=True):
             # a pixel with two labels that are equal but for rounding may differ
-            assert (np.asarray(mine["mask"]) != np.asarray(other["mask"])).mean() < 1e-3
+            assert (np.asarray(mine["mask"]) != np.asarray(other["mask"])).sum() <= 2
     with pytest.raises(PosexportError, match="subtask must be one of semantic, got 'panoptic'"):
         ours(COLOUR, subtask="panoptic")
 
@@ -93,7 +97,7 @@ def test_depth_as_the_library(checkpoint: Callable[[str], tuple[Path, Path]]) ->
     for picture in (COLOUR, TURNED):
         expected, found = theirs(picture), ours(picture)
         depth = expected["predicted_depth"].numpy()
-        np.testing.assert_allclose(found["predicted_depth"], depth, rtol=0, atol=1e-4 * abs(depth).max())
+        agree(found["predicted_depth"], depth, "another library", np.float32)
         assert found["depth"].size == expected["depth"].size
         assert abs(np.asarray(found["depth"], int) - np.asarray(expected["depth"], int)).max() <= 1
 
