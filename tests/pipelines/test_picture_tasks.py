@@ -69,11 +69,11 @@ def test_boxes_as_the_library(kind: str, checkpoint: Callable[[str], tuple[Path,
             expected, found = theirs(picture, threshold=threshold), ours(picture, threshold=threshold)
             assert [item["label"] for item in found] == [item["label"] for item in expected]
             if expected:
-                scores = ([item["score"] for item in items] for items in (found, expected))
-                agree(*map(np.array, scores), "another library", np.float32)
-            for mine, other in zip(found, expected, strict=True):
+                mine, other = (np.array([item["score"] for item in items]) for items in (found, expected))
+                agree(mine, other, "another library", np.float32)
+            for item, reference in zip(found, expected, strict=True):
                 # a corner between two pixels may be in either
-                assert all(abs(mine["box"][edge] - other["box"][edge]) <= 1 for edge in other["box"])
+                assert all(abs(item["box"][edge] - reference["box"][edge]) <= 1 for edge in reference["box"])
     assert len(ours([COLOUR, TURNED], threshold=0.0)) == 2
 
 
