@@ -1,11 +1,11 @@
-"""The first or the last row of a value, computed from rows of what it is computed from."""
+"""The first or the last row of a value, computed from rows of its inputs."""
 
 import onnx_ir as ir
 
 from posexport.graph.builder import Builder
 from posexport.graph.queries import sizes
 
-#: operators whose output's elements are computed from the elements at the same place of their inputs, broadcast
+#: operators that compute each element of their output from the elements at its place, broadcast
 _NAMES = """Abs Add And Cast CastLike Ceil Clip Cos Div Elu Equal Erf Exp Floor Gelu Greater GreaterOrEqual HardSigmoid
 Identity IsInf IsNaN LeakyRelu Less LessOrEqual Log Max Min Mod Mul Neg Not Or PRelu Pow Reciprocal Relu Round Selu
 Sigmoid Sign Sin Softplus Sqrt Sub Sum Swish Tanh Where Xor"""
@@ -57,13 +57,13 @@ class SingleRow:
             return self._again(node, [self.of(x, list(node.attributes.get_ints("perm") or ())[axis], last=last)])
         if node.op_type == "Unsqueeze":
             axes = self._axes(node, rank)
-            kept = [other for other in range(rank) if other not in axes]
-            return self._again(node, [self.of(x, kept.index(axis), last=last), *node.inputs[1:]]) if axes else None
+            remaining = [other for other in range(rank) if other not in axes]
+            return self._again(node, [self.of(x, remaining.index(axis), last=last), *node.inputs[1:]]) if axes else None
         if node.op_type == "Squeeze" and len(node.inputs) > 1:
             full = len(sizes(x) or ())
             axes = self._axes(node, full)
-            kept = [other for other in range(full) if other not in axes]
-            return self._again(node, [self.of(x, kept[axis], last=last), *node.inputs[1:]]) if axes else None
+            remaining = [other for other in range(full) if other not in axes]
+            return self._again(node, [self.of(x, remaining[axis], last=last), *node.inputs[1:]]) if axes else None
         if node.op_type == "Gather" and node.inputs[1] is not None:
             at, of_rows = node.inputs[1], (node.attributes.get_int("axis", 0) or 0) % len(sizes(x) or (0,))
             if of_rows <= axis < of_rows + len(sizes(at) or ()):

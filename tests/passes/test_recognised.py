@@ -426,21 +426,6 @@ def traced(model: Model) -> tuple[Counter[str], dict[str, PassResult]]:
     return Counter(spec.name for node in graph.graph if (spec := AttentionSpec.of(node))), results
 
 
-class Scaled(Model):
-    """The scale is a parameter, of every head its own."""
-
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
-        return (q @ k.mT * self.table[0, 0]).softmax(-1) @ v
-
-
-class BiasedFirst(Model):
-    """The bias is scaled too."""
-
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
-        at = torch.arange(q.shape[2])
-        return ((q @ k.mT + (at - at[:, None])) * 0.5).softmax(-1) @ v
-
-
 class Returned(Model):
     """The probabilities are read elsewhere."""
 
@@ -466,13 +451,6 @@ class WideWindows(Model):
 @pytest.mark.parametrize(
     ("model", "nodes", "entry", "reason"),
     [
-        (Scaled, {}, "recognised-attention", "its scores are no product of queries and keys, masked and scaled by"),
-        (
-            BiasedFirst,
-            {"PairMaskedAttention": 2},
-            "mask-structure",
-            "its mask over pairs of tokens is not causality and",
-        ),
         (Returned, {}, "recognised-attention", "its probabilities are read elsewhere too"),
         (WideWindows, {"PairMaskedAttention": 2}, "mask-structure", "a number or a table beyond the 1024 tokens"),
     ],

@@ -137,6 +137,17 @@ class HeadsInScores(HeadsInBatch):
         return (scores.view(batch, H, length, length) + self.dropped(q, mask)).softmax(-1) @ v
 
 
+class HeadsInAll(HeadsInBatch):
+    """The softmax is of [B * H, T, S], too."""
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+        batch, _, length, _ = q.shape
+        dropped = self.dropped(q, mask).expand(batch, H, 1, length).reshape(batch * H, 1, length)
+        q, k, v = (x.reshape(batch * H, length, -1) for x in (q, k, v))
+        scores = torch.baddbmm(dropped.expand(-1, length, -1), q, k.mT, alpha=0.5)
+        return torch.bmm(scores.softmax(-1), v).view(batch, H, length, -1)
+
+
 class Bloom(HeadsInBatch):
     """A bias of each head and key in the batch, of positions that the mask counts."""
 
@@ -157,6 +168,7 @@ RECOGNISED: dict[type[Model], str] = {
     LargerBuffer: "CausalMaskedAttention",
     HeadsInBatch: "MaskedAttention",
     HeadsInScores: "MaskedAttention",
+    HeadsInAll: "MaskedAttention",
     Bloom: "PairMaskedAttention",
 }
 _SHORT = {(Capped, "portable"), (Temperatures, "cpu"), (Bloom, "cpu")}
@@ -181,11 +193,12 @@ def test_they_are_recognised_and_right(tmp_path: Path, model: type[Model], targe
 
 
 def traced(model: type[Model]) -> Counter[str]:
-    """Names of the attention nodes, and a Softmax that is left."""
+    """Names of the attention nodes, of all heads, and a Softmax that is left."""
     source = module_source(model().eval(), INPUTS)
     graph = trace(source, 18)
     pipeline.run(graph, of_source(source, Target()), ["recognise"])
     found = Counter(spec.name for node in graph.graph if (spec := AttentionSpec.of(node)))
+    assert {node.attributes["heads"].value for node in graph.graph if AttentionSpec.of(node)} <= {H}
     return found + Counter(node.op_type for node in graph.graph if node.op_type == "Softmax")
 
 

@@ -48,15 +48,15 @@ class AttentionByHand(Recognition):
        a mask as in rule 2.
     5. Tanh of the scaled product alone: a soft cap, an operator in place of q k^T.
     6. Mul or Div by a factor [.., H or 1, T or 1, 1] of the product or the cap alone: q is multiplied by it.
-    7. Reshape from [B * H, T, S] to [B, H, T, S]: heads in the batch of Q and K, and of V after the inverse.
+    7. Reshape from [B * H, T, S] to [B, H, T, S], or none where Q, K and V are reshaped so: heads in the batch.
 
     From the Softmax on, the probabilities may be read twice:
 
     8. By the product with v, and by a product with a table that is added to the first: a value operator
        (`content_values`).
 
-    The node computes the same sum. Not rewritten: scores that are not [B, H, T, S] with known H and D. Three axes, as
-    in ``torch.bmm``, are one head. `repeated_heads` handles grouped-query attention.
+    The node computes the same sum. Not rewritten: scores that are not [B, H, T, S] with known H and D. Other scores
+    of three axes are one head. `repeated_heads` handles grouped-query attention.
     """
 
     name = "recognised-attention"
@@ -126,6 +126,8 @@ def _refusals_or_change(
         or (scores.apart or of_product)[:-2] != shape[:-2]  # what is added has more rows or heads
     ):
         return [_NO_HEADS]
+    scores.find_heads(shape, q, k, v)
+    shape = scores.apart or shape
     # biases that depend on Q or K, and masks
     scores.scale *= of_q * of_k
     content = _content(scores, contents, q, k)
@@ -164,7 +166,7 @@ def _put_node(scores: Scores, inputs: tuple[ir.Value, ir.Value, ir.Value], terms
     g, rank = Builder.at(output), len(sizes(output.outputs[0]) or ())
     q, k, v = (scores.split(g, x) for x in (inputs[0], _transposed(g, inputs[1]), inputs[2]))
     for op_type, factor in scores.of_queries:
-        q = g.op(op_type, q, factor, shape=q.shape)
+        q = g.op(op_type, q, scores.split(g, factor) if factor in scores.in_batch else factor, shape=q.shape)
     q, k, v = (_four_axes(g, x, len(sizes(x) or ())) for x in (q, k, v))
     mask, kind = _mask(g, scores, q)
     of_scores, of_values = (None if term is None else term.operator.name for term in (terms.scores, terms.values))

@@ -194,9 +194,9 @@ def _by_distance(model: ir.Model, parts: Sequence[_Part], heads: int, limit: int
             return relative
         at = np.arange(length)
         expected = numbers_HW[:, longest - 1 + at[:, None] - at]
-        kept = np.isfinite(expected)
-        off = np.abs(np.where(kept, relative, 0) - np.where(kept, expected, 0))
-        if (np.isfinite(relative) != kept).any() or (off > _ROUNDINGS * size).any():
+        is_kept = np.isfinite(expected)
+        off = np.abs(np.where(is_kept, relative, 0) - np.where(is_kept, expected, 0))
+        if (np.isfinite(relative) != is_kept).any() or (off > _ROUNDINGS * size).any():
             return _NO_DISTANCE
     is_whole = limit is not None and tokens == SEQUENCE and longest >= limit
     if not is_whole and may_differ_beyond(subgraph.model.graph, longest):
@@ -223,18 +223,18 @@ def _relative(subgraph: Subgraph, parts: Sequence[_Part], tokens: str, length: i
 
 def _named(numbers_HW: Array, longest: int) -> _ByDistance:
     """The bias with a name for the manifest; none where it is causality alone, or nothing."""
-    kept = np.isfinite(numbers_HW)
-    is_causal = not kept[:, : longest - 1].any() and longest > 1
-    distances = np.flatnonzero(kept.any(0)) - (longest - 1)
+    is_kept = np.isfinite(numbers_HW)
+    is_causal = not is_kept[:, : longest - 1].any() and longest > 1
+    distances = np.flatnonzero(is_kept.any(0)) - (longest - 1)
     low, high = int(distances.min()), int(distances.max())
     is_open = high == longest - 1 and (is_causal or low == 1 - longest)
-    if (numbers_HW[kept] != 0).any():
+    if (numbers_HW[is_kept] != 0).any():
         name = f"bias by distance of {len(numbers_HW)} heads"
         name += ", causal" * is_causal
     else:
-        is_bare = is_open and kept[:, longest - 1 :].all() and (is_causal or kept.all())
+        is_bare = is_open and is_kept[:, longest - 1 :].all() and (is_causal or is_kept.all())
         name = "" if is_bare else f"window of distances {low} to {high}"
-    return _ByDistance(name, is_causal, not kept[:, longest - 1 :].all() or (not is_causal and not kept.all()))
+    return _ByDistance(name, is_causal, not is_kept[:, longest - 1 :].all() or (not is_causal and not is_kept.all()))
 
 
 def _change(nodes: Sequence[tuple[ir.Node, AttentionSpec]], mask: ir.Value, parts: _Parts, known: _ByDistance) -> None:

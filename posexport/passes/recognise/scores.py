@@ -69,6 +69,16 @@ class Scores:
             return shape
         return (1, 1, *shape[1:]) if shape[0] == 1 else (*(self.apart or ())[:2], *shape[1:])
 
+    def find_heads(self, shape: tuple[int | str, ...], *inputs: ir.Value) -> None:
+        """Note heads that are in the batch of Q, K and V and of the scores, [N, T, S] of ``shape``."""
+        before = {(sizes(_unjoined(x)) or ())[:2] for x in inputs}
+        if len(shape) != 3 or self.apart is not None or len(before) != 1:
+            return
+        (lead,) = before
+        if len(lead) == 2 and isinstance(lead[1], int):
+            self.apart = (*lead, *shape[1:])
+            self.in_batch = {*self.masks, *(factor for _, factor in self.of_queries)}
+
     def split(self, g: Builder, x: ir.Value) -> ir.Value:
         """A value with heads in its batch, [N, .., ..], as [B, H, .., ..]."""
         shape = sizes(x) or ()
@@ -76,13 +86,21 @@ class Scores:
             return x
         if shape[0] == 1:
             return g.Unsqueeze(x, [0])
-        joined = producer(x, "Reshape")
-        source = None if joined is None else joined.inputs[0]
+        source = _unjoined(x)
         before = sizes(source) or ()
         if source is not None and len(before) == 4 and before[:2] == self.apart[:2] and before[2:] == shape[1:]:
             return source
         apart = g.shape([-1, int(self.apart[1])], g.size(x, 1), g.size(x, 2))
         return g.op("Reshape", x, apart, shape=[*self.apart[:2], *shape[1:]])
+
+
+def _unjoined(x: ir.Value) -> ir.Value | None:
+    """Queries, keys or values [B, H, .., ..] before a Reshape to [N, .., ..]; keys may be transposed after it."""
+    joined = producer(x, "Reshape")
+    if joined is None and (transposed := producer(x, "Transpose")) is not None:
+        joined = producer(transposed.inputs[0], "Reshape")
+    source = None if joined is None else joined.inputs[0]
+    return source if len(sizes(source) or ()) == 4 and len(sizes(x) or ()) == 3 else None
 
 
 def decomposed(value: ir.Value | None) -> Scores:
