@@ -204,8 +204,9 @@ class Cache:
         }
         arrays |= of_text(self._decoder, ids_BT)
         logits, *present = self._bound(arrays) if self._decoder.mask.default is None else self._unbound(arrays)
-        # a static cache was written in place
-        self._held = dict(zip(self._held, present, strict=True))
+        for spec, value in zip(self._decoder.past, present, strict=True):
+            if CAPACITY not in spec.axes:  # a static cache was written in place
+                self._held[spec.name] = value
         self.mask_BS, self.ids_BS = mask_BS, np.concatenate((self.ids_BS, ids_BT), 1)
         if self._last is not None:
             return self._last(logits)

@@ -66,9 +66,16 @@ def converted(checkpoint: Callable[[str], Path]) -> Callable[[str], tuple[posexp
 
 
 @pytest.fixture(scope="module")
-def traced(checkpoint: Callable[[str], Path]) -> ir.Model:
-    """The traced graph of mamba2: most of the time of a conversion."""
-    return trace(load_source(str(checkpoint("mamba2")), LoadOptions()), 18)
+def again(checkpoint: Callable[[str], Path]) -> Callable[..., ir.Model]:
+    """In place of tracing mamba2, which is most of the time of a conversion: a copy of its graph."""
+    traced = trace(load_source(str(checkpoint("mamba2")), LoadOptions()), 18)
+
+    def copy(*_: object) -> ir.Model:
+        model = traced.clone()
+        model.meta.update(traced.meta)
+        return model
+
+    return copy
 
 
 @pytest.mark.all(but=("mamba2", "lfm2"))
@@ -124,6 +131,42 @@ def test_states_of_a_call_go_on_in_the_next(
         session.run({"input_ids": ids, "past_conv.0": past["past_conv.0"]})
     with pytest.raises(PosexportError, match=r"past_conv\.0 .*NaN|past_conv\.0 holds nan"):
         session.run({"input_ids": ids, **past, "past_conv.0": np.full_like(past["past_conv.0"], np.nan)})
+
+
+@pytest.mark.parametrize(("target", "operator"), [("portable", "Scan"), ("cuda", "LinearAttention")])
+def test_states_are_float32_in_half_precision(
+    target: str,
+    operator: str,
+    tmp_path: Path,
+    checkpoint: Callable[[str], Path],
+    again: Callable[..., ir.Model],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(build, "trace", again)
+    done = convert(checkpoint("mamba2"), tmp_path / "half", target=target, precision="fp16", lengths=[1], opset=18)
+    assert done.manifest is not None
+    model = ir.load(tmp_path / "half" / "model.onnx")
+    names = [spec.name for spec in done.manifest.inputs if spec.role == "state"]
+    assert len(names) == 4
+    values = {value.name: value for value in (*model.graph.inputs, *model.graph.outputs)}
+    assert {values[name].dtype for name in names} == {ir.DataType.FLOAT}
+    assert {values[name.replace("past", "present")].dtype for name in names} == {ir.DataType.FLOAT}
+    # nor is the state of a recurrence rounded on its way through the graph
+    (body,) = (function for function in model.functions.values() if function.name.endswith("Recurrence"))
+    assert operator in {node.op_type for node in body}
+    casts = [node for node in ir.traversal.RecursiveGraphIterator(body) if node.op_type == "Cast"]
+    assert casts
+    assert {node.attributes["to"].value for node in casts} == {int(ir.DataType.FLOAT)}
+    for node in model.graph:
+        if node.op_type == body.name:
+            assert str(node.inputs[3].name).startswith("past_recurrent")
+            assert str(node.outputs[1].name).startswith("present_recurrent")
+
+
+@pytest.mark.all
+def test_a_static_kv_cache_beside_states(tmp_path: Path, checkpoint: Callable[[str], Path]) -> None:
+    done = convert(checkpoint("lfm2"), tmp_path / "static", target="cpu", cache="static", lengths=[2])
+    assert done.good, done.to_text()
 
 
 def decays_at_padding(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -195,13 +238,8 @@ def test_a_wrong_state_fails_the_proof(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     checkpoint: Callable[[str], Path],
-    traced: ir.Model,
+    again: Callable[..., ir.Model],
 ) -> None:
-    def again(*_: object) -> ir.Model:
-        model = traced.clone()
-        model.meta.update(traced.meta)
-        return model
-
     mutant(monkeypatch)
     if mutant is not decays_at_padding:
         monkeypatch.setattr(build, "trace", again)

@@ -1,8 +1,11 @@
 """A recurrence by ONNX Runtime's LinearAttention."""
 
+from dataclasses import replace
+
 from posexport.graph.builder import Builder
 from posexport.lowering.lowering import Inputs, Lowering, Outputs
 from posexport.ops.states import RecurrenceSpec
+from posexport.targets.dtypes import MODEL_DTYPE
 from posexport.targets.target import MICROSOFT, Target
 
 
@@ -14,7 +17,8 @@ class LinearAttention(Lowering[RecurrenceSpec]):
     def refusal(self, spec: RecurrenceSpec, target: Target) -> str | None:
         """Not for other runtimes than ONNX Runtime, nor on a provider without its float32 kernel."""
         what = "com.microsoft LinearAttention"
-        return target.needs_microsoft(what) or target.needs_kernel("LinearAttention", MICROSOFT)
+        wide = replace(target, dtype=MODEL_DTYPE)  # in half precision too
+        return target.needs_microsoft(what) or wide.needs_kernel("LinearAttention", MICROSOFT)
 
     def build(self, g: Builder, spec: RecurrenceSpec, x: Inputs, target: Target) -> Outputs:
         heads = g.attribute("heads", int)

@@ -20,6 +20,7 @@ import onnx_ir as ir
 
 from posexport.graph.edits import claim
 from posexport.graph.queries import COMPARISONS, SIZES
+from posexport.ops.states import RecurrenceSpec
 from posexport.precision.half.kernels import Kernels
 
 
@@ -118,7 +119,7 @@ STATISTICS = frozenset(
 )
 #: float32 even between activations: sums of many, what overflows 16 bits, what has no kernel in them anywhere
 ISLANDS = STATISTICS | frozenset(
-    ["Pow", "Sqrt", "Exp", "Log", "CumSum", "ScatterElements", "ScatterND", "Mod", "Range", "Resize"]
+    ["Pow", "Sqrt", "Exp", "Log", "CumSum", "ScatterElements", "ScatterND", "Mod", "Range", "Resize", "LinearAttention"]
 )
 #: these take whatever type their operand has, and say nothing in it
 INDIFFERENT = SIZES | {"Cast", "CastLike"}
@@ -189,6 +190,7 @@ class Flow:
         needs: what the readers of a value need.
         half: values that have 16 bits in the end.
         node_half: for a node that computes, whether it does in 16 bits.
+        islands: nodes of the functions of recurrences, whose state sums over all tokens: float32.
     """
 
     calls: Calls
@@ -200,6 +202,11 @@ class Flow:
     needs: defaultdict[ir.Value, set[Need]] = field(default_factory=lambda: defaultdict(set))
     half: set[ir.Value] = field(default_factory=set)
     node_half: dict[ir.Node, bool] = field(default_factory=dict)
+    islands: set[ir.Node] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        recurrences = (body for body in self.calls.values() if body.name.endswith(RecurrenceSpec.op_type))
+        self.islands = {node for body in recurrences for node in ir.traversal.RecursiveGraphIterator(body)}
 
     def floats(self, values: Iterable[ir.Value | None]) -> list[ir.Value]:
         """Of the values those that are float32."""

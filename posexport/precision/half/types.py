@@ -114,7 +114,7 @@ class Forward(Types):
 
     def _of_activation(self, node: ir.Node, operands: Sequence[Info]) -> tuple[bool, bool]:
         """Whether ``node`` computes in 16 bits; if not, whether that is a statistic of its operand."""
-        if node.op_type in ISLANDS or not self.flow.kernels.has_half(node):
+        if node.op_type in ISLANDS or node in self.flow.islands or not self.flow.kernels.has_half(node):
             return False, node.op_type in STATISTICS
         if node.op_type in LAYERS:
             return True, False
@@ -238,7 +238,7 @@ class Backward:
         if is_float_cast(node):
             source = node.inputs[0]
             return source in self.flow.info or (source is not None and self.flow.types.get(source) == ir.DataType.BOOL)
-        if not self.flow.kernels.has_half(node):
+        if node in self.flow.islands or not self.flow.kernels.has_half(node):
             return False
         kinds = {self.flow.info[value].kind for value in self.flow.floats(data_inputs(node))}
         known = max(kinds, default=Kind.POSITION)
