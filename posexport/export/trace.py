@@ -1,5 +1,7 @@
 """One call of ``torch.onnx.export``, with named axes that are tied where inputs share them."""
 
+import contextlib
+import sys
 from typing import Any
 
 import onnx_ir as ir
@@ -13,11 +15,12 @@ from posexport.graph.edits import free_names
 from posexport.sources.example import axis_sizes, example
 from posexport.sources.source import Source
 from posexport.spec import SEQUENCE, LengthContract
-from posexport.system.user_code import is_external
+from posexport.system.user_code import is_external, is_user_file
 from posexport.torch_fixes.as_exported import as_exported
 from posexport.torch_fixes.exporter_output import without_exporter_output
 from posexport.torch_fixes.shape_solver import with_unsolved_sizes
 from posexport.torch_fixes.size_uses import SizeUses, recording_size_uses
+from posexport.torch_fixes.symbolic_int import with_symbolic_ints
 
 #: of `ir.Model.meta`: the lines of a user's module that chose by a size while it was traced, with the choice
 DECIDED = "posexport.decided"
@@ -32,6 +35,23 @@ def trace(source: Source, opset: int, *, optimize: bool = True) -> ir.Model:
         NotTracedError: the module cannot be traced, or fixes an axis that it declares dynamic.
         PosexportError: PyTorch cannot write ``opset``.
     """
+    uses = SizeUses()
+    try:
+        return _traced(source, opset, uses, optimize=optimize)
+    except NotTracedError:
+        if not uses.int_lines:
+            raise
+        # once more, with sizes that stay symbolic where the module calls int() of one; its first error counts
+        with contextlib.suppress(NotTracedError), with_symbolic_ints(source.module, _is_users):
+            return _traced(source, opset, SizeUses(), optimize=optimize)
+        raise
+
+
+def _is_users(name: str) -> bool:
+    return is_user_file(getattr(sys.modules[name], "__file__", None) or "")
+
+
+def _traced(source: Source, opset: int, uses: SizeUses, *, optimize: bool) -> ir.Model:
     sizes = axis_sizes(source.inputs, source.limits.trace_sizes)
     kwargs = example(source.inputs, sizes)
     dims = {name: _dimension(name, source.limits) for name in sizes}
@@ -45,7 +65,7 @@ def trace(source: Source, opset: int, *, optimize: bool = True) -> ir.Model:
             without_exporter_output(),
             as_exported(),
             with_unsolved_sizes(),
-            recording_size_uses() as uses,
+            recording_size_uses(uses),
         ):
             program = torch.onnx.export(
                 source.module,

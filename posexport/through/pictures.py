@@ -61,7 +61,7 @@ class PicturesModule(TransformersModule):
         # the exporter's second try follows Python code, which must be as it stands
         if not torch.compiler.is_compiling() or torch.compiler.is_dynamo_compiling():
             return super().forward(**tensors)
-        with with_symbolic_ints(self.model, "transformers"):
+        with with_symbolic_ints(self.model, lambda name: name.startswith("transformers.")):
             return super().forward(**tensors)
 
 

@@ -40,12 +40,13 @@ class SizeUses:
 
 
 @contextmanager
-def recording_size_uses() -> Iterator[SizeUses]:
-    """Records what the code inside the block does with the sizes of a trace."""
+def recording_size_uses(uses: SizeUses | None = None) -> Iterator[SizeUses]:
+    """Records, in ``uses`` if it is given, what the code inside the block does with the sizes of a trace."""
     # the frames that called the tracer are not the module's, even where they are the user's script
-    uses, outside = SizeUses(), sys._getframe(2)  # noqa: SLF001 (the generator's, contextlib's, the block's)
+    uses, outside = uses or SizeUses(), sys._getframe(2)  # noqa: SLF001 (the generator's, contextlib's, the block's)
     to_bool: Callable[[torch.SymBool], bool] = torch.SymBool.__bool__
-    to_int: Callable[[torch.SymInt], int] = torch.SymInt.__int__
+    to_int: Callable[[Any], int] = torch.SymInt.__int__
+    float_to_int: Callable[[Any], int] = torch.SymFloat.__int__
     set_replacement = ShapeEnv._set_replacement  # noqa: SLF001
 
     def record_branch(self: torch.SymBool) -> bool:
@@ -56,11 +57,11 @@ def recording_size_uses() -> Iterator[SizeUses]:
             uses.branches.setdefault(cite(caller.f_code.co_filename, caller.f_lineno), branch)
         return branch
 
-    def record_int(self: torch.SymInt) -> int:
+    def record_int(self: torch.SymInt | torch.SymFloat) -> int:
         caller = sys._getframe(1)  # noqa: SLF001
         if is_user_file(caller.f_code.co_filename):
             uses.int_lines.append(cite(caller.f_code.co_filename, caller.f_lineno))
-        return to_int(self)
+        return float_to_int(self) if isinstance(self, torch.SymFloat) else to_int(self)
 
     def record_constant(self: ShapeEnv, symbol: Any, size: Any, message: str) -> None:
         if getattr(size, "is_number", False):
@@ -70,6 +71,7 @@ def recording_size_uses() -> Iterator[SizeUses]:
     with (
         patched(torch.SymBool, "__bool__", record_branch),
         patched(torch.SymInt, "__int__", record_int),
+        patched(torch.SymFloat, "__int__", record_int),
         patched(ShapeEnv, "_set_replacement", record_constant),
     ):
         yield uses

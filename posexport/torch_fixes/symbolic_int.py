@@ -1,4 +1,4 @@
-"""Sizes in a traced module of transformers stay symbolic where Python makes numbers of them.
+"""Sizes in a traced module stay symbolic where Python makes numbers of them.
 
 ``int(height * patch_size)``, transformers' ``torch_int(height)``, ``len(x)``, ``torch.as_tensor([height, width])`` and
 ``torch.linspace(0, height, height)`` make numbers of sizes, so that the graph takes no others. Inside the block the
@@ -9,7 +9,7 @@ Issue: pytorch/pytorch 138853. Seen in 2.13.
 """
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -84,11 +84,11 @@ _REPLACED = {"int": _SymbolicInt, "len": _len, "torch_int": _torch_int}
 
 
 @contextmanager
-def with_symbolic_ints(model: nn.Module, package: str) -> Iterator[None]:
-    """Keeps sizes symbolic in the files of ``package`` that define classes of submodules of ``model``."""
+def with_symbolic_ints(model: nn.Module, chosen: Callable[[str], bool]) -> Iterator[None]:
+    """Keeps sizes symbolic in the files that define classes of submodules of ``model``, those of ``chosen`` names."""
     names = {type(submodule).__module__ for submodule in model.modules()}
     with ONE_AT_A_TIME, _StackedSizes(), ExitStack() as undo:
-        for name in sorted(name for name in names if name.startswith(f"{package}.")):
+        for name in sorted(name for name in names if name in sys.modules and chosen(name)):
             scope = vars(sys.modules[name])
             for key, value in _REPLACED.items():
                 if key in scope or key != "torch_int":

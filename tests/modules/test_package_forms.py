@@ -167,3 +167,21 @@ def test_ways_that_compute_something_else_are_not_taken() -> None:
     specs = module_source(Shortcut().eval(), {"tokens": ids()}).inputs
     assert list(ways_that_fit(Shortcut().eval(), specs, {}).values()) == [True]
     assert ways_that_fit(Shortcut(differs=True).eval(), specs, {}) == {}
+
+
+class HalfRead(nn.Module):
+    """A number of tokens that Python computes from a size."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.layer = nn.Embedding(VOCAB, D), layer()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(self.embed(x[:, : int(x.shape[1] / 2) + 1]))  # type: ignore[no-any-return]
+
+
+def test_a_number_of_a_size_stays_symbolic(tmp_path: Path) -> None:
+    module = HalfRead()
+    session = converted(tmp_path, module, {"x": ids(12)})
+    (output,) = session.run({"x": ids(17).numpy()}).values()
+    assert np.allclose(output, module(ids(17)).detach().numpy(), atol=1e-5)
