@@ -54,7 +54,7 @@ def _takes_keys(spec: AttentionSpec) -> bool:
 def _shared(model: ir.Model, node: ir.Node, spec: AttentionSpec) -> list[str | None]:
     """None where the node became one of grouped queries; a reason where keys or values alone are repeated so."""
     inputs = spec.named_inputs(node)
-    shared = [None if x is None else _each_once(model, x) for x in (inputs["k"], inputs["v"])]
+    shared = [None if x is None else each_once(model, x) for x in (inputs["k"], inputs["v"])]
     if shared == [None, None]:
         return []
     k, v = shared
@@ -67,7 +67,7 @@ def _shared(model: ir.Model, node: ir.Node, spec: AttentionSpec) -> list[str | N
 
 
 @dataclass(frozen=True)
-class _Once:
+class Once:
     """A ``value`` [B, G, T, D], or [B, T, G, D] where ``tokens_first``."""
 
     value: ir.Value
@@ -87,7 +87,7 @@ def _undo_slices(model: ir.Model) -> None:
             ir.convenience.replace_all_uses_with(picked, _four_axes(once, node), replace_graph_outputs=True)
 
 
-def _each_once(model: ir.Model, x: ir.Value) -> _Once | None:
+def each_once(model: ir.Model, x: ir.Value) -> Once | None:
     """What ``x`` [B, H, T, D] is made of by repeating heads, of the fewest; None where it repeats none."""
     heads = (sizes(x) or (0, 0))[1]
     return min(
@@ -95,7 +95,7 @@ def _each_once(model: ir.Model, x: ir.Value) -> _Once | None:
     )
 
 
-def _once(model: ir.Model, x: ir.Value) -> Iterator[_Once]:
+def _once(model: ir.Model, x: ir.Value) -> Iterator[Once]:
     """Values that ``x`` repeats the heads of, each the same number of times, copies adjacent."""
     shape = sizes(x)
     if shape is None or len(shape) != 4 or not isinstance(shape[1], int) or x.dtype != ir.DataType.FLOAT:
@@ -107,7 +107,7 @@ def _once(model: ir.Model, x: ir.Value) -> Iterator[_Once]:
             group = source_sizes[2 if tokens_first else 1] if len(source_sizes) == 4 else 0
             expected = (batch, tokens, group, size) if tokens_first else (batch, group, tokens, size)
             if source_sizes == expected and isinstance(group, int) and heads % group == 0:
-                once = _Once(source, group, tokens_first)
+                once = Once(source, group, tokens_first)
                 if _repeats(model, x, once):
                     yield once
 
@@ -120,7 +120,7 @@ def _before(x: ir.Value) -> Iterator[ir.Value]:
         node = node.inputs[0].producer()
 
 
-def _repeats(model: ir.Model, x: ir.Value, once: _Once) -> bool:
+def _repeats(model: ir.Model, x: ir.Value, once: Once) -> bool:
     """Whether ``x`` is ``once`` with repeated heads, computed at two lengths."""
     subgraph, names = (
         Subgraph(model, [x], [once.value]),
@@ -141,6 +141,6 @@ def _repeats(model: ir.Model, x: ir.Value, once: _Once) -> bool:
     return True
 
 
-def _four_axes(once: _Once, before: ir.Node) -> ir.Value:
+def _four_axes(once: Once, before: ir.Node) -> ir.Value:
     """Keys or values as [B, G, T, D]."""
     return Builder.at(before).Transpose(once.value, perm=[0, 2, 1, 3]) if once.tokens_first else once.value

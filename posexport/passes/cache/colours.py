@@ -1,0 +1,104 @@
+"""Values of a traced decoder: which are computed from its tokens, and which from sizes, its mask and weights alone."""
+
+from dataclasses import dataclass, field
+from typing import NoReturn
+
+import onnx_ir as ir
+
+from posexport.errors import PosexportError
+from posexport.graph.builder import Builder
+from posexport.graph.queries import bodies, sizes
+from posexport.spec import BATCH, SEQUENCE
+from posexport.system.user_code import line_of_trace
+
+_STACK = "pkg.torch.onnx.stack_trace"
+
+
+class NotInsertedError(PosexportError):
+    """Why a graph cannot have a KV cache, with the user's line."""
+
+
+def refuse(node: ir.Node, why: str) -> NoReturn:
+    """Raise NotInsertedError for a node."""
+    line = line_of_trace(node.metadata_props.get(_STACK, ""))
+    raise NotInsertedError(f"{line or node.name}: {why}")
+
+
+@dataclass
+class Colours:
+    """The values of a graph by what they depend on; values in no set are the same for all inputs.
+
+    Attributes:
+        ids: the input of token ids, [B, T].
+        mask: the input of the mask, [B, T], if there is one.
+        content: computed from elements of the ids.
+        sized: not from these, but from the number of tokens or from the mask.
+        of_mask: values of ``sized`` that are computed from elements of the mask.
+        opaque: values of ``sized`` that operators of posexport compute, which have no function yet.
+    """
+
+    ids: ir.Value
+    mask: ir.Value | None
+    content: set[ir.Value] = field(default_factory=set)
+    sized: set[ir.Value] = field(default_factory=set)
+    of_mask: set[ir.Value] = field(default_factory=set)
+    opaque: set[ir.Value] = field(default_factory=set)
+
+
+def coloured(graph: ir.Graph, ids: ir.Value, mask: ir.Value | None) -> Colours:
+    """The colours of all values of ``graph``."""
+    colours = Colours(ids, mask, {ids})
+    if mask is not None:
+        colours.sized.add(mask)
+        colours.of_mask.add(mask)
+    for node in graph:
+        inputs, outputs = set(node.inputs), node.outputs
+        if bodies(node) and colours.content & inputs:
+            refuse(node, f"a {node.op_type} reads tokens")
+        if node.op_type == "Shape" and not node.domain:
+            if any(isinstance(size, str) and SEQUENCE in size for size in _returned_sizes(node)):
+                colours.sized.update(outputs)
+        elif colours.content & inputs:
+            colours.content.update(outputs)
+        else:
+            if colours.sized & inputs:
+                colours.sized.update(outputs)
+            if node.domain or colours.opaque & inputs:
+                colours.opaque.update(outputs)
+            if colours.of_mask & inputs:
+                colours.of_mask.update(outputs)
+    return colours
+
+
+def ask_ids_for_sizes(graph: ir.Graph, colours: Colours, g: Builder) -> None:
+    """Sizes of any value as sizes of the ids, so that what computes content has as many tokens as are new."""
+    for node in list(graph):
+        if node.op_type != "Shape" or node.domain or node.inputs[0] is colours.ids:
+            continue
+        parts: list[ir.Value | list[int] | None] = []
+        for size in _returned_sizes(node):
+            if isinstance(size, int):
+                parts.append([size])
+            elif size == BATCH:
+                parts.append(g.size(colours.ids, 0))
+            elif size == SEQUENCE or node.inputs[0] in colours.content:
+                parts.append(g.size(colours.ids, 1))
+                colours.sized.add(g.size(colours.ids, 1))
+            else:
+                parts.append(None)
+        if not parts or None in parts:
+            continue
+        whole = parts[0] if len(parts) == 1 else g.shape(*parts)
+        if not isinstance(whole, ir.Value):
+            whole = g.shape(whole)
+        if any(isinstance(size, str) and SEQUENCE in size for size in _returned_sizes(node)):
+            colours.sized.add(whole)
+        ir.convenience.replace_all_uses_with(node.outputs[0], whole, replace_graph_outputs=True)
+        graph.remove(node, safe=True)
+    graph.sort()
+
+
+def _returned_sizes(node: ir.Node) -> tuple[int | str, ...]:
+    """The sizes that a Shape returns."""
+    shape = sizes(node.inputs[0]) or ()
+    return shape[node.attributes.get_int("start", 0) : node.attributes.get_int("end", len(shape))]

@@ -1,0 +1,127 @@
+"""Gives a decoder that was traced without a KV cache one, after attention is recognised."""
+
+import onnx_ir as ir
+from onnx_ir.passes.common import CommonSubexpressionEliminationPass, RemoveUnusedNodesPass
+
+from posexport.graph.builder import Builder
+from posexport.graph.queries import sizes
+from posexport.ops.attention import AttentionSpec
+from posexport.ops.rotation import RotationSpec
+from posexport.passes.cache.attention import Cache, CachedAttention
+from posexport.passes.cache.colours import NotInsertedError, ask_ids_for_sizes, coloured, refuse
+from posexport.passes.cache.content import Content
+from posexport.passes.cache.counted import Counted
+from posexport.passes.cache.known import Known
+from posexport.passes.cache.rows import Rows
+from posexport.passes.cache.whole import Whole
+from posexport.passes.recognise.repeated_heads import Once, each_once
+from posexport.spec import BATCH, SEQUENCE
+
+
+def insert_cache(model: ir.Model, ids: str, mask: str | None, limit: int | None) -> None:
+    """Change ``model``, a decoder of all tokens of a call, into one that computes new tokens with a cache.
+
+    Before: ``input_ids [B, T], attention_mask [B, T] -> logits [B, T, V]``
+    After:  ``input_ids [B, T], attention_mask [B, S], past_key_values.* -> logits [B, T, V], present.*``
+
+    What reads elements of the ids is content, and computes new tokens only. All else follows from sizes, the mask and
+    weights; it is what the module computes for one row alone without padding, whatever a call is padded with: its rows
+    for the new tokens are computed by their positions, which the mask over all tokens counts. What mixes tokens outside
+    attention is refused.
+
+    Args:
+        model: with attention and rotations recognised (phase "recognise" of the passes).
+        ids, mask: names of the inputs; there are no others.
+        limit: the longest input that the module takes.
+
+    Raises:
+        NotInsertedError: why the graph cannot have a cache, with the user's line.
+    """
+    graph = model.graph
+    inputs = {value.name: value for value in graph.inputs}
+    if set(inputs) != {ids, *([mask] if mask else [])} or len(graph.outputs) != 1:
+        raise NotInsertedError("its inputs must be ids and a mask alone, its output logits alone")
+    of_ids, of_mask = inputs[ids], inputs[mask] if mask else None
+    of_ids.shape = ir.Shape([BATCH, SEQUENCE])
+
+    # values of sizes and weights, computed before anything changes
+    g = Builder.at(graph[-1], after=True, name="cached")
+    colours = coloured(graph, of_ids, of_mask)
+    ask_ids_for_sizes(graph, colours, g)
+    known, once = Known(model, colours, limit), _repeated(model)
+
+    # the graph's content, node by node, with rows of the rest
+    counted = Counted.of(g, of_ids)
+    whole = Whole(g, colours, counted)
+    content = Content(g, colours, known, Rows(g, known, whole, counted), whole)
+    cache = Cache([], [])
+    attention = CachedAttention(content, counted, cache, once)
+    for node in [node for node in graph if colours.content & set(node.outputs)]:
+        spec = AttentionSpec.of(node)
+        if spec is not None:
+            attention.follow(node, spec)
+        elif RotationSpec.of(node) is not None:
+            _follow_rotation(content, node)
+        else:
+            content.follow(node)
+    _finish(model, content, counted, cache)
+
+
+def _repeated(model: ir.Model) -> dict[ir.Value, Once]:
+    """Keys and values that repeat heads the same number of times, and what they repeat."""
+    repeated: dict[ir.Value, Once] = {}
+    for node in model.graph:
+        spec = AttentionSpec.of(node)
+        if spec is None or spec.grouped:
+            continue
+        named = spec.named_inputs(node)
+        pair = [None if named[name] is None else each_once(model, x) for name in "kv" if (x := named[name]) is not None]
+        for name, once in zip("kv", pair, strict=True):
+            x = named[name]
+            if None not in pair and once is not None and x is not None:
+                repeated[x] = once
+    return repeated
+
+
+def _follow_rotation(content: Content, node: ir.Node) -> None:
+    """Cosines and sines [1 or B, 1, T, F] of the new tokens of each row, for x [B, H, T, D]."""
+    x, output = node.inputs[0], node.outputs[0]
+    if x is None or content.axis.get(x) != 2:
+        refuse(node, "it rotates other axes than its tokens and channels")
+    content.axis[output] = 2
+    for index in (1, 2):
+        angles = node.inputs[index]
+        assert angles is not None
+        if content.known.token_axes(angles) != [2]:
+            refuse(node, "its angles are not those of its tokens")
+        content.known.check(node, angles, [2])
+        node.replace_input_with(index, content.placed(node, angles, 2, output))
+    node.attributes.pop("spec_shared", None)
+
+
+def _finish(model: ir.Model, content: Content, counted: Counted, cache: Cache) -> None:
+    """Rename and reorder inputs and outputs: the mask over all tokens, past and present keys and values."""
+    graph, colours = model.graph, content.colours
+    (logits,) = graph.outputs
+    if content.axis.get(logits) != 1 and logits not in content.flat:
+        raise NotInsertedError("its output's tokens are not on axis 1")
+    if logits in content.flat:
+        vocabulary = (sizes(logits) or ())[-1]
+        shape = content.g.shape(counted.batch, counted.new, [int(vocabulary)])
+        graph.outputs[0] = content.g.op("Reshape", logits, shape, shape=[BATCH, SEQUENCE, vocabulary])
+    graph.sort()
+    # the old mask has no reader any more
+    RemoveUnusedNodesPass()(model)
+    if colours.mask is not None:
+        if colours.mask.uses():
+            raise NotInsertedError("its mask is read by more than attention and positions")
+        graph.inputs.remove(colours.mask)
+    colours.ids.name, counted.mask.name = "input_ids", "attention_mask"
+    graph.inputs.insert(1, counted.mask)
+    graph.inputs.extend(cache.past)
+    for past, present in zip(cache.past, cache.present, strict=True):
+        present.name = (past.name or "").replace("past_key_values", "present")
+        graph.outputs.append(present)
+    CommonSubexpressionEliminationPass()(model)
+    RemoveUnusedNodesPass()(model)
+    graph.outputs[0].name = "logits"

@@ -1,0 +1,150 @@
+"""What values of sizes and weights are for one row without padding, computed at several lengths."""
+
+from collections.abc import Collection, Iterable, Sequence
+
+import numpy as np
+import onnx_ir as ir
+
+from posexport.graph.dataflow import reachable
+from posexport.graph.partial import Array, Subgraph
+from posexport.graph.queries import sizes
+from posexport.passes.cache.colours import Colours, NotInsertedError, refuse
+from posexport.passes.recognise.mask_structure import may_differ_beyond
+from posexport.spec import SEQUENCE
+
+#: lengths of all values, and the longest one of those with a row for each token
+_LENGTHS, _FAR = (2, 5, 8, 33, 301), 4096
+_INTEGERS = (ir.DataType.INT64, ir.DataType.INT32)
+
+
+class Known:
+    """The values that content reads and does not compute, and all that these are computed from.
+
+    Every claim is about one row with a mask of ones: the module's result for the row alone, as a
+    decoder with a cache must compute, however its rows are padded. Claims about values with a row for each token are
+    looked at up to the longest input, or up to 4,096 tokens; what may differ beyond is refused (`check`).
+    """
+
+    def __init__(self, model: ir.Model, colours: Colours, limit: int | None) -> None:
+        self.model, self.colours, self.limit = model, colours, limit
+        self.far = _FAR if limit is None else min(limit, _FAR)
+        self.lengths = sorted({length if limit is None else min(length, limit) for length in _LENGTHS})
+        if len(self.lengths) < 2:
+            raise NotInsertedError(f"inputs of at most {limit} tokens do not show what follows from their number")
+        self._arrays: dict[ir.Value, list[Array]] = {}
+        self._far: dict[ir.Value, Array] = {}
+        self._differs: dict[tuple[ir.Value, int], bool] = {}
+        read = self._read()
+        if colours.mask is not None:
+            self._arrays[colours.mask] = [np.ones((1, length), np.int64) for length in self.lengths]
+            self._far[colours.mask] = np.ones((1, self.far), np.int64)
+        self._compute(read)
+        # before anything changes: whether something may begin or end beyond what is looked at
+        for value in read:
+            for longest in (self.lengths[-1], self.far):
+                if limit is None or longest < limit:
+                    self._differs[value, longest] = may_differ_beyond(Subgraph(model, [value]).model.graph, longest)
+
+    def _read(self) -> list[ir.Value]:
+        """The sized values that content reads, and what these are computed from."""
+        colours = self.colours
+        ends = [
+            value
+            for node in self.model.graph
+            if colours.content & set(node.outputs)
+            for value in node.inputs
+            if value is not None and value in colours.sized
+        ]
+
+        def onward(value: ir.Value) -> Iterable[ir.Value | None]:
+            node = value.producer()
+            return () if node is None else [x for x in node.inputs if x is not None and x in colours.sized]
+
+        skipped: Collection[ir.Value | None] = {colours.ids, colours.mask, *colours.opaque}
+        return [value for value in reachable(ends, onward) if value not in skipped]
+
+    def _compute(self, values: Sequence[ir.Value]) -> None:
+        mask = self.colours.mask
+        subgraph = Subgraph(self.model, values)
+
+        def at(length: int) -> list[Array]:
+            feeds: dict[ir.Value, Array] = {self.colours.ids: np.zeros((1, length), np.int64)}
+            if mask is not None:
+                feeds[mask] = np.ones((1, length), np.int64)
+            computed = subgraph.run({value: feeds[value] for value in subgraph.inputs}, {})
+            if computed is None:
+                refuse(self.model.graph[0], f"what it computes from sizes fails for {length} tokens")
+            return computed
+
+        runs = [at(length) for length in self.lengths] if values else []
+        for index, value in enumerate(values):
+            self._arrays[value] = [run[index] for run in runs]
+        rows = [value for value in values if len(self.token_axes(value)) < 2]
+        if rows and self.far > self.lengths[-1]:
+            subgraph = Subgraph(self.model, rows)
+            self._far = dict(zip(rows, at(self.far), strict=True)) | self._far
+
+    def has(self, value: ir.Value | None) -> bool:
+        """Whether `arrays` has it."""
+        return value in self._arrays
+
+    def arrays(self, value: ir.Value) -> list[Array]:
+        """The value at each of `lengths`, and at the longest one where it has a row for each token."""
+        return [*self._arrays[value], *([self._far[value]] if value in self._far else [])]
+
+    def all_lengths(self, value: ir.Value) -> list[int]:
+        """The lengths of `arrays`."""
+        return [*self.lengths, *([self.far] if value in self._far else [])]
+
+    def rank(self, value: ir.Value) -> int:
+        return self._arrays[value][0].ndim if value in self._arrays else len(value.shape or ())
+
+    def token_axes(self, value: ir.Value) -> list[int]:
+        """The axes that have as many rows as there are tokens."""
+        if value not in self.colours.sized or value.is_initializer():
+            return []
+        if value in self.colours.opaque or value not in self._arrays:
+            return [axis for axis, size in enumerate(sizes(value) or ()) if size == SEQUENCE]
+        arrays = list(zip(self.arrays(value), self.all_lengths(value), strict=True))
+        return [axis for axis in range(arrays[0][0].ndim) if all(x.shape[axis] == length for x, length in arrays)]
+
+    def constant_along(self, value: ir.Value, axes: Sequence[int]) -> Array | None:
+        """One row of ``value`` where all rows along ``axes`` are equal, at every length."""
+        if value not in self._arrays or self.may_differ(value):
+            return None
+        first = self._arrays[value][0]
+        for axis in axes:
+            first = first.take([0], axis)
+        same = all(np.array_equal(x, np.broadcast_to(first, x.shape)) for x in self.arrays(value))
+        return first if same else None
+
+    def counts(self, value: ir.Value) -> int | None:
+        """c where ``value`` is c, c + 1, ... along its only axis of tokens."""
+        axes = self.token_axes(value)
+        number = value.dtype in (*_INTEGERS, ir.DataType.FLOAT)
+        if value not in self._arrays or not number or len(axes) != 1 or self.may_differ(value):
+            return None
+        start = self._arrays[value][0].reshape(-1)[0]
+        pairs = zip(self.arrays(value), self.all_lengths(value), strict=True)
+        same = all(x.size == length and (x.reshape(-1) == start + np.arange(length)).all() for x, length in pairs)
+        return int(start) if same else None
+
+    def may_differ(self, value: ir.Value) -> bool:
+        """Whether a number or a table in what computes ``value`` is beyond the longest length it was looked at."""
+        return self._differs.get((value, self.all_lengths(value)[-1]), False)
+
+    def check(self, node: ir.Node, value: ir.Value, axes: Sequence[int]) -> None:
+        """Refuse unless the rows of fewer tokens are the first rows of more."""
+        if value not in self._arrays:
+            refuse(node, "a value of a position operator is read by its tokens")
+        most = self.arrays(value)[-1]
+        for array, length in zip(self.arrays(value), self.all_lengths(value), strict=True):
+            first = most
+            for axis in axes:
+                first = first.take(range(length), axis)
+            # cosines differ in the last bit by their place in a vector
+            if first.shape != array.shape or not np.allclose(first, array, rtol=1e-5, atol=1e-6, equal_nan=True):
+                refuse(node, f"{'a row' if axes else 'a number'} that it reads depends on how many tokens a call has")
+        if self.may_differ(value):
+            longest = self.all_lengths(value)[-1]
+            refuse(node, f"what it reads has a number or a table beyond the {longest} tokens that were looked at")

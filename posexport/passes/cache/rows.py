@@ -1,0 +1,104 @@
+"""Rows of whole values for the new tokens or all tokens of each row of the batch, by their positions."""
+
+from collections.abc import Sequence
+
+import onnx_ir as ir
+
+from posexport.graph.builder import Builder, Operand
+from posexport.graph.single_row import ELEMENTWISE
+from posexport.passes.cache.counted import Counted
+from posexport.passes.cache.known import Known
+from posexport.passes.cache.row_rules import RULES, Roles
+from posexport.passes.cache.whole import Whole
+
+
+class Rows:
+    """Rows are pushed back through the nodes that compute a value to what counts tokens, which becomes position_ids.
+
+    So a decode step computes one row of cosines and not all. Where no rule knows a node, all of the value is computed
+    and rows are gathered. The results have an axis of the batch in front.
+    """
+
+    def __init__(self, g: Builder, known: Known, whole: Whole, counted: Counted) -> None:
+        self.g, self.known, self.whole, self.counted = g, known, whole, counted
+        self._picked: dict[tuple[ir.Value, tuple[tuple[int, str], ...]], ir.Value] = {}
+
+    def pick(self, value: ir.Value, roles: Roles) -> ir.Value:
+        """``value`` [...] at the positions of its ``roles``, [B, ...]."""
+        key = (value, tuple(sorted(roles.items())))
+        if key not in self._picked:
+            self._picked[key] = self._of(value, roles)
+        return self._picked[key]
+
+    def positions(self, role: str) -> ir.Value:
+        """[B, T] of queries or [B, S] of keys."""
+        return self.counted.position_ids if role == "queries" else self.counted.key_positions
+
+    def count(self, role: str) -> ir.Value:
+        """T or S, int64 [1]."""
+        return self.counted.new if role == "queries" else self.counted.total
+
+    def again(self, node: ir.Node, value: ir.Value, inputs: Sequence[Operand], **changed: object) -> ir.Value:
+        """The output of ``node`` that ``value`` is, for other inputs and attributes."""
+        attributes = {name: attribute.value for name, attribute in node.attributes.items()} | changed
+        names = [""] * len(node.outputs)
+        return self.g.several(node.op_type, names, *inputs, **attributes)[list(node.outputs).index(value)]
+
+    def shape(self, value: ir.Value, roles: Roles) -> ir.Value | None:
+        """The shape of the rows of ``value``, with the batch; None where it is not known."""
+        arrays = self.known.arrays(value)
+        parts: list[ir.Value | list[int]] = [self.counted.batch]
+        for axis in range(arrays[0].ndim):
+            if axis in roles:
+                parts.append(self.count(roles[axis]))
+            elif len({array.shape[axis] for array in arrays}) == 1:
+                parts.append([arrays[0].shape[axis]])
+            else:
+                return None
+        return self.g.shape(*parts)
+
+    def with_rank(self, rows: ir.Value, rank: int, full: int) -> ir.Value:
+        """Rows [B, ...] of a value of ``rank`` axes that is broadcast to ``full`` axes."""
+        return self.g.Unsqueeze(rows, list(range(1, 1 + full - rank))) if full > rank else rows
+
+    def _of(self, value: ir.Value, roles: Roles) -> ir.Value:
+        start = self.known.counts(value) if len(roles) == 1 else None
+        if start is not None:
+            return self._counted(value, roles, start)
+        node = value.producer()
+        rule = None
+        if node is not None and not node.domain:
+            rule = RULES.get("elementwise" if node.op_type in ELEMENTWISE else node.op_type)
+        rows = None if rule is None or node is None else rule(self, node, value, roles)
+        return self._gathered(value, roles) if rows is None else rows
+
+    def _counted(self, value: ir.Value, roles: Roles, start: int) -> ir.Value:
+        """Rows of a value that counts tokens from ``start``."""
+        ((axis, role),) = roles.items()
+        at = self.positions(role)
+        if start:
+            at = self.g.Add(at, start)
+        if value.dtype != ir.DataType.INT64:
+            at = self.g.Cast(at, to=value.dtype)
+        ones = [other + 1 for other in range(self.known.rank(value)) if other != axis]
+        return self.g.Unsqueeze(at, ones) if ones else at
+
+    def _gathered(self, value: ir.Value, roles: Roles) -> ir.Value:
+        """Rows gathered from the value for all tokens."""
+        g, rank = self.g, self.known.rank(value)
+        (first, role), *others = sorted(roles.items())
+        rows = self.batch_in_front(g.Gather(self.whole.of(value), self.positions(role), axis=first), first, rank + 1)
+        for axis, other in others:
+            # the batch and this axis in front: of every row its positions
+            at = axis + 1
+            order = [0, at, *(place for place in range(1, rank + 1) if place != at)]
+            picked = g.op(
+                "GatherND", g.Transpose(rows, perm=order), g.Unsqueeze(self.positions(other), [2]), batch_dims=1
+            )
+            rows = g.Transpose(picked, perm=[order.index(place) for place in range(rank + 1)])
+        return rows
+
+    def batch_in_front(self, rows: ir.Value, axis: int, rank: int) -> ir.Value:
+        """Move the batch of ``rows``, of ``rank`` axes, from ``axis`` to the front."""
+        order = [axis, *range(axis), *range(axis + 1, rank)]
+        return self.g.Transpose(rows, perm=order) if axis else rows

@@ -1,0 +1,272 @@
+"""A KV cache by the pass and as decoders get one today: the same logits, which are those of the author's forward.
+
+The decoders are those of tests/modules; the truth is their forward in float64, of every row alone without padding and
+without a cache.
+"""
+
+import copy
+from collections.abc import Callable, Sequence
+from functools import cache, partial
+
+import numpy as np
+import onnx_ir as ir
+import onnxruntime as ort
+import pytest
+import torch
+from torch import Tensor, nn
+
+from posexport.export import functions
+from posexport.export.trace import trace
+from posexport.modules.live_module import module_source
+from posexport.passes import pipeline
+from posexport.passes.cache.colours import NotInsertedError
+from posexport.passes.cache.insert import insert_cache
+from posexport.passes.context import of_source
+from posexport.sources.prepare import with_kv_cache
+from posexport.sources.source import Source
+from posexport.targets.target import Target
+from tests.modules import test_plain_decoders as decoders
+from tests.modules import test_plain_styles as styles
+from tests.modules import test_plain_variants as variants
+from tests.modules import test_plain_windows as windows
+from tests.tolerances import agree
+
+V, TOKENS = decoders.V, 13
+Make = Callable[[], nn.Module]
+
+
+class Clipped(decoders.Llama):
+    """Positions of angles from a number of tokens on are all the same."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__()
+        self.most = most
+
+    def angles(self, T: int) -> tuple[Tensor, Tensor]:
+        at = torch.arange(T).clamp(max=self.most).type_as(self.freqs)  # type: ignore[arg-type]
+        angles = torch.outer(at, self.freqs)  # type: ignore[arg-type]
+        return angles.cos(), angles.sin()
+
+
+SCORES = (styles.Capped, styles.Tempered, styles.Flattened, styles.NarrowValues, styles.NarrowKeysByHand)
+
+
+class ByKeys(decoders.SelfAttention):
+    """A bias of each key's position that is no function of the distance."""
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        at = torch.arange(q.shape[2], dtype=q.dtype)
+        return styles.causal(q @ k.mT * 0.4 + (at * 1.3).sin()).softmax(-1) @ v
+
+
+POSITIONS = (styles.Gathered, styles.Picked, styles.InPlace, styles.NeoX, styles.MaskWhereNeeded, styles.Cropped)
+DECODERS: dict[str, Make] = {
+    **decoders.DECODERS,
+    **{scores.__name__: partial(decoders.Opt, scores) for scores in SCORES},
+    **{module.__name__: module for module in POSITIONS},
+    **{module.__name__: module for module in variants.LAST},
+    **{heads.__name__: partial(variants.GroupedLlama, heads) for heads in variants.GROUPED},
+    "by-mask": partial(variants.ByMask, variants.WithMask),
+    **{name: make for name, (make, _) in windows.WINDOWED.items()},
+    **windows.ALIBI,
+    "steeper": windows.Steeper,
+    "window-of-last": partial(windows.WindowOfLast, 5),
+    "clipped": partial(Clipped, 6),
+    "by-keys": partial(decoders.Opt, ByKeys),
+}
+
+
+#: of which today's way traces all but these
+NOT_TODAY = ("Flattened", "by-keys")
+
+
+class Cached:
+    """A graph with a cache in ONNX Runtime."""
+
+    def __init__(self, model: ir.Model, source: Source) -> None:
+        target = Target("portable", 18, steps=True, longest=source.limits.max_length)
+        functions.attach(model, target)
+        model.ir_version = 10
+        options = ort.SessionOptions()
+        options.intra_op_num_threads = 1
+        self.session = ort.InferenceSession(ir.to_proto(model).SerializeToString(), options)
+        self.takes_positions = "position_ids" in {value.name for value in self.session.get_inputs()}
+        self.past = [value for value in self.session.get_inputs() if value.name.startswith("past_key_values")]
+
+    def in_parts(self, ids: np.ndarray, mask: np.ndarray, parts: Sequence[int]) -> np.ndarray:
+        """The logits of ``ids`` [B, T] in calls of so many tokens each."""
+        past = [np.zeros((len(ids), past.shape[1], 0, past.shape[3]), np.float32) for past in self.past]
+        logits, end = [], 0
+        for count in parts:
+            end += count
+            feeds = {"input_ids": ids[:, end - count : end], "attention_mask": mask[:, :end]}
+            if self.takes_positions:
+                feeds["position_ids"] = (mask[:, :end].cumsum(1) - 1).clip(0)[:, end - count :]
+            feeds |= {input_.name: value for input_, value in zip(self.past, past, strict=True)}
+            of_part, *past = self.session.run(None, feeds)
+            logits.append(of_part)
+        return np.concatenate(logits, 1)
+
+
+def plain(module: nn.Module) -> tuple[Source, ir.Model]:
+    """The trace of a module without a cache, with attention recognised."""
+    source = module_source(module.eval(), decoders.example(module))
+    model = trace(source, 18)
+    pipeline.run(model, of_source(source, Target("portable", 18)), ["recognise"])
+    return source, model
+
+
+def by_the_pass(module: nn.Module) -> Cached:
+    source, model = plain(module)
+    ids, *mask = decoders.example(module)
+    insert_cache(model, ids, mask[0] if mask else None, source.limits.max_length)
+    return Cached(model, source)
+
+
+def as_today(module: nn.Module) -> Cached:
+    source = with_kv_cache(decoders.source_of(module), "dynamic", "at-write")
+    assert source.task == "text-generation"
+    model = trace(source, 18)
+    pipeline.run(model, of_source(source, Target("portable", 18, steps=True)), ["recognise"])
+    return Cached(model, source)
+
+
+def alone(module: nn.Module, row: Sequence[int]) -> np.ndarray:
+    """The logits of each token of a row [T, V], by calls that end with it, in float64."""
+    with torch.no_grad():
+        ends = [decoders.alone(module, torch.tensor([row[:end]])) for end in range(1, len(row) + 1)]
+    return np.stack([logits.reshape(-1, V)[-1].numpy() for logits in ends])
+
+
+@cache
+def rows() -> np.ndarray:
+    return np.random.default_rng(0).integers(0, V, (3, TOKENS))
+
+
+def in_float64(module: nn.Module) -> nn.Module:
+    """A copy; attributes that are no parameters too, such as tables that a module keeps."""
+    wide = copy.deepcopy(module).double().eval()
+    for part in wide.modules():
+        for name, value in vars(part).items():
+            if isinstance(value, Tensor) and value.is_floating_point():
+                setattr(part, name, value.double())
+    return wide
+
+
+_SHORT = ("llama-masked", "WithoutAxis", "one-by-hand", "alibi-by-key")
+
+
+@pytest.mark.all(but=_SHORT)
+@pytest.mark.parametrize("name", DECODERS)
+def test_both_ways_give_the_logits_of_the_authors_forward_at_every_split_and_padded_on_the_left(name: str) -> None:
+    torch.manual_seed(0)
+    module, ids = DECODERS[name]().eval(), rows()
+    both = [by_the_pass(module), *([] if name in (*_SHORT, *NOT_TODAY) else [as_today(module)])]
+    torch.set_default_dtype(torch.float64)
+    try:
+        wide = in_float64(module)
+        truth = [alone(wide, row) for row in ids.tolist()]
+    finally:
+        torch.set_default_dtype(torch.float32)
+    whole = np.ones_like(ids)
+    padded, kept = np.zeros_like(ids), np.zeros_like(ids)
+    for row, length in enumerate((TOKENS, 8, 3)):
+        padded[row, TOKENS - length :], kept[row, TOKENS - length :] = ids[row, :length], 1
+    for graph in both:
+        for parts in ([TOKENS], [1] * TOKENS, [3, 5, 1, 4], *([cut, TOKENS - cut] for cut in range(1, TOKENS))):
+            agree(graph.in_parts(ids, whole, parts), np.stack(truth), "model in float32", np.float32)
+        for parts in ([TOKENS], [TOKENS - 2, 1, 1], [4, 2, 7]):
+            got = graph.in_parts(padded, kept, parts)
+            for row, length in enumerate((TOKENS, 8, 3)):
+                agree(got[row, TOKENS - length :], truth[row][:length], "model in float32", np.float32)
+
+
+@pytest.mark.all
+def test_more_tokens_than_anything_was_looked_at() -> None:
+    module = decoders.Llama().eval()
+    ids = np.random.default_rng(1).integers(0, V, (1, 340))
+    got = by_the_pass(module).in_parts(ids, np.ones_like(ids), [300, 1, 1, 38])
+    expected = decoders.alone(in_float64(module), torch.from_numpy(ids))
+    agree(got, expected, "model in float32", np.float32)
+
+
+# -- what is refused, with the user's line -----------------------------------------------------------
+
+
+class Convolved(decoders.Opt):
+    """A causal convolution over tokens."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv1d(decoders.C, V, 3)
+
+    def forward(self, idx: Tensor) -> Tensor:
+        x = nn.functional.pad(self.wte(idx).transpose(1, 2), (2, 0))
+        return super().forward(idx) + self.conv(x).transpose(1, 2)  # type: ignore[no-any-return]
+
+
+class OfLength(decoders.Opt):
+    """Logits scaled by the logarithm of the length."""
+
+    def forward(self, idx: Tensor) -> Tensor:
+        return super().forward(idx) * torch.log(torch.ones(idx.shape[1]).sum() + 1)
+
+
+class Averaged(decoders.Opt):
+    """The mean of the tokens so far, as a running sum."""
+
+    def forward(self, idx: Tensor) -> Tensor:
+        return super().forward(idx) + self.lm_head(self.wte(idx).cumsum(1))
+
+
+class ByPadding(decoders.SelfAttention):
+    padding: Tensor
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        scores = styles.causal(q @ k.mT * 0.4).masked_fill(self.padding[:, None, None], -1e9)
+        return scores.softmax(-1) @ v
+
+
+class OfPadIds(decoders.Opt):
+    """Tokens of id 3 are padding, wherever they are."""
+
+    def __init__(self) -> None:
+        super().__init__(ByPadding)
+
+    def forward(self, idx: Tensor) -> Tensor:
+        for block in self.h:
+            block.attn.padding = idx == 3
+        return super().forward(idx)
+
+
+class Short(decoders.Llama):
+    """The first 5,000 tokens."""
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return super().forward(tokens[:, : min(tokens.shape[1], 5000)])
+
+
+REFUSED: dict[str, tuple[Make, str]] = {
+    "first": (variants.OfFirst, "Gather reads along its tokens"),
+    "mixed": (variants.Mixed, "ReduceMean reads along its tokens"),
+    "channels": (variants.OfChannels, "ReduceMean reads along its tokens"),
+    "blocks": (partial(decoders.Opt, styles.InBlocks), "its attention sees later tokens"),
+    "everywhere": (partial(decoders.Opt, styles.Everywhere), "its attention sees later tokens"),
+    "third": (partial(windows.Third, 0), "a row of its mask depends on how many tokens a call has"),
+    "window": (partial(windows.Window, 5000), "its mask has a number or a table beyond the 301 tokens"),
+    "window-of-a-tensor": (partial(windows.TensorWindow, 5000), "its mask has a number or a table beyond the 301"),
+    "clipped": (partial(Clipped, 5000), "what it reads has a number or a table beyond the 4096 tokens"),
+    "pad-ids": (OfPadIds, "Add reads pairs of tokens"),
+    "short": (Short, "Slice reads along its tokens"),
+    "convolution": (Convolved, "Conv reads along its tokens|Pad reads along its tokens"),
+    "length": (OfLength, "a number that it reads depends on how many tokens a call has"),
+    "sum": (Averaged, "CumSum reads along its tokens"),
+}
+
+
+@pytest.mark.all(but=("window-of", "length", "first"))
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_mixes_tokens_outside_attention_is_refused_with_the_line(name: str) -> None:
+    make, why = REFUSED[name]
+    with pytest.raises(NotInsertedError, match=rf"^test_\w+\.py line \d+: `.*`: ({why})"):
+        by_the_pass(make())
