@@ -240,7 +240,7 @@ def _named(numbers_HW: Array, longest: int) -> _ByDistance:
 def _change(nodes: Sequence[tuple[ir.Node, AttentionSpec]], mask: ir.Value, parts: _Parts, known: _ByDistance) -> None:
     """Rule 4: write attention with numbers by distance, and the rest of the mask."""
     first = nodes[0][0]
-    g, heads, q = Builder.at(first), first.attributes["heads"].value, first.inputs[0]
+    g, q = Builder.at(first), first.inputs[0]
     assert q is not None
     whole = _sum(g, parts.of_pairs)
     assert whole is not None
@@ -255,8 +255,6 @@ def _change(nodes: Sequence[tuple[ir.Node, AttentionSpec]], mask: ir.Value, part
         by_distance = g.Max(by_distance, DROPPED_DISTANCE)
     of_heads = (sizes(whole) or ())[1]
     by_distance = g.op("Reshape", by_distance, [int(of_heads), -1], shape=[of_heads, None])
-    if of_heads != heads:
-        by_distance = g.op("Expand", by_distance, [heads, 1], shape=[heads, None])
 
     # the rest of the mask, and attention
     rest = _sum(g, parts.rest)
