@@ -18,6 +18,7 @@ from posexport.sizes import samples
 from posexport.sources.example import axis_sizes, example
 from posexport.sources.source import Source
 from posexport.spec import BATCH, SAMPLES, SEQUENCE, Axis, InputSpec, Limits
+from posexport.through.states import masks_as_given
 from posexport.through.tasks import Task
 
 IDS, MASK, TYPES, POSITIONS = "input_ids", "attention_mask", "token_type_ids", "position_ids"
@@ -76,7 +77,8 @@ class TransformersModule(nn.Module):
 
     def forward(self, **tensors: Tensor) -> dict[str, Tensor]:
         self.add_positions(tensors)
-        outputs = self.model(**tensors, return_dict=True)
+        with masks_as_given(self.model):
+            outputs = self.model(**tensors, return_dict=True)
         if self._outputs:
             return {name: outputs[name] for name in self._outputs if outputs.get(name) is not None}
         # a loss is one number for the whole batch, and some models return an input again

@@ -79,6 +79,20 @@ def keeping(model: nn.Module, past: Mapping[str, Sequence[Tensor]] | None = None
         _CURRENT.reset(token)
 
 
+@contextmanager
+def masks_as_given(model: nn.Module) -> Iterator[None]:
+    """Inside the block, which is no call of `keeping`, the mask of layers with states is the padding mask of the call.
+
+    transformers drops a mask without padding by its values, which a trace cannot.
+    """
+    with ExitStack() as stack:
+        if _CURRENT.get() is None:
+            for file in _files(model):
+                if _MASK_FUNCTION in vars(file):
+                    stack.enter_context(patched(file, _MASK_FUNCTION, lambda attention_mask=None, **_: attention_mask))
+        yield
+
+
 def has_states(model: nn.Module) -> bool:
     """Whether a modeling file of ``model`` has a function that keeps a state."""
     return any(_KEEP & vars(file).keys() for file in _files(model))
@@ -227,4 +241,5 @@ _STATEFUL: dict[str, Callable[..., Any]] = {
     "mamba_selective_scan": _mamba,
 }
 _KEEP = frozenset(_STATEFUL)
-_FUNCTIONS: dict[str, Callable[..., Any]] = {**_STATEFUL, "create_recurrent_attention_mask": lambda **_: None}
+_MASK_FUNCTION = "create_recurrent_attention_mask"
+_FUNCTIONS: dict[str, Callable[..., Any]] = {**_STATEFUL, _MASK_FUNCTION: lambda **_: None}

@@ -4,6 +4,7 @@ All types are in ci/through/checkpoints.yaml and tests/through/test_types.py; he
 """
 
 import functools
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -85,6 +86,7 @@ def test_a_type_with_states_is_right_and_generates(
 ) -> None:
     done, bundle = converted(kind)
     assert done.good, done.to_text()
+    assert not done.remarks
     assert done.report is not None
     verdicts = {invariant.name: invariant.verdict for invariant in done.report.invariants}
     assert {verdict for name, verdict in verdicts.items() if name.partition(":")[0] in WAYS} == {"pass"}
@@ -273,3 +275,9 @@ def test_a_model_without_such_functions_has_no_states() -> None:
     assert not states.has_states(torch.nn.Linear(2, 2))
     names: Mapping[str, object] = states._FUNCTIONS
     assert names.keys() > states._KEEP
+
+
+@pytest.mark.parametrize("layout", ["genai", "optimum", "transformers.js"])
+def test_layouts_of_clients_have_no_states(layout: str, tmp_path: Path, checkpoint: Callable[[str], Path]) -> None:
+    with pytest.raises(PosexportError, match=f"keeps states between tokens.*leave --layout {re.escape(layout)} out"):
+        convert(checkpoint("mamba2"), tmp_path / "bundle", layout=layout)

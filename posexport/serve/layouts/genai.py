@@ -10,7 +10,7 @@ from typing import Any
 from posexport.errors import PosexportError
 from posexport.export.layout import Layout
 from posexport.models.decoder import DecoderModel
-from posexport.serve.layouts.shared import read_json
+from posexport.serve.layouts.shared import check_states, read_json
 from posexport.sources.source import Source
 from posexport.spec import CAPACITY, MODEL
 
@@ -27,6 +27,7 @@ _LENGTH = 2048
 
 def check(source: Source) -> None:
     """Raise PosexportError for a source that is not a decoder with logits."""
+    check_states(source, "genai", "onnxruntime-genai")
     module = source.module
     if not isinstance(module, DecoderModel) or module.head is None:
         raise PosexportError(
