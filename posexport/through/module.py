@@ -80,7 +80,13 @@ class TransformersModule(nn.Module):
         with masks_as_given(self.model):
             outputs = self.model(**tensors, return_dict=True)
         if self._outputs:
-            return {name: outputs[name] for name in self._outputs if outputs.get(name) is not None}
+            named = {name: outputs[name] for name in self._outputs if outputs.get(name) is not None}
+            if not named:
+                raise PosexportError(
+                    f"{type(self.model).__name__} returns {', '.join(outputs)}, and none of "
+                    f"{', '.join(self._outputs)}; choose another task with --task"
+                )
+            return named
         # a loss is one number for the whole batch, and some models return an input again
         return {name: x for name, x in named_outputs(outputs).items() if x.dim() and name not in tensors}
 

@@ -27,6 +27,8 @@ PIXEL_MASK = "pixel_mask"
 _PATCHES, _PIXELS = (4, 6), 16
 #: heights and widths of further images: the first is traced
 _LARGER = ((160, 224), (136, 200))
+#: pixels from one of Swin's finest features to the next, and of its coarsest
+_PATCH, _STRIDE = 4, 32
 #: configurations of the part that reads images, in this order
 _VISION = ("vision_config", "backbone_config")
 
@@ -48,7 +50,16 @@ class PicturesModule(TransformersModule):
         """
         if not limits.proof_sizes or set(limits.proof_sizes[0]) != {HEIGHT, WIDTH}:
             return limits
-        chosen = [*_LARGER, *([] if self.trained is None else [self.trained])]
+        window = _window(self.model.config)
+        if window:
+            least = _PATCH * (_STRIDE // _PATCH * window + 1)
+            limits = msgspec.structs.replace(
+                limits,
+                min_sizes={HEIGHT: least, WIDTH: least},
+                size_steps={HEIGHT: _PATCH, WIDTH: _PATCH},
+                proof_sizes=[{HEIGHT: least, WIDTH: least + 2 * _PATCH}],
+            )
+        chosen = [*_larger(window), *([] if self.trained is None else [self.trained])]
         sizes = [_multiples(limits, {HEIGHT: height, WIDTH: width}) for height, width in chosen]
         new = [size for size in sizes if size is not None and size not in limits.proof_sizes]
         return msgspec.structs.replace(
@@ -63,6 +74,24 @@ class PicturesModule(TransformersModule):
             return super().forward(**tensors)
         with with_symbolic_ints(self.model, lambda name: name.startswith("transformers.")):
             return super().forward(**tensors)
+
+
+def _window(config: Any) -> int:
+    """Tokens along the edge of a window that attention is in, as of Swin; 0 without windows."""
+    window = getattr(getattr(config, "backbone_config", None), "window_size", 0)
+    return window if isinstance(window, int) else 0
+
+
+def _larger(window: int) -> tuple[tuple[int, int], ...]:
+    """Heights and widths of further images; the first is traced.
+
+    transformers' Swin pads features to whole windows only where they are not, and has smaller windows where features
+    are smaller: in the first image no features are whole windows, and all are larger than one.
+    """
+    if not window:
+        return _LARGER
+    patches = _STRIDE // _PATCH * window
+    return (_PATCH * (patches + 1), _PATCH * (2 * patches + 1)), (2 * _STRIDE * window, 3 * _STRIDE * window)
 
 
 def _multiples(limits: Limits, sizes: Mapping[str, int]) -> dict[str, int] | None:

@@ -1,9 +1,9 @@
 """Sizes in a traced module stay symbolic where Python makes numbers of them.
 
-``int(height * patch_size)``, transformers' ``torch_int(height)``, ``len(x)``, ``torch.as_tensor([height, width])`` and
-``torch.linspace(0, height, height)`` make numbers of sizes, so that the graph takes no others. Inside the block the
-first three return symbols, and the last two compute with tensors of them. Other values are converted as usual; the
-proof at other sizes decides whether the graph is right.
+``int(height * patch_size)``, transformers' ``torch_int(height)``, ``len(x)``, ``torch.as_tensor([height, width])``,
+``torch.linspace(0, height, height)`` and ``x.split(batch)`` make numbers of sizes, so that the graph takes no others.
+Inside the block the first three return symbols, and the others compute with them. Other values are converted as usual;
+the proof at other sizes decides whether the graph is right.
 
 Issue: pytorch/pytorch 138853. Seen in 2.13.
 """
@@ -51,6 +51,10 @@ def _len(x: Any) -> Any:
     return x.shape[0] if isinstance(x, Tensor) else len(x)
 
 
+def _check(*_: Any, **__: Any) -> None:
+    """Replaces ``transformers.utils.torch_compilable_check``, which has no operator in a graph."""
+
+
 class _StackedSizes(TorchFunctionMode):
     """``torch.tensor`` and ``torch.as_tensor`` of nested lists of sizes, and ``torch.linspace`` of sizes."""
 
@@ -59,7 +63,14 @@ class _StackedSizes(TorchFunctionMode):
             return _stacked(args[0], (kwargs or {}).get("dtype"))
         if func is torch.linspace and _has_symbol(args):
             return _spaced(*args, **(kwargs or {}))
+        if func is Tensor.split and len(args) > 1 and isinstance(args[1], torch.SymInt):
+            return _parts(*args, **(kwargs or {}))
         return func(*args, **(kwargs or {}))
+
+
+def _parts(x: Tensor, size: Any, dim: int = 0) -> tuple[Tensor, ...]:
+    """``x.split(size)`` into equal parts, of which there are as many at every size."""
+    return tuple(x.narrow(dim, number * size, size) for number in range(int(x.shape[dim] // size)))
 
 
 def _spaced(start: float, end: Any, steps: Any, dtype: torch.dtype | None = None, **_: Any) -> Tensor:
@@ -80,7 +91,8 @@ def _stacked(data: Any, dtype: torch.dtype | None) -> Tensor:
     return torch.scalar_tensor(data, dtype=dtype or default)
 
 
-_REPLACED = {"int": _SymbolicInt, "len": _len, "torch_int": _torch_int}
+_BUILTIN = {"int": _SymbolicInt, "len": _len}
+_IMPORTED = {"torch_int": _torch_int, "torch_compilable_check": _check}
 
 
 @contextmanager
@@ -90,8 +102,8 @@ def with_symbolic_ints(model: nn.Module, chosen: Callable[[str], bool]) -> Itera
     with ONE_AT_A_TIME, _StackedSizes(), ExitStack() as undo:
         for name in sorted(name for name in names if name in sys.modules and chosen(name)):
             scope = vars(sys.modules[name])
-            for key, value in _REPLACED.items():
-                if key in scope or key != "torch_int":
+            for key, value in (_BUILTIN | _IMPORTED).items():
+                if key in scope or key in _BUILTIN:
                     undo.callback(_restore, scope, key, scope.get(key))
                     scope[key] = value
         yield

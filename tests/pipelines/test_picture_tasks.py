@@ -24,6 +24,8 @@ PROCESSORS: dict[str, tuple[str, dict[str, Any]]] = {
         "DPTImageProcessorPil",
         {"size": {"height": 40, "width": 40}, "keep_aspect_ratio": True, "ensure_multiple_of": 4},
     ),
+    "maskformer": ("MaskFormerImageProcessorPil", {"size": {"shortest_edge": 80, "longest_edge": 200}}),
+    "mask2former": ("Mask2FormerImageProcessorPil", {"size": {"shortest_edge": 80, "longest_edge": 200}}),
     "rt_detr": ("RTDetrImageProcessorPil", {"size": {"height": 64, "width": 96}}),
 }
 
@@ -88,6 +90,22 @@ def test_masks_of_labels_as_the_library(checkpoint: Callable[[str], tuple[Path, 
             assert (np.asarray(mine["mask"]) != np.asarray(other["mask"])).sum() <= 2
     with pytest.raises(PosexportError, match="subtask must be one of semantic, got 'panoptic'"):
         ours(COLOUR, subtask="panoptic")
+
+
+@pytest.mark.all
+@pytest.mark.parametrize("kind", ["maskformer", "mask2former"])
+def test_masks_of_queries_as_the_library(kind: str, checkpoint: Callable[[str], tuple[Path, Path]]) -> None:
+    folder, bundle = checkpoint(kind)
+    theirs, ours = library("image-segmentation", folder), posexport.pipeline(bundle)
+    options: list[dict[str, Any]] = [{"threshold": 0.3, "overlap_mask_area_threshold": 0.1}, {"subtask": "semantic"}]
+    for given in options:
+        expected, found = theirs(COLOUR, **given), ours(COLOUR, **given)
+        assert [item["label"] for item in found] == [item["label"] for item in expected]
+        assert expected
+        for mine, other in zip(found, expected, strict=True):
+            if other["score"] is not None:
+                agree(mine["score"], other["score"], "another library", np.float32)
+            assert (np.asarray(mine["mask"]) != np.asarray(other["mask"])).sum() <= 2
 
 
 @pytest.mark.all
