@@ -111,8 +111,12 @@ def dry_run(
     # the outputs, and whether they can be exported and proven
     first, second = two_sizes(base, limits, ranges)
     outputs = output_axes(argument, calls.run, first, second, limits.size_steps)
-    for spec, tensor in zip(outputs, calls.run(first).values(), strict=True):
-        _check_output(calls, spec.name, tensor)
+    drawn = example(calls.inputs, first)
+    others = calls.run(first, {spec.name: _other(spec, drawn[spec.name]) for spec in calls.inputs})
+    for spec, tensor in zip(outputs, calls.run(first, drawn).values(), strict=True):
+        _check_output(calls, spec.name, tensor, others[spec.name])
+    # a constant number, as a scale of logits
+    outputs = [spec if spec.axes else msgspec.structs.replace(spec, axes=[1]) for spec in outputs]
     _check_repeats(calls, first)
     _check_shapes_by_values(calls, first, outputs)
     _check_float64(calls, first)
@@ -196,8 +200,16 @@ def _limited(
     return limited, {axis: min(size, limit) if axis in axes else size for axis, size in base.items()}
 
 
-def _check_output(calls: DrawnCalls, name: str, tensor: Tensor) -> None:
-    """An output has finite float32 values or integers, an axis, and a name that no input has."""
+def _other(spec: InputSpec, tensor: Tensor) -> Tensor:
+    changed = _changed(spec, tensor)
+    return tensor if changed is None else changed
+
+
+def _check_output(calls: DrawnCalls, name: str, tensor: Tensor, other: Tensor) -> None:
+    """An output has finite float32 values or integers, an axis, and a name that no input has.
+
+    A number without an axis is one that does not depend on the inputs; ``other``: the output for other inputs.
+    """
     if name in {spec.name for spec in calls.inputs}:
         raise PosexportError(f"{calls.argument}: output {name} has the name of an input; return it under another name")
     if tensor.dtype not in _COMPARED:
@@ -206,7 +218,7 @@ def _check_output(calls: DrawnCalls, name: str, tensor: Tensor) -> None:
             f"{calls.argument}: output {name} is {tensor.dtype}; posexport compares torch.float32, int64, int32 and "
             f"bool: return it {how}"
         )
-    if not tensor.dim():
+    if not tensor.dim() and not torch.equal(tensor, other):
         raise PosexportError(f"{calls.argument}: output {name} is one number for the whole batch; return it per row")
     if not bool(torch.isfinite(tensor).all()):
         kind = "NaN" if bool(tensor.isnan().any()) else "an infinity"

@@ -80,7 +80,9 @@ class UserModule(TracedModule):
             return _with_copied_closures(other, memo)
 
     def _declared(self, outputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        return {name: tensor for name, tensor in outputs.items() if name not in self.dropped}
+        """The outputs that are declared; a number has one axis of size 1."""
+        declared = {name: tensor for name, tensor in outputs.items() if name not in self.dropped}
+        return {name: tensor if tensor.dim() else tensor[None] for name, tensor in declared.items()}
 
     def _sentence(self, failed: CallError, sizes: dict[str, int]) -> str:
         """What the module raised, and the most likely reason by what it accepted before."""

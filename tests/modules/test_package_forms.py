@@ -67,7 +67,7 @@ class CausalBySize(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         q, k, v = (t.unflatten(-1, (HEADS, -1)).transpose(1, 2) for t in self.qkv(self.embed(x)).chunk(3, -1))
-        context = scaled_dot_product_attention(q, k, v, is_causal=q.shape[2] > 1)  # type: ignore[arg-type]
+        context = scaled_dot_product_attention(q, k, v, is_causal=q.shape[2] > 1)
         return context.transpose(1, 2).flatten(2)
 
 
@@ -185,3 +185,22 @@ def test_a_number_of_a_size_stays_symbolic(tmp_path: Path) -> None:
     session = converted(tmp_path, module, {"x": ids(12)})
     (output,) = session.run({"x": ids(17).numpy()}).values()
     assert np.allclose(output, module(ids(17)).detach().numpy(), atol=1e-5)
+
+
+class Scaled(Shortcut):
+    """Gives a number that depends on no input, or on all rows (``loss``)."""
+
+    def __init__(self, *, loss: bool = False) -> None:
+        super().__init__()
+        self.scale, self.loss = nn.Parameter(torch.tensor(1.7)), loss
+
+    def forward(self, tokens: Tensor) -> dict[str, Tensor]:  # type: ignore[override]
+        x = self.layer(self.embed(tokens))
+        return {"hidden": x, "scale": x.square().mean() if self.loss else self.scale.exp()}
+
+
+def test_a_constant_number_is_an_output(tmp_path: Path) -> None:
+    session = converted(tmp_path, Scaled(), {"tokens": ids()})
+    assert np.allclose(session.run({"tokens": ids(13).numpy()})["scale"], [np.exp(1.7)])
+    with pytest.raises(PosexportError, match="output scale is one number for the whole batch"):
+        module_source(Scaled(loss=True).eval(), {"tokens": ids()})
