@@ -1,6 +1,6 @@
-"""What a model takes, gives and promises, in words that every layer shares. Imports no torch.
+"""Specifications of a model: inputs, outputs, limits and invariants, shared by all layers. Imports no torch.
 
-Axis names are those of the ecosystem: ``batch_size``, ``sequence_length``; an integer is a fixed size.
+Axis names follow Hugging Face's exporters: ``batch_size``, ``sequence_length``; an integer is a fixed size.
 """
 
 import json
@@ -14,47 +14,47 @@ from posexport.text_rules import PairRules as PairRules
 from posexport.text_rules import TextRules as TextRules
 from posexport.text_rules import TokenRules as TokenRules
 
-#: of operators and functions that posexport defines; in a graph without functions, metadata of a node with the name of
-#: the innermost one that it was in
+#: the domain of posexport's operators and functions; and the metadata key of an inlined node, with the name of the
+#: innermost function that it comes from
 DOMAIN, FUNCTION = "posexport", "posexport.function"
 #: the file of a model that is one graph
 MODEL = "model.onnx"
 
 BATCH = "batch_size"
 SEQUENCE = "sequence_length"
-#: The keys and values of cross attention come from a sequence with a length of its own.
+#: the sequence that cross attention reads, which has another length
 ENCODER_SEQUENCE = "encoder_sequence_length"
-#: of these keys and values, those that are held already: none or all
+#: its keys and values that are in the cache already: none or all
 ENCODER_PAST = "past_encoder_sequence_length"
-#: tokens whose keys and values are held in a cache; these and the new ones
+#: the tokens in the KV cache; these and the new tokens
 PAST, TOTAL = "past_sequence_length", "total_sequence_length"
-#: the places of a cache of fixed size
+#: the slots of a static KV cache
 CAPACITY = "max_sequence_length"
-#: an image's sides in pixels, and the tokens that a definition gives for it, or the patches of all images of a call
+#: the height and width of an image in pixels, and its patches, or the patches of all images of a call
 HEIGHT, WIDTH, PATCHES = "height", "width", "num_patches"
 IMAGES = "num_images"
-#: samples of sound, where no mask says which of them are padding (else they are ``sequence_length``)
+#: audio samples without a padding mask (with a mask they are ``sequence_length``)
 SAMPLES = "num_samples"
-#: what is left of ``sequence_length`` audio samples after the convolutions
+#: the frames that convolutions make of ``sequence_length`` audio samples
 FRAMES = "num_frames"
-#: the axes of outputs that hold a token each
+#: axes of outputs with one entry per token
 TOKENS = (SEQUENCE, FRAMES, TOTAL, CAPACITY, ENCODER_SEQUENCE)
-#: of those, the axes of caches that a call gives
+#: the axes of KV caches among the outputs
 PRESENT = (TOTAL, CAPACITY)
 
-#: the input that marks the tokens of a prompt, of models whose pooling leaves them out
+#: the input that marks the tokens of a prompt, which some poolings exclude
 PROMPT_MASK = "prompt_mask"
 
 Axis = str | int
-#: where a model comes from; of some, posexport knows what it found by running them
+#: where a model comes from; and the kinds whose limits and axes are measured by calls
 SourceKind = Literal["builtin", "python", "huggingface", "transformers"]
 BY_TRIAL: tuple[SourceKind, ...] = ("python", "transformers")
 Role = Literal[
     "tokens", "mask", "types", "values", "flags", "cache", "state", "positions", "grids", "blocks", "lengths"
 ]
-#: of inputs that a call takes from the call before
+#: roles of inputs that take an output of the previous call
 CARRIED: tuple[Role, ...] = ("cache", "state")
-#: inputs of these roles say something of positions and padding alone
+#: roles of inputs about positions and padding, not about content
 NO_CONTENT: tuple[Role, ...] = ("mask", "positions", "grids", "blocks", "lengths")
 Beyond = Literal["error", "clip", "interpolate"]
 #: ``right`` and ``left`` pad every row by the same amount, ``ragged`` rows by different amounts on either side,
@@ -63,14 +63,14 @@ Padding = Literal["none", "right", "left", "ragged", "ragged-right", "few"]
 
 
 class State(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a client must know of a state between tokens (of a recurrence, or the window of a convolution).
+    """A state between tokens: the state of a recurrence, or the window of a causal convolution.
 
-    Its shape is that of the input, of one size whatever was read. It cannot be cut back to an earlier token.
+    Its shape does not depend on the number of tokens. It cannot be cut back to an earlier token.
 
     Attributes:
         output: the output that holds the state after the call.
         reset: the value of every element before the first token.
-        padding: what a padded token does to it, wherever in a row.
+        padding: the effect of a padded token at any place of a row.
     """
 
     output: str
@@ -88,17 +88,17 @@ class InputSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         role: what the values mean: ``tokens`` (ids below ``size``), ``types`` (segment ids below ``size``),
             ``mask`` (1 keeps, 0 is padding, unless ``padding`` is 1; its last axis names the sequence it masks),
             ``values`` (real numbers), ``flags`` (1 marks a token, 0 none or padding), ``cache`` (keys or values of past
-            tokens), ``state`` (a state after the past tokens: ``state`` says more), ``positions`` (of the new tokens,
+            tokens), ``state`` (the state after the past tokens; see ``state``), ``positions`` (of the new tokens,
             below ``size``; -1: counted by the mask; [3, B, T] of M-RoPE),
             ``grids`` (frames, rows and columns of every image's patches, as many as `PATCHES` together; rows and
             columns are multiples of ``size``), ``blocks`` (1 at tokens of an image, which attend to one another, 0
             at others; tokens of an image come in one call), ``lengths`` ([B]: how many tokens of each row's
             ``sequence_length`` are real, padding being on the right).
-        column_sizes: of ids [B, C] whose columns are numbered each by itself, the bound of each column.
+        column_sizes: for ids [B, C] with a vocabulary per column, the exclusive upper bound of each column.
         size: exclusive upper bound of ids; of grids, the patches that a token has in a row and a column.
         padding: the id at padded tokens; of a mask 0, or 1 where it marks padding, as ``src_key_padding_mask``.
         default: the value of every element where the input is left out; None: it must be given.
-        state: of an input of role ``state``, what clients must know.
+        state: for an input of role ``state``: its output and its first value.
     """
 
     name: str
@@ -125,17 +125,17 @@ class OutputSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 def masked_axis(spec: InputSpec) -> Axis | None:
-    """The sequence of which an input says which tokens are real; None: of none."""
+    """The sequence whose padding the input marks; None for other inputs."""
     return spec.axes[-1] if spec.role == "mask" else SEQUENCE if spec.role == "lengths" else None
 
 
 def neutral(spec: InputSpec, length: int) -> int:
-    """What every element of an input holds where it says nothing: of ``length`` tokens all are real, none is marked."""
+    """The default of every element of an input: no padding in ``length`` tokens, no token marked."""
     return {"mask": 1 - spec.padding, "positions": -1, "lengths": length}.get(spec.role, 0)
 
 
 def is_cache_input(spec: InputSpec) -> bool:
-    """Whether an input holds keys or values; those of cross attention are values of the encoder's to a decoder."""
+    """Whether an input holds cached keys or values, of self-attention or of cross attention."""
     return spec.role == "cache" or spec.name.startswith("past_key_values")
 
 
@@ -199,11 +199,10 @@ class LengthContract(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         paddings: the kinds of padding that the model accepts.
         min_sizes: the smallest size of other axes than ``sequence_length``.
         max_sizes: the largest size of axes to which ``max_length`` does not apply.
-        size_steps: what the size of an axis must be a multiple of (pixels of a patch, tokens of a block).
+        size_steps: the divisor of the size of an axis (pixels of a patch, tokens of a block).
         patch_size: pixels from one token to the next, in both directions.
         convolutions: kernel and stride of each convolution between audio samples and tokens.
-        length_dependent: what a token gets depends on the length of its row in the call (dynamic NTK,
-            LongRoPE).
+        length_dependent: outputs of a token depend on the length of its row (dynamic NTK, LongRoPE).
         kv_cache: it has a KV cache: keys and values of past tokens are inputs, those of all tokens outputs.
     """
 
@@ -229,11 +228,11 @@ class LengthContract(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 
 class ProofPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """The sizes at which a model is traced and proven, where the usual ones do not fit. It promises nothing to users.
+    """The sizes at which a model is traced and proven, where they differ from the default. Not part of the contract.
 
     ``proof_lengths`` replace the usual ones. ``proof_image_sizes``: (height, width) in pixels; none: no input is an
-    image. ``proof_sizes``: sizes of all axes of a user's module that are neither batch nor sequence;
-    ``elements_per_token``: how many places of these axes make a token. ``trace_sizes``: sizes of axes to trace at.
+    image. ``proof_sizes``: sizes of all axes of a user's module except batch and sequence;
+    ``elements_per_token``: elements of these axes per token. ``trace_sizes``: sizes of axes to trace at.
     """
 
     proof_lengths: list[int] = []
@@ -244,14 +243,14 @@ class ProofPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Limits(LengthContract, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The contract as a bundle records it, beside the sizes of the `ProofPlan` that it was proven with.
+    """The contract of a bundle, with the sizes of the `ProofPlan` of its proof.
 
     Attributes:
         proof_lengths: the lengths of the parity grid; empty: the default ones.
         proof_image_sizes: height and width in pixels at which a vision model is proven.
-        proof_sizes: sizes at which a module of the user's is proven, of its axes beside batch and sequence.
-        elements_per_token: how many places of these axes make a token.
-        trace_sizes: sizes of the example with which the model was traced, where the usual ones do not fit.
+        proof_sizes: sizes of all axes of a user's module except batch and sequence.
+        elements_per_token: elements of these axes per token.
+        trace_sizes: sizes of the traced example that differ from the default.
     """
 
     proof_lengths: list[int] = []
@@ -267,18 +266,18 @@ class Limits(LengthContract, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class Promises(msgspec.Struct, frozen=True, kw_only=True):
-    """What a model promises of its outputs, beside the lengths.
+    """Invariants of a model's outputs.
 
     Attributes:
         shift_invariant: outputs do not change when all positions move by the same amount (left padding changes
             nothing).
-        padding_invariant: padding on the right does not change what is not padding.
+        padding_invariant: padding on the right does not change the outputs of other tokens.
         reads_first_token: an output without a length axis is read at token 0, so a left-padded row is answered at a
             padded token.
         positional: outputs depend on the order of tokens, by the encoding or by a causal mask or a convolution; None:
             it is not known.
-        causal: what it computes for a token of ``sequence_length`` does not depend on the ones after it.
-        position_offset: rows at the start of a position table that no real token uses.
+        causal: outputs of a token do not depend on later tokens of ``sequence_length``.
+        position_offset: unused rows at the start of a position table.
     """
 
     shift_invariant: bool = False
@@ -290,13 +289,13 @@ class Promises(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EncodingSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Which encoding a model uses, with the parameters its constructor was given.
+    """A position encoding: its name and the parameters of its constructor.
 
     Attributes:
         name: a name of ``posexport list encodings``.
         parameters: its constructor's arguments.
-        cached_keys_until: row length beyond which cached keys of shorter calls must be computed again (LongRoPE
-            changes all frequencies there); None or left out: never.
+        cached_keys_until: the row length beyond which cached keys must be computed again (LongRoPE changes all
+            frequencies there); None or absent: never.
     """
 
     name: str
@@ -310,19 +309,17 @@ def as_metadata(value: object) -> str:
 
 
 class ModelSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a model is: the facts that a source knows, the manifest records and the graph's metadata repeats.
-
-    The records that hold them extend this one, so a further fact is a field here.
+    """The description of a model that source, manifest and graph metadata share: their records extend this one.
 
     Attributes:
-        task: what the model is for, such as ``features``, ``sentence-embedding`` or ``text-generation``.
-        encoding: the position encoding and its parameters; None for a module without one that posexport knows.
+        task: the task, for example ``features``, ``sentence-embedding`` or ``text-generation``.
+        encoding: the position encoding and its parameters; None if it is not known.
         encodings: the encoding of each layer in turn, where layers differ.
-        limits: the lengths for which the model is right, and what happens beyond them.
+        limits: the lengths for which the model is right, and the behaviour beyond them.
         inputs: the inputs in the graph's order.
         outputs: the outputs in the graph's order.
-        text_rules: how texts become vectors, of a model of sentence-transformers.
-        pair_rules: how pairs of texts become scores, of a classifier.
+        text_rules: from texts to vectors, for models of sentence-transformers.
+        pair_rules: from pairs of texts to scores, for classifiers.
     """
 
     task: str
@@ -336,17 +333,17 @@ class ModelSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     @property
     def facts(self) -> dict[str, Any]:
-        """These by name, without what a record that extends this one has beside them."""
+        """The fields of this record by name, without those of a subclass."""
         return {name: getattr(self, name) for name in ModelSpec.__struct_fields__}
 
     @property
     def metadata(self) -> dict[str, str]:
-        """The facts as a graph's ``metadata_props`` have them; of layers that differ, the first one's encoding."""
+        """The fields as strings for ``metadata_props``; where layers differ, the encoding of the first one."""
         rules = ("text_rules", "pair_rules")
         left_out = {"encodings", *(name for name in rules if getattr(self, name) is None)}
         return {name: as_metadata(value) for name, value in self.facts.items() if name not in left_out}
 
     @property
     def layers(self) -> list[EncodingSpec]:
-        """The encodings of its layers, one where all share it."""
+        """The encoding of each layer; one entry where all layers share it."""
         return self.encodings or ([] if self.encoding is None else [self.encoding])

@@ -1,8 +1,8 @@
-"""Branches of a module by the values of its inputs, as ``if not padding.any()``, whose two ways compute the same.
+"""Branches of a module by the values of its inputs, as ``if not padding.any()``, with equal results of both ways.
 
-A graph has one way. Where the way that padding takes gives the outputs of the other one too, as a shortcut for inputs
-without padding does, the module is traced that way; the proof, with and without padding, compares it with the module as
-its author wrote it. Where no way fits all inputs that are tried, the tracer refuses the line.
+A graph has one way. If it gives the outputs of both, as in a shortcut for inputs without padding, the module is traced
+with it; the proof, with and without padding, compares the graph with the module as its author wrote it. If no way fits
+all inputs that are tried, the tracer refuses the line.
 """
 
 import itertools
@@ -27,14 +27,14 @@ _DECIDE = (Tensor.__bool__, Tensor.__contains__, torch.equal, torch.allclose, to
 _PADDING_IDS, _PADDED = (1, 0, 2, 3), 3
 #: how many draws of other ids
 _DRAWS = 4
-#: branches whose two ways are tried together, 2 to the power of it calls at most
+#: branches of which both ways are tried together, 2 to the power of it calls at most
 _MOST = 3
 #: the difference by rounding that is allowed, relative to the largest element
 _ROUNDING = 1e-4
 
 
 class TakingWays(TorchFunctionMode):
-    """Takes the ``ways`` of branches that are known, and records those of others in ``taken``."""
+    """Takes the known ``ways`` of branches, and records the ways of other branches in ``taken``."""
 
     def __init__(self, ways: Mapping[str, bool]) -> None:
         super().__init__()
@@ -57,9 +57,9 @@ class TakingWays(TorchFunctionMode):
 
 
 def ways_that_fit(module: nn.Module, inputs: list[InputSpec], trace_sizes: Mapping[str, int]) -> Ways:
-    """The way of every branch by values of ``module`` with which its outputs stay the same, with and without padding.
+    """The way of every branch of ``module`` by values that keeps its outputs, with and without padding.
 
-    Empty where the module has no such branch, or where no ways give the outputs of all inputs that are tried. Give a
+    Empty if the module has no branch by values, or if no ways give the outputs of all inputs that are tried. Give a
     copy: what a module keeps of a call, as a table of the last length, must not be there when it is traced.
     """
     drawn = example(inputs, axis_sizes(inputs, trace_sizes))
@@ -68,7 +68,7 @@ def ways_that_fit(module: nn.Module, inputs: list[InputSpec], trace_sizes: Mappi
     if not recorded.taken:
         return {}
     # what the module gives as its author wrote it, for inputs with and without padding
-    tried = [drawn, *_padded(inputs, drawn), *_others(inputs, drawn)]
+    tried = [drawn, *_padded(inputs, drawn), *_redrawn(inputs, drawn)]
     expected += [_outputs(module, tensors, recorded) for tensors in tried[1:]]
     open_lines = [line for line, ways in recorded.taken.items() if len(ways) > 1]
     if len(open_lines) > _MOST:
@@ -84,7 +84,7 @@ def ways_that_fit(module: nn.Module, inputs: list[InputSpec], trace_sizes: Mappi
 
 
 def remarks_on(ways: Mapping[str, bool]) -> list[str]:
-    """A sentence for each branch."""
+    """One remark per branch."""
     return [
         f"{line} branches by the values of tensors; the graph always takes the way of {way}, which gives the same "
         "outputs for the inputs that were tried"
@@ -93,7 +93,7 @@ def remarks_on(ways: Mapping[str, bool]) -> list[str]:
 
 
 def _padded(inputs: Sequence[InputSpec], drawn: Mapping[str, Tensor]) -> Iterator[dict[str, Tensor]]:
-    """Inputs whose first row ends in padding: by the mask, or by an id."""
+    """Inputs with padding at the end of the first row: by the mask, or by an id."""
     for spec in inputs:
         tensor = drawn[spec.name]
         if tensor.dim() < 2 or tensor.shape[-1] <= _PADDED:
@@ -105,7 +105,7 @@ def _padded(inputs: Sequence[InputSpec], drawn: Mapping[str, Tensor]) -> Iterato
             yield from ({**drawn, spec.name: _ending(tensor, number)} for number in sized)
 
 
-def _others(inputs: Sequence[InputSpec], drawn: Mapping[str, Tensor]) -> Iterator[dict[str, Tensor]]:
+def _redrawn(inputs: Sequence[InputSpec], drawn: Mapping[str, Tensor]) -> Iterator[dict[str, Tensor]]:
     """Inputs with other values: of the other sign, far smaller and larger; and ids that are not padding's."""
     generator = torch.Generator().manual_seed(0)
     for spec in inputs:
