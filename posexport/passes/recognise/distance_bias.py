@@ -28,13 +28,13 @@ _SHORT, _FAR, _NEARER, _FEW = (2, 7, 150), 1024, 515, 16
 _ROUNDINGS = 8 * float(np.finfo(np.float32).eps)
 _END = 2**63 - 1
 _NO_DISTANCE = "what its mask adds by positions alone depends on more than the distance"
-_OWN_KEY = "what its mask adds by positions alone drops a query's own key"
+_DIAGONAL = "what its mask adds by positions alone drops a query's own key"
 _BESIDE = "beside a bias by distance its mask adds what is not [B, 1, 1, S] or [B or 1, 1, T, S]"
 _NOT_COMPUTED = "what its mask adds by positions alone could not be computed from sizes"
 
 
 @dataclass(frozen=True)
-class _Part:
+class _Term:
     """A value that is added, or a condition that drops scores where it is ``drops``."""
 
     value: ir.Value
@@ -42,7 +42,7 @@ class _Part:
 
     @property
     def over_pairs(self) -> bool:
-        """Whether it is of pairs of the same tokens."""
+        """Whether its last two axes are the same tokens."""
         shape = sizes(self.value) or ()
         return len(shape) > 1 and isinstance(shape[-1], str) and shape[-1] == shape[-2]
 
@@ -56,11 +56,11 @@ class _Part:
 
 
 @dataclass
-class _Parts:
+class _Terms:
     """A mask as a sum: a bias of positions alone over pairs of tokens, and the rest."""
 
-    of_pairs: list[_Part] = field(default_factory=list)
-    rest: list[_Part] = field(default_factory=list)
+    of_pairs: list[_Term] = field(default_factory=list)
+    rest: list[_Term] = field(default_factory=list)
 
 
 class DistanceBias(Recognition):
@@ -71,9 +71,9 @@ class DistanceBias(Recognition):
 
     For what is none of our encodings' bias (`position_bias`): windows, ALiBi of other slopes, tables by distance.
 
-    1. The mask is a sum of what it adds and, by Where, drops; conditions joined by And or Or are parts of their own.
-    2. The parts that follow from sizes alone and are over pairs of tokens are computed at several lengths. Less the
-       number of the query's own key, which no softmax sees, they depend on the distance alone at every length.
+    1. The mask is a sum of what it adds and, by Where, drops; conditions joined by And or Or are separate terms.
+    2. The terms that follow from sizes alone and are over pairs of tokens are computed at several lengths. Minus the
+       element of the diagonal, which no softmax sees, they depend on the distance alone at every length.
     3. No number and no table in what computes them is beyond the longest length, unless no input is longer.
     4. The numbers by distance are the last query's row and, if later keys are not dropped, the first one's, computed
        without the rows between.
@@ -98,61 +98,61 @@ class DistanceBias(Recognition):
         reasons: list[str | None] = []
         names: list[str] = []
         for mask, nodes in by_mask.items():
-            parts = _Parts()
-            _split(model, mask, parts)
+            terms = _Terms()
+            _split(model, mask, terms)
             heads = nodes[0][0].attributes["heads"].value
-            known = _by_distance(model, parts.of_pairs, heads, limit) if parts.of_pairs else None
+            known = _by_distance(model, terms.of_pairs, heads, limit) if terms.of_pairs else None
             if known is None or (not isinstance(known, str) and not known.name):
                 continue  # `mask_structure` knows causality
-            reason = known if isinstance(known, str) else None if all(map(_is_of_keys, parts.rest)) else _BESIDE
+            reason = known if isinstance(known, str) else None if all(map(_is_of_keys, terms.rest)) else _BESIDE
             if not isinstance(known, str) and reason is None:
-                _change(nodes, mask, parts, known)
+                _change(nodes, mask, terms, known)
                 names.append(known.name)
             reasons += [reason] * len(nodes)
         return replace(PassResult.of(reasons), recognised=tuple(dict.fromkeys(names)))
 
 
-def _split(model: ir.Model, value: ir.Value, parts: _Parts) -> None:
-    """Rule 1: add the parts of a mask to ``parts``."""
+def _split(model: ir.Model, value: ir.Value, terms: _Terms) -> None:
+    """Rule 1: add the terms of a mask to ``terms``."""
     node = value.producer()
     if node is not None and not node.domain:
         first, *operands = node.inputs
         if node.op_type == "Add" and first is not None and operands[0] is not None:
-            _split(model, first, parts)
-            return _split(model, operands[0], parts)
+            _split(model, first, terms)
+            return _split(model, operands[0], terms)
         cut = number(operands[0]) if len(operands) == 1 else None
         if node.op_type in ("Clip", "Max") and first is not None and cut is not None and drops(cut):
-            return _split(model, first, parts)
+            return _split(model, first, terms)
         if node.op_type == "Where" and first is not None:
             yes, no = operands
             for where, fill, other in ((True, yes, no), (False, no, yes)):
                 dropped, rest = number(fill), number(other)
                 if dropped is None or not drops(dropped) or (rest is not None and rest != 0):
                     continue
-                _split_condition(model, first, parts, drops_where=where)
-                return None if rest is not None or other is None else _split(model, other, parts)
-    _add(model, _Part(value), parts)
+                _split_condition(model, first, terms, drops_where=where)
+                return None if rest is not None or other is None else _split(model, other, terms)
+    _add(model, _Term(value), terms)
     return None
 
 
-def _split_condition(model: ir.Model, value: ir.Value, parts: _Parts, *, drops_where: bool) -> None:
+def _split_condition(model: ir.Model, value: ir.Value, terms: _Terms, *, drops_where: bool) -> None:
     node = value.producer()
     joined = "Or" if drops_where else "And"
     if node is not None and not node.domain and node.op_type in (joined, "Not"):
         for operand in node.inputs:
             assert operand is not None
-            _split_condition(model, operand, parts, drops_where=drops_where != (node.op_type == "Not"))
+            _split_condition(model, operand, terms, drops_where=drops_where != (node.op_type == "Not"))
     else:
-        _add(model, _Part(value, drops_where), parts)
+        _add(model, _Term(value, drops_where), terms)
 
 
-def _add(model: ir.Model, part: _Part, parts: _Parts) -> None:
-    (parts.of_pairs if part.over_pairs and of_positions(model, part.value) else parts.rest).append(part)
+def _add(model: ir.Model, term: _Term, terms: _Terms) -> None:
+    (terms.of_pairs if term.over_pairs and of_positions(model, term.value) else terms.rest).append(term)
 
 
-def _is_of_keys(part: _Part) -> bool:
+def _is_of_keys(term: _Term) -> bool:
     """Whether it is a mask of all heads: with a batch where it has one row for all queries."""
-    shape = sizes(part.value)
+    shape = sizes(term.value)
     if shape is None or len(shape) > 4:
         return False
     shape = (1,) * (4 - len(shape)) + shape
@@ -168,13 +168,13 @@ class _ByDistance:
     drops_any: bool
 
 
-def _by_distance(model: ir.Model, parts: Sequence[_Part], heads: int, limit: int | None) -> _ByDistance | str:
-    """Rules 2 and 3: what the sum of ``parts`` is, or why it is no bias by distance."""
+def _by_distance(model: ir.Model, terms: Sequence[_Term], heads: int, limit: int | None) -> _ByDistance | str:
+    """Rules 2 and 3: what the sum of ``terms`` is, or why it is no bias by distance."""
     # of the same tokens, one row for the batch, one head or all
-    shapes = [(1,) * (4 - len(sizes(part.value) or ())) + (sizes(part.value) or ()) for part in parts]
+    shapes = [(1,) * (4 - len(sizes(term.value) or ())) + (sizes(term.value) or ()) for term in terms]
     tokens = shapes[0][3]
     fits = all(shape[0] == 1 and shape[1] in (1, heads) and shape[2] == shape[3] == tokens for shape in shapes)
-    subgraph = Subgraph(model, [part.value for part in parts])
+    subgraph = Subgraph(model, [term.value for term in terms])
     if not fits or not isinstance(tokens, str) or not subgraph.is_closed:
         return _NOT_COMPUTED
     longest = _FAR if max(int(shape[1]) for shape in shapes) <= _FEW else _NEARER
@@ -183,13 +183,13 @@ def _by_distance(model: ir.Model, parts: Sequence[_Part], heads: int, limit: int
     longest = longest if limit is None or tokens != SEQUENCE else min(limit, longest)
 
     # of the longest input: what each distance adds
-    looked = _relative(subgraph, parts, tokens, longest)
+    looked = _relative(subgraph, terms, tokens, longest)
     if isinstance(looked, str):
         return looked
     numbers_HW = np.concatenate([looked[:, 0, :0:-1], looked[:, -1, ::-1]], 1)
     size = np.abs(numbers_HW[np.isfinite(numbers_HW)]).max(initial=0)
     for length in sorted({min(length, longest) for length in _SHORT} | {longest}):
-        relative = looked if length == longest else _relative(subgraph, parts, tokens, length)
+        relative = looked if length == longest else _relative(subgraph, terms, tokens, length)
         if isinstance(relative, str):
             return relative
         at = np.arange(length)
@@ -204,20 +204,20 @@ def _by_distance(model: ir.Model, parts: Sequence[_Part], heads: int, limit: int
     return _named(numbers_HW, longest)
 
 
-def _relative(subgraph: Subgraph, parts: Sequence[_Part], tokens: str, length: int) -> Array | str:
-    """The sum [H, T, T] less the number of the query's own key; -inf where it drops keys. Or why it has none."""
+def _relative(subgraph: Subgraph, terms: Sequence[_Term], tokens: str, length: int) -> Array | str:
+    """The sum [H, T, T] minus its diagonal, -inf where it drops keys; or the reason why there is none."""
     values = subgraph.run({}, {tokens: length})
     if values is None or any(value.shape[-2:] != (length, length) for value in values):
         return _NOT_COMPUTED
     total = np.zeros((1, length, length), np.float32)
-    for part, value in zip(parts, values, strict=True):
+    for term, value in zip(terms, values, strict=True):
         added = value.reshape(-1, length, length)
-        if part.drops is not None:
-            added = np.where(added == part.drops, np.float32(_LOWEST), np.float32(0))
+        if term.drops is not None:
+            added = np.where(added == term.drops, np.float32(_LOWEST), np.float32(0))
         total = total + np.maximum(added, _LOWEST / 4)
     own = np.diagonal(total, axis1=1, axis2=2)[..., None]
     if drops(own).any() or np.isnan(total).any():
-        return _OWN_KEY
+        return _DIAGONAL
     return np.where(drops(total), -np.inf, total - own)
 
 
@@ -237,12 +237,12 @@ def _named(numbers_HW: Array, longest: int) -> _ByDistance:
     return _ByDistance(name, is_causal, not is_kept[:, longest - 1 :].all() or (not is_causal and not is_kept.all()))
 
 
-def _change(nodes: Sequence[tuple[ir.Node, AttentionSpec]], mask: ir.Value, parts: _Parts, known: _ByDistance) -> None:
+def _change(nodes: Sequence[tuple[ir.Node, AttentionSpec]], mask: ir.Value, terms: _Terms, known: _ByDistance) -> None:
     """Rule 4: write attention with numbers by distance, and the rest of the mask."""
     first = nodes[0][0]
     g, q = Builder.at(first), first.inputs[0]
     assert q is not None
-    whole = _sum(g, parts.of_pairs)
+    whole = _sum(g, terms.of_pairs)
     assert whole is not None
     rows = SingleRow(g)
     by_distance = g.Slice(_of_query(g, rows, whole, last=True), [-1], [-_END], [3], [-1])
@@ -257,7 +257,7 @@ def _change(nodes: Sequence[tuple[ir.Node, AttentionSpec]], mask: ir.Value, part
     by_distance = g.op("Reshape", by_distance, [int(of_heads), -1], shape=[of_heads, None])
 
     # the rest of the mask, and attention
-    rest = _sum(g, parts.rest)
+    rest = _sum(g, terms.rest)
     if not known.drops_any and not known.is_causal:
         seen_by_the_rest(g, mask, rest, first)
     kind: Mask = "none" if rest is None else "keys" if (sizes(rest) or ())[2] == 1 else "pairs"
@@ -270,16 +270,16 @@ def _change(nodes: Sequence[tuple[ir.Node, AttentionSpec]], mask: ir.Value, part
 
 
 def _of_query(g: Builder, rows: SingleRow, whole: ir.Value, *, last: bool) -> ir.Value:
-    """The last or the first query's row [1, H, 1, S], less the number of its own key, the last or the first one."""
+    """The row of the last or the first query, [1, H, 1, S], minus its diagonal element."""
     row = rows.of(whole, 2, last=last)
     return g.Sub(row, rows.of(row, 3, last=last))
 
 
-def _sum(g: Builder, parts: Sequence[_Part]) -> ir.Value | None:
-    """What ``parts`` add, [B or 1, H or 1, T or 1, S]."""
+def _sum(g: Builder, terms: Sequence[_Term]) -> ir.Value | None:
+    """What ``terms`` add, [B or 1, H or 1, T or 1, S]."""
     total: ir.Value | None = None
-    for part in parts:
-        added = part.added(g)
+    for term in terms:
+        added = term.added(g)
         if total is not None:
             both = [b if a == 1 else a for a, b in zip(sizes(total) or (), sizes(added) or (), strict=True)]
             added = g.op("Add", total, added, shape=both)
