@@ -57,13 +57,14 @@ class ImageSegmentation(ImagePipeline):
         check_choice("subtask", subtask or choices[0], choices)
         answers = []
         for size, outputs in self.run_outputs(items, batches, [CLASSES, MASKS] if queries else [LOGITS]):
+            if queries and self.files.config.get("model_type") == _MASK2FORMER:
+                outputs[MASKS] = interpolate(outputs[MASKS], _FIRST)
             if (subtask or choices[0]) == _SEMANTIC:
                 answers.append(self._labelled(_semantic(outputs), size))
                 continue
-            masks = outputs[MASKS]
-            if self.files.config.get("model_type") == _MASK2FORMER:
-                masks = interpolate(masks, _FIRST)
-            segments = _segments(outputs[CLASSES], masks, size, threshold, mask_threshold, overlap_mask_area_threshold)
+            segments = _segments(
+                outputs[CLASSES], outputs[MASKS], size, threshold, mask_threshold, overlap_mask_area_threshold
+            )
             answers.append(
                 [
                     {"score": score, "label": self._label(label), "mask": _picture(mask_HW)}

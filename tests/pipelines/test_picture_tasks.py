@@ -97,15 +97,22 @@ def test_masks_of_labels_as_the_library(checkpoint: Callable[[str], tuple[Path, 
 def test_masks_of_queries_as_the_library(kind: str, checkpoint: Callable[[str], tuple[Path, Path]]) -> None:
     folder, bundle = checkpoint(kind)
     theirs, ours = library("image-segmentation", folder), posexport.pipeline(bundle)
-    options: list[dict[str, Any]] = [{"threshold": 0.3, "overlap_mask_area_threshold": 0.1}, {"subtask": "semantic"}]
-    for given in options:
-        expected, found = theirs(COLOUR, **given), ours(COLOUR, **given)
-        assert [item["label"] for item in found] == [item["label"] for item in expected]
-        assert expected
-        for mine, other in zip(found, expected, strict=True):
-            if other["score"] is not None:
-                agree(mine["score"], other["score"], "another library", np.float32)
-            assert (np.asarray(mine["mask"]) != np.asarray(other["mask"])).sum() <= 2
+    options = {"threshold": 0.3, "overlap_mask_area_threshold": 0.1}
+    expected, found = theirs(COLOUR, **options), ours(COLOUR, **options)
+    assert expected
+    assert [item["label"] for item in found] == [item["label"] for item in expected]
+    for mine, other in zip(found, expected, strict=True):
+        agree(mine["score"], other["score"], "another library", np.float32)
+        assert (np.asarray(mine["mask"]) != np.asarray(other["mask"])).sum() <= 2
+    # a label of a few pixels may be none, where no mask is above another but by rounding
+    by_label = [
+        {item["label"]: np.asarray(item["mask"]) for item in pipe(COLOUR, subtask="semantic")}
+        for pipe in (theirs, ours)
+    ]
+    none = np.zeros_like(next(iter(by_label[0].values())))
+    for label in by_label[0].keys() | by_label[1].keys():
+        mine_HW, other_HW = (masks.get(label, none) for masks in by_label)
+        assert (mine_HW != other_HW).sum() <= 4
 
 
 @pytest.mark.all
