@@ -97,7 +97,7 @@ def test_masks_of_labels_as_the_library(checkpoint: Callable[[str], tuple[Path, 
 def test_masks_of_queries_as_the_library(kind: str, checkpoint: Callable[[str], tuple[Path, Path]]) -> None:
     folder, bundle = checkpoint(kind)
     theirs, ours = library("image-segmentation", folder), posexport.pipeline(bundle)
-    options = {"threshold": 0.3, "overlap_mask_area_threshold": 0.1}
+    options: dict[str, Any] = {"threshold": 0.3, "overlap_mask_area_threshold": 0.1}
     expected, found = theirs(COLOUR, **options), ours(COLOUR, **options)
     assert expected
     assert [item["label"] for item in found] == [item["label"] for item in expected]
