@@ -12,6 +12,7 @@ import posexport
 from posexport.errors import PosexportError
 from posexport.modules.live_module import module_source
 from posexport.modules.value_branches import ways_that_fit
+from tests.tolerances import agree
 
 VOCAB, D, HEADS, PAD = 53, 40, 5, 1
 
@@ -123,7 +124,7 @@ def test_a_bool_mask_is_an_input_as_it_is(tmp_path: Path) -> None:
     x, mask = ids(13), torch.zeros(2, 13, dtype=torch.bool)
     mask[0, 5:] = True
     (output,) = session.run({"x": x.numpy(), "mask": mask.numpy()}).values()
-    assert np.allclose(output[0, :5], module(x[:1, :5], mask[:1, :5]).detach()[0], atol=1e-5)
+    agree(output[0, :5], module(x[:1, :5], mask[:1, :5])[0], "model in float32", np.float32)
     with pytest.raises(PosexportError, match="0 for a token and 1 for padding"):
         session.run({"x": x.numpy(), "mask": 2 * mask.int().numpy()})
 
@@ -158,8 +159,8 @@ def test_a_shortcut_by_values_is_traced_the_padded_way(tmp_path: Path) -> None:
     session = converted(tmp_path, module, {"tokens": ids()})
     for tokens in (ids(13), torch.cat((ids(7), torch.full((2, 6), PAD)), 1)):
         (output,) = session.run({"tokens": tokens.numpy()}).values()
-        kept = (tokens != PAD).numpy()
-        assert np.allclose(output[kept], module(tokens).detach().numpy()[kept], atol=1e-5)
+        kept = tokens != PAD
+        agree(output[kept], module(tokens)[kept], "model in float32", np.float32)
 
 
 def test_ways_that_compute_something_else_are_not_taken() -> None:
@@ -184,7 +185,7 @@ def test_a_number_of_a_size_stays_symbolic(tmp_path: Path) -> None:
     module = HalfRead()
     session = converted(tmp_path, module, {"x": ids(12)})
     (output,) = session.run({"x": ids(17).numpy()}).values()
-    assert np.allclose(output, module(ids(17)).detach().numpy(), atol=1e-5)
+    agree(output, module(ids(17)), "model in float32", np.float32)
 
 
 class Scaled(Shortcut):
@@ -201,6 +202,6 @@ class Scaled(Shortcut):
 
 def test_a_constant_number_is_an_output(tmp_path: Path) -> None:
     session = converted(tmp_path, Scaled(), {"tokens": ids()})
-    assert np.allclose(session.run({"tokens": ids(13).numpy()})["scale"], [np.exp(1.7)])
+    agree(session.run({"tokens": ids(13).numpy()})["scale"], [np.exp(1.7)], "operator", np.float32)
     with pytest.raises(PosexportError, match="output scale is one number for the whole batch"):
         module_source(Scaled(loss=True).eval(), {"tokens": ids()})
