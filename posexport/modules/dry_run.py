@@ -112,9 +112,9 @@ def dry_run(
     first, second = two_sizes(base, limits, ranges)
     outputs = output_axes(argument, calls.run, first, second, limits.size_steps)
     drawn = example(calls.inputs, first)
-    others = calls.run(first, {spec.name: _other(spec, drawn[spec.name]) for spec in calls.inputs})
     for spec, tensor in zip(outputs, calls.run(first, drawn).values(), strict=True):
-        _check_output(calls, spec.name, tensor, others[spec.name])
+        _check_output(calls, spec.name, tensor)
+    _check_numbers(calls, first, drawn, [spec.name for spec in outputs if not spec.axes])
     # a constant number, as a scale of logits
     outputs = [spec if spec.axes else msgspec.structs.replace(spec, axes=[1]) for spec in outputs]
     _check_repeats(calls, first)
@@ -200,16 +200,22 @@ def _limited(
     return limited, {axis: min(size, limit) if axis in axes else size for axis, size in base.items()}
 
 
-def _other(spec: InputSpec, tensor: Tensor) -> Tensor:
-    changed = _changed(spec, tensor)
-    return tensor if changed is None else changed
+def _check_numbers(calls: DrawnCalls, sizes: Sizes, drawn: Mapping[str, Tensor], names: list[str]) -> None:
+    """The outputs ``names``, numbers without an axis, do not depend on the inputs."""
+    if not names:
+        return
+    others = {spec.name: _changed(spec, drawn[spec.name]) for spec in calls.inputs}
+    changed = {name: tensor for name, tensor in others.items() if tensor is not None}
+    before, after = calls.run(sizes, drawn), calls.run(sizes, {**drawn, **changed}, " with other inputs")
+    for name in names:
+        if not torch.equal(before[name], after[name]):
+            raise PosexportError(
+                f"{calls.argument}: output {name} is one number for the whole batch; return it per row"
+            )
 
 
-def _check_output(calls: DrawnCalls, name: str, tensor: Tensor, other: Tensor) -> None:
-    """An output has finite float32 values or integers, an axis, and a name that no input has.
-
-    A number without an axis is one that does not depend on the inputs; ``other``: the output for other inputs.
-    """
+def _check_output(calls: DrawnCalls, name: str, tensor: Tensor) -> None:
+    """An output has finite float32 values or integers, and a name that no input has."""
     if name in {spec.name for spec in calls.inputs}:
         raise PosexportError(f"{calls.argument}: output {name} has the name of an input; return it under another name")
     if tensor.dtype not in _COMPARED:
@@ -218,8 +224,6 @@ def _check_output(calls: DrawnCalls, name: str, tensor: Tensor, other: Tensor) -
             f"{calls.argument}: output {name} is {tensor.dtype}; posexport compares torch.float32, int64, int32 and "
             f"bool: return it {how}"
         )
-    if not tensor.dim() and not torch.equal(tensor, other):
-        raise PosexportError(f"{calls.argument}: output {name} is one number for the whole batch; return it per row")
     if not bool(torch.isfinite(tensor).all()):
         kind = "NaN" if bool(tensor.isnan().any()) else "an infinity"
         raise PosexportError(

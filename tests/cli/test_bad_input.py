@@ -80,7 +80,6 @@ exits = lambda: sys.exit(0)
 exits_later = lambda: (Model(lambda x: sys.exit(0)), {"x": X})
 empty = lambda: (Model(), {"x": IDS[:0]})
 negative = lambda: (Model(), {"x": -IDS})
-boolean = lambda: (Model(), {"x": IDS > 3})
 a_list = lambda: (Model(), {"x": [1, 2]})
 axes_text = lambda: (Model(), {"x": IDS}, {"x": "ab"})
 axes_none = lambda: (Model(), {"x": IDS}, {"x": [None, "sequence_length"]})
@@ -117,7 +116,6 @@ def test_what_a_file_prints_does_not_reach_the_result(run: Command, python_file:
         ("exits_later", "the module failed at sizes"),
         ("empty", "the example of x must hold values, got shape [0, 5]"),
         ("negative", "the example must hold ids from 0 on"),
-        ("boolean", "input x is torch.bool; a bundle takes int64 and float32"),
         ("a_list", "inputs must map names to tensors, got 'x': list"),
         ("axes_text", "has the axes 'ab'; give a list of names"),
         ("axes_none", "has the axes [None, 'sequence_length']"),

@@ -30,7 +30,7 @@ def opened(folder: Path, settings: dict[str, Any] | str, name: str = "preprocess
     contents = {name: settings, **{f"{stem}.json": content for stem, content in others.items()}}
     for file, content in contents.items():
         (folder / file).write_text(content if isinstance(content, str) else json.dumps(content))
-    return open_processor(folder, cast(Manifest, SimpleNamespace(files=dict.fromkeys(contents))))
+    return open_processor(folder, cast(Manifest, SimpleNamespace(files=dict.fromkeys(contents), inputs=[])))
 
 
 @pytest.mark.parametrize("name", GOLDEN)

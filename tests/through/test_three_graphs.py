@@ -19,7 +19,8 @@ from posexport.sources.source import Source, spec_of
 from posexport.spec import BATCH, IMAGES, PATCHES, SEQUENCE, InputSpec, Limits, OutputSpec
 from posexport.through.attention import attention
 from posexport.through.blocks import BlocksDecoder
-from posexport.through.decoder import decoder_source, embeds_decoder
+from posexport.through.decoder import embeds_decoder
+from posexport.through.decoder_source import decoder_source
 from posexport.through.grids import Patches
 from posexport.through.module import TransformersModule
 from posexport.through.mrope import MRopeDecoder
