@@ -79,7 +79,7 @@ def again(checkpoint: Callable[[str], Path]) -> Callable[..., ir.Model]:
     return copy
 
 
-@pytest.mark.all(but=("mamba2", "lfm2"))
+@pytest.mark.all(but=("lfm2",))
 @pytest.mark.parametrize("kind", SHORT)
 def test_a_type_with_states_is_right_and_generates(
     kind: str, converted: Callable[[str], tuple[posexport.Conversion, Path]]
