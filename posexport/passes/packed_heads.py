@@ -49,6 +49,9 @@ class _SplitHeads:
         return [node for node in (self.rotation, self.bias, *transpositions, self.reshape) if node is not None]
 
 
+_Leads = dict[tuple[ir.Value, int], ir.Value]
+
+
 class PackedHeads(GraphPass):
     """Attention that reads and returns packed heads, between linear projections.
 
@@ -75,8 +78,8 @@ class PackedHeads(GraphPass):
 
     def apply(self, model: ir.Model, context: Context) -> PassResult:
         """Apply the pass; the result counts attention nodes."""
-        #: shapes that split heads -> shapes that pack them; split heads -> the same packed
-        leads: dict[ir.Value, ir.Value] = {}
+        #: by the number of channels: shapes that split heads -> shapes that pack them; split heads -> the same packed
+        leads: _Leads = {}
         refused: list[str | None] = []
         for node in list(model.graph):
             spec = AttentionSpec.of(node)
@@ -155,7 +158,7 @@ def _pack(
     spec: AttentionSpec,
     heads: Sequence[_SplitHeads],
     packing: ir.Node,
-    leads: dict[ir.Value, ir.Value],
+    leads: _Leads,
 ) -> None:
     """Replace ``node`` by attention on packed heads, without the nodes that split and packed them."""
     graph = node.graph
@@ -195,18 +198,19 @@ def _packed_attention(
     return attention
 
 
-def _packed_input(attention: ir.Node, heads: _SplitHeads, leads: dict[ir.Value, ir.Value]) -> ir.Value:
+def _packed_input(attention: ir.Node, heads: _SplitHeads, leads: _Leads) -> ir.Value:
     """``heads`` as they came from their projection, [B, T, H*D], with what was added to them or rotated."""
     if heads.rotation is not None:
         return _rotated(attention, heads.rotation, heads, _packed_projection(heads, leads))
     split = (heads.bias or heads.reshape).outputs[0]
-    if split not in leads:  # keys may be the values too, and the same in several layers
+    place = split, heads.channels
+    if place not in leads:  # keys may be the values too, and the same in several layers
         value = _packed_projection(heads, leads)
-        leads[split] = value if heads.bias is None else _biased(heads.bias, value)
-    return leads[split]
+        leads[place] = value if heads.bias is None else _biased(heads.bias, value)
+    return leads[place]
 
 
-def _packed_projection(heads: _SplitHeads, leads: dict[ir.Value, ir.Value]) -> ir.Value:
+def _packed_projection(heads: _SplitHeads, leads: _Leads) -> ir.Value:
     """[B, T, H*D], also where the projection is [B*T, H*D]."""
     flat = heads.projected.shape is not None and len(heads.projected.shape) == 2  # case 2
     return _with_tokens(heads, leads) if flat else heads.projected
@@ -228,14 +232,16 @@ def _biased(old: ir.Node, value: ir.Value) -> ir.Value:
     return g.Add(value, g.Reshape(old.inputs[1], [-1]))
 
 
-def _with_tokens(heads: _SplitHeads, leads: dict[ir.Value, ir.Value]) -> ir.Value:
+def _with_tokens(heads: _SplitHeads, leads: _Leads) -> ir.Value:
     """[B*T, H*D] with axes of batch and tokens again; ``leads``: shapes that split heads -> shapes [B, T, H*D]."""
     graph, shape = heads.reshape.graph, heads.reshape.inputs[1]
     assert graph is not None
     assert shape is not None
-    if shape not in leads:
+    # [B, T, -1, D] splits any number of heads
+    place = shape, heads.channels
+    if place not in leads:
         # at the shape itself: queries, keys and values may be split in any order
         g = Builder.behind(graph, shape)
-        leads[shape] = g.shape(g.Slice(shape, [0], [2]), [heads.channels])
+        leads[place] = g.shape(g.Slice(shape, [0], [2]), [heads.channels])
     tokens = [*heads.shape[:2], heads.channels]
-    return Builder.at(heads.reshape).op("Reshape", heads.projected, leads[shape], allowzero=1, shape=tokens)
+    return Builder.at(heads.reshape).op("Reshape", heads.projected, leads[place], allowzero=1, shape=tokens)

@@ -9,11 +9,16 @@ from typing import Any
 import onnx
 import onnx_ir as ir
 import pytest
+import torch
+import torch.nn.functional as F
+from onnxruntime import InferenceSession
+from torch import nn
 
 from posexport.export.build import build
 from posexport.graph.protos import all_nodes
 from posexport.lowering.lowering import function
 from posexport.lowering.plan import ATTENTION
+from posexport.modules.live_module import module_source
 from posexport.ops.attention import AttentionSpec
 from posexport.passes import pipeline
 from posexport.sources.builtin import builtin_source as builtin
@@ -21,6 +26,7 @@ from posexport.sources.prepare import with_kv_cache
 from posexport.targets.target import Target
 from tests.lowering.test_lowering import CALLS, LEFT, PADDED, WHOLE, Lowered, applies, source
 from tests.small import SHARED, recipe
+from tests.tolerances import agree
 from tests.traces import Traces
 
 
@@ -103,6 +109,33 @@ def test_heads_apart_behind_a_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(pipeline, "PASSES", [each for each in pipeline.PASSES if each.name != "packed-heads"])
     made = Lowered(with_kv_cache(source("decoder-alibi", "kv_heads=1"), "static", "at-write"), 24, traces)
     assert made.check(tmp_path / "m.onnx", "auto", [*LEFT[:3], *CALLS[:2]]) == {"group-query"}
+
+
+class ThreeThenFive(nn.Module):
+    """Three heads of four channels, then five, split by the same shape [batch, tokens, -1, 4]."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.embed = nn.Embedding(17, 7)
+        self.qkv = nn.ModuleList(nn.ModuleList(nn.Linear(7, 4 * heads) for _ in "qkv") for heads in (3, 5))
+        self.out = nn.ModuleList(nn.Linear(4 * heads, 7) for heads in (3, 5))
+
+    def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
+        x: torch.Tensor = self.embed(input_ids)
+        split = (*x.shape[:2], -1, 4)
+        for qkv, out in zip(self.qkv, self.out, strict=True):
+            q, k, v = (layer(x).view(split).transpose(1, 2) for layer in qkv)
+            x = x + out(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
+        return x
+
+
+def test_layers_of_other_widths_share_the_shape_that_splits_them(tmp_path: Path) -> None:
+    module, ids = ThreeThenFive(), torch.arange(33).reshape(3, 11) % 17
+    build(module_source(module, {"input_ids": ids[:2]}), tmp_path / "m.onnx", recipe(opset=23, target="cpu"))
+    assert count(onnx.load(tmp_path / "m.onnx"))["PackedAttention"] == 2
+    (values,) = InferenceSession(tmp_path / "m.onnx").run(None, {"input_ids": ids.numpy()})
+    agree(torch.tensor(values), module(ids), "model in float32", torch.float32)
 
 
 @pytest.mark.parametrize("spec", [AttentionSpec("DistanceScores", mask="keys"), AttentionSpec(cache="append")])
