@@ -10,24 +10,25 @@ import subprocess
 import sys
 import time
 from hashlib import sha256
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import client
 import golden
+import onnxruntime
+import torch
 import transformers
 from tiny import is_type, make, table
 
 import posexport
 from posexport.errors import PosexportError
+from posexport.tasks.image_text_to_text import TASK as IMAGE_TEXT
 from posexport.through.agreement import CUSTOM_ATTENTION
-from posexport.through.tasks import IMAGE_TEXT
 
 ROOT = Path(__file__).parent.parent.parent
 RECORD = ROOT / "ci/results/through.jsonl"
 PROVEN = ROOT / "posexport/through/proven.json"
-VERSIONS = {name: version(name) for name in ("transformers", "torch", "onnxruntime")}
+VERSIONS = {each.__name__: each.__version__ for each in (transformers, torch, onnxruntime)}
 
 
 def digest(entry: dict[str, Any]) -> str:

@@ -13,11 +13,13 @@ from posexport.passes.device.sizes_on_host import SizesOnHost
 from posexport.passes.device.slice_sizes import SliceSizes
 from posexport.passes.flat_tokens import FlatTokens
 from posexport.passes.graph_pass import Context, GraphPass, PassResult, Phase
+from posexport.passes.group_norm import GroupNorm
 from posexport.passes.guard.size_guard import SizeGuard
 from posexport.passes.in_place_cache import FilledCache, InPlaceCache
 from posexport.passes.inline import Inline
 from posexport.passes.kept_keys import KeptKeys
 from posexport.passes.known_tables import KnownTables
+from posexport.passes.log_of_sigmoid import LogOfSigmoid
 from posexport.passes.names import ControlFlowNames, OutputNames
 from posexport.passes.packed_heads import PackedHeads
 from posexport.passes.packed_projections import PackedProjections
@@ -54,6 +56,8 @@ PASSES: tuple[GraphPass, ...] = (
     Gelu(),
     Swish(),
     RmsNorm(),
+    GroupNorm(),
+    LogOfSigmoid(),
     # before products become Gemm
     SplitWeights(),
     SeparateProjections(),

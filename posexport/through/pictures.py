@@ -25,8 +25,8 @@ from posexport.torch_fixes.symbolic_int import with_symbolic_ints
 PIXEL_MASK = "pixel_mask"
 #: an example has so many rows and columns of patches, each of at least so many pixels
 _PATCHES, _PIXELS = (4, 6), 16
-#: heights and widths of further images: the first is traced
-_LARGER = ((160, 224), (136, 200))
+#: height and width of further images, of patches of which no side has an even number; and of others
+_ODD, _EVEN = (128, 196), (160, 224)
 #: pixels from one of Swin's finest features to the next, and of its coarsest
 _PATCH, _STRIDE = 4, 32
 #: configurations of the part that reads images, in this order
@@ -50,8 +50,8 @@ class PicturesModule(TransformersModule):
         """
         if not limits.proof_sizes or set(limits.proof_sizes[0]) != {HEIGHT, WIDTH}:
             return limits
-        window = _window(self.model.config)
-        if window:
+        config = self.model.config
+        if window := _window(config):
             least = _PATCH * (_STRIDE // _PATCH * window + 1)
             limits = msgspec.structs.replace(
                 limits,
@@ -59,7 +59,7 @@ class PicturesModule(TransformersModule):
                 size_steps={HEIGHT: _PATCH, WIDTH: _PATCH},
                 proof_sizes=[{HEIGHT: least, WIDTH: least + 2 * _PATCH}],
             )
-        chosen = [*_larger(window), *([] if self.trained is None else [self.trained])]
+        chosen = [*_larger(config), *([] if self.trained is None else [self.trained])]
         sizes = [_multiples(limits, {HEIGHT: height, WIDTH: width}) for height, width in chosen]
         new = [size for size in sizes if size is not None and size not in limits.proof_sizes]
         return msgspec.structs.replace(
@@ -82,14 +82,18 @@ def _window(config: Any) -> int:
     return window if isinstance(window, int) else 0
 
 
-def _larger(window: int) -> tuple[tuple[int, int], ...]:
-    """Heights and widths of further images; the first is traced.
+def _larger(config: Any) -> tuple[tuple[int, int], ...]:
+    """Heights and widths of further images; the first is traced, and its way through the model's code must fit all.
 
-    transformers' Swin pads features to whole windows only where they are not, and has smaller windows where features
-    are smaller: in the first image no features are whole windows, and all are larger than one.
+    DPT resizes features where they are not twice as large as the coarser ones, which are rounded up: in the first image
+    none are. transformers' Swin pads features to whole windows only where they are not, and has smaller windows where
+    features are smaller: in the first image no features are whole windows, and all are larger than one.
     """
+    window = _window(config)
     if not window:
-        return _LARGER
+        patch = _patch(config)
+        height, width = (patch * (ceil(pixels / patch) | 1) for pixels in _ODD)
+        return (height, width), _EVEN
     patches = _STRIDE // _PATCH * window
     return (_PATCH * (patches + 1), _PATCH * (2 * patches + 1)), (2 * _STRIDE * window, 3 * _STRIDE * window)
 
@@ -153,11 +157,16 @@ def picture_module(label: str, model: Any, task: Task) -> PicturesModule:
 
 def _small(config: Any) -> tuple[int, int]:
     """Height and width of a few patches."""
-    settings = [config, *(getattr(config, name, None) for name in _VISION)]
-    stated = next((patch for each in settings if (patch := getattr(each, "patch_size", None))), 1)
-    patch = max(stated) if isinstance(stated, list | tuple) else int(stated)
+    patch = _patch(config)
     edge = patch * ceil(_PIXELS / patch)
     return _PATCHES[0] * edge, _PATCHES[1] * edge
+
+
+def _patch(config: Any) -> int:
+    """Pixels along the longer edge of a patch; 1 where no patches are named."""
+    settings = [config, *(getattr(config, name, None) for name in _VISION)]
+    stated = next((patch for each in settings if (patch := getattr(each, "patch_size", None))), 1)
+    return max(stated) if isinstance(stated, list | tuple) else int(stated)
 
 
 def _with_size(model: Any, task: Task, size: tuple[int, int], *, mask: bool) -> PicturesModule:
@@ -185,4 +194,4 @@ def _called(module: PicturesModule, cut: bool = False) -> dict[str, Tensor]:
 def _reads_mask(module: PicturesModule) -> bool:
     """Whether padding changes an output: some models accept a mask and ignore it."""
     whole, cut = _called(module), _called(module, cut=True)
-    return any(not torch.equal(whole[name], cut[name]) for name in whole)
+    return any(not torch.equal(whole[name].nan_to_num(), cut[name].nan_to_num()) for name in whole)

@@ -30,7 +30,6 @@ REFUSED: dict[str, str] = {
     "sew-d": "its graph missed parity, by a cause that is not known yet",
     "upernet": "it pools features to fixed grids, and a graph keeps the sizes of the features that it was traced with",
     "superpoint": "it returns as many keypoints as it finds, a number that depends on the values of the image",
-    "zoedepth": "ONNX Runtime fails with its graph at other image sizes than the traced one",
     "siglip2": "it reads patches of images of any shape, which posexport does not give it",
     "vit_mae": "it hides patches of its images at random",
 }

@@ -118,14 +118,14 @@ class ThreeThenFive(nn.Module):
         super().__init__()
         torch.manual_seed(0)
         self.embed = nn.Embedding(17, 7)
-        self.qkv = nn.ModuleList(nn.ModuleList(nn.Linear(7, 4 * heads) for _ in "qkv") for heads in (3, 5))
+        self.qkv = nn.ModuleList(nn.Linear(7, 4 * heads) for heads in (3, 3, 3, 5, 5, 5))
         self.out = nn.ModuleList(nn.Linear(4 * heads, 7) for heads in (3, 5))
 
     def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
         x: torch.Tensor = self.embed(input_ids)
         split = (*x.shape[:2], -1, 4)
-        for qkv, out in zip(self.qkv, self.out, strict=True):
-            q, k, v = (layer(x).view(split).transpose(1, 2) for layer in qkv)
+        for number, out in enumerate(self.out):
+            q, k, v = (self.qkv[3 * number + n](x).view(split).transpose(1, 2) for n in range(3))
             x = x + out(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
         return x
 

@@ -1,0 +1,59 @@
+"""Operators that ONNX Runtime computes less accurately than PyTorch, in the forms that the passes write."""
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from onnxruntime import InferenceSession
+from torch import Tensor, nn
+
+from posexport.export.build import build
+from posexport.graph.protos import all_nodes
+from posexport.modules.live_module import module_source
+from tests.small import recipe
+
+
+class Refined(nn.Module):
+    """The next box, from a box and a change, and a gate by another sigmoid."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        box = x[..., :2].sigmoid()
+        return torch.log(box.clamp(min=1e-9) / (1 - box).clamp(min=1e-9)) * (x[..., 2:] + 11).sigmoid()
+
+
+class Grouped(nn.Module):
+    def __init__(self, groups: int) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.norm = nn.GroupNorm(groups, 6)
+        for parameter in self.norm.parameters():
+            nn.init.normal_(parameter)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.norm(x)
+        return y
+
+
+@pytest.mark.parametrize("opset", [18, 23])
+@pytest.mark.parametrize(
+    ("module", "shape", "mean", "left"),
+    [
+        (Refined(), (4, 5, 4), -11.0, {"Sigmoid": 1}),
+        (Grouped(3), (4, 6, 5), 30.0, {"GroupNormalization": 0}),
+        (Grouped(6), (4, 6, 5), 30.0, {"GroupNormalization": 0}),
+    ],
+)
+def test_as_accurate_as_pytorch(
+    module: nn.Module, shape: tuple[int, ...], mean: float, left: dict[str, int], opset: int, tmp_path: Path
+) -> None:
+    x = mean + torch.from_numpy(np.random.default_rng(0).standard_normal(shape, np.float32))
+    source = module_source(module, {"x": x})
+    build(source, tmp_path / "m.onnx", recipe(opset=opset, target="portable"))
+    types = [node.op_type for node in all_nodes(onnx.load(tmp_path / "m.onnx").graph.node)]
+    assert {name: types.count(name) for name in left} == left
+    with torch.no_grad():
+        exact, float32 = module.double()(x.double()), module.float()(x)
+    (values,) = InferenceSession(tmp_path / "m.onnx").run(None, {"x": x.numpy()})
+    assert np.abs(values - exact.numpy()).max() <= 4 * np.abs(float32.numpy() - exact.numpy()).max()
