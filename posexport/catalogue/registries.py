@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import Any
 
-from posexport.checkpoints.families.family import TASKS
 from posexport.checkpoints.families.registry import FAMILIES
 from posexport.encodings.build import describe, settings
 from posexport.encodings.encoding import ENCODINGS, Entry
@@ -15,25 +14,12 @@ from posexport.lowering import plan
 from posexport.ops.operator import OPERATORS
 from posexport.sources import builtin
 from posexport.sources.definitions import KINDS
+from posexport.tasks.registry import TASKS
 from posexport.through.library import TESTED
 from posexport.through.types import PROVEN, REFUSED
 
 #: sizes of the model for which the limits of encodings are shown
 _SIZES = {"hidden": 60, "heads": 5, "head_size": 12, "max_positions": 128}
-#: tasks that only checkpoints have
-_CHECKPOINT_TASKS = {
-    "token-embedding": "a vector for each token, compared by MaxSim (ColBERT)",
-    "text-ranking": "a score of a pair of texts, by a decoder's logits of yes and no",
-    "text2text-generation": "an encoder's states, and logits of the next token by a decoder that reads them",
-    "automatic-speech-recognition": "logits of the next token, by a decoder that reads an encoder of audio",
-    "audio-classification": "logits over labels of a whole sound",
-    "object-detection": "a box and logits over labels for every object query of an image",
-    "image-segmentation": "logits over labels for every pixel of an image, or a mask and logits for every query",
-    "depth-estimation": "the depth of every pixel of an image",
-    "keypoint-detection": "a heat map of an image for every keypoint",
-    "zero-shot-image-classification": "how well every image fits every text, and the vectors of both",
-    "image-text-to-text": "features of images, and logits of the next token by a decoder of embeddings",
-}
 
 
 def encodings() -> list[dict[str, Any]]:
@@ -69,9 +55,7 @@ def ops() -> list[dict[str, str]]:
 
 def tasks() -> list[dict[str, str]]:
     """The values that ``--task`` accepts."""
-    what = {name: what for kind in KINDS for name, what in kind.tasks.items()} | _CHECKPOINT_TASKS
-    names = dict.fromkeys((*TASKS, *what))
-    return [{"name": name, "what": what[name]} for name in names]
+    return [{"name": task.name, "what": task.what, "outputs": ", ".join(task.outputs)} for task in TASKS.values()]
 
 
 def families() -> list[dict[str, Any]]:

@@ -14,7 +14,6 @@ from posexport.checkpoints.adapter import Adapter
 from posexport.checkpoints.bundle_files import bundle_files
 from posexport.checkpoints.config import Config
 from posexport.checkpoints.directory import Directory
-from posexport.checkpoints.families.family import TASKS
 from posexport.checkpoints.pooling import Pooling
 from posexport.checkpoints.scoring import Answers, Ranker, read_cross_encoder
 from posexport.checkpoints.sentence_transformers import MODULES
@@ -22,6 +21,7 @@ from posexport.checkpoints.weights import Weights, open_weights, sha256
 from posexport.errors import PosexportError
 from posexport.options.check import did_you_mean
 from posexport.spec import PairRules, TextRules
+from posexport.tasks.registry import TASKS
 
 #: tasks of graphs that return vectors of texts
 EMBEDDING_TASKS = ("sentence-embedding", "token-embedding")

@@ -1,65 +1,16 @@
-"""Registry of tasks and their pipelines, one line each. A module is imported when a pipeline of its task is opened."""
+"""The pipelines of bundles, by the records of `posexport.tasks`. A pipeline's module is imported when it is opened."""
 
 import importlib
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from posexport.errors import PosexportError
 from posexport.options.check import did_you_mean
 from posexport.pipelines.pipeline import Pipeline
 from posexport.runtime.session import Session
 from posexport.spec import ModelSpec
+from posexport.tasks.registry import TASKS, pipelines_of
+from posexport.tasks.task import Kind, PipelineTask
 
-Kind = Literal["text", "images", "audio"]
-
-
-@dataclass(frozen=True)
-class PipelineTask:
-    """One task.
-
-    Attributes:
-        name: transformers' name.
-        implementation: the module in this package and the class in it, ``module:Class``.
-        bundles: tasks of bundles (``manifest.task``) that can do it; of several pipelines for the same bundle the
-            first one is chosen where no task is named.
-        takes: the kind of its inputs.
-    """
-
-    name: str
-    implementation: str
-    bundles: tuple[str, ...]
-    takes: Kind = "text"
-
-
-_SOUND, _SPEECH = "audio-classification", "automatic-speech-recognition"
-_LABELS, _SEQ2SEQ = ("sequence-classification",), ("text2text-generation",)
-TASKS = (
-    PipelineTask("text-classification", "text_classification:TextClassification", _LABELS),
-    PipelineTask("token-classification", "token_classification:TokenClassification", ("token-classification",)),
-    PipelineTask("question-answering", "question_answering:QuestionAnswering", ("question-answering",)),
-    PipelineTask("fill-mask", "fill_mask:FillMask", ("fill-mask",)),
-    PipelineTask("feature-extraction", "feature_extraction:FeatureExtraction", ("features", "sentence-embedding")),
-    PipelineTask("text-generation", "text_generation:TextGeneration", ("text-generation",)),
-    PipelineTask("text2text-generation", "text2text_generation:Text2TextGeneration", _SEQ2SEQ),
-    PipelineTask("image-classification", "images:ImageClassification", ("image-classification",), "images"),
-    PipelineTask("image-feature-extraction", "images:ImageFeatureExtraction", ("features",), "images"),
-    PipelineTask(
-        "zero-shot-image-classification",
-        "zero_shot_image_classification:ZeroShotImageClassification",
-        ("zero-shot-image-classification",),
-        "images",
-    ),
-    PipelineTask("object-detection", "object_detection:ObjectDetection", ("object-detection",), "images"),
-    PipelineTask("image-segmentation", "image_segmentation:ImageSegmentation", ("image-segmentation",), "images"),
-    PipelineTask("depth-estimation", "depth_estimation:DepthEstimation", ("depth-estimation",), "images"),
-    # chosen only by name
-    PipelineTask("summarization", "text2text_generation:Summarization", _SEQ2SEQ),
-    PipelineTask("translation", "text2text_generation:Translation", _SEQ2SEQ),
-    PipelineTask("zero-shot-classification", "zero_shot_classification:ZeroShotClassification", _LABELS),
-    PipelineTask(_SOUND, "audio:AudioClassification", (_SOUND,), "audio"),
-    PipelineTask(_SPEECH, "audio:AutomaticSpeechRecognition", ("ctc",), "audio"),
-    PipelineTask(_SPEECH, "whisper_recognition:WhisperRecognition", (_SPEECH,), "audio"),
-)
 #: other names of the same tasks, as transformers has them
 ALIASES = {"sentiment-analysis": "text-classification", "ner": "token-classification"}
 
@@ -75,7 +26,7 @@ def kind_of(spec: ModelSpec) -> Kind:
 def tasks_of(spec: ModelSpec) -> list[PipelineTask]:
     """The pipelines that a bundle has, the one that is chosen without a name first."""
     kind = kind_of(spec)
-    return [task for task in TASKS if spec.task in task.bundles and task.takes == kind]
+    return [pipeline for pipeline in pipelines_of(spec.task) if pipeline.takes == kind]
 
 
 def open_pipeline(session: Session, task: str | None, **options: Any) -> Pipeline:
@@ -123,7 +74,7 @@ def is_task(name: object) -> bool:
 
 
 def _names() -> set[str]:
-    return {entry.name for entry in TASKS} | set(ALIASES)
+    return {pipeline.name for task in TASKS.values() for pipeline in task.pipelines} | set(ALIASES)
 
 
 def canonical(task: str) -> str:

@@ -15,6 +15,14 @@ from posexport.checkpoints.opened import Checkpoint
 from posexport.checkpoints.pooling import Pooling
 from posexport.errors import PosexportError
 from posexport.sources.source import Model
+from posexport.tasks.audio_classification import TASK as AUDIO
+from posexport.tasks.features import TASK as FEATURES
+from posexport.tasks.image_text_to_text import TASK as IMAGE_TEXT
+from posexport.tasks.registry import TASKS, all_tensors, task_of, through_transformers
+from posexport.tasks.task import Task
+from posexport.tasks.tensors import TASK as TENSORS
+from posexport.tasks.text2text_generation import TASK as SEQ2SEQ
+from posexport.tasks.text_generation import TASK as GENERATION
 from posexport.through import heads, library, pictures, refusals, seq2seq, vision
 from posexport.through.agreement import use_posexport_attention
 from posexport.through.decoder_source import decoder_source
@@ -27,18 +35,6 @@ from posexport.through.module import (
     module_for_task,
 )
 from posexport.through.states import has_states
-from posexport.through.tasks import (
-    AUDIO,
-    FEATURES,
-    GENERATION,
-    IMAGE_TEXT,
-    SEQ2SEQ,
-    TASKS,
-    Task,
-    all_tensors,
-    task_named,
-    task_of,
-)
 
 
 def make(checkpoint: Checkpoint) -> Model:
@@ -105,9 +101,7 @@ def _reranker(checkpoint: Checkpoint, model: Any) -> Model:
 
 def _task_below_pooling(pooling: Pooling) -> Task:
     """The task of the model below a pooling head."""
-    task = task_named(pooling.built_as)
-    assert task is not None
-    return task
+    return TASKS[pooling.built_as]
 
 
 #: makers of models that are exported as several graphs, by task
@@ -120,16 +114,17 @@ _MAKERS: dict[str, Callable[[Checkpoint, Any, Task], Model]] = {
 def _task(config: Config, option: str | None, transformers: Any) -> tuple[Task, list[str]]:
     """The task for the option ``--task`` or the architecture, and remarks on the choice."""
     kind, architecture = config.text("model_type"), config.architecture()
-    known = ", ".join(dict.fromkeys(task.name for task in TASKS))
+    known = ", ".join(task.name for task in through_transformers())
     declared = None if architecture is None else task_of(architecture, config.values)
+    if option == TENSORS.name and architecture is not None:
+        return all_tensors(architecture), []
     if option is not None:
-        task = GENERATION if option == scoring.TEXT_RANKING else task_named(option)
-        if task is None:
+        task = GENERATION if option == scoring.TEXT_RANKING else TASKS.get(option)
+        if task is None or not task.ends:
             raise PosexportError(
                 f"{config.label}: {kind} is not converted for {option} through transformers; it is for {known}"
             )
-        # several tasks share a name: prefer that of the architecture
-        return declared if declared is not None and declared.name == task.name else task, []
+        return task, []
     if architecture is None:
         return FEATURES, [f"{config.label} names no architectures; taken for the task features"]
     if declared is not None:

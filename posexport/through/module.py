@@ -4,7 +4,7 @@ Shape letters: B batch, T tokens.
 """
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -18,8 +18,9 @@ from posexport.sizes import samples
 from posexport.sources.example import axis_sizes, example
 from posexport.sources.source import Source
 from posexport.spec import BATCH, SAMPLES, SEQUENCE, Axis, InputSpec, Limits
+from posexport.tasks.registry import TASKS
+from posexport.tasks.task import ANY, Task
 from posexport.through.states import masks_as_given
-from posexport.through.tasks import Task
 
 IDS, MASK, TYPES, POSITIONS = "input_ids", "attention_mask", "token_type_ids", "position_ids"
 PIXELS, SOUND = "pixel_values", "input_values"
@@ -44,10 +45,10 @@ class TransformersModule(nn.Module):
         with_positions: pass ``position_ids``, by default counted from the attention mask.
     """
 
-    def __init__(self, model: Any, outputs: tuple[str, ...], inputs: list[InputSpec], *, with_positions: bool) -> None:
+    def __init__(self, model: Any, outputs: Iterable[str], inputs: list[InputSpec], *, with_positions: bool) -> None:
         super().__init__()
         self.model, self.inputs = model, inputs
-        self._outputs, self._with_positions = outputs, with_positions
+        self._outputs, self._with_positions = tuple(outputs), with_positions
 
     @property
     def example_and_axes(self) -> tuple[dict[str, Tensor], dict[str, list[Axis]]] | tuple[()]:
@@ -104,9 +105,22 @@ def checkpoint_source(
     source = source_of_module(
         str(checkpoint.files.path), module, *module.example_and_axes, label=label, fingerprint=b""
     )
+    _check_axes(str(checkpoint.config.label), task, source)
     return msgspec.structs.replace(
         source, task=task, limits=_limits_of(source, module), remarks=[*remarks, *source.remarks]
     )
+
+
+def _check_axes(label: str, task: str, source: Source) -> None:
+    """PosexportError for an output that has not as many axes as its task says."""
+    wanted = TASKS[task].outputs if task in TASKS else {}
+    for spec in source.outputs:
+        axes = wanted.get(spec.name, ANY)
+        if axes != ANY and len(axes) != len(spec.axes):
+            raise PosexportError(
+                f"{label}: the model returns {spec.name} as [{', '.join(map(str, spec.axes))}], and {task} is about "
+                f"[{', '.join(axes)}]; choose the task that it was trained for with --task"
+            )
 
 
 def _limits_of(source: Source, module: TransformersModule) -> Limits:

@@ -18,8 +18,8 @@ from posexport.sizes import multiple
 from posexport.sources.example import example
 from posexport.spec import BATCH, HEIGHT, WIDTH, Axis, InputSpec, Limits
 from posexport.system.user_code import is_external, raised
+from posexport.tasks.task import Task
 from posexport.through.module import PIXELS, TransformersModule, forward_parameters
-from posexport.through.tasks import Task
 from posexport.torch_fixes.symbolic_int import with_symbolic_ints
 
 PIXEL_MASK = "pixel_mask"

@@ -21,10 +21,10 @@ from posexport.modules.with_cache import small
 from posexport.nn.cached_call import NotCachedError
 from posexport.sources.source import Model, Source, model_of
 from posexport.spec import BATCH, ENCODER_SEQUENCE, SEQUENCE, InputSpec, LengthContract, Promises
+from posexport.tasks.task import Task
 from posexport.through import halves
 from posexport.through.agreement import use_posexport_attention
 from posexport.through.module import IDS, MASK, TransformersModule, forward_parameters
-from posexport.through.tasks import Task
 from posexport.torch_fixes.module_precision import in_precision
 
 #: batch size and lengths of the comparison with transformers, and the longest decoder input that is compared

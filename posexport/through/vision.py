@@ -24,12 +24,12 @@ from posexport.modules.user_module import UserModule, by_name
 from posexport.modules.with_cache import small
 from posexport.sources.source import Model, model_of
 from posexport.spec import InputSpec, LengthContract, OutputSpec, PartSpec, Promises, ProofPlan
+from posexport.tasks.task import Task
 from posexport.through.agreement import use_posexport_attention
 from posexport.through.decoder import EmbedsDecoder, embeds_decoder
 from posexport.through.decoder_source import decoder_source
 from posexport.through.grids import Grids
 from posexport.through.module import IDS, MASK, TYPES, TransformersModule, checkpoint_source, text_inputs
-from posexport.through.tasks import Task
 from posexport.through.towers import FEATURES, ROWS, Gemma3, Idefics, Images, Llava, Tower
 from posexport.torch_fixes.module_precision import in_precision
 

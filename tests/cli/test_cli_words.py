@@ -207,7 +207,7 @@ def test_tasks_of_checkpoints_are_listed() -> None:
         (["convert"], "my", ["my_model.py"]),
         (["convert"], "check", ["checkpoint"]),
         (["convert", "encoder-shaw-kv", "--set"], "cli", ["clip="]),
-        (["convert", "x", "--task"], "token-", ["token-embedding", "token-classification"]),
+        (["convert", "x", "--task"], "token-", ["token-classification", "token-embedding"]),
         (["convert", "x", "--lowering"], "au", ["auto"]),
         (["plot"], "sinus", ["sinusoidal"]),
         (["check-shift"], "relative-key-", ["relative-key-query"]),

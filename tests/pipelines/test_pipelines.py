@@ -16,9 +16,9 @@ from ci.answers.seeded import rebuild
 from posexport import PosexportError, Session
 from posexport.pipelines.generating import source_tokens, target_token
 from posexport.pipelines.question_answering import spans
-from posexport.pipelines.registry import TASKS
 from posexport.pipelines.text_pipeline import cleaned_up
 from posexport.pipelines.token_classification import without_overlaps
+from posexport.tasks.registry import TASKS
 from tests.command import posexport as command
 from tests.tiny_bundle import write_bundle
 
@@ -126,7 +126,8 @@ def test_names_of_tasks(opened):
     assert repr(posexport.pipeline(opened("bert-ner"))) == "<posexport pipeline token-classification: bert-ner-bundle>"
     with pytest.raises(PosexportError, match="and not for the pipeline translation_en_to_de"):
         posexport.pipeline(opened("bert-ner"), "translation_en_to_de")
-    assert {task.name for task in TASKS if task.takes == "text"} == {
+    pipelines = [each for task in TASKS.values() for each in task.pipelines]
+    assert {each.name for each in pipelines if each.takes == "text"} == {
         "text-classification",
         "token-classification",
         "question-answering",
@@ -138,10 +139,8 @@ def test_names_of_tasks(opened):
         "summarization",
         "translation",
     }
-    # no bundle has two pipelines of one name
-    assert len({(task.name, bundle) for task in TASKS for bundle in task.bundles}) == sum(
-        len(task.bundles) for task in TASKS
-    )
+    for task in TASKS.values():
+        assert len({each.name for each in task.pipelines}) == len(task.pipelines)
 
 
 def test_blanks_before_punctuation():

@@ -23,6 +23,7 @@ CORE = [
         "spec",
         "system",
         "targets",
+        "tasks",
         "text_rules",
         "tokenizer",
         "version",

@@ -12,10 +12,8 @@ from posexport.errors import PosexportError
 from posexport.parity.grid.inputs import draw
 from posexport.parity.grid.point import GridPoint
 from posexport.spec import BATCH, HEIGHT, WIDTH, InputSpec, Limits
+from posexport.tasks.depth_estimation import TASK as DEPTH
 from posexport.through.pictures import PIXEL_MASK, picture_module, trained_size
-from posexport.through.tasks import TASKS
-
-DEPTH = next(task for task in TASKS if task.name == "depth-estimation")
 
 
 class Model(nn.Module):

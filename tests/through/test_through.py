@@ -23,7 +23,8 @@ from posexport.checkpoints.families.closest import closest
 from posexport.checkpoints.families.registry import FAMILIES
 from posexport.errors import PosexportError
 from posexport.sources.load import LoadOptions, load_source
-from posexport.through import library, refusals, tasks
+from posexport.tasks import registry
+from posexport.through import library, refusals
 from posexport.through.checkpoint import _unread, _unread_keys
 from posexport.through.types import PROVEN, REFUSED
 
@@ -139,9 +140,9 @@ def test_a_type_that_posexport_defines_goes_through_transformers_where_it_is_ask
     ],
 )
 def test_a_class_says_its_task(architecture: str, keys: tuple[str, ...], task: str | None) -> None:
-    found = tasks.task_of(architecture, keys)
+    found = registry.task_of(architecture, keys)
     assert (found and found.name) == task
-    assert task is None or tasks.task_named(task) is not None
+    assert task is None or task in registry.TASKS
 
 
 def test_other_versions_than_the_tested_one_are_said() -> None:
@@ -174,7 +175,7 @@ def test_the_list_follows_what_ci_through_recorded() -> None:
         kind: task for kind, task in PROVEN.items() if kind in recorded
     }
     assert set(PROVEN) <= {name for name, entry in entries.items() if "refused" not in entry}
-    assert set(PROVEN.values()) <= {task.name for task in tasks.TASKS}
+    assert set(PROVEN.values()) <= set(registry.TASKS)
     assert recorded.keys() <= entries.keys()
 
 

@@ -6,29 +6,6 @@ from dataclasses import dataclass, field
 from posexport.checkpoints.config import Config
 from posexport.checkpoints.mapping import Plan
 
-TASKS = (
-    "features",
-    "sentence-embedding",
-    "token-embedding",
-    "fill-mask",
-    "text-generation",
-    "text2text-generation",
-    "automatic-speech-recognition",
-    "sequence-classification",
-    "text-ranking",
-    "token-classification",
-    "question-answering",
-    "image-classification",
-    "object-detection",
-    "image-segmentation",
-    "depth-estimation",
-    "keypoint-detection",
-    "ctc",
-    "audio-classification",
-    "zero-shot-image-classification",
-    "image-text-to-text",
-)
-
 
 @dataclass(frozen=True, kw_only=True)
 class Family:

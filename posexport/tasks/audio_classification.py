@@ -1,0 +1,14 @@
+"""Labels of a sound."""
+
+from posexport.tasks.task import OF_BATCH, PipelineTask, Task
+
+TASK = Task(
+    name="audio-classification",
+    what="logits over labels of a whole sound",
+    reads=("audio",),
+    outputs={"logits": OF_BATCH},
+    # the names of other classes end like those of text classifiers
+    ends=("ForAudioClassification",),
+    auto="AutoModelForAudioClassification",
+    pipelines=(PipelineTask("audio-classification", "audio:AudioClassification", "audio"),),
+)

@@ -1,0 +1,13 @@
+"""Letters of a sound, by connectionist temporal classification."""
+
+from posexport.tasks.task import OF_TOKENS, PipelineTask, Task
+
+TASK = Task(
+    name="ctc",
+    what="logits over labels at every frame",
+    reads=("audio",),
+    outputs={"logits": OF_TOKENS},
+    ends=("ForCTC",),
+    auto="AutoModelForCTC",
+    pipelines=(PipelineTask("automatic-speech-recognition", "audio:AutomaticSpeechRecognition", "audio"),),
+)

@@ -1,0 +1,16 @@
+"""The states of a model without a head, and the vectors that it projects them to."""
+
+from posexport.tasks.sentence_embedding import FEATURE_EXTRACTION
+from posexport.tasks.task import ANY, PipelineTask, Task
+
+TASK = Task(
+    name="features",
+    what="the hidden states",
+    reads=("text", "images", "audio"),
+    outputs={"text_embeds": ANY, "image_embeds": ANY, "last_hidden_state": ANY, "pooler_output": ANY},
+    ends=("ModelWithProjection", "Model", "Encoder"),
+    pipelines=(
+        FEATURE_EXTRACTION,
+        PipelineTask("image-feature-extraction", "images:ImageFeatureExtraction", "images"),
+    ),
+)

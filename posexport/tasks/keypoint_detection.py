@@ -1,0 +1,14 @@
+"""Points of a body (ViTPose, arXiv:2204.12484)."""
+
+from posexport.spec import BATCH, HEIGHT, WIDTH
+from posexport.tasks.task import Task
+
+TASK = Task(
+    name="keypoint-detection",
+    what="a heat map of an image for every keypoint",
+    reads=("images",),
+    outputs={"heatmaps": (BATCH, "keypoints", HEIGHT, WIDTH)},
+    varies=("batch", "size"),
+    ends=("ForPoseEstimation", "ForKeypointDetection"),
+    auto="AutoModelForKeypointDetection",
+)

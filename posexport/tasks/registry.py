@@ -1,0 +1,59 @@
+"""All tasks, one line each, and where the names of tasks, classes and pipelines lead."""
+
+from collections.abc import Collection, Iterator
+from dataclasses import replace
+
+from posexport.registry import Registry
+from posexport.tasks.task import PipelineTask, Task
+
+#: of a class in ``architectures`` the first one with a matching suffix, and the keys that it needs, is chosen
+_NAMES = (
+    "fill-mask",
+    "text-generation",
+    # before text2text-generation, whose classes have the same suffixes
+    "image-text-to-text",
+    "text2text-generation",
+    "automatic-speech-recognition",
+    "sequence-classification",
+    "text-ranking",
+    "token-classification",
+    "question-answering",
+    "image-classification",
+    "object-detection",
+    "image-segmentation",
+    "depth-estimation",
+    "keypoint-detection",
+    "ctc",
+    "audio-classification",
+    # before features, whose suffixes are the shortest
+    "zero-shot-image-classification",
+    "features",
+    "sentence-embedding",
+    "token-embedding",
+    "tensors",
+)
+#: by name, each in a module of this package that is called as it is
+TASKS: Registry[Task] = Registry(
+    "tasks", Task, {name: f"{__package__}.{name.replace('-', '_')}:TASK" for name in _NAMES}
+)
+
+
+def through_transformers() -> Iterator[Task]:
+    """The tasks that transformers' classes are converted for."""
+    return (task for task in TASKS.values() if task.ends)
+
+
+def task_of(architecture: str, keys: Collection[str]) -> Task | None:
+    """The task of a class of transformers, of a configuration with ``keys``; None for a class without a record."""
+    fits = (task for task in through_transformers() if architecture.endswith(task.ends))
+    return next((task for task in fits if set(task.needs) <= set(keys)), None)
+
+
+def all_tensors(architecture: str) -> Task:
+    """The task of a class without a record: all tensors that it returns, under their names."""
+    return replace(TASKS["tensors"], ends=(architecture,))
+
+
+def pipelines_of(task: str) -> tuple[PipelineTask, ...]:
+    """The pipelines of a bundle for ``task``, the default first."""
+    return TASKS[task].pipelines if task in TASKS else ()

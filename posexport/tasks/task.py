@@ -1,0 +1,66 @@
+"""The record of a task: what a model of it reads and returns, its classes in transformers, and its pipelines."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Literal
+
+from posexport.spec import BATCH, HEIGHT, SEQUENCE, WIDTH
+
+Kind = Literal["text", "images", "audio"]
+#: what makes a bundle's inputs from each kind of data
+PREPARED_BY: Mapping[Kind, str] = MappingProxyType(
+    {"text": "the tokenizer", "images": "the image processor", "audio": "the feature extractor"}
+)
+#: instead of axes: as many as the model has
+ANY = ("...",)
+#: axes of frequent outputs
+OF_BATCH, OF_TOKENS, OF_PIXELS = (BATCH, "labels"), (BATCH, SEQUENCE, "labels"), (BATCH, HEIGHT, WIDTH)
+
+
+@dataclass(frozen=True)
+class PipelineTask:
+    """A pipeline of transformers that a bundle of the task has.
+
+    Attributes:
+        name: transformers' name.
+        implementation: the module in `posexport.pipelines` and the class in it, ``module:Class``.
+        takes: the kind of its inputs; a bundle of another kind does not have it.
+    """
+
+    name: str
+    implementation: str
+    takes: Kind = "text"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """A task.
+
+    Attributes:
+        name: a name of ``posexport list tasks``.
+        what: what a model of it returns, for the list.
+        reads: kinds of data that it is about, each with what prepares it (`PREPARED_BY`).
+        outputs: the axes of what the graph returns, by transformers' names, of which a model may lack some; `ANY`:
+            models differ. Empty: all tensors that the model returns.
+        varies: what the proof varies.
+        ends: suffixes of the names of transformers' classes in ``architectures``; empty: not through transformers.
+        auto: transformers' auto class.
+        needs: keys that config.json must have, of tasks with the same suffixes.
+        pipelines: of its bundles, the default first.
+    """
+
+    name: str
+    what: str
+    reads: tuple[Kind, ...] = ("text",)
+    outputs: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    varies: tuple[str, ...] = ("batch", "length", "padding")
+    ends: tuple[str, ...] = ()
+    auto: str = "AutoModel"
+    needs: tuple[str, ...] = ()
+    pipelines: tuple[PipelineTask, ...] = ()
+
+    @property
+    def sizes_vary(self) -> bool:
+        """Whether images have every size that the model takes, in the proof too; else the one it was trained for."""
+        return "size" in self.varies
