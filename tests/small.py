@@ -4,6 +4,8 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
+import torch
+from torch import Tensor, nn
 
 from posexport.encodings import encoding as registry
 from posexport.encodings.build import describe
@@ -72,3 +74,29 @@ def by_attention(prefix: str) -> list[str]:
             terms = [hook for hook in what.hooks if hook in ("scores", "values")]
             found.setdefault((*terms, *what.operators), name)
     return sorted({*found.values(), f"{prefix}rope", f"{prefix}rope-dynamic"})
+
+
+class TwoLayers(nn.Module):
+    """Two residual layers on embeddings of 61 ids; a subclass computes the attention of ``heads`` heads."""
+
+    heads = 5
+
+    def __init__(self, channels: int, gain: float = 1.0) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.token = nn.Embedding(61, channels)
+        self.qkv = nn.ModuleList(nn.Linear(channels, 3 * channels) for _ in range(2))
+        self.out = nn.ModuleList(nn.Linear(channels, channels) for _ in range(2))
+        for parameter in (*self.qkv.parameters(), *self.out.parameters()):
+            parameter.data *= gain
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        x: Tensor = self.token(input_ids)
+        for qkv, out in zip(self.qkv, self.out, strict=True):
+            q, k, v = (y.unflatten(-1, (self.heads, -1)).transpose(1, 2) for y in qkv(x).chunk(3, -1))
+            x = x + out(self.attend(q, k, v, attention_mask).transpose(1, 2).flatten(2))
+        return x
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+        """[B, H, T, D] of queries, keys and values, with a mask of ones and zeros [B, T]."""
+        raise NotImplementedError

@@ -6,7 +6,7 @@ import onnx_ir as ir
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from posexport.bundle.read import read
 from posexport.conversion.convert import convert
@@ -16,36 +16,28 @@ from posexport.passes import pipeline
 from posexport.passes.graph_pass import Context
 from posexport.targets.target import Target
 from tests.in_float64 import is_the_module
+from tests.small import TwoLayers
 
 V, D, H = 61, 30, 5
 IDS = torch.arange(22).reshape(2, 11) % V
 LENGTHS = (1, 7, 33)
 
 
-class Llama(nn.Module):
+class Llama(TwoLayers):
     """An encoder that rotates as Llama does: cosines [B, T, D] get an axis of heads; positions count from the mask."""
 
     def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.token = nn.Embedding(V, D)
-        self.qkv = nn.ModuleList(nn.Linear(D, 3 * D) for _ in range(2))
-        self.out = nn.ModuleList(nn.Linear(D, D) for _ in range(2))
+        super().__init__(D)
 
     def positions(self, mask: Tensor) -> Tensor:
         return (mask.cumsum(-1) - 1).clamp(min=0)
 
-    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        x = self.token(input_ids)
-        angles = self.positions(attention_mask)[..., None].to(x.dtype) / 10 ** torch.arange(0, 1, 2 / (D // H))
-        angles = torch.cat((angles, angles), -1).to(x.dtype)
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+        angles = self.positions(mask)[..., None].to(q.dtype) / 10 ** torch.arange(0, 1, 2 / (D // H))
+        angles = torch.cat((angles, angles), -1).to(q.dtype)
         cos, sin = angles.cos().unsqueeze(1), angles.sin().unsqueeze(1)
-        for qkv, out in zip(self.qkv, self.out, strict=True):
-            q, k, v = (y.unflatten(-1, (H, -1)).transpose(1, 2) for y in qkv(x).chunk(3, -1))
-            q, k = (y * cos + torch.cat((-y[..., 3:], y[..., :3]), -1) * sin for y in (q, k))
-            y = F.scaled_dot_product_attention(q, k, v, attention_mask[:, None, None].bool())
-            x = x + out(y.transpose(1, 2).flatten(2))
-        return x  # type: ignore[no-any-return]
+        q, k = (y * cos + torch.cat((-y[..., 3:], y[..., :3]), -1) * sin for y in (q, k))
+        return F.scaled_dot_product_attention(q, k, v, mask[:, None, None].bool())
 
 
 class Counted(Llama):

@@ -95,7 +95,6 @@ def test_masks_of_labels_as_the_library(checkpoint: Callable[[str], tuple[Path, 
 @pytest.mark.all
 @pytest.mark.parametrize("kind", ["maskformer", "mask2former"])
 def test_masks_of_queries_as_the_library(kind: str, checkpoint: Callable[[str], tuple[Path, Path]]) -> None:
-    pytest.importorskip("scipy", reason="transformers' class needs it for its loss: pip install scipy")
     folder, bundle = checkpoint(kind)
     theirs, ours = library("image-segmentation", folder), posexport.pipeline(bundle)
     options: dict[str, Any] = {"threshold": 0.3, "overlap_mask_area_threshold": 0.1}

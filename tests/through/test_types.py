@@ -17,15 +17,10 @@ AT_FEW_LENGTHS = ("olmo", "mixtral", "cohere2", "nomic_bert", "convbert", "blend
 #: images, sound
 PROVEN_FAST = ("ijepa", "pvt_v2", "hiera", "sew", "audio-spectrogram-transformer", "yolos")
 
-#: types with a loss that needs scipy, without which transformers makes no model
-WITH_SCIPY = ("eomt", "mask2former", "maskformer")
-
 
 def converted(kind: str, folder: Path, lengths: Sequence[int] | None, target: str) -> posexport.Conversion:
     """The checkpoint of ci/through/checkpoints.yaml, converted."""
     pytest.importorskip("transformers", reason="pip install 'posexport[transformers]'")
-    if kind in WITH_SCIPY:
-        pytest.importorskip("scipy", reason="transformers' class needs it for its loss: pip install scipy")
     from ci.through import tiny
 
     tiny.make(folder / kind, tiny.table()[kind])
