@@ -159,9 +159,11 @@ class EncoderPart(nn.Module):
         input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
         input_features: Tensor | None = None,
+        pixel_values: Tensor | None = None,
     ) -> tuple[Tensor, ...]:
         """By the names that encoders have; only those that are not None are passed on."""
-        named = {"input_ids": input_ids, "attention_mask": attention_mask, "input_features": input_features}
+        named = {"input_ids": input_ids, "attention_mask": attention_mask}
+        named |= {"input_features": input_features, "pixel_values": pixel_values}
         states_BSC = side_of(self.encoder)(**{name: value for name, value in named.items() if value is not None})
         return (states_BSC, *(() if self.decoder is None else flat(self.decoder.crossed(states_BSC))))
 

@@ -15,14 +15,14 @@ def example_input(spec: InputSpec, shape: Sequence[int], rng: np.random.Generato
 
     Some tokens are of images, where a model takes some: a graph without any has a mask that looks causal.
     """
-    if spec.role in ("values", "cache"):
+    if spec.role == "cache":
         return rng.standard_normal(shape).astype(spec.dtype)
     if spec.role == "blocks":
         return rng.integers(0, 2, shape)
     constants = {"mask": 1 - spec.padding, "flags": 0, "state": 0, "positions": -1, "grids": spec.size, "lengths": 1}
     if spec.role in constants:
         return np.full(shape, constants[spec.role], spec.dtype)
-    return random_ids(spec, shape, rng)
+    return random_content(spec, shape, rng)
 
 
 def with_sizes(
@@ -55,6 +55,20 @@ def _grid(tokens: int, rng: np.random.Generator) -> tuple[int, int, int]:
     heights = [n for n in range(1, tokens // frames + 1) if tokens // frames % n == 0]
     height = int(rng.choice(heights))
     return frames, height, tokens // frames // height
+
+
+def random_content(spec: InputSpec, shape: Sequence[int], rng: np.random.Generator) -> NDArray[Any]:
+    """N(0, 1) values, boxes or ids, as the role of the input says."""
+    if spec.role == "values":
+        return rng.standard_normal(shape).astype(spec.dtype)
+    return _boxes(spec, shape, rng) if spec.role == "boxes" else random_ids(spec, shape, rng)
+
+
+def _boxes(spec: InputSpec, shape: Sequence[int], rng: np.random.Generator) -> NDArray[Any]:
+    """Left, top, right and bottom edges below the input's size, [.., 4]: the right one is not left of the left one."""
+    size = spec.size or 1
+    corners = np.sort(rng.random((*shape[:-1], 2, 2)) * size, axis=-2).reshape(shape)
+    return (np.floor(corners) if spec.dtype.startswith("int") else corners).astype(spec.dtype)
 
 
 def random_ids(spec: InputSpec, shape: Sequence[int], rng: np.random.Generator) -> NDArray[np.int64]:

@@ -86,6 +86,14 @@ class CLIPImageProcessor(ImageProcessor, frozen=True, kw_only=True):
     image_std: Channels | None = processor.OPENAI_CLIP_STD
 
 
+class OwlViTImageProcessor(CLIPImageProcessor, frozen=True, kw_only=True):
+    """Image processor with the defaults of owlvit."""
+
+    size: SizeSetting | None = default_size(height=768, width=768)
+    default_to_square: bool | None = True
+    do_center_crop: bool | None = False
+
+
 class ChineseCLIPImageProcessor(CLIPImageProcessor, frozen=True, kw_only=True):
     """Image processor with the defaults of chinese_clip."""
 

@@ -64,7 +64,7 @@ class ZeroShotImageClassification(ImagePipeline, TextPipeline):
             candidate_labels: a list of texts.
             hypothesis_template: with ``{}`` in the label's place; ``"{}"`` for labels that are sentences.
         """
-        labels = _labels(candidate_labels)
+        labels = checked_labels(candidate_labels)
         feeds = self._feeds([_sentence(hypothesis_template, label) for label in labels])
         answers = []
         for logits_N in self.run_pictures(items, batches, PER_IMAGE, feeds=feeds):
@@ -95,7 +95,8 @@ class ZeroShotImageClassification(ImagePipeline, TextPipeline):
         return MASK in names if isinstance(names, list) else True
 
 
-def _labels(stated: Sequence[str] | None) -> list[str]:
+def checked_labels(stated: Sequence[str] | None) -> list[str]:
+    """The labels that a caller names, as a list. Raises PosexportError for anything else."""
     if isinstance(stated, str) or not stated or not all(isinstance(label, str) for label in stated):
         raise PosexportError(
             f"candidate_labels must be a list of texts, got {stated!r:.60}; name at least one label (on the command "

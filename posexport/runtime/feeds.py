@@ -114,6 +114,7 @@ def _array(spec: InputSpec, value: Any) -> Array:
         array = array.astype(BY_NAME[spec.dtype].numpy)
     kinds, needed = {
         "values": ("fiu", "real numbers"),
+        "boxes": ("iu" if spec.dtype.startswith("int") else "fiu", "edges of boxes"),
         **dict.fromkeys(CARRIED, ("f", "real numbers")),
         "mask": ("iub", "0 and 1 as integers"),
     }.get("mask" if spec.role in ("flags", "blocks") else spec.role, ("iu", "integers"))
@@ -260,14 +261,10 @@ def _check_values(spec: InputSpec, array: Array, reals: tuple[int, int]) -> None
         bad = (array != 0) & (array != 1)
     elif spec.role == "lengths":
         bad, needed = (array < reals[0]) | (array > reals[1]), f"lengths from {reals[0]} to {reals[1]}, the sequence's"
-    elif spec.column_sizes:
-        bad, needed = (array < 0) | (array >= spec.column_sizes), f"ids below {spec.column_sizes}, one for each column"
+    elif spec.role == "boxes":
+        bad, needed = _bad_boxes(spec, array)
     else:
-        most = np.iinfo(np.int64).max if spec.size is None else spec.size - 1
-        least = -1 if spec.role == "positions" else 0
-        bad, needed = (array < least) | (array > most), f"ids from 0 to {most}"
-        if spec.role == "positions":
-            needed = f"positions from 0 to {most}, or -1 for those that the mask counts"
+        bad, needed = _bad_ids(spec, array)
     if bad.any():
         where = np.unravel_index(int(np.argmax(bad)), array.shape)
         raise PosexportError(f"{spec.name} holds {array[where]} at {[int(i) for i in where]}; it takes {needed}")
@@ -280,6 +277,24 @@ def _check_values(spec: InputSpec, array: Array, reals: tuple[int, int]) -> None
                 f"{spec.name} has padding between tokens in row {index}; pad before the first token or after the last, "
                 "and on the left where tokens are to follow"
             )
+
+
+def _bad_ids(spec: InputSpec, array: Array) -> tuple[NDArray[np.bool_], str]:
+    """Ids or positions that are out of range, and what is needed."""
+    if spec.column_sizes:
+        return (array < 0) | (array >= spec.column_sizes), f"ids below {spec.column_sizes}, one for each column"
+    most = np.iinfo(np.int64).max if spec.size is None else spec.size - 1
+    if spec.role == "positions":
+        return (array < -1) | (array > most), f"positions from 0 to {most}, or -1 for those that the mask counts"
+    return (array < 0) | (array > most), f"ids from 0 to {most}"
+
+
+def _bad_boxes(spec: InputSpec, array: Array) -> tuple[NDArray[np.bool_], str]:
+    """Edges that are out of range or on the wrong side, and what is needed."""
+    most = (spec.size or 1) - spec.dtype.startswith("int")
+    bad = ~((array >= 0) & (array <= most))
+    bad[..., 2:] |= array[..., 2:] < array[..., :2]
+    return bad, f"left, top, right and bottom from 0 to {most}, the right not left of the left, the bottom not above"
 
 
 def _named(specs: Sequence[InputSpec]) -> str:

@@ -19,17 +19,24 @@ _NAMES = (
     "token-classification",
     "question-answering",
     "image-classification",
+    # before object-detection and the like, whose classes have the same suffixes
+    "zero-shot-object-detection",
     "object-detection",
+    "zero-shot-image-segmentation",
     "image-segmentation",
     "depth-estimation",
     "keypoint-detection",
     "ctc",
     "audio-classification",
     # before features, whose suffixes are the shortest
+    "image-to-text",
     "zero-shot-image-classification",
+    "zero-shot-audio-classification",
+    "reinforcement-learning",
     "features",
     "sentence-embedding",
     "token-embedding",
+    "time-series-forecasting",
     "tensors",
 )
 #: by name, each in a module of this package that is called as it is

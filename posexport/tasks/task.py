@@ -7,10 +7,10 @@ from typing import Literal
 
 from posexport.spec import BATCH, HEIGHT, SEQUENCE, WIDTH
 
-Kind = Literal["text", "images", "audio"]
+Kind = Literal["text", "images", "audio", "series"]
 #: what makes a bundle's inputs from each kind of data
 PREPARED_BY: Mapping[Kind, str] = MappingProxyType(
-    {"text": "the tokenizer", "images": "the image processor", "audio": "the feature extractor"}
+    {"text": "the tokenizer", "images": "the image processor", "audio": "the feature extractor", "series": "the caller"}
 )
 #: instead of axes: as many as the model has
 ANY = ("...",)

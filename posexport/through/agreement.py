@@ -14,7 +14,8 @@ from posexport.sources.example import example
 from posexport.spec import BATCH, SEQUENCE
 from posexport.system.user_code import is_external, raised
 from posexport.through import attention
-from posexport.through.module import MASK, TransformersModule
+from posexport.through.inputs import MASK
+from posexport.through.module import TransformersModule
 from posexport.torch_fixes.default_dtype import computing_in
 from posexport.torch_fixes.module_precision import in_precision
 

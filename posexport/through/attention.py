@@ -27,6 +27,7 @@ from posexport.nn.attention import SoftCapped, additive, attend, dropped_score
 from posexport.nn.cached_call import CachedCall, NotCachedError, current
 from posexport.nn.caching import KeysAndValues, narrowed, widened
 from posexport.through import experts
+from posexport.through.renewed import renew
 
 #: names in transformers' registries. PACKED is for several images in one sequence, which transformers passes to one
 #: call of attention only if the name contains "flash"
@@ -124,6 +125,7 @@ def register() -> None:
 
 def use(model: Any, *, attention: str = NAME, experts: str = NAME) -> None:
     """Select these implementations of attention (with masks) and experts for ``model`` and its submodules."""
+    renew(model)
     for part in model.modules():
         if (config := getattr(part, "config", None)) is not None:
             # from_pretrained sets these attributes too

@@ -15,7 +15,7 @@ from posexport.nn.cached_call import CachedCall, cached_call
 from posexport.spec import BATCH, SEQUENCE, InputSpec
 from posexport.through.attention import PlannedCall
 from posexport.through.decoder import EmbedsDecoder
-from posexport.through.module import TYPES
+from posexport.through.inputs import TYPES
 
 _TYPES: ContextVar[Tensor | None] = ContextVar("posexport_image_tokens", default=None)
 

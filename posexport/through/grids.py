@@ -16,7 +16,7 @@ from torch import Tensor
 from posexport.checkpoints.config import Config
 from posexport.spec import IMAGES, PATCHES, InputSpec, OutputSpec
 from posexport.through import attention
-from posexport.through.module import PIXELS, POSITIONS
+from posexport.through.inputs import PIXELS, POSITIONS
 from posexport.through.mrope import MRopeDecoder
 from posexport.through.towers import FEATURES, Images, Sizes, Tower
 

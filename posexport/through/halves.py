@@ -103,7 +103,9 @@ def numbered(model: Any, user: UserModule) -> int | None:
     Raises:
         NotCachedError: the decoder computes positions in another way than by consecutive rows of a table.
     """
-    decoder = model.get_decoder()
+    # below the head of a decoder that is a model of its own
+    inner = (module for module in model.get_decoder().modules() if hasattr(module, "embed_positions"))
+    decoder = next(inner, model.get_decoder())
     own = getattr(decoder, "embed_positions", None)
     if own is None:
         return None
@@ -156,13 +158,15 @@ def _plain(user: UserModule, ids_1T: Tensor) -> None:
 
 
 class ThroughEncoder(nn.Module):
-    """A transformers encoder as `posexport.models.sides.Side`; ``limits`` hold for the decoder too."""
+    """A transformers encoder as `posexport.models.sides.Side`.
 
-    states_axis: Axis = ENCODER_SEQUENCE
+    ``limits`` hold for the decoder too. ``states_axis``: a number for images of one size.
+    """
 
-    def __init__(self, user: UserModule, limits: LengthContract) -> None:
+    def __init__(self, user: UserModule, limits: LengthContract, states_axis: Axis = ENCODER_SEQUENCE) -> None:
         super().__init__()
         self.user, self._limits, self._no_encoding = user, limits, NoPE()
+        self.states_axis = states_axis
 
     @property
     def inputs(self) -> list[InputSpec]:

@@ -19,17 +19,8 @@ from posexport.nn.heads import Head
 from posexport.nn.pooling import SentenceEmbedding, Splade, last_token
 from posexport.sources.example import axis_sizes, example
 from posexport.spec import BATCH, PROMPT_MASK, SEQUENCE, Axis, InputSpec, OutputSpec
-from posexport.through.module import (
-    IDS,
-    MASK,
-    PIXELS,
-    POSITIONS,
-    SOUND,
-    TYPES,
-    TransformersModule,
-    forward_parameters,
-    text_inputs,
-)
+from posexport.through.inputs import IDS, MASK, PIXELS, POSITIONS, SOUND, TYPES, forward_parameters, text_inputs
+from posexport.through.module import TransformersModule
 
 #: relative tolerance, to the largest logit, between the full projection and the projection of two rows
 _ROUNDING = 1e-4

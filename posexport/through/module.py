@@ -3,11 +3,11 @@
 Shape letters: B batch, T tokens.
 """
 
-import inspect
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
+import torch
 from torch import Tensor, nn
 
 from posexport.checkpoints.opened import Checkpoint
@@ -18,21 +18,17 @@ from posexport.sizes import samples
 from posexport.sources.example import axis_sizes, example
 from posexport.sources.source import Source
 from posexport.spec import BATCH, SAMPLES, SEQUENCE, Axis, InputSpec, Limits
+from posexport.system.user_code import is_external
 from posexport.tasks.registry import TASKS
 from posexport.tasks.task import ANY, Task
+from posexport.through.inputs import MASK, PIXELS, POSITIONS, convolutions_of, inputs_of
 from posexport.through.states import masks_as_given
+from posexport.torch_fixes.symbolic_int import with_symbolic_ints
 
-IDS, MASK, TYPES, POSITIONS = "input_ids", "attention_mask", "token_type_ids", "position_ids"
-PIXELS, SOUND = "pixel_values", "input_values"
-#: optional inputs that posexport does not pass: bounding boxes of words on a page
-_UNSUPPORTED = {"bbox"}
-#: number of ids of a character-level model, which has no vocabulary: all of Unicode
-_CHARACTERS = 0x110000
 #: tokens of an example of audio
 _FRAMES = 16
 #: tokens of audio for the proof: enough for tiled attention
 _LONG = 600
-_TEXT: list[Axis] = [BATCH, SEQUENCE]
 
 
 class TransformersModule(nn.Module):
@@ -59,7 +55,7 @@ class TransformersModule(nn.Module):
 
     def sizes(self, chosen: Mapping[str, int], tokens: int = _FRAMES) -> dict[str, int]:
         """A size of every dynamic axis: those of ``chosen``, and enough audio samples for ``tokens`` tokens."""
-        convolutions = _convolutions(self.model.config)
+        convolutions = convolutions_of(self.model.config)
         audio = {SAMPLES: samples(tokens, convolutions)} if convolutions else {}
         return axis_sizes(self.inputs, {**audio, **chosen})
 
@@ -69,7 +65,7 @@ class TransformersModule(nn.Module):
 
     def with_inputs(self, inputs: list[InputSpec]) -> "TransformersModule":
         """The same model with other inputs."""
-        return TransformersModule(self.model, self._outputs, inputs, with_positions=self._with_positions).eval()
+        return type(self)(self.model, self._outputs, inputs, with_positions=self._with_positions).eval()
 
     def add_positions(self, tensors: dict[str, Tensor]) -> None:
         """Add ``position_ids`` to ``tensors``, counted from the attention mask, if the model needs and lacks them."""
@@ -92,11 +88,6 @@ class TransformersModule(nn.Module):
         return {name: x for name, x in named_outputs(outputs).items() if x.dim() and name not in tensors}
 
 
-def forward_parameters(model: Any) -> set[str]:
-    """The names of the parameters of the model's ``forward``."""
-    return set(inspect.signature(model.forward).parameters)
-
-
 def checkpoint_source(
     checkpoint: Checkpoint, module: TransformersModule, task: str, remarks: Sequence[str] = ()
 ) -> Source:
@@ -106,8 +97,14 @@ def checkpoint_source(
         str(checkpoint.files.path), module, *module.example_and_axes, label=label, fingerprint=b""
     )
     _check_axes(str(checkpoint.config.label), task, source)
+    declared = {spec.name: spec for spec in module.inputs}
+    inputs = [
+        msgspec.structs.replace(spec, size=declared[spec.name].size, padding=declared[spec.name].padding)
+        for spec in source.inputs
+    ]
+    found = [remark for remark in source.remarks if not remark.endswith("as the example has; give the largest there")]
     return msgspec.structs.replace(
-        source, task=task, limits=_limits_of(source, module), remarks=[*remarks, *source.remarks]
+        source, task=task, inputs=inputs, limits=_limits_of(source, module), remarks=[*remarks, *found]
     )
 
 
@@ -132,7 +129,8 @@ def _limits_of(source: Source, module: TransformersModule) -> Limits:
     limits, settings = source.limits, module.model.config
     stated = getattr(settings.get_text_config(), "max_position_embeddings", None)
     if any(spec.role == "tokens" for spec in source.inputs) and isinstance(stated, int):
-        return msgspec.structs.replace(limits, trained_length=min(stated, limits.max_length or stated))
+        limits = msgspec.structs.replace(limits, trained_length=min(stated, limits.max_length or stated))
+        return module.limits(limits)
     sizes = module.sizes({}, tokens=_LONG)
     if SAMPLES not in sizes:
         return module.limits(limits)
@@ -143,69 +141,51 @@ def module_for_task(label: str, model: Any, task: Task, *, with_positions: bool)
     """``model`` with the inputs and outputs of ``task``; ``label`` names the checkpoint in messages.
 
     Raises:
-        PosexportError: the model needs inputs other than text, images and raw audio.
+        PosexportError: the model needs inputs that posexport does not know.
     """
-    names = forward_parameters(model)
-    inputs = []
-    if unsupported := names & _UNSUPPORTED:
-        raise PosexportError(
-            f"{label}: {type(model).__name__} also takes {', '.join(sorted(unsupported))}, which posexport does not "
-            "give it; it is not converted through transformers"
-        )
-    if IDS in names:
-        # decoders get no token_type_ids: their tokens are of one type, the default
-        inputs += text_inputs(model, names - {TYPES} if with_positions else names)
-    if PIXELS in names:
-        inputs.append(_pixels(label, model.config))
-    if SOUND in names:
-        inputs.append(_sound(label, model.config))
-    if not inputs:
-        raise PosexportError(
-            f"{label}: {type(model).__name__} takes {model.main_input_name}; posexport converts models of text, images "
-            "and raw sound through transformers"
-        )
-    return TransformersModule(model, task.outputs, inputs, with_positions=with_positions)
+    inputs = inputs_of(label, model, with_positions=with_positions)
+    module = TransformersModule(model, task.outputs, inputs, with_positions=with_positions)
+    if not any(BATCH in str(axis) and axis != BATCH for spec in inputs for axis in spec.axes):
+        return module
+    # images beside texts: any number of both, or all texts for every image, or pairs
+    pairs = inputs_of(label, model, pairs=True)
+    ways = (module, EveryText(model, task.outputs, inputs, with_positions=False))
+    fits = (way for way in ways if _can_be_called(way))
+    return next(fits, SymbolicSizes(model, task.outputs, pairs, with_positions=False))
 
 
-def text_inputs(model: Any, names: set[str]) -> list[InputSpec]:
-    """The text inputs among ``names``: ids, attention mask and token types."""
-    config = model.config.get_text_config()
-    vocab = getattr(config, "vocab_size", _CHARACTERS)
-    pad = getattr(config, "pad_token_id", None)
-    padding = pad if isinstance(pad, int) and 0 <= pad < vocab else 0
-    specs = [InputSpec(name=IDS, dtype="int64", axes=_TEXT, role="tokens", size=vocab, padding=padding)]
-    if MASK in names:
-        specs.append(InputSpec(name=MASK, dtype="int64", axes=_TEXT, role="mask"))
-    types = getattr(config, "type_vocab_size", 0) or 0
-    if TYPES in names and types > 1:
-        specs.append(InputSpec(name=TYPES, dtype="int64", axes=_TEXT, role="types", size=types))
-    return specs
+class SymbolicSizes(TransformersModule):
+    """A model whose code takes int() and len() of sizes, which stay sizes while it is traced."""
+
+    def forward(self, **tensors: Tensor) -> dict[str, Tensor]:
+        # the exporter's second try follows Python code, which must be as it stands
+        if not torch.compiler.is_compiling() or torch.compiler.is_dynamo_compiling():
+            return super().forward(**tensors)
+        with with_symbolic_ints(self.model, lambda name: name.startswith("transformers.")):
+            return super().forward(**tensors)
 
 
-def _pixels(label: str, config: Any) -> InputSpec:
-    """Pixel values, with the image size that the model was trained for."""
-    vision = getattr(config, "vision_config", config)
-    side = getattr(vision, "image_size", None)
-    height, width = side if isinstance(side, list | tuple) else (side, side)
-    channels = getattr(vision, "num_channels", 3)
-    if not isinstance(height, int) or not isinstance(width, int):
-        raise PosexportError(f"{label} says image_size = {side!r:.60}; it must say the sides of an image in pixels")
-    # a zero-shot model compares any number of images with any number of texts
-    batch = f"image_{BATCH}" if vision is not config else BATCH
-    return InputSpec(name=PIXELS, dtype="float32", axes=[batch, channels, height, width], role="values")
+class EveryText(SymbolicSizes):
+    """A model that reads as many texts with every image, called with the same texts for all of them."""
+
+    def forward(self, **tensors: Tensor) -> dict[str, Tensor]:
+        images = tensors[PIXELS].shape[0]
+        texts = {name: x.repeat(images, 1) for name, x in tensors.items() if name != PIXELS}
+        return super().forward(**texts, pixel_values=tensors[PIXELS])
+
+    def limits(self, limits: Limits) -> Limits:
+        """``limits`` without padding on the left: a text that begins with it is no text."""
+        return msgspec.structs.replace(limits, paddings=["right", "ragged-right"])
 
 
-def _sound(label: str, config: Any) -> InputSpec:
-    """Raw samples, or a spectrogram of fixed length: that of the model's position table."""
-    if _convolutions(config):
-        return InputSpec(name=SOUND, dtype="float32", axes=[BATCH, SAMPLES], role="values")
-    length, bins = getattr(config, "max_length", None), getattr(config, "num_mel_bins", None)
-    if not isinstance(length, int) or not isinstance(bins, int):
-        raise PosexportError(f"{label} has neither conv_kernel and conv_stride nor max_length and num_mel_bins")
-    return InputSpec(name=SOUND, dtype="float32", axes=[BATCH, length, bins], role="values")
-
-
-def _convolutions(config: Any) -> list[tuple[int, int]]:
-    """Kernel size and stride of each convolution between samples and tokens; empty for models of other inputs."""
-    sizes = [getattr(config, name, None) for name in ("conv_kernel", "conv_stride")]
-    return list(zip(*sizes, strict=True)) if all(isinstance(size, list | tuple) for size in sizes) else []
+def _can_be_called(module: TransformersModule) -> bool:
+    """Whether the model accepts its example: as many images as it has, and another number of texts."""
+    tensors = example(module.inputs, module.sizes({}))
+    try:
+        with torch.no_grad():
+            module.eval()(**tensors)
+    except Exception as err:
+        if is_external(err):
+            raise
+        return False
+    return True

@@ -19,8 +19,8 @@ from posexport.sources.example import example
 from posexport.spec import BATCH, HEIGHT, WIDTH, Axis, InputSpec, Limits
 from posexport.system.user_code import is_external, raised
 from posexport.tasks.task import Task
-from posexport.through.module import PIXELS, TransformersModule, forward_parameters
-from posexport.torch_fixes.symbolic_int import with_symbolic_ints
+from posexport.through.inputs import FURTHER, IDS, PIXELS, forward_parameters, text_inputs
+from posexport.through.module import SymbolicSizes
 
 PIXEL_MASK = "pixel_mask"
 #: an example has so many rows and columns of patches, each of at least so many pixels
@@ -33,7 +33,7 @@ _PATCH, _STRIDE = 4, 32
 _VISION = ("vision_config", "backbone_config")
 
 
-class PicturesModule(TransformersModule):
+class PicturesModule(SymbolicSizes):
     """A model of images; ``trained`` is the height and width that it was trained for, None if that is not known."""
 
     trained: tuple[int, int] | None = None
@@ -68,13 +68,6 @@ class PicturesModule(TransformersModule):
             trace_sizes={**limits.trace_sizes, **(sizes[0] or {})},
         )
 
-    def forward(self, **tensors: Tensor) -> dict[str, Tensor]:
-        # the exporter's second try follows Python code, which must be as it stands
-        if not torch.compiler.is_compiling() or torch.compiler.is_dynamo_compiling():
-            return super().forward(**tensors)
-        with with_symbolic_ints(self.model, lambda name: name.startswith("transformers.")):
-            return super().forward(**tensors)
-
 
 def _window(config: Any) -> int:
     """Tokens along the edge of a window that attention is in, as of Swin; 0 without windows."""
@@ -107,10 +100,14 @@ def _multiples(limits: Limits, sizes: Mapping[str, int]) -> dict[str, int] | Non
     return stepped if allowed else None
 
 
-def reads_images_alone(model: Any) -> bool:
-    """Whether images, and masks of them, are all that the model's ``forward`` needs."""
+def reads_images(model: Any) -> bool:
+    """Whether images of any size, with masks of them, are all that the model's ``forward`` needs.
+
+    With a backbone for images texts may come beside them.
+    """
     names = forward_parameters(model)
-    return PIXELS in names and not names & {"input_ids", "input_points", "task_inputs"}
+    others = names & {IDS, "input_points", *FURTHER}
+    return PIXELS in names and (not others or (hasattr(model.config, "backbone_config") and others <= {IDS, *FURTHER}))
 
 
 def trained_size(config: Any) -> tuple[int, int] | None:
@@ -176,6 +173,9 @@ def _with_size(model: Any, task: Task, size: tuple[int, int], *, mask: bool) -> 
     inputs = [InputSpec(name=PIXELS, dtype="float32", axes=[BATCH, channels, *size], role="values")]
     if mask:
         inputs.append(InputSpec(name=PIXEL_MASK, dtype="int64", axes=[BATCH, *size], role="mask"))
+    names = forward_parameters(model)
+    inputs += text_inputs(model, names) if IDS in names else []
+    inputs += [spec(model.config) for name, spec in FURTHER.items() if name in names]
     return PicturesModule(model, task.outputs, inputs, with_positions=False).eval()
 
 

@@ -4,9 +4,9 @@ Shape letters: B batch, T tokens of the decoder, S tokens of the encoder.
 """
 
 import copy
+from collections.abc import Mapping
 from typing import Any
 
-import msgspec
 import torch
 from torch import Tensor, nn
 
@@ -19,12 +19,14 @@ from posexport.modules.live_module import source_of_module
 from posexport.modules.user_module import UserModule, by_name
 from posexport.modules.with_cache import small
 from posexport.nn.cached_call import NotCachedError
+from posexport.sources.example import example
 from posexport.sources.source import Model, Source, model_of
 from posexport.spec import BATCH, ENCODER_SEQUENCE, SEQUENCE, InputSpec, LengthContract, Promises
 from posexport.tasks.task import Task
 from posexport.through import halves
 from posexport.through.agreement import use_posexport_attention
-from posexport.through.module import IDS, MASK, TransformersModule, forward_parameters
+from posexport.through.inputs import IDS, MASK, PIXELS, forward_parameters, inputs_of
+from posexport.through.module import TransformersModule
 from posexport.torch_fixes.module_precision import in_precision
 
 #: batch size and lengths of the comparison with transformers, and the longest decoder input that is compared
@@ -55,7 +57,7 @@ def make(checkpoint: Checkpoint, model: Any, task: Task) -> Model:
         )
     # posexport's attention, and the encoder as a source
     inputs = _inputs(config, model)
-    tokens = msgspec.structs.replace(inputs[0], name=halves.IDS, axes=[BATCH, SEQUENCE])
+    tokens = _tokens(model, halves.IDS, SEQUENCE)
     whole = TransformersModule(model, task.outputs, [*inputs, tokens], with_positions=False).eval()
     remarks = use_posexport_attention(config.label, whole)
     encoder = source_of_module(
@@ -76,23 +78,32 @@ def make(checkpoint: Checkpoint, model: Any, task: Task) -> Model:
 
 
 def _inputs(config: Config, model: Any) -> list[InputSpec]:
-    """The inputs of the encoder."""
-    settings, names = model.config.get_text_config(), forward_parameters(model.get_encoder())
+    """The inputs of the encoder: a text, or an image."""
+    encoder = model.get_encoder()
+    names = forward_parameters(encoder)
+    if PIXELS in names:
+        return inputs_of(config.label, encoder)
     if not {IDS, MASK} <= names:
         raise PosexportError(
             f"{config.label}: the encoder of {type(model).__name__} takes {model.main_input_name}; posexport converts "
-            "encoder-decoders of texts through transformers"
+            "encoder-decoders of texts and images through transformers"
         )
+    ids = _tokens(model, IDS, ENCODER_SEQUENCE)
+    return [ids, InputSpec(name=MASK, dtype="int64", axes=ids.axes, role="mask")]
+
+
+def _tokens(model: Any, name: str, axis: str) -> InputSpec:
+    """The ids of tokens."""
+    settings = model.config.get_text_config()
     padding = settings.pad_token_id if isinstance(settings.pad_token_id, int) else 0
-    ids = InputSpec(
-        name=IDS,
+    return InputSpec(
+        name=name,
         dtype="int64",
-        axes=[BATCH, ENCODER_SEQUENCE],
+        axes=[BATCH, axis],
         role="tokens",
         size=settings.vocab_size,
         padding=min(max(padding, 0), settings.vocab_size - 1),
     )
-    return [ids, InputSpec(name=MASK, dtype="int64", axes=ids.axes, role="mask")]
 
 
 def _definition(encoder: Source, model: Any, tokens: InputSpec) -> ThroughSeq2Seq:
@@ -101,12 +112,14 @@ def _definition(encoder: Source, model: Any, tokens: InputSpec) -> ThroughSeq2Se
     Raises:
         NotCachedError: the decoder cannot have a KV cache.
     """
-    width, vocab = encoder.outputs[0].axes[-1], tokens.size
+    _, states, width = encoder.outputs[0].axes
+    vocab = tokens.size
     assert isinstance(width, int)
     assert vocab is not None
     assert isinstance(encoder.module, UserModule)
     # positions are an argument of the decoder, or rows of a table that is replaced
-    takes_positions = halves.POSITIONS in forward_parameters(model)
+    inner = "position_ids" in forward_parameters(model.get_decoder()) and isinstance(states, int)
+    takes_positions = inner or halves.POSITIONS in forward_parameters(model)
     call = halves.DecoderCall(model, numbered=takes_positions).eval()
     user = by_name(encoder.name, call, *halves.decoder_ports(vocab, tokens.padding, width))
     table_length = None if takes_positions else halves.numbered(model, user)
@@ -114,9 +127,12 @@ def _definition(encoder: Source, model: Any, tokens: InputSpec) -> ThroughSeq2Se
     if not any(layer.cross for layer in layers):
         raise NotCachedError("its attention is code of its own, which no KV cache of posexport's goes through")
     decoder = halves.ThroughHalf(user, layers)
+    if inner:
+        table_length = getattr(model.get_decoder().config, "max_position_embeddings", None)
     lengths = [length for length in (encoder.limits.max_length, table_length) if length is not None]
     limits = LengthContract(max_length=min(lengths, default=None), trained_length=min(lengths, default=None))
-    return ThroughSeq2Seq(halves.ThroughEncoder(encoder.module, limits), decoder, nn.Identity(), shared=False).eval()
+    side = halves.ThroughEncoder(encoder.module, limits, states if isinstance(states, int) else ENCODER_SEQUENCE)
+    return ThroughSeq2Seq(side, decoder, nn.Identity(), shared=False).eval()
 
 
 def _check_logits(pair: nn.Module, dtype: torch.dtype) -> None:
@@ -132,37 +148,37 @@ def _check_logits(pair: nn.Module, dtype: torch.dtype) -> None:
     limit = definition.limits.max_length
     length = min(_DECODER_LENGTH, limit or _DECODER_LENGTH)
     parts = (length - 2, 1, 1) if length == _DECODER_LENGTH else (1,) * length
-    ids_BS, ids_BT = (
-        _random_ids(definition, min(_ENCODER_LENGTH, limit or _ENCODER_LENGTH)),
-        _random_ids(definition, length),
+    ids_BT = _random_ids(definition, length)
+    far = example(
+        definition.side.inputs, {BATCH: _ROWS, ENCODER_SEQUENCE: min(_ENCODER_LENGTH, limit or _ENCODER_LENGTH)}
     )
-    mask_BS = torch.ones_like(ids_BS)
-    mask_BS[-1, -2:] = 0
+    far = {name: x.to(dtype) if x.is_floating_point() else x for name, x in far.items()}
+    if MASK in far:
+        far[MASK][-1, -2:] = 0
     with torch.no_grad():
         # one prefill, and a prefill with decode steps
-        expected = _reference_logits(whole, ids_BS, mask_BS, ids_BT)
+        expected = _reference_logits(whole, far, ids_BT)
         whole_BT = torch.ones_like(ids_BT)
         for calls in ((length,), parts):
-            if differ(
-                _logits_in_calls(definition, ids_BS, mask_BS, ids_BT, whole_BT, calls), expected, whole_BT, dtype
-            ):
+            if differ(_logits_in_calls(definition, far, ids_BT, whole_BT, calls), expected, whole_BT, dtype):
                 raise NotCachedError(
                     "with a KV cache its logits are others than without, so something beside attention looks at other "
                     "tokens or counts them"
                 )
         # left padding: every row must equal the row without padding
         padded_BT = (torch.arange(length) >= torch.arange(_ROWS)[:, None].clamp(max=length - 1)).to(torch.int64)
-        actual = _logits_in_calls(definition, ids_BS, mask_BS, ids_BT, padded_BT, parts)
+        actual = _logits_in_calls(definition, far, ids_BT, padded_BT, parts)
         for index, mask_T in enumerate(padded_BT):
             alone_1T = ids_BT[index, mask_T != 0][None]
-            alone = _reference_logits(whole, ids_BS[index : index + 1], mask_BS[index : index + 1], alone_1T)
+            row = {name: x[index : index + 1] for name, x in far.items()}
+            alone = _reference_logits(whole, row, alone_1T)
             if differ(actual[index, mask_T != 0][None], alone, torch.ones_like(alone_1T), dtype):
                 raise NotCachedError("padding on the left of its decoder's tokens changes its logits")
         # a decode step after a long prefill
         long_1T = _random_ids(definition, min(limit or _LONGEST, _LONGEST))[:1]
-        ones_1T, first = torch.ones_like(long_1T), (ids_BS[:1], mask_BS[:1])
-        actual = _logits_in_calls(definition, *first, long_1T, ones_1T, (long_1T.shape[1] - 1, 1))
-        if differ(actual, _reference_logits(whole, *first, long_1T), ones_1T, dtype):
+        ones_1T, first = torch.ones_like(long_1T), {name: x[:1] for name, x in far.items()}
+        actual = _logits_in_calls(definition, first, long_1T, ones_1T, (long_1T.shape[1] - 1, 1))
+        if differ(actual, _reference_logits(whole, first, long_1T), ones_1T, dtype):
             raise NotCachedError(f"at {long_1T.shape[1]} tokens, and not before, a KV cache changes its logits")
 
 
@@ -173,13 +189,17 @@ def _random_ids(definition: ThroughSeq2Seq, length: int) -> Tensor:
     return ids_BT + (ids_BT >= sizes.padding_id).to(torch.int64)
 
 
-def _reference_logits(whole: TransformersModule, ids_BS: Tensor, mask_BS: Tensor, ids_BT: Tensor) -> Tensor:
-    logits: Tensor = whole(**{IDS: ids_BS, MASK: mask_BS, halves.IDS: ids_BT})["logits"]
+def _reference_logits(whole: TransformersModule, far: Mapping[str, Tensor], ids_BT: Tensor) -> Tensor:
+    logits: Tensor = whole(**{**far, halves.IDS: ids_BT})["logits"]
     return logits
 
 
 def _logits_in_calls(
-    definition: ThroughSeq2Seq, ids_BS: Tensor, mask_BS: Tensor, ids_BT: Tensor, mask_BT: Tensor, parts: tuple[int, ...]
+    definition: ThroughSeq2Seq,
+    far: Mapping[str, Tensor],
+    ids_BT: Tensor,
+    mask_BT: Tensor,
+    parts: tuple[int, ...],
 ) -> Tensor:
     """The logits of all tokens, from calls with ``parts`` new tokens each."""
     wiring, logits, end = definition.wiring, [], 0
@@ -188,8 +208,7 @@ def _logits_in_calls(
     for new in parts:
         start, end = end, end + new
         feeds = {
-            IDS: ids_BS,
-            MASK: mask_BS,
+            **far,
             halves.IDS: ids_BT[:, start:end],
             "decoder_attention_mask": mask_BT[:, :end],
         }

@@ -17,7 +17,7 @@ from posexport.spec import SEQUENCE, TOTAL, InputSpec, LengthContract
 from posexport.through import states
 from posexport.through.attention import Layer
 from posexport.through.decoder import ThroughDecoder
-from posexport.through.module import forward_parameters
+from posexport.through.inputs import forward_parameters
 
 
 class NoKeysCache(DynamicCache):

@@ -16,7 +16,7 @@ from posexport.errors import PosexportError
 from posexport.spec import BATCH, IMAGES, Axis, InputSpec, OutputSpec
 from posexport.through.blocks import BlocksDecoder
 from posexport.through.decoder import EmbedsDecoder
-from posexport.through.module import PIXELS, TYPES
+from posexport.through.inputs import PIXELS, TYPES
 
 FEATURES = "image_features"
 #: batch size of the example, with one image per row

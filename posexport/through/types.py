@@ -12,7 +12,6 @@ PROVEN: dict[str, str] = json.loads(files(__package__).joinpath("proven.json").r
 
 _MAXIMUM = "its recurrence keeps a running maximum beside its state, for which posexport has no operator"
 _STATES = "its layers keep a state between tokens by code that posexport does not replace"
-_LAYOUT = "it also reads where words stand on a page (bbox), which posexport does not give it"
 _VIDEO = "it reads videos, which posexport does not give it"
 #: reason of the refusal, by model_type
 REFUSED: dict[str, str] = {
@@ -20,7 +19,7 @@ REFUSED: dict[str, str] = {
     **dict.fromkeys(("rwkv", "xlstm"), _MAXIMUM),
     "qwen3_vl": "its decoder adds further features of images to the states of its first layers (deepstack), which no "
     "graph of posexport's hands on",
-    **dict.fromkeys(("layoutlm", "layoutlmv2", "layoutlmv3"), _LAYOUT),
+    "layoutlmv2": "its features of the page come from Detectron2, which transformers alone does not have",
     **dict.fromkeys(("timesformer", "videomae", "vivit"), _VIDEO),
     "blip": "its decoder of texts attends to images by cross attention, of which posexport makes no graph",
     "fnet": "it mixes tokens by Fourier transforms, and its graph missed parity",
@@ -30,6 +29,6 @@ REFUSED: dict[str, str] = {
     "sew-d": "its graph missed parity, by a cause that is not known yet",
     "upernet": "it pools features to fixed grids, and a graph keeps the sizes of the features that it was traced with",
     "superpoint": "it returns as many keypoints as it finds, a number that depends on the values of the image",
+    "timesfm": "it reads a list of series of other lengths, one after the other in Python",
     "siglip2": "it reads patches of images of any shape, which posexport does not give it",
-    "vit_mae": "it hides patches of its images at random",
 }

@@ -29,7 +29,8 @@ from posexport.through.agreement import use_posexport_attention
 from posexport.through.decoder import EmbedsDecoder, embeds_decoder
 from posexport.through.decoder_source import decoder_source
 from posexport.through.grids import Grids
-from posexport.through.module import IDS, MASK, TYPES, TransformersModule, checkpoint_source, text_inputs
+from posexport.through.inputs import IDS, MASK, TYPES, text_inputs
+from posexport.through.module import TransformersModule, checkpoint_source
 from posexport.through.towers import FEATURES, ROWS, Gemma3, Idefics, Images, Llava, Tower
 from posexport.torch_fixes.module_precision import in_precision
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import msgspec
 import numpy as np
 
-from posexport.example_inputs import random_ids
+from posexport.example_inputs import random_content
 from posexport.parity.criterion import Array, Measured, RealTokens, measure
 from posexport.parity.grid.inputs import draw, kept, sequence_axis, spread, tokens_of
 from posexport.parity.grid.point import GridPoint
@@ -180,7 +180,7 @@ def content(promise: Promise, point: GridPoint) -> Changes:
         if axis is not None and spec.axes[axis] in promise.masked and spec.role not in ("mask", "positions", "blocks"):
             array = feeds[spec.name]
             real = spread(kept(point, str(spec.axes[axis])), spec, array.shape)
-            other = rng.standard_normal(array.shape) if spec.role == "values" else random_ids(spec, array.shape, rng)
+            other = random_content(spec, array.shape, rng)
             changed[spec.name] = np.where(real, array, other).astype(array.dtype)
 
     def keep(spec: OutputSpec) -> RealTokens:

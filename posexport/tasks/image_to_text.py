@@ -1,0 +1,13 @@
+"""The text in an image (TrOCR, arXiv:2109.10282; Donut, arXiv:2111.15664)."""
+
+from posexport.tasks.task import OF_TOKENS, Task
+
+TASK = Task(
+    name="image-to-text",
+    what="an image's states, and logits of the next token by a decoder that reads them",
+    reads=("images",),
+    outputs={"logits": OF_TOKENS},
+    varies=("batch", "length", "padding", "past"),
+    ends=("VisionEncoderDecoderModel",),
+    auto="AutoModelForImageTextToText",
+)

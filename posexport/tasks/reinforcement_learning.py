@@ -1,0 +1,12 @@
+"""The next action of a trajectory (Decision Transformer, arXiv:2106.01345)."""
+
+from posexport.spec import BATCH, SEQUENCE
+from posexport.tasks.task import Task
+
+TASK = Task(
+    name="reinforcement-learning",
+    what="the next state, action and return at every step of a trajectory",
+    reads=("series",),
+    outputs=dict.fromkeys(("state_preds", "action_preds", "return_preds"), (BATCH, SEQUENCE, "channels")),
+    ends=("DecisionTransformerModel",),
+)

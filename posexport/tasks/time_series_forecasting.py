@@ -1,0 +1,18 @@
+"""The next steps of a series (PatchTST, arXiv:2211.14730)."""
+
+from posexport.spec import BATCH
+from posexport.tasks.task import Task
+
+TASK = Task(
+    name="time-series-forecasting",
+    what="the next steps of all channels of a series",
+    reads=("series",),
+    outputs={
+        "prediction_outputs": (BATCH, "steps", "channels"),
+        "mean_predictions": (BATCH, "steps"),
+        "full_predictions": (BATCH, "steps", "quantiles"),
+    },
+    varies=("batch",),
+    ends=("ForPrediction",),
+    auto="AutoModelForTimeSeriesPrediction",
+)

@@ -1,0 +1,14 @@
+"""Pixels of what a text describes (CLIPSeg, arXiv:2112.10003)."""
+
+from posexport.spec import BATCH, HEIGHT, WIDTH
+from posexport.tasks.task import Task
+
+TASK = Task(
+    name="zero-shot-image-segmentation",
+    what="how well every pixel of an image fits its text",
+    reads=("text", "images"),
+    outputs={"logits": (BATCH, HEIGHT, WIDTH)},
+    varies=("batch", "length", "padding"),
+    ends=("ForImageSegmentation",),
+    needs=("text_config",),
+)

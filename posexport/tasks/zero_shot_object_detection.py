@@ -1,0 +1,22 @@
+"""Boxes of what texts describe (OWL-ViT, arXiv:2205.06230)."""
+
+from posexport.spec import BATCH
+from posexport.tasks.task import PipelineTask, Task
+
+TASK = Task(
+    name="zero-shot-object-detection",
+    what="boxes of every image, and how well each fits every text",
+    reads=("text", "images"),
+    outputs={
+        "logits": (BATCH, "boxes", "texts"),
+        "pred_boxes": (BATCH, "boxes", "edges"),
+        "objectness_logits": (BATCH, "boxes"),
+    },
+    varies=("batch", "length", "padding"),
+    ends=("ForObjectDetection",),
+    auto="AutoModelForZeroShotObjectDetection",
+    needs=("text_config",),
+    pipelines=(
+        PipelineTask("zero-shot-object-detection", "zero_shot_object_detection:ZeroShotObjectDetection", "images"),
+    ),
+)
