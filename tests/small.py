@@ -91,11 +91,15 @@ class TwoLayers(nn.Module):
             parameter.data *= gain
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        x: Tensor = self.token(input_ids)
+        x = self.embeddings(input_ids, attention_mask)
         for qkv, out in zip(self.qkv, self.out, strict=True):
             q, k, v = (y.unflatten(-1, (self.heads, -1)).transpose(1, 2) for y in qkv(x).chunk(3, -1))
             x = x + out(self.attend(q, k, v, attention_mask).transpose(1, 2).flatten(2))
         return x
+
+    def embeddings(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        """[B, T, C] of tokens."""
+        return self.token(input_ids)  # type: ignore[no-any-return]
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
         """[B, H, T, D] of queries, keys and values, with a mask of ones and zeros [B, T]."""

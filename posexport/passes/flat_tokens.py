@@ -118,9 +118,10 @@ class _Flattening:
         """``value`` with a row for every token."""
         channels = width(value)
         assert channels is not None
-        # of two reshapes in a row the first says nothing
+        # of two reshapes in a row the first says nothing, but what a matrix is: one row for every token
         reshaped = producer(value, "Reshape")
-        source, name = reshaped.inputs[0] if reshaped else value, f"{value.name}_rows"
+        split = reshaped is not None and reshaped.inputs[0] is not None and len(sizes(reshaped.inputs[0]) or ()) != 2
+        source, name = reshaped.inputs[0] if reshaped and split else value, f"{value.name}_rows"
         return self._once(name, value, lambda g: g.Reshape(source, [-1, channels], name=name))
 
     def _bring_axes_back(

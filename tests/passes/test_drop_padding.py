@@ -1,12 +1,19 @@
 """Without padding in linear layers and attention: the same values for real tokens, whatever the padding."""
 
 import functools
+from pathlib import Path
 
 import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
 
+from posexport.bundle.read import read
+from posexport.conversion.convert import convert
+from posexport.conversion.options import ConvertOptions
 from posexport.export import functions
 from posexport.export.trace import trace
 from posexport.passes.graph_pass import Context, PassResult
@@ -14,8 +21,9 @@ from posexport.passes.padding.between import _Row
 from posexport.passes.pipeline import run
 from posexport.sources import builtin
 from posexport.targets.target import Target
+from tests.in_float64 import is_the_module
 from tests.passes.test_passes import outputs
-from tests.small import by_attention, in_short, shared
+from tests.small import TwoLayers, by_attention, in_short, shared
 from tests.tolerances import agree
 
 CPU = Target("cpu", 24)
@@ -93,3 +101,29 @@ def test_a_wrong_row_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     (want,), (got,) = outputs(kept, _feeds(kept, mask)), outputs(model, _feeds(model, mask))
     with pytest.raises(AssertionError, match="is allowed"):
         agree(got[mask], want[mask], "encoding", np.float32)
+
+
+class Positions(TwoLayers):
+    """Positions as M2M100 reads them: rows of a table by ids [B * T], then [B, T, C]; the sum is normalised."""
+
+    def __init__(self) -> None:
+        super().__init__(30)
+        self.table = nn.Parameter(torch.randn(LENGTHS[0] + 1, 30))
+
+    def embeddings(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        positions = (attention_mask.cumsum(-1) * attention_mask).view(-1)
+        rows = self.table.index_select(0, positions).view(*input_ids.shape, -1)
+        return F.layer_norm(self.token(input_ids) + rows, (30,))
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+        return F.scaled_dot_product_attention(q, k, v, mask[:, None, None].bool())
+
+
+def test_rows_of_a_table_are_those_of_real_tokens(tmp_path: Path) -> None:
+    module, ids = Positions().eval(), torch.ones(2, 11, dtype=torch.int64)
+    inputs = {"input_ids": ids, "attention_mask": ids}
+    options = ConvertOptions(target="cpu", lengths=LENGTHS[:1], example_inputs=inputs, threads=1)
+    done = convert(module, tmp_path / "bundle", options)
+    assert done.good, done.to_text()
+    assert read(tmp_path / "bundle").passes["drop-padding"].nodes == 2
+    is_the_module(tmp_path / "bundle", module, 61, LENGTHS[:1])

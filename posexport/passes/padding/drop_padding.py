@@ -123,7 +123,7 @@ class _Flow:
                     entering.append(node)
                 matrices.add(node.outputs[0])
             elif matrices.intersection(node.inputs):
-                if is_rows(node.outputs[0]) and node.op_type != "Reshape":
+                if is_rows(node.outputs[0]) and node.op_type != "Reshape" and not _mixes(node, matrices):
                     matrices |= set(node.outputs)
                     by_row.append(node)
                     continue
@@ -195,6 +195,11 @@ class _Flow:
             if entering is not None and self.mask.decides(entering.inputs[0]):
                 return True
         return False
+
+
+def _mixes(node: ir.Node, matrices: Collection[ir.Value | None]) -> bool:
+    """Whether ``node`` reads a matrix that is not known to have a row for every token beside one that has."""
+    return any(value is not None and is_rows(value) and value not in matrices for value in node.inputs)
 
 
 def _connected(
