@@ -48,6 +48,18 @@ def without_transformers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
+def short_calls() -> Iterator[None]:
+    """Trial calls of users' modules have at most 1,025 tokens, not 8,193: a second a module, and memory.
+
+    Tests of the search and of longer tables say how far it goes; commands in processes search as far as for users.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("posexport.modules.axes.largest.LONGEST", 1025)
+        patch.setattr("posexport.modules.with_cache.LONGEST", 1025)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
 def no_progress_lines() -> Iterator[None]:
     """How many lines a command prints while it works depends on the machine's load."""
     with pytest.MonkeyPatch.context() as patch:

@@ -469,20 +469,20 @@ def test_search_finds_every_limit(limit: int, monkeypatch: pytest.MonkeyPatch) -
         tried.append(length)
         return "" if length <= limit else f"no {length}"
 
-    found = largest.search(attempt, 11)
+    found = largest.search(attempt, 11, 8193)
     assert (found.limit, found.reason) == (limit, f"no {limit + 1}")
     assert len(tried) < 25
 
 
 def test_search_stops_where_there_is_no_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(largest, "available", lambda: 1 << 50)
-    found = largest.search(lambda _: "", 11)
-    assert (found.size, found.limit) == (largest.LONGEST, None)
+    found = largest.search(lambda _: "", 11, 8193)
+    assert (found.size, found.limit) == (8193, None)
     # a table that fills what memory there is has its end looked for one token further
     room = 2 * largest._SCORES * largest._HEADS * 4 * 300**2
     monkeypatch.setattr(largest, "available", lambda: room)
-    assert largest.search(lambda _: "", 11).size == 256
-    assert largest.search(lambda n: "end" * (n > 256), 11).limit == 256
+    assert largest.search(lambda _: "", 11, 8193).size == 256
+    assert largest.search(lambda n: "end" * (n > 256), 11, 8193).limit == 256
 
 
 def test_search_keeps_to_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -496,7 +496,7 @@ def test_search_keeps_to_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
         clock[0] += (length / 512) ** 2
         return ""
 
-    found = largest.search(attempt, 11)
+    found = largest.search(attempt, 11, 8193)
     # a call at 1024 takes 4 seconds, one at 512 one
     assert max(tried) == 513
     assert found.limit is None

@@ -50,8 +50,8 @@ class Largest:
         return self.size if self.reason else None
 
 
-def search(failure: Callable[[int], str], start: int, longest: int = LONGEST) -> Largest:
-    """Calls ``failure`` with larger and larger sizes; it returns why a size is refused, or an empty string.
+def search(failure: Callable[[int], str], start: int, longest: int) -> Largest:
+    """Calls ``failure`` with sizes up to ``longest``; it returns why a size is refused, or an empty string.
 
     ``start`` is accepted.
     """
@@ -182,7 +182,7 @@ def _largest_of_samples(failure: Callable[[int], str], start: int, extent: Range
     def samples(tokens: int) -> int:
         return extent.inside(int(tokens * per_token))
 
-    largest = search(lambda tokens: failure(samples(tokens)), max(1, int(start / per_token)))
+    largest = search(lambda tokens: failure(samples(tokens)), max(1, int(start / per_token)), LONGEST)
     low, high = samples(largest.size), samples(largest.size + 1)
     while largest.reason and high - low > extent.step:
         middle = extent.inside((low + high) // 2)
