@@ -8,6 +8,7 @@ all inputs that are tried, the tracer refuses the line.
 import itertools
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import FrameType
 from typing import Any
 
 import torch
@@ -40,6 +41,13 @@ class TakingWays(TorchFunctionMode):
         super().__init__()
         self.ways = ways
         self.taken: dict[str, set[bool]] = {}
+        self._outside: FrameType | None = None
+
+    def __enter__(self) -> "TakingWays":
+        """Enter; callers of the block are other ones in a trace, and no part of a branch's line."""
+        self._outside = sys._getframe(1)  # noqa: SLF001 (inspect.stack reads files)
+        super().__enter__()  # type: ignore[no-untyped-call]
+        return self
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
@@ -47,7 +55,7 @@ class TakingWays(TorchFunctionMode):
         is_flag = func is Tensor.item and args[0].dtype == torch.bool
         if func not in _DECIDE and not is_flag:
             return func(*args, **(kwargs or {}))
-        line = line_of_frame(sys._getframe(1))  # noqa: SLF001 (inspect.stack reads files)
+        line = line_of_frame(sys._getframe(1), self._outside)  # noqa: SLF001
         if line in self.ways:
             return self.ways[line]
         way = bool(func(*args, **(kwargs or {})))
