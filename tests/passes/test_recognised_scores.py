@@ -184,7 +184,7 @@ def traced(model: type[Model]) -> Counter[str]:
     return found + Counter(node.op_type for node in graph.graph if node.op_type == "Softmax")
 
 
-@pytest.mark.all(but=("LargerBuffer", "HeadsInBatch"))
+@pytest.mark.all(but=("LargerBuffer",))
 @pytest.mark.parametrize("model", RECOGNISED)
 def test_what_the_nodes_are(model: type[Model]) -> None:
     assert traced(model) == {RECOGNISED[model]: 2}
