@@ -9,6 +9,9 @@ from numpy.typing import NDArray
 from posexport.errors import PosexportError
 from posexport.spec import PATCHES, SEQUENCE, InputSpec
 
+#: labels of points: of the object, of something else, no point, padding
+PROMPTS = (1, 0, -1, -10)
+
 
 def example_input(spec: InputSpec, shape: Sequence[int], rng: np.random.Generator) -> NDArray[Any]:
     """An array of ``shape``: random ids or N(0, 1) values; nothing masked, flagged or kept, no position given.
@@ -61,6 +64,10 @@ def random_content(spec: InputSpec, shape: Sequence[int], rng: np.random.Generat
     """N(0, 1) values, boxes or ids, as the role of the input says."""
     if spec.role == "values":
         return rng.standard_normal(shape).astype(spec.dtype)
+    if spec.role == "points":
+        return (rng.random(shape) * (spec.size or 1)).astype(spec.dtype)
+    if spec.role == "prompts":
+        return rng.choice(PROMPTS, shape)
     return _boxes(spec, shape, rng) if spec.role == "boxes" else random_ids(spec, shape, rng)
 
 

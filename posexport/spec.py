@@ -50,7 +50,20 @@ Axis = str | int
 SourceKind = Literal["builtin", "python", "huggingface", "transformers"]
 BY_TRIAL: tuple[SourceKind, ...] = ("python", "transformers")
 Role = Literal[
-    "tokens", "mask", "types", "values", "flags", "cache", "state", "positions", "grids", "blocks", "lengths", "boxes"
+    "tokens",
+    "mask",
+    "types",
+    "values",
+    "flags",
+    "cache",
+    "state",
+    "positions",
+    "grids",
+    "blocks",
+    "lengths",
+    "boxes",
+    "points",
+    "prompts",
 ]
 #: roles of inputs that take an output of the previous call
 CARRIED: tuple[Role, ...] = ("cache", "state")
@@ -94,7 +107,8 @@ class InputSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             columns are multiples of ``size``), ``blocks`` (1 at tokens of an image, which attend to one another, 0
             at others; tokens of an image come in one call), ``lengths`` ([B]: how many tokens of each row's
             ``sequence_length`` are real, padding being on the right), ``boxes`` (left, top, right and bottom of
-            each token on its page, below ``size``).
+            each token on its page, below ``size``), ``points`` (of an image, in pixels up to ``size``; -10: none),
+            ``prompts`` (what points are: 1 of the object, 0 not, -1 no point, -10 padding).
         column_sizes: for ids [B, C] with a vocabulary per column, the exclusive upper bound of each column.
         size: exclusive upper bound of ids; of grids, the patches that a token has in a row and a column.
         padding: the id at padded tokens; of a mask 0, or 1 where it marks padding, as ``src_key_padding_mask``.

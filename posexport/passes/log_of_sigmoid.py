@@ -1,4 +1,4 @@
-"""A sigmoid of which a logarithm is taken, as accurate near 0 as near 1.
+"""The logarithm of a sigmoid, as accurate near 0 as near 1.
 
 Detectors refine boxes by sigmoid(logit(box) + change) in every layer (Deformable DETR, arXiv:2010.04159, section 4.2).
 ONNX Runtime's CPU kernel of Sigmoid (1.32) is right to 1.3e-7 of 1, whatever the value: sigmoid(-9) is off by 9e-4 of
@@ -25,7 +25,7 @@ class LogOfSigmoid(GraphPass):
     Before: ``Log(Clip(Sigmoid(x)))``
     After:  ``Log(Clip(Reciprocal(Add(Exp(Neg(x)), 1))))``
 
-    Other sigmoids, such as gates, stay: their absolute error counts.
+    Other sigmoids, for example gates, stay: their absolute error counts.
     """
 
     name = "log-of-sigmoid"

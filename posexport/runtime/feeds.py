@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from posexport.bundle.manifest import Manifest
 from posexport.errors import PosexportError
+from posexport.example_inputs import PROMPTS
 from posexport.spec import (
     CAPACITY,
     CARRIED,
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 
 
 Row = TypeVar("Row", bound=Any)
+#: roles of inputs that have no default
+_NEEDED = ("tokens", "values", "grids", "boxes", "points", "prompts")
 
 
 def rows_of(manifest: Manifest, tokenizer: "Tokenizer") -> int | None:
@@ -79,7 +82,7 @@ def prepare(inputs: Mapping[str, Any], specs: Sequence[InputSpec], limits: Lengt
     _complete(sizes, specs)
     # required inputs, and inputs with a default of unknown size
     lacking = [spec for spec in specs if spec.name not in arrays]
-    missing = [spec.name for spec in lacking if spec.role in ("tokens", "values", "grids")]
+    missing = [spec.name for spec in lacking if spec.role in _NEEDED]
     missing = missing or [spec.name for spec in lacking if not all(isinstance(a, int) or a in sizes for a in spec.axes)]
     if missing:
         raise PosexportError(f"missing input {', '.join(missing)}; this bundle takes {_named(specs)}")
@@ -114,6 +117,7 @@ def _array(spec: InputSpec, value: Any) -> Array:
         array = array.astype(BY_NAME[spec.dtype].numpy)
     kinds, needed = {
         "values": ("fiu", "real numbers"),
+        "points": ("fiu", "points in pixels"),
         "boxes": ("iu" if spec.dtype.startswith("int") else "fiu", "edges of boxes"),
         **dict.fromkeys(CARRIED, ("f", "real numbers")),
         "mask": ("iub", "0 and 1 as integers"),
@@ -261,8 +265,8 @@ def _check_values(spec: InputSpec, array: Array, reals: tuple[int, int]) -> None
         bad = (array != 0) & (array != 1)
     elif spec.role == "lengths":
         bad, needed = (array < reals[0]) | (array > reals[1]), f"lengths from {reals[0]} to {reals[1]}, the sequence's"
-    elif spec.role == "boxes":
-        bad, needed = _bad_boxes(spec, array)
+    elif spec.role in _BAD:
+        bad, needed = _BAD[spec.role](spec, array)
     else:
         bad, needed = _bad_ids(spec, array)
     if bad.any():
@@ -295,6 +299,21 @@ def _bad_boxes(spec: InputSpec, array: Array) -> tuple[NDArray[np.bool_], str]:
     bad = ~((array >= 0) & (array <= most))
     bad[..., 2:] |= array[..., 2:] < array[..., :2]
     return bad, f"left, top, right and bottom from 0 to {most}, the right not left of the left, the bottom not above"
+
+
+def _bad_points(spec: InputSpec, array: Array) -> tuple[NDArray[np.bool_], str]:
+    """Points outside the image, and what is needed."""
+    bad = ~((array >= 0) & (array <= spec.size) | (array == PROMPTS[-1]))
+    return bad, f"pixels from 0 to {spec.size} of the prepared image, or {PROMPTS[-1]} for padding"
+
+
+def _bad_prompts(_: InputSpec, array: Array) -> tuple[NDArray[np.bool_], str]:
+    """Labels of points that there are not, and what is needed."""
+    return ~np.isin(array, PROMPTS), "1 for a point of the object, 0 for another, -1 for none and -10 for padding"
+
+
+#: by role: which elements are bad, and what is needed
+_BAD = {"boxes": _bad_boxes, "points": _bad_points, "prompts": _bad_prompts}
 
 
 def _named(specs: Sequence[InputSpec]) -> str:

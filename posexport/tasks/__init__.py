@@ -1,1 +1,1 @@
-"""What a model is for: one file for each task, listed in `posexport.tasks.registry`. Imports nothing heavy."""
+"""Tasks of models, one file each, listed in `posexport.tasks.registry`. Imports nothing heavy."""

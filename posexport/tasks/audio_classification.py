@@ -7,7 +7,7 @@ TASK = Task(
     what="logits over labels of a whole sound",
     reads=("audio",),
     outputs={"logits": OF_BATCH},
-    # the names of other classes end like those of text classifiers
+    # other classes have names of text classifiers
     ends=("ForAudioClassification",),
     auto="AutoModelForAudioClassification",
     pipelines=(PipelineTask("audio-classification", "audio:AudioClassification", "audio"),),

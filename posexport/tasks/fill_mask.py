@@ -1,4 +1,4 @@
-"""The word behind a mask."""
+"""The word that a mask replaces."""
 
 from posexport.tasks.task import OF_TOKENS, PipelineTask, Task
 

@@ -9,7 +9,7 @@ TASK = Task(
     reads=("text", "images"),
     outputs={"logits": OF_TOKENS},
     varies=("batch", "length", "padding", "past", "image size"),
-    # class names end like those of encoder-decoders
+    # class names of encoder-decoders
     ends=SEQ2SEQ.ends,
     auto="AutoModelForImageTextToText",
     needs=("vision_config",),

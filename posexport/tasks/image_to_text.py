@@ -1,4 +1,4 @@
-"""The text in an image (TrOCR, arXiv:2109.10282; Donut, arXiv:2111.15664)."""
+"""The text in an image (TrOCR, arXiv:2109.10282; Donut, arXiv:2111.15664), or about it (BLIP, arXiv:2201.12086)."""
 
 from posexport.tasks.task import OF_TOKENS, Task
 
@@ -8,6 +8,6 @@ TASK = Task(
     reads=("images",),
     outputs={"logits": OF_TOKENS},
     varies=("batch", "length", "padding", "past"),
-    ends=("VisionEncoderDecoderModel",),
+    ends=("VisionEncoderDecoderModel", "BlipForConditionalGeneration"),
     auto="AutoModelForImageTextToText",
 )

@@ -1,4 +1,4 @@
-"""The part of a text that answers a question."""
+"""The part of a text with the answer to a question."""
 
 from posexport.spec import BATCH, SEQUENCE
 from posexport.tasks.task import PipelineTask, Task

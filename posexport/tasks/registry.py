@@ -10,7 +10,8 @@ from posexport.tasks.task import PipelineTask, Task
 _NAMES = (
     "fill-mask",
     "text-generation",
-    # before text2text-generation, whose classes have the same suffixes
+    # before text2text-generation: classes with the same suffixes
+    "image-to-text",
     "image-text-to-text",
     "text2text-generation",
     "automatic-speech-recognition",
@@ -19,7 +20,7 @@ _NAMES = (
     "token-classification",
     "question-answering",
     "image-classification",
-    # before object-detection and the like, whose classes have the same suffixes
+    # before object-detection: classes with the same suffixes
     "zero-shot-object-detection",
     "object-detection",
     "zero-shot-image-segmentation",
@@ -28,8 +29,8 @@ _NAMES = (
     "keypoint-detection",
     "ctc",
     "audio-classification",
-    # before features, whose suffixes are the shortest
-    "image-to-text",
+    # before features: the shortest suffixes
+    "mask-generation",
     "zero-shot-image-classification",
     "zero-shot-audio-classification",
     "reinforcement-learning",

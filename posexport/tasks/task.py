@@ -1,4 +1,4 @@
-"""The record of a task: what a model of it reads and returns, its classes in transformers, and its pipelines."""
+"""The record of a task: inputs and outputs of its models, their classes in transformers, and its pipelines."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -39,10 +39,10 @@ class Task:
 
     Attributes:
         name: a name of ``posexport list tasks``.
-        what: what a model of it returns, for the list.
+        what: the description in the list.
         reads: kinds of data that it is about, each with what prepares it (`PREPARED_BY`).
-        outputs: the axes of what the graph returns, by transformers' names, of which a model may lack some; `ANY`:
-            models differ. Empty: all tensors that the model returns.
+        outputs: axes of the graph's outputs by transformers' names; a model may lack some outputs. `ANY`: models
+            differ. Empty: all tensors that the model returns.
         varies: what the proof varies.
         ends: suffixes of the names of transformers' classes in ``architectures``; empty: not through transformers.
         auto: transformers' auto class.

@@ -1,4 +1,4 @@
-"""Pixels of what a text describes (CLIPSeg, arXiv:2112.10003)."""
+"""Pixels that a text describes (CLIPSeg, arXiv:2112.10003)."""
 
 from posexport.spec import BATCH, HEIGHT, WIDTH
 from posexport.tasks.task import Task

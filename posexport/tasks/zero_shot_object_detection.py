@@ -1,4 +1,4 @@
-"""Boxes of what texts describe (OWL-ViT, arXiv:2205.06230)."""
+"""Boxes of objects that texts describe (OWL-ViT, arXiv:2205.06230)."""
 
 from posexport.spec import BATCH
 from posexport.tasks.task import PipelineTask, Task

@@ -19,12 +19,13 @@ from posexport.tasks.audio_classification import TASK as AUDIO
 from posexport.tasks.features import TASK as FEATURES
 from posexport.tasks.image_text_to_text import TASK as IMAGE_TEXT
 from posexport.tasks.image_to_text import TASK as IMAGE_TO_TEXT
+from posexport.tasks.mask_generation import TASK as MASKS
 from posexport.tasks.registry import TASKS, all_tensors, task_of, through_transformers
 from posexport.tasks.task import Task
 from posexport.tasks.tensors import TASK as TENSORS
 from posexport.tasks.text2text_generation import TASK as SEQ2SEQ
 from posexport.tasks.text_generation import TASK as GENERATION
-from posexport.through import heads, library, pictures, refusals, seq2seq, vision
+from posexport.through import heads, library, masks, pictures, refusals, seq2seq, vision
 from posexport.through.agreement import use_posexport_attention
 from posexport.through.decoder_source import decoder_source
 from posexport.through.inputs import POSITIONS, SOUND, forward_parameters
@@ -104,6 +105,7 @@ _MAKERS: dict[str, Callable[[Checkpoint, Any, Task], Model]] = {
     SEQ2SEQ.name: seq2seq.make,
     IMAGE_TO_TEXT.name: seq2seq.make,
     IMAGE_TEXT.name: vision.make,
+    MASKS.name: masks.make,
 }
 
 
@@ -236,7 +238,8 @@ def _module(config: Config, model: Any, task: Task) -> tuple[TransformersModule,
         raise PosexportError(
             f"{config.label}: {type(model).__name__} takes no {POSITIONS}, which a KV cache needs; use --task features"
         )
-    if pictures.reads_images(model) and (task.sizes_vary or pictures.trained_size(model.config) is None):
+    varies = task.sizes_vary or hasattr(model.config, "backbone_config")
+    if pictures.reads_images(model) and (varies or pictures.trained_size(model.config) is None):
         module: TransformersModule = pictures.picture_module(config.label, model, task)
     else:
         module = module_for_task(config.label, model, task, with_positions=with_positions).eval()

@@ -26,11 +26,11 @@ def inputs_of(label: str, model: Any, *, with_positions: bool = False, pairs: bo
     """The inputs of ``model``; ``label`` names the checkpoint in messages.
 
     Args:
-        with_positions: it is a decoder, whose tokens are of one type.
+        with_positions: it is a decoder; its tokens are of one type.
         pairs: an image or a sound belongs to each text; else any number of both are compared.
 
     Raises:
-        PosexportError: the model reads other data, or its configuration does not say of which sizes.
+        PosexportError: the model reads other data, or its configuration lacks their sizes.
     """
     names, config = forward_parameters(model), model.config
     inputs = text_inputs(model, names - {TYPES} if with_positions else names) if IDS in names else []
@@ -74,6 +74,7 @@ def convolutions_of(config: Any) -> list[tuple[int, int]]:
 def _pixels(label: str, config: Any, *, pairs: bool) -> InputSpec:
     """Pixel values, with the image size that the model was trained for."""
     vision = getattr(config, "vision_config", config)
+    vision = getattr(vision, "backbone_config", None) or vision
     side = getattr(vision, "image_size", getattr(vision, "input_size", None))
     height, width = side if isinstance(side, list | tuple) else (side, side)
     channels = getattr(vision, "num_channels", 3)
@@ -85,7 +86,7 @@ def _pixels(label: str, config: Any, *, pairs: bool) -> InputSpec:
 
 
 def _sound(label: str, config: Any) -> InputSpec:
-    """Raw samples, or a spectrogram of fixed length: that of the model's position table."""
+    """Raw samples, or a spectrogram of the length of the model's position table."""
     if convolutions_of(config):
         return InputSpec(name=SOUND, dtype="float32", axes=[BATCH, SAMPLES], role="values")
     length, bins = getattr(config, "max_length", None), getattr(config, "num_mel_bins", None)
@@ -95,7 +96,7 @@ def _sound(label: str, config: Any) -> InputSpec:
 
 
 def _boxes(config: Any) -> InputSpec:
-    """Where each token stands on its page: left, top, right and bottom, as ids, or of BROS as shares of the page."""
+    """The place of each token on its page: left, top, right and bottom, as ids, or of BROS as shares of the page."""
     most = getattr(config, "max_2d_position_embeddings", None)
     if isinstance(most, int) and not hasattr(config, "bbox_scale"):
         return InputSpec(name="bbox", dtype="int64", axes=[*_TEXT, 4], role="boxes", size=most)
@@ -117,7 +118,7 @@ def _series(config: Any) -> InputSpec:
 
 
 def _noise(config: Any) -> InputSpec:
-    """A number for each patch: those of the largest are hidden, which a seed decides in transformers."""
+    """A number for each patch: patches with the largest numbers are hidden; transformers draws them by a seed."""
     edges = config.image_size if isinstance(config.image_size, list | tuple) else [config.image_size] * 2
     patches = (edges[0] // config.patch_size) * (edges[1] // config.patch_size)
     return InputSpec(name="noise", dtype="float32", axes=[BATCH, patches], role="values")
@@ -125,10 +126,8 @@ def _noise(config: Any) -> InputSpec:
 
 def _task(config: Any) -> InputSpec:
     """The ids of a sentence that names the task, filled up to one length."""
-    size = config.text_encoder_config["text_encoder_vocab_size"]
-    return InputSpec(
-        name="task_inputs", dtype="int64", axes=[BATCH, config.task_seq_len], role="tokens", size=size, padding=0
-    )
+    axes: list[Axis] = [BATCH, config.task_seq_len]
+    return InputSpec(name="task_inputs", dtype="int64", axes=axes, role="tokens", size=config.text_encoder_vocab_size)
 
 
 def _steps(name: str, width: str | int) -> Callable[[Any], InputSpec]:
@@ -142,7 +141,7 @@ def _steps(name: str, width: str | int) -> Callable[[Any], InputSpec]:
 
 
 def _times(config: Any) -> InputSpec:
-    return InputSpec(name="timesteps", dtype="int64", axes=_TEXT, role="types", size=config.max_ep_len)
+    return InputSpec(name="timesteps", dtype="int64", axes=_TEXT, role="tokens", size=config.max_ep_len)
 
 
 #: by name, in the order of the graph's inputs

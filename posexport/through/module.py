@@ -25,6 +25,8 @@ from posexport.through.inputs import MASK, PIXELS, POSITIONS, convolutions_of, i
 from posexport.through.states import masks_as_given
 from posexport.torch_fixes.symbolic_int import with_symbolic_ints
 
+#: roles of inputs that calls show
+_SEEN = ("mask", "flags", "lengths")
 #: tokens of an example of audio
 _FRAMES = 16
 #: tokens of audio for the proof: enough for tiled attention
@@ -98,8 +100,9 @@ def checkpoint_source(
     )
     _check_axes(str(checkpoint.config.label), task, source)
     declared = {spec.name: spec for spec in module.inputs}
+    # what an example does not show: bounds, and what numbers mean
     inputs = [
-        msgspec.structs.replace(spec, size=declared[spec.name].size, padding=declared[spec.name].padding)
+        msgspec.structs.replace(spec if spec.role in _SEEN else declared[spec.name], axes=spec.axes)
         for spec in source.inputs
     ]
     found = [remark for remark in source.remarks if not remark.endswith("as the example has; give the largest there")]

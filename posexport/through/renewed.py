@@ -1,24 +1,22 @@
-"""Attention modules of transformers that compute by code of their own what BART's computes by transformers' interface.
+"""Attention modules that do not call transformers' attention interface, as modules that do.
 
-They have the same projections, and are replaced by BART's with them, so that posexport's attention and its KV cache are
-called. `posexport.through.agreement` compares the model's outputs with those before.
+They keep their projections, so that posexport's attention and its KV cache are called.
+`posexport.through.agreement` compares the model's outputs with those before.
 """
 
 from typing import Any
 
-from torch import nn
-
-#: class names
-_LIKE_BART = ("TrOCRAttention",)
-_PROJECTIONS = ("q_proj", "k_proj", "v_proj", "out_proj")
+from torch import Tensor, nn
 
 
 def renew(model: nn.Module) -> None:
-    """Replace such modules of ``model`` in place."""
+    """Replace these modules of ``model`` in place."""
     for parent in [*model.modules()]:
         for name, child in [*parent.named_children()]:
-            if type(child).__name__ in _LIKE_BART:
+            if type(child).__name__ == "TrOCRAttention":
                 setattr(parent, name, _as_bart(child, _config(model, child), causal="self" in name))
+            elif type(child).__name__ == "BlipTextSelfAttention":
+                setattr(parent, name, BertAttention(child))
 
 
 def _as_bart(module: Any, config: Any, *, causal: bool) -> nn.Module:
@@ -28,9 +26,40 @@ def _as_bart(module: Any, config: Any, *, causal: bool) -> nn.Module:
     attention: nn.Module = BartAttention(
         module.embed_dim, module.num_heads, is_decoder=True, is_causal=causal, config=config, layer_idx=module.layer_idx
     )
-    for name in _PROJECTIONS:
+    for name in ("q_proj", "k_proj", "v_proj", "out_proj"):
         setattr(attention, name, getattr(module, name))
     return attention.eval()
+
+
+class BertAttention(nn.Module):
+    """BLIP's attention of texts to themselves or to an image, without transformers' cache; causality is in the mask."""
+
+    is_causal = False
+
+    def __init__(self, module: Any) -> None:
+        super().__init__()
+        self.query, self.key, self.value, self.config = module.query, module.key, module.value, module.config
+        self._size = module.attention_head_size
+
+    def forward(
+        self,
+        hidden_states: Tensor,
+        attention_mask: Tensor | None = None,
+        encoder_hidden_states: Tensor | None = None,
+        encoder_attention_mask: Tensor | None = None,
+        **_: Any,
+    ) -> tuple[Tensor, Any]:
+        from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+        from transformers.models.bert.modeling_bert import eager_attention_forward
+
+        crosses = encoder_hidden_states is not None
+        states = hidden_states if encoder_hidden_states is None else encoder_hidden_states
+        layers = ((self.query, hidden_states), (self.key, states), (self.value, states))
+        q, k, v = (layer(x).view(*x.shape[:-1], -1, self._size).transpose(1, 2) for layer, x in layers)
+        function = ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, eager_attention_forward)  # noqa: SLF001
+        mask = encoder_attention_mask if crosses else attention_mask
+        context, scores = function(self, q, k, v, mask, dropout=0.0, scaling=self._size**-0.5)
+        return context.reshape(*hidden_states.shape[:-1], -1).contiguous(), scores
 
 
 def _config(model: nn.Module, child: nn.Module) -> Any:

@@ -25,6 +25,7 @@ from posexport.spec import BATCH, ENCODER_SEQUENCE, SEQUENCE, InputSpec, LengthC
 from posexport.tasks.task import Task
 from posexport.through import halves
 from posexport.through.agreement import use_posexport_attention
+from posexport.through.captioner import Captioner
 from posexport.through.inputs import IDS, MASK, PIXELS, forward_parameters, inputs_of
 from posexport.through.module import TransformersModule
 from posexport.torch_fixes.module_precision import in_precision
@@ -50,7 +51,9 @@ def make(checkpoint: Checkpoint, model: Any, task: Task) -> Model:
     """
     config = checkpoint.config
     kind = config.text("model_type")
-    if not model.config.is_encoder_decoder:
+    if hasattr(model, "text_decoder") and hasattr(model, "vision_model"):
+        model = Captioner(model).eval()
+    elif not model.config.is_encoder_decoder:
         raise PosexportError(
             f"{config.label} says architectures = {type(model).__name__}, which is no encoder-decoder of texts; it is "
             "not converted through transformers"

@@ -21,7 +21,6 @@ REFUSED: dict[str, str] = {
     "graph of posexport's hands on",
     "layoutlmv2": "its features of the page come from Detectron2, which transformers alone does not have",
     **dict.fromkeys(("timesformer", "videomae", "vivit"), _VIDEO),
-    "blip": "its decoder of texts attends to images by cross attention, of which posexport makes no graph",
     "fnet": "it mixes tokens by Fourier transforms, and its graph missed parity",
     "mra": "it computes parts in float32 alone, so that there is no float64 to prove it by",
     "nystromformer": "it takes texts of one length alone",
@@ -29,6 +28,7 @@ REFUSED: dict[str, str] = {
     "sew-d": "its graph missed parity, by a cause that is not known yet",
     "upernet": "it pools features to fixed grids, and a graph keeps the sizes of the features that it was traced with",
     "superpoint": "it returns as many keypoints as it finds, a number that depends on the values of the image",
+    "grounding_dino": "its logits of missing words are minus infinity, which no comparison of errors takes",
     "timesfm": "it reads a list of series of other lengths, one after the other in Python",
     "siglip2": "it reads patches of images of any shape, which posexport does not give it",
 }

@@ -1,5 +1,7 @@
 """Inputs of models of transformers by the names of their parameters, and what the runtime says of bad ones."""
 
+import json
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -8,11 +10,15 @@ import pytest
 import torch
 from torch import nn
 
+from posexport.checkpoints.config import Config
+from posexport.checkpoints.directory import Directory
 from posexport.errors import PosexportError
 from posexport.example_inputs import example_input
-from posexport.runtime.feeds import _check_values
-from posexport.spec import BATCH, SEQUENCE, Limits
+from posexport.runtime.feeds import _check_values, prepare
+from posexport.spec import BATCH, SEQUENCE, InputSpec, LengthContract, Limits
+from posexport.tasks.registry import TASKS
 from posexport.tasks.zero_shot_object_detection import TASK
+from posexport.through.checkpoint import _load
 from posexport.through.inputs import inputs_of
 from posexport.through.module import EveryText, SymbolicSizes, module_for_task
 
@@ -65,6 +71,70 @@ def test_other_data_is_refused_by_name() -> None:
 
     with pytest.raises(PosexportError, match="SimpleNamespace takes audio_codes; posexport converts models of text"):
         inputs_of("x", model(forward))
+
+
+POINTS = InputSpec(name="input_points", dtype="float32", axes=[BATCH, "groups", 2], role="points", size=48)
+LABELS = InputSpec(name="input_labels", dtype="int64", axes=[BATCH, "groups"], role="prompts")
+PIXELS = InputSpec(name="pixel_values", dtype="float32", axes=[BATCH, 1, 4, 4], role="values")
+
+
+@pytest.mark.parametrize(
+    ("spec", "value", "said"),
+    [
+        (
+            POINTS,
+            [[[49.0, 3.0]]],
+            r"input_points holds 49.0 at \[0, 0, 0\]; it takes pixels from 0 to 48 of the prepared",
+        ),
+        (LABELS, [[2]], r"input_labels holds 2 at \[0, 0\]; it takes 1 for a point of the object, 0 for another"),
+        (PIXELS, np.zeros((1, 3, 4, 4)), r"pixel_values needs the axes \[batch_size, 1, 4, 4\], got .* \[1, 3"),
+        (POINTS, None, "missing input input_points"),
+    ],
+)
+def test_bad_input_is_one_sentence(spec: InputSpec, value: Any, said: str) -> None:
+    with pytest.raises(PosexportError, match=said) as caught:
+        prepare({spec.name: value}, [spec], LengthContract())
+    assert "\n" not in str(caught.value)
+
+
+def test_padding_points_are_taken() -> None:
+    drawn = {
+        each.name: example_input(each, [2, 9, 2][: len(each.axes)], np.random.default_rng(0))
+        for each in (POINTS, LABELS)
+    }
+    assert drawn["input_points"].max() > 24
+    drawn["input_points"][0, 0] = -10
+    drawn["input_labels"][0, 0] = -10
+    prepare(drawn, [POINTS, LABELS], LengthContract())
+
+
+def test_a_picture_without_a_size() -> None:
+    def forward(pixel_values: Any) -> None: ...
+
+    with pytest.raises(PosexportError, match="x says image_size = None; it must say the sides of an image in pixels"):
+        inputs_of("x", model(forward))
+
+
+def test_a_checkpoint_for_a_task_that_it_was_not_trained_for(tmp_path: Path) -> None:
+    """transformers draws the weights of a head at random where the checkpoint has none."""
+    loading = {
+        "missing_keys": {"classifier.weight", "classifier.bias"},
+        "mismatched_keys": set(),
+        "unexpected_keys": set(),
+    }
+    loaded = SimpleNamespace(
+        from_pretrained=lambda *_, **__: (nn.Linear(1, 1), loading), __name__="XForTokenClassification"
+    )
+    library = SimpleNamespace(
+        AutoConfig=SimpleNamespace(from_pretrained=lambda *_, **__: None),
+        XForTokenClassification=loaded,
+        __version__="5",
+    )
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "x", "architectures": ["XForTokenClassification"]}))
+    config = Config(Directory(tmp_path))
+    said = r"no classifier.bias for XForTokenClassification \(and 1 more\); choose the task that it was trained for"
+    with pytest.raises(PosexportError, match=said):
+        _load(library, tmp_path, config, TASKS["token-classification"])
 
 
 class Compared(nn.Module):
