@@ -11,12 +11,11 @@ from posexport.conversion.convert import convert
 from posexport.conversion.options import ConvertOptions
 from posexport.errors import PosexportError
 from posexport.models.decoder import Decoder
-from posexport.nn.caching import Caching, StaticCache
-from posexport.parity.subjects.runner import in_calls, whole
+from posexport.nn.caching import Caching, Reach, StaticCache
 from posexport.parity.grid.inputs import draw
 from posexport.parity.grid.point import GridPoint
 from posexport.parity.references.precision_copy import PrecisionCopy
-from posexport.parity.subjects.runner import RunError, Runner
+from posexport.parity.subjects.runner import RunError, Runner, in_calls, whole
 from posexport.runtime.load import load
 from posexport.sources.builtin import builtin_source as builtin
 from posexport.sources.prepare import with_kv_cache
@@ -247,3 +246,13 @@ def deep(new: int) -> dict[str, np.ndarray[Any, Any]]:
     names = (f"past_key_values.{i}.{what}" for i in range(12) for what in ("key", "value"))
     ids = np.ones((2, new), np.int64)
     return {"input_ids": ids, "attention_mask": ids, **{name: np.zeros((2, 5, 0, 4), np.float32) for name in names}}
+
+
+def test_keys_move_along_with_the_position_ids_of_their_queries() -> None:
+    """Padding on the left, padding among the queries, and no query that the mask keeps."""
+    mask = torch.tensor([[0, 1, 1, 1], [1, 1, 1, 0], [1, 1, 0, 0]])
+    reach = Reach.by_mask(mask, 2, Caching(), torch.tensor([[7, 8], [5, 99], [4, 4]]))
+    assert reach.queries.ids_BT.tolist() == [[7, 8], [5, 99], [4, 4]]
+    assert reach.keys.ids_BT.tolist() == [[6, 6, 7, 8], [3, 4, 5, 5], [0, 1, 1, 1]]
+    negative = Reach.by_mask(mask, 2, Caching(), torch.full((3, 2), -1))
+    assert negative.queries.ids_BT.tolist() == [[1, 2], [2, 2], [1, 1]]

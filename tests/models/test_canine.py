@@ -21,9 +21,7 @@ from posexport.export.trace import trace
 from posexport.models.canine import BlockAttention, Canine, CanineConfig, CanineModel, CharacterEmbeddings
 from posexport.nn.attention import additive
 from posexport.nn.heads import Features
-from posexport.sources.source import model_of
-from posexport.sources.source import Source
-from posexport.sources.source import draw
+from posexport.sources.source import Source, draw, model_of
 from tests.tolerances import agree
 
 GOLDEN = Path(__file__).parents[1] / "golden"

@@ -13,10 +13,10 @@ import pytest
 import torch
 from click.testing import CliRunner
 from onnx import numpy_helper
-from tests.parity_models import prove
 from torch import Tensor, nn
 
 import posexport
+from posexport.api import verify
 from posexport.bundle.manifest import Manifest, decode, encode
 from posexport.bundle.read import read
 from posexport.bundle.write import seal
@@ -29,10 +29,9 @@ from posexport.models.decoder import Decoder, DecoderConfig, LanguageModel
 from posexport.models.encoder_decoder import EncoderDecoderModel
 from posexport.parity.report.report import Report
 from posexport.sources import builtin
-from posexport.sources.source import model_of
-from posexport.sources.source import Source
+from posexport.sources.source import Source, model_of
 from posexport.spec import BATCH, SEQUENCE, Axis, InputSpec, LengthContract
-from posexport.api import verify
+from tests.parity_models import prove
 from tests.small import recipe
 from tests.tolerances import agree
 

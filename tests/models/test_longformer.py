@@ -22,9 +22,7 @@ from posexport.models.encoder import EncoderConfig
 from posexport.models.longformer import BLOCK, Longformer, LongformerModel, WindowAttention, band, marked
 from posexport.nn.heads import Features, QuestionAnswering, SequenceClassification
 from posexport.runtime.feeds import prepare
-from posexport.sources.source import model_of
-from posexport.sources.source import Source
-from posexport.sources.source import draw
+from posexport.sources.source import Source, draw, model_of
 from tests.tolerances import agree
 
 GOLDEN = Path(__file__).parents[1] / "golden"

@@ -23,10 +23,8 @@ from posexport.errors import PosexportError
 from posexport.export.build import build as export
 from posexport.models.vision import Vision, VisionConfig
 from posexport.ops.grid_scores import GRID_SCORES
-from posexport.sources.source import draw
 from posexport.sources.definitions.vision import VISION
-from posexport.sources.source import model_of
-from posexport.sources.source import Source
+from posexport.sources.source import Source, draw, model_of
 from tests.small import recipe
 from tests.tolerances import agree
 

@@ -20,8 +20,7 @@ from posexport.encodings.swin import Swin
 from posexport.encodings.swinv2 import SwinV2
 from posexport.errors import PosexportError
 from posexport.models.windowed import Windowed
-from posexport.models.windowed_block import WindowedConfig
-from posexport.models.windowed_block import cut
+from posexport.models.windowed_block import WindowedConfig, cut
 from posexport.runtime.feeds import prepare
 from posexport.sources import builtin
 from posexport.sources.definitions.windowed import SWIN

@@ -369,6 +369,16 @@ def test_what_does_not_fit_is_one_sentence(call, said):
     assert "\n" not in str(raised.value)
 
 
+def test_positions_may_jump_at_padding_alone():
+    layer, x = layer_of("alibi"), drawn(2, 5, HIDDEN)
+    mask = torch.tensor([[0, 0, 1, 1, 1], [1, 1, 1, 0, 0]])
+    ids = torch.tensor([[0, 0, 0, 1, 2], [0, 1, 2, 7, 7]])
+    real = mask != 0
+    agree(layer(x, mask, position_ids=ids).detach()[real], layer(x, mask).detach()[real], "attention", np.float64)
+    with pytest.raises(PosexportError, match="each of position_ids must be one more"):
+        layer(x, mask, position_ids=ids.flip(0))
+
+
 def test_padding_on_the_left_moves_no_token_of_an_input_encoding():
     layer, x = InputEncoding(60, "learned"), torch.randn(2, 7, 60)
     mask = padded(2, 7, "left")
@@ -583,11 +593,18 @@ def test_another_mask_or_other_numbers_than_forward_s_are_refused():
         def forward(self, input_ids, attention_mask=None):
             return self.through(self.token(input_ids), attention_mask * (input_ids != 0))
 
+    class Shifts(Writer):
+        def forward(self, input_ids, attention_mask=None):
+            x = self.token(input_ids)
+            ids = torch.arange(x.shape[1])[None] + 1
+            return self.head(self.layers[0].attention(x, attention_mask, position_ids=ids))
+
     source = with_cache(source_of(Writer()), None)
     assert isinstance(source.module, OwnDecoder)
-    source.module.user.module.__class__ = Inverts
-    with pytest.raises(PosexportError, match="got another attention_mask than forward did"):
-        source.module(torch.tensor([[0, 1, 3]]), torch.ones(1, 3).long())
+    for other, said in ((Inverts, "another attention_mask than forward did"), (Shifts, "other position_ids than")):
+        source.module.user.module.__class__ = other
+        with pytest.raises(PosexportError, match=f"got {said}"):
+            source.module(torch.tensor([[0, 1, 3]]), torch.ones(1, 3).long())
 
 
 FILE = """
