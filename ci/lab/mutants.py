@@ -110,6 +110,7 @@ NEAREST = {
     "lowering/states": "test_states",
     "flat_tokens": "test_drop_padding",
     "token_regions": "test_drop_padding",
+    "encoder_states": "test_encoder_states",
     "kept_keys": "test_kept_keys",
     "known_tables": "test_known_tables",
     "sizes_on_host": "test_sizes_on_host",

@@ -10,12 +10,14 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import onnx
+import onnx_ir as ir
 import onnxruntime
 import pytest
 
 from posexport.errors import PosexportError
 from posexport.export import negotiate
 from posexport.export.build import build
+from posexport.export.save import SharedFile
 from posexport.export.trace import trace
 from posexport.lowering.plan import ATTENTION, check_name, choose
 from posexport.ops.attention import AttentionSpec
@@ -171,6 +173,22 @@ def test_large_weights_go_outside_and_shape_constants_stay(tmp_path: Path, monke
     monkeypatch.undo()
     build(made, tmp_path / "inside.onnx", recipe())
     np.testing.assert_array_equal(outputs(tmp_path / "m.onnx", made)[0], outputs(tmp_path / "inside.onnx", made)[0])
+
+
+def test_weights_that_graphs_share_begin_at_pages(tmp_path: Path) -> None:
+    """So that they can be mapped; equal ones are in the file once."""
+    store, weights = SharedFile("shared.data"), [np.full(size, 0.5, np.float32) for size in (301, 517, 301)]
+    for graph in ("a", "b"):
+        inside = {f"w{number}": ir.Tensor(array + (number == 1)) for number, array in enumerate(weights)}
+        values = [ir.Value(name=name, const_value=tensor) for name, tensor in inside.items()]
+        model = ir.Model(ir.Graph([], [], nodes=[], initializers=values, opset_imports={"": 18}), ir_version=10)
+        store.write(model, tmp_path / f"{graph}.onnx", None)
+        held = [
+            {entry.key: entry.value for entry in tensor.external_data}
+            for tensor in onnx.load(tmp_path / f"{graph}.onnx", load_external_data=False).graph.initializer
+        ]
+        assert [int(entry["offset"]) for entry in held] == [0, 4096, 0]
+    assert (tmp_path / "shared.data").stat().st_size == 4096 + 4 * 517
 
 
 def test_plain_onnxruntime_needs_no_posexport(tmp_path: Path) -> None:
