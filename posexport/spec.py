@@ -133,10 +133,18 @@ class OutputSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     Attributes:
         name: the graph's name of the output.
         axes: as for inputs.
+        compared: whether the source has a right value for it. A module without a KV cache has none for keys and values
+            of its graph: calls that read them show that they are right.
     """
 
     name: str
     axes: list[Axis]
+    compared: bool = True
+
+
+def compared_outputs(model: "Interface") -> list[OutputSpec]:
+    """The outputs that have a right value."""
+    return [spec for spec in model.outputs if spec.compared]
 
 
 def masked_axis(spec: InputSpec) -> Axis | None:

@@ -55,7 +55,7 @@ def short_calls() -> Iterator[None]:
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("posexport.modules.axes.largest.LONGEST", 1025)
-        patch.setattr("posexport.modules.with_cache.LONGEST", 1025)
+        patch.setattr("posexport.modules.decoder_facts.LONGEST", 1025)
         yield
 
 

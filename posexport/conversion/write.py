@@ -65,7 +65,7 @@ FLOAT32 = ".float32"
 
 
 class _CacheNotTracedError(PosexportError):
-    """A decoder cannot be traced with the KV cache that it got by default."""
+    """A decoder cannot be traced with the KV cache that it got by default, or its graph cannot have one."""
 
 
 def write(
@@ -127,6 +127,7 @@ def _write(
     from posexport.lowering import plan
     from posexport.options.recipe import layout_named
     from posexport.parity.grid.grid import grid
+    from posexport.passes.graph_pass import NotInsertedError
     from posexport.precision.half.half import with_precision
 
     # the options, as far as they can be checked without the source
@@ -150,7 +151,7 @@ def _write(
     compared = _compared_texts(options, recipe)
     try:
         built = _exported(source, directory, options, layout, recipe, texts, with_float32=compared is not None)
-    except NotTracedError as err:
+    except (NotTracedError, NotInsertedError) as err:
         if options.task is None and source.kind == "python" and source.limits.kv_cache:
             raise _CacheNotTracedError(str(err)) from err
         raise

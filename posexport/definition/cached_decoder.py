@@ -36,17 +36,24 @@ def answer_output(vocab: int, width: int | None) -> OutputSpec:
 
 @dataclass(frozen=True)
 class CacheTensors:
-    """Keys and values of every layer. ``shapes``: (KV heads, head size) by layer; ``part``: a prefix of names."""
+    """Keys and values of every layer.
+
+    Attributes:
+        shapes: KV heads and channels of a key, by layer.
+        value_sizes: channels of a value, by layer; empty: as of keys.
+        part: a prefix of names.
+    """
 
     shapes: Sequence[tuple[int, int]]
+    value_sizes: Sequence[int] = ()
     part: str = ""
 
     def outputs(self, name: str, length: Axis) -> list[OutputSpec]:
         """``name.0.key``, ``name.0.value``, ``name.1.key`` ..., with ``length`` tokens or slots."""
         return [
-            OutputSpec(name=f"{name}.{index}.{self.part}{half}", axes=[BATCH, heads, length, size])
+            OutputSpec(name=f"{name}.{index}.{self.part}{half}", axes=[BATCH, heads, length, channels])
             for index, (heads, size) in enumerate(self.shapes)
-            for half in ("key", "value")
+            for half, channels in (("key", size), ("value", (self.value_sizes or [size] * (index + 1))[index]))
         ]
 
     def inputs(self, name: str, length: Axis) -> list[InputSpec]:

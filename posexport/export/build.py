@@ -6,16 +6,16 @@ from typing import NamedTuple
 
 import onnx_ir as ir
 
-from posexport.export import functions
+from posexport.export import defaults, functions
 from posexport.export.functions import Chosen
 from posexport.export.negotiate import IR_VERSION
 from posexport.export.save import Store, fill_metadata, save, strip_provenance, weight_bytes
-from posexport.export.trace import trace
+from posexport.export.trace import as_traced, trace
 from posexport.export.written import Written, written_by
 from posexport.ops.operator import DOMAIN
 from posexport.options.recipe import Recipe
 from posexport.passes import context, pipeline
-from posexport.passes.graph_pass import PassResult
+from posexport.passes.graph_pass import InsertedCache, PassResult
 from posexport.passes.padding.drop_padding import DropPadding
 from posexport.passes.recognise import encoder_states
 from posexport.precision.apply import apply
@@ -106,7 +106,8 @@ def _lowered(source: Source, recipe: Recipe, clients_have: frozenset[str]) -> _L
 
     Functions are attached after everything that would inline them.
     """
-    model = trace(source, recipe.opset)
+    traced = as_traced(source)
+    model = trace(traced, recipe.opset)
     model.ir_version = IR_VERSION
     target = Target(
         recipe.target,
@@ -118,10 +119,18 @@ def _lowered(source: Source, recipe: Recipe, clients_have: frozenset[str]) -> _L
         clients_have=clients_have,
         keep_float=tuple(recipe.keep_float),
     )
+    # what was traced, until it has the inputs of the source
+    known = context.of_source(traced, target, recipe.lowering)
+    cache = None if traced is source else InsertedCache(recipe.cache == "static", recipe.rotation == "at-read")
+    passes = pipeline.run(model, replace(known, cache=cache), pipeline.OF_TRACE)
+    if traced is not source:
+        defaults.add(model, source.inputs)
+        known = context.of_source(source, target, recipe.lowering)
+    # the graph that ships
     names = [value.name or "" for value in model.graph.outputs]
-    known = context.of_source(source, target, recipe.lowering, names)
+    known = replace(known, output_names=names)
     without = {} if recipe.unpad else {DropPadding.name: "--no-unpad was given"}
-    passes = pipeline.run(model, known, without=without)
+    passes |= pipeline.run(model, known, pipeline.OF_GRAPH, without=without)
     chosen = functions.attach(model, target, recipe.lowering)
     known = replace(known, specs={name: choice.spec for name, choice in chosen.items()})
     passes |= pipeline.run(model, known, pipeline.AFTER_LOWERING)

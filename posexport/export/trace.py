@@ -4,10 +4,12 @@ import contextlib
 import sys
 from typing import Any
 
+import msgspec
 import onnx_ir as ir
 import torch
 from torch import nn
 
+from posexport.definition.forward_decoder import ForwardDecoder
 from posexport.errors import PosexportError
 from posexport.export import defaults
 from posexport.export.messages import NotTracedError, cannot_trace, meaning
@@ -18,6 +20,7 @@ from posexport.spec import SEQUENCE, LengthContract
 from posexport.system.user_code import is_external, is_user_file
 from posexport.torch_fixes.as_exported import as_exported
 from posexport.torch_fixes.exporter_output import without_exporter_output
+from posexport.torch_fixes.helper_lines import with_helper_lines
 from posexport.torch_fixes.shape_solver import with_unsolved_sizes
 from posexport.torch_fixes.size_uses import SizeUses, recording_size_uses
 from posexport.torch_fixes.symbolic_int import with_symbolic_ints
@@ -47,6 +50,20 @@ def trace(source: Source, opset: int, *, optimize: bool = True) -> ir.Model:
         raise
 
 
+def as_traced(source: Source) -> Source:
+    """``source`` as it is traced: without a KV cache where a graph pass inserts it."""
+    decoder = source.module
+    if not isinstance(decoder, ForwardDecoder):
+        return source
+    return msgspec.structs.replace(
+        source,
+        module=decoder.traced,
+        inputs=decoder.traced_inputs,
+        outputs=list(decoder.interface.returns),
+        limits=msgspec.structs.replace(source.limits, kv_cache=False, trace_sizes={}),
+    )
+
+
 def _is_users(name: str) -> bool:
     return is_user_file(getattr(sys.modules[name], "__file__", None) or "")
 
@@ -65,6 +82,7 @@ def _traced(source: Source, opset: int, uses: SizeUses, *, optimize: bool) -> ir
             without_exporter_output(),
             as_exported(),
             with_unsolved_sizes(),
+            with_helper_lines(),
             recording_size_uses(uses),
         ):
             program = torch.onnx.export(

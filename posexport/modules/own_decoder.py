@@ -1,4 +1,4 @@
-"""A user's decoder made of `posexport.nn.Attention`, with a KV cache that its author did not write.
+"""A user's decoder made of `posexport.nn.Attention` whose encoding depends on the length of a call, with a KV cache.
 
 The user's ``forward(input_ids, attention_mask)`` returns logits [B, T, V] and knows nothing of a cache.
 `posexport.nn.cached_call` threads one through its causal attention layers, in the order in which they are called; all
@@ -7,6 +7,7 @@ else in the model must treat every token by itself, which is tried before anythi
 Shape letters: B batch, G KV heads, P past tokens, T new tokens, S past and new tokens, D head size, V vocabulary.
 """
 
+import copy
 from collections.abc import Sequence
 
 import torch
@@ -14,15 +15,21 @@ from torch import Tensor
 
 from posexport.definition.cached_decoder import CachedDecoder, CacheTensors, Decoding, answer_output
 from posexport.definition.definition import reads_numbers
+from posexport.definition.forward_decoder import IDS, MASK, POSITIONS
 from posexport.encodings.encoding import Encoding
 from posexport.errors import PosexportError
+from posexport.modules.decoder_facts import as_source, limited, small, tokens_of
+from posexport.modules.in_parts import differ, in_calls
 from posexport.modules.user_module import UserModule
 from posexport.nn import Attention, InputEncoding
-from posexport.nn.cached_call import CachedCall, cached_call
+from posexport.nn.cached_call import CachedCall, NotCachedError, cached_call
 from posexport.nn.caching import Caching, KeysAndValues, Reach
+from posexport.sources.source import Source
 from posexport.spec import BATCH, SEQUENCE, InputSpec, LengthContract
+from posexport.torch_fixes.module_precision import in_precision
 
-IDS, MASK, POSITIONS = "input_ids", "attention_mask", "position_ids"
+#: rows and tokens of the calls that check a module before it is exported
+_ROWS, _LENGTH = 3, 9
 
 
 class OwnDecoder(CachedDecoder):
@@ -100,3 +107,63 @@ class OwnDecoder(CachedDecoder):
         logits: Tensor
         (logits,) = self.user(**{name: value for name, value in tensors.items() if name in self._takes})
         return logits
+
+
+def _called(user: UserModule) -> list[str]:
+    """The paths of the attention layers, in the order in which forward calls them."""
+    module = copy.deepcopy(user.module) if small(user) else user.module
+    mask_11 = torch.ones((1, 1), dtype=torch.int64)
+    call = CachedCall(Reach.by_mask(mask_11, 1, Caching()), mask_11, None)
+    tensors = {IDS: torch.zeros_like(mask_11), MASK: mask_11, POSITIONS: call.at.queries.ids_BT}
+    with torch.no_grad(), cached_call(call):
+        module(**{spec.name: tensors[spec.name] for spec in user.inputs})
+    if not call.layers:
+        raise NotCachedError("forward calls no posexport.nn.Attention")
+    paths = {id(submodule): path for path, submodule in module.named_modules()}
+    return [paths[id(layer)] for layer in call.layers]
+
+
+def by_layers(source: Source, user: UserModule) -> tuple[Source, str]:
+    """The source of a module with `posexport.nn.Attention`, and the attentions with a cache as a string."""
+    paths = _called(user)
+    tokens, vocab = tokens_of(source, user)
+    decoder, remarks = limited(source, lambda limits: OwnDecoder(user, paths, tokens, vocab, limits).eval())
+    if reason := _misfit(decoder):
+        raise PosexportError(
+            f"{source.name} cannot have a KV cache: {reason}; or convert it for the task features, without a cache"
+        )
+    return as_source(source, decoder, remarks), f"{len(paths)} causal attention layers"
+
+
+def _misfit(decoder: OwnDecoder) -> str:
+    """Why the module computes something else with a cache than without; empty where it computes the same."""
+    limit, size = decoder.limits.max_length or _LENGTH, decoder.inputs[0].size or 1
+    length = min(_LENGTH, limit)
+    checked, dtype = decoder, torch.float32
+    if small(decoder):
+        checked, dtype = copy.deepcopy(decoder), torch.float64
+        in_precision(checked, torch.float64)
+    ids_BT = torch.randint(0, size, (_ROWS, length), generator=torch.Generator().manual_seed(0))
+    whole_BT = torch.ones_like(ids_BT)
+    # rows of different lengths, each at its end
+    padded_BT = (torch.arange(length) >= torch.arange(_ROWS)[:, None].clamp(max=length - 1)).to(torch.int64)
+
+    with torch.no_grad():
+        for mask_BT in (whole_BT, padded_BT) if checked.takes_mask else (whole_BT,):
+            cached = checked(ids_BT, mask_BT)[0]
+            if differ(cached, checked.plain(ids_BT, mask_BT), mask_BT, dtype):
+                if mask_BT is whole_BT:
+                    return "its logits are others when its attention layers take their positions from the cache"
+                return (
+                    "padding on the left changes its logits: hand the attention_mask of forward on to every "
+                    "posexport.nn.Attention and posexport.nn.InputEncoding"
+                )
+        if length > 2 and not decoder.limits.length_dependent:
+            parts = (length - 2, 1, 1)
+            if differ(in_calls(checked, ids_BT, whole_BT, parts), checked(ids_BT, whole_BT)[0], whole_BT, dtype):
+                return (
+                    "read in parts it gives other logits than read at once, so something beside posexport.nn.Attention "
+                    "looks at other tokens or counts them (a convolution, positions from torch.arange); number tokens "
+                    "with posexport.nn.InputEncoding, or let forward take position_ids"
+                )
+    return ""

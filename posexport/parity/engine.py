@@ -75,7 +75,11 @@ def measure(proof: Proof) -> Outcome:
     fitting = [point for point in accepted if point not in left_out]
     proof.reference.start(fitting, left_out)
     values: list[Value] = []
-    for done, point in enumerate(fitting):
+    # points that differ in their calls alone follow one another: they have one truth
+    groups: dict[GridPoint, list[GridPoint]] = {}
+    for point in fitting:
+        groups.setdefault(msgspec.structs.replace(point, calls=()), []).append(point)
+    for done, point in enumerate(point for group in groups.values() for point in group):
         proof.progress(done, len(fitting), f"proving, {point}")
         values += _compared(proof, point, proof.reference.case(point))
     largest = proof.reference.largest(values, proof.progress)

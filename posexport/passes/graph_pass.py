@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self
 import onnx_ir as ir
 
 from posexport.bounds import Bound
+from posexport.errors import PosexportError
 from posexport.graph.partial import Array
 from posexport.spec import InputSpec
 from posexport.targets.target import Target
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from posexport.ops.spec import NodeSpec
 
 #: purposes of passes, in the order in which they run (`posexport.passes.pipeline`)
-Phase = Literal["recognise", "optimise", "padding", "guard", "device", "name"]
+Phase = Literal["recognise", "cache", "optimise", "padding", "guard", "device", "name"]
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,19 @@ class PassResult:
 
 
 @dataclass(frozen=True)
+class InsertedCache:
+    """The KV cache that a pass inserts.
+
+    Attributes:
+        static: it has a capacity of slots.
+        at_read: it holds keys as they are before their rotation.
+    """
+
+    static: bool = False
+    at_read: bool = False
+
+
+@dataclass(frozen=True)
 class Context:
     """What a pass knows apart from the graph: the target and the source (`posexport.passes.context.of_source`).
 
@@ -50,6 +64,7 @@ class Context:
         traced_attention: of a user's module, what became attention while it was traced; None for other sources.
         feeds: makes inputs of several sizes.
         specs: the records of functions by name, once lowerings are chosen.
+        cache: the KV cache that a decoder which was traced without one gets; None for other graphs.
     """
 
     target: Target
@@ -60,6 +75,7 @@ class Context:
     traced_attention: PassResult | None = None
     feeds: Callable[[], list[Mapping[str, Array]]] = list
     specs: "Mapping[str, NodeSpec]" = field(default_factory=dict)
+    cache: InsertedCache | None = None
 
     @cached_property
     def samples(self) -> list[Mapping[str, Array]]:
@@ -101,6 +117,19 @@ class GraphPass(ABC):
     @abstractmethod
     def apply(self, model: ir.Model, context: Context) -> PassResult:
         """Rewrite ``model`` in place."""
+
+
+class NotInsertedError(PosexportError):
+    """Why a graph cannot have a KV cache, with the user's line.
+
+    ``causal``: an attention before that line sees no later tokens.
+    """
+
+    causal = False
+
+
+class NotCausalError(NotInsertedError):
+    """The graph is no decoder: tokens see later ones."""
 
 
 class Rule(NamedTuple):

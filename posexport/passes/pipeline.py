@@ -17,6 +17,7 @@ from posexport.passes.group_norm import GroupNorm
 from posexport.passes.guard.size_guard import SizeGuard
 from posexport.passes.in_place_cache import FilledCache, InPlaceCache
 from posexport.passes.inline import Inline
+from posexport.passes.insert_cache import InsertCache
 from posexport.passes.kept_keys import KeptKeys
 from posexport.passes.known_tables import KnownTables
 from posexport.passes.log_of_sigmoid import LogOfSigmoid
@@ -52,6 +53,8 @@ PASSES: tuple[GraphPass, ...] = (
     PositionBias(),
     DistanceBias(),
     MaskStructure(),
+    # cache: of a decoder that was traced without one
+    InsertCache(),
     # optimise: one node for each activation and normalisation, which later passes look for
     Gelu(),
     Swish(),
@@ -88,8 +91,11 @@ PASSES: tuple[GraphPass, ...] = (
     # name: nothing is added any more
     ControlFlowNames(),
 )
+#: phases of the graph as it was traced, and of the graph with the inputs that ship
+OF_TRACE: tuple[Phase, ...] = ("recognise", "cache")
+OF_GRAPH: tuple[Phase, ...] = ("optimise", "padding", "guard")
 #: phases before and after lowerings are chosen (`posexport.export.functions`)
-BEFORE_LOWERING: tuple[Phase, ...] = ("recognise", "optimise", "padding", "guard")
+BEFORE_LOWERING: tuple[Phase, ...] = (*OF_TRACE, *OF_GRAPH)
 AFTER_LOWERING: tuple[Phase, ...] = ("device", "name")
 
 

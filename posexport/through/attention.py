@@ -21,7 +21,6 @@ from torch import Tensor, nn
 from posexport.encodings.local_window import LocalWindow
 from posexport.encodings.nope import NoPE
 from posexport.encodings.positions import Positions
-from posexport.modules.plain.plan import NotCausalError
 from posexport.modules.recognise import attention as recognised
 from posexport.nn.attention import SoftCapped, additive, attend, dropped_score
 from posexport.nn.cached_call import CachedCall, NotCachedError, current
@@ -343,7 +342,7 @@ def _order(mask_function: Callable[..., Tensor]) -> Order:
         raise NotCachedError("its mask depends on more than where tokens stand") from err
     kept_TS = kept.broadcast_to(1, 1, len(_ASKED), len(keys_S))[0, 0]
     if bool(kept_TS[-1, last + 1 :].any()):
-        raise NotCausalError("its attention sees later tokens")
+        raise NotCachedError("its attention sees later tokens")
     window = int(kept_TS[-1].sum())
     behind_TS = queries_T[:, None] - keys_S
     if not torch.equal(kept_TS, (behind_TS >= 0) & (behind_TS < window)):

@@ -8,32 +8,66 @@ import msgspec
 import torch
 from torch import Tensor
 
-from posexport.modules.own_decoder import POSITIONS
-from posexport.modules.plain.decoder import PlainDecoder
-from posexport.modules.plain.plan import Plan
+from posexport.definition.cached_decoder import CachedDecoder, CacheTensors, Decoding, answer_output
+from posexport.definition.forward_decoder import MASK, POSITIONS
+from posexport.encodings.encoding import Encoding
+from posexport.encodings.nope import NoPE
 from posexport.modules.user_module import UserModule, by_name
 from posexport.nn.cached_call import CachedCall, NotCachedError, cached_call
-from posexport.nn.caching import KeysAndValues
+from posexport.nn.caching import Caching, KeysAndValues, Reach
 from posexport.sources.source import Source
-from posexport.spec import InputSpec, LengthContract
+from posexport.spec import BATCH, SEQUENCE, InputSpec, LengthContract
 from posexport.through.attention import Layer, PlannedCall
 from posexport.through.module import TransformersModule
 
 
-class ThroughDecoder(PlainDecoder):
-    """A causal language model of transformers with a KV cache; ``layers``: its attentions in call order."""
+class ThroughDecoder(CachedDecoder):
+    """A causal language model of transformers with a KV cache.
 
-    #: routers of experts compute in float32, and rounding may change the choice between two close experts
+    Args:
+        user: the model without a cache.
+        layers: its attentions in call order.
+    """
+
+    #: how past tokens are kept; `posexport.sources.prepare` changes it
+    caching: Caching = Caching()
+    #: whether the proof compares with the forward without a cache (`posexport.parity.references.own_forward`). Routers
+    #: of experts compute in float32, and rounding may change the choice between two close experts
     judged_by_forward = False
 
     def __init__(
         self, user: UserModule, layers: list[Layer], tokens: InputSpec, vocab: int, limits: LengthContract
     ) -> None:
-        plan = Plan(tokens.name, [], [(layer.kv_heads, layer.size) for layer in layers])
-        super().__init__(user, plan, tokens, vocab, limits)
-        self.vocab = vocab
-        self.layers = layers
-        self._takes |= {POSITIONS}
+        super().__init__()
+        self.user, self.layers, self.vocab = user, layers, vocab
+        self._tokens, self._limits = tokens, limits
+        self._takes = frozenset(spec.name for spec in user.inputs) | {POSITIONS}
+
+    @property
+    def encodings(self) -> list[Encoding]:
+        """None that posexport knows: positions are in the model's code."""
+        return [NoPE() for _ in self.layers]
+
+    @property
+    def decoding(self) -> Decoding:
+        size = self._limits.max_length
+        positions = InputSpec(name=POSITIONS, dtype="int64", axes=[BATCH, SEQUENCE], role="positions", size=size)
+        return Decoding(
+            tokens=self._tokens,
+            position_ids=positions if POSITIONS in self._takes else None,
+            answer=answer_output(self.vocab, None),
+            cache=CacheTensors([(layer.kv_heads, layer.size) for layer in self.layers]),
+            encodings=self.encodings,
+            lengths=self._limits,
+        )
+
+    def reach(self, mask_BS: Tensor, new: int, positions: Tensor | None) -> Reach:
+        """The positions that attention reads; ``positions``: an input."""
+        return Reach.by_mask(mask_BS, new, self.caching, positions)
+
+    def numbered(self, at: Reach, positions: Tensor | None) -> Reach:
+        """The same with the positions that the model is called with."""
+        return at
 
     def calling(self, call: CachedCall) -> AbstractContextManager[object]:
         """Make attention use the KV cache of ``call`` inside the block."""
@@ -43,13 +77,27 @@ class ThroughDecoder(PlainDecoder):
     def decode(
         self, ids_BT: Tensor, mask_BS: Tensor | None, past: Sequence[KeysAndValues] | None, positions_BT: Tensor | None
     ) -> tuple[Tensor, list[KeysAndValues]]:
-        """Logits and KV cache (see `PlainDecoder`); checks that every layer of the plan was called."""
-        logits, present = super().decode(ids_BT, mask_BS, past, positions_BT)
-        if len(present) != len(self.layers):
-            raise NotCachedError(f"it makes {len(present)} calls of attention, and made {len(self.layers)} before")
+        """Logits and KV cache; checks that every layer of the plan was called."""
+        mask_BS = self.caching.cache.mask(ids_BT, mask_BS, past)
+        at = self.reach(mask_BS, ids_BT.shape[1], positions_BT)
+        call = CachedCall(at, mask_BS, past)
+        with self.calling(call):
+            logits = self._logits(ids_BT, mask_BS[:, at.queries.slots_T], self.numbered(at, positions_BT))
+        if len(call.present) != len(self.layers):
+            raise NotCachedError(f"it makes {len(call.present)} calls of attention, and made {len(self.layers)} before")
         if torch.compiler.is_compiling():
-            self.user.attentions[:] = [None] * len(present)
-        return logits, present
+            self.user.attentions[:] = [None] * len(call.present)
+        return logits, call.present
+
+    def plain(self, ids_BT: Tensor, mask_BT: Tensor, since: int = 0) -> Tensor:
+        """The logits of the model's forward itself for tokens from ``since`` on, without a cache."""
+        return self._logits(ids_BT, mask_BT, Reach.by_mask(mask_BT, ids_BT.shape[1], Caching()))[:, since:]
+
+    def _logits(self, ids_BT: Tensor, mask_BT: Tensor, at: Reach) -> Tensor:
+        tensors = {self._tokens.name: ids_BT, MASK: mask_BT, POSITIONS: at.queries.ids_BT}
+        logits: Tensor
+        (logits,) = self.user(**{name: value for name, value in tensors.items() if name in self._takes})
+        return logits
 
 
 class EmbedsDecoder(ThroughDecoder):

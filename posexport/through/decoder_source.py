@@ -7,9 +7,8 @@ import torch
 from torch import Tensor
 
 from posexport.errors import PosexportError
-from posexport.modules import with_cache
-from posexport.modules.plain.decoder import PlainDecoder
-from posexport.modules.plain.fit import check
+from posexport.modules.decoder_facts import TASK, as_source, limited, small, tokens_of
+from posexport.modules.in_parts import differ, in_calls
 from posexport.modules.user_module import UserModule
 from posexport.nn.cached_call import NotCachedError
 from posexport.sources.source import Source
@@ -23,9 +22,11 @@ from posexport.torch_fixes.module_precision import in_precision
 
 #: sequence length of the call that records the layers
 _NOTED = 5
+#: rows and tokens of the inputs that are compared with and without a cache
+_ROWS, _LENGTH, _FAR = 3, 9, 1025
 
 
-def decoder_source(source: Source, depth: int, task: str = with_cache.TASK) -> Source:
+def decoder_source(source: Source, depth: int, task: str = TASK) -> Source:
     """Add a KV cache to the source of a causal language model with ``depth`` layers; ``task`` is for messages.
 
     Raises:
@@ -36,7 +37,7 @@ def decoder_source(source: Source, depth: int, task: str = with_cache.TASK) -> S
     try:
         # record the attention and the states of every layer
         layers, kept = _layers(user, source)
-        if kept.tensors and task != with_cache.TASK:
+        if kept.tensors and task != TASK:
             raise NotCachedError("its layers keep states between tokens, which are carried in models of text alone")
         if not layers and not kept.tensors:
             raise NotCachedError("its attention is code of its own, which no KV cache of posexport's goes through")
@@ -46,30 +47,62 @@ def decoder_source(source: Source, depth: int, task: str = with_cache.TASK) -> S
                 "attention keeps a state of its own"
             )
         # the longest input that the decoder with a cache accepts
-        tokens, vocab = with_cache.tokens_of(source, user)
+        tokens, vocab = tokens_of(source, user)
 
         def make(limits: LengthContract) -> ThroughDecoder:
             if not kept.tensors:
                 return ThroughDecoder(user, layers, tokens, vocab, limits).eval()
             return StatesDecoder(user, layers, tokens, vocab, limits, kept.shapes).eval()
 
-        decoder, remarks = with_cache.limited(source, make)
+        decoder, remarks = limited(source, make)
         # compare logits with and without the cache, in float64 if memory allows a copy
         trial, dtype = decoder, torch.float32
-        if with_cache.small(user):
+        if small(user):
             trial, dtype = copy.deepcopy(decoder), torch.float64
             in_precision(trial, dtype)
             dtype = _narrowest(trial)
-        check(trial, dtype)
+        _check(trial, dtype)
     except NotCachedError as err:
         raise PosexportError(
             f"{source.name} cannot be converted for {task} through transformers: {err}"
-            + ("; the task features converts its hidden states, without a KV cache" if task == with_cache.TASK else "")
+            + ("; the task features converts its hidden states, without a KV cache" if task == TASK else "")
         ) from err
-    return msgspec.structs.replace(with_cache.as_source(source, decoder, remarks), encoding=None)
+    return msgspec.structs.replace(as_source(source, decoder, remarks), encoding=None)
 
 
-def _narrowest(decoder: PlainDecoder) -> torch.dtype:
+def _check(decoder: ThroughDecoder, dtype: torch.dtype) -> None:
+    """Compare logits with a cache and without, of a short input and of a long one.
+
+    Raises:
+        NotCachedError: they differ, or padding on the left changes them.
+    """
+    size, limit = decoder.inputs[0].size or 1, decoder.limits.max_length
+    length, far = (min(most, limit or most) for most in (_LENGTH, _FAR))
+    with torch.inference_mode():
+        for total, parts in ((length, (length - 2, 1, 1) if length > 2 else (1,) * length), (far, (far - 1, 1))):
+            rows = _ROWS if total == length else 1
+            ids_BT = torch.randint(0, size, (rows, total), generator=torch.Generator().manual_seed(rows))
+            whole_BT, at = torch.ones_like(ids_BT), "" if total == length else f"at {total} tokens, and not before, "
+            expected = decoder.plain(ids_BT, whole_BT)
+            for got in (decoder(ids_BT, whole_BT)[0], in_calls(decoder, ids_BT, whole_BT, parts)):
+                if differ(got, expected, whole_BT, dtype):
+                    raise NotCachedError(
+                        f"{at}with a KV cache its logits are others than without, so something beside attention looks "
+                        "at other tokens or counts them"
+                    )
+            if total != length or length < 2:
+                continue
+            # rows that are padded on the left more and more have the logits of each row alone
+            padded_BT = (torch.arange(total) >= torch.arange(rows)[:, None].clamp(max=total - 1)).to(torch.int64)
+            for got in (decoder(ids_BT, padded_BT)[0], in_calls(decoder, ids_BT, padded_BT, parts)):
+                for row, mask_T in enumerate(padded_BT):
+                    alone_1T = ids_BT[row, mask_T != 0][None]
+                    ones_1T = torch.ones_like(alone_1T)
+                    if differ(got[row, mask_T != 0][None], decoder.plain(alone_1T, ones_1T), ones_1T, dtype):
+                        raise NotCachedError("padding on the left changes its logits")
+
+
+def _narrowest(decoder: ThroughDecoder) -> torch.dtype:
     """The narrowest dtype inside a float64 decoder: routers of experts always compute in float32."""
     seen: set[torch.dtype] = set()
 

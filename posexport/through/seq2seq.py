@@ -14,10 +14,10 @@ from posexport.checkpoints.config import Config
 from posexport.checkpoints.opened import Checkpoint
 from posexport.errors import PosexportError
 from posexport.models.encoder_decoder import EncoderDecoderModel
+from posexport.modules.decoder_facts import small
 from posexport.modules.in_parts import differ
 from posexport.modules.live_module import source_of_module
 from posexport.modules.user_module import UserModule, by_name
-from posexport.modules.with_cache import small
 from posexport.nn.cached_call import NotCachedError
 from posexport.sources.example import example
 from posexport.sources.source import Model, Source, model_of

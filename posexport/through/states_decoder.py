@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from posexport.definition.cached_decoder import Decoding, StateTensors, flat, pairs
+from posexport.definition.forward_decoder import POSITIONS
 from posexport.encodings.encoding import Encoding
 from posexport.encodings.nope import NoPE
-from posexport.modules.own_decoder import POSITIONS
 from posexport.modules.user_module import UserModule
 from posexport.nn.caching import Caching, DynamicCache, KeysAndValues
 from posexport.spec import SEQUENCE, TOTAL, InputSpec, LengthContract

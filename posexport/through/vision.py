@@ -19,9 +19,9 @@ from posexport.checkpoints.opened import Checkpoint
 from posexport.definition.definition import Definition, Part
 from posexport.encodings.encoding import Encoding
 from posexport.errors import PosexportError
+from posexport.modules.decoder_facts import small
 from posexport.modules.in_parts import differ
 from posexport.modules.user_module import UserModule, by_name
-from posexport.modules.with_cache import small
 from posexport.sources.source import Model, model_of
 from posexport.spec import InputSpec, LengthContract, OutputSpec, PartSpec, Promises, ProofPlan
 from posexport.tasks.task import Task

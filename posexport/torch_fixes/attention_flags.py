@@ -10,6 +10,7 @@ Issues: pytorch/pytorch 154038, 124707 (closed, unchanged). Seen in 2.13.
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from functools import lru_cache
 from types import ModuleType
 from typing import Any
 
@@ -17,6 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from posexport.system.user_code import is_user_file
 from posexport.torch_fixes.patch import patched
 
 #: modules of Python, PyTorch and this package, which a user's module does not stand in
@@ -36,13 +38,23 @@ def with_decided_flags() -> Iterator[None]:
 
 def _importers() -> list[tuple[ModuleType, str]]:
     """The modules that imported PyTorch's function, with its name there."""
-    return [
-        (module, name)
-        for path, module in list(sys.modules.items())
-        if isinstance(module, ModuleType) and not path.startswith(_OTHERS)
-        for name, value in list(vars(module).items())
-        if value is SDPA
-    ]
+    of_libraries, others = _by_origin(tuple(sys.modules))
+    return [*of_libraries, *(pair for module in others for pair in _names_in(module))]
+
+
+@lru_cache(maxsize=1)
+def _by_origin(names: tuple[str, ...]) -> tuple[list[tuple[ModuleType, str]], list[ModuleType]]:
+    """Libraries' modules with the function, and a user's modules, whose globals may change from call to call."""
+    loaded = [(name, sys.modules.get(name)) for name in names if not name.startswith(_OTHERS)]
+    modules = [module for _, module in loaded if isinstance(module, ModuleType)]
+    others = [module for module in modules if is_user_file(getattr(module, "__file__", None) or "")]
+    others += [module for module in modules if not getattr(module, "__file__", None)]
+    libraries = (module for module in modules if module not in others)
+    return [pair for module in libraries for pair in _names_in(module)], others
+
+
+def _names_in(module: ModuleType) -> list[tuple[ModuleType, str]]:
+    return [(module, name) for name, value in list(vars(module).items()) if value is SDPA]
 
 
 def _decided(*args: Any, **kwargs: Any) -> Tensor:

@@ -17,16 +17,14 @@ from posexport.conversion.options import ConvertOptions
 from posexport.errors import PosexportError
 from posexport.export.trace import trace
 from posexport.modules.live_module import module_source
-from posexport.modules.plain.decoder import PlainDecoder
 from posexport.modules.with_cache import with_cache
-from posexport.options.recipe import CacheName
 from posexport.parity.criterion import rows
 from posexport.parity.invariants.changes import take_tokens
+from posexport.passes.graph_pass import NotInsertedError, PassResult
+from posexport.passes.insert_cache import InsertCache
 from posexport.sources.example import axis_sizes, example
-from posexport.sources.prepare import with_kv_cache
 from posexport.spec import BATCH, ENCODER_SEQUENCE, SEQUENCE
-from tests.modules.test_plain_decoders import IDS, LONGEST, C, H, Opt, SelfAttention, V, alone, source_of
-from tests.modules.test_plain_windows import agrees_in_parts
+from tests.modules.test_plain_decoders import IDS, LONGEST, C, H, Opt, SelfAttention, V, source_of
 from tests.small import in_short
 from tests.tolerances import agree
 
@@ -72,15 +70,6 @@ class NarrowValues(SelfAttention):
 class NarrowKeysByHand(SelfAttention):
     def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         return causal(q[..., :4] @ k[..., :4].mT * 0.7).softmax(-1) @ v
-
-
-@pytest.mark.parametrize("attention", [Capped, Tempered, Flattened, NarrowValues, NarrowKeysByHand])
-@pytest.mark.parametrize("cache", ["dynamic", "static"])
-def test_scores_of_its_own_go_with_the_cache(attention: type[nn.Module], cache: CacheName) -> None:
-    module = Opt(attention)
-    plain = source_of(module)
-    assert plain.task == "text-generation"
-    agrees_in_parts(module, with_kv_cache(plain, cache, "at-write"), cache)
 
 
 class Gathered(Opt):
@@ -130,15 +119,6 @@ class NeoX(Opt):
         return super().forward(idx) + self.lm_head(rows_TC[None])
 
 
-@pytest.mark.parametrize("make", in_short([Gathered, Picked, InPlace, NeoX], lambda make: make is Picked))
-def test_rows_of_positions_are_those_of_the_tokens_in_the_cache_and_in_the_trace(make: type[nn.Module]) -> None:
-    module = make()
-    plain = source_of(module)
-    assert plain.task == "text-generation"
-    agrees_in_parts(module, with_kv_cache(plain, "dynamic", "at-write"), "dynamic")
-    trace(plain, opset=18)
-
-
 class MaskWhereNeeded(nn.Module):
     """transformers makes a mask where something is padded, and wherever it is traced."""
 
@@ -164,7 +144,6 @@ def test_a_mask_that_is_made_where_it_is_needed_goes_with_the_cache() -> None:
     inputs = {"input_ids": IDS, "attention_mask": torch.ones_like(IDS)}
     source = with_cache(module_source(MaskWhereNeeded().eval(), inputs), None)
     assert source.task == "text-generation"
-    trace(source, opset=18)
 
 
 class Returning(Opt):
@@ -233,26 +212,22 @@ def test_weights_of_cross_attention_have_two_axes_of_tokens() -> None:
 @pytest.mark.parametrize(
     "asked", in_short([{}, {"task": "text-generation"}, {"cache": "static"}], lambda asked: not asked), ids=str
 )
-def test_a_decoder_whose_cached_form_cannot_be_traced_is_converted_for_features(
+def test_a_decoder_whose_graph_cannot_have_the_cache_is_converted_for_features(
     asked: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    decode = PlainDecoder.decode
+    def refuses(*_given: Any) -> PassResult:
+        raise NotInsertedError("no such cache at this opset")
 
-    def untraceable(*given: Any) -> Any:
-        if torch.compiler.is_compiling():
-            raise RuntimeError("no such trace")
-        return decode(*given)
-
-    monkeypatch.setattr(PlainDecoder, "decode", untraceable)
+    monkeypatch.setattr(InsertCache, "apply", refuses)
     options = ConvertOptions(example_inputs={"idx": IDS}, verify=False, **asked)
     if asked:
-        with pytest.raises(PosexportError, match=r"cannot be traced: .*no such trace"):
+        with pytest.raises(PosexportError, match="no such cache"):
             convert(Opt().eval(), tmp_path / "b", options)
         return
     done = convert(Opt().eval(), tmp_path / "b", options)
     assert done.manifest is not None
     assert done.manifest.task == "features"
-    assert re.search(r"for features instead, .* cannot be traced: .*no such trace.*text-generation", done.remarks[-1])
+    assert re.search(r"for features instead, .* no such cache.*text-generation", done.remarks[-1])
 
 
 class Cropped(Opt):
@@ -270,9 +245,6 @@ def test_a_module_that_cuts_long_inputs_takes_those_that_it_does_not_cut() -> No
         "cuts longer inputs: its output output has the shape [1, 23, 53] at length 24" in remark
         for remark in source.remarks
     )
-    trace(source, opset=18)
-    logits, *_ = source.module(IDS)
-    agree(logits.detach().numpy(), alone(module, IDS).numpy(), "attention", np.float32)
 
 
 class Stacked(Opt):
@@ -319,7 +291,7 @@ class Numbered(Opt):
 
 
 WITHOUT: dict[str, tuple[nn.Module, dict[str, Tensor], str]] = {
-    "blocks": (Opt(InBlocks), {}, "its attention sees some later tokens, "),
+    "blocks": (Opt(InBlocks), {}, ""),
     "positions": (
         Numbered(),
         {"input_pos": torch.arange(11)},

@@ -1,13 +1,15 @@
-"""A KV cache by the pass and as decoders get one today: the same logits, which are those of the author's forward.
+"""A KV cache by the pass: the logits are those of the author's forward.
 
-The decoders are those of tests/modules; the truth is their forward in float64, of every row alone without padding and
-without a cache.
+The decoders are those of tests/modules and tests/nn; the truth is their forward in float64, of every row alone without
+padding and without a cache.
 """
 
 import copy
 from collections.abc import Callable, Sequence
 from functools import cache, partial
+from typing import Any
 
+import msgspec
 import numpy as np
 import onnx_ir as ir
 import onnxruntime as ort
@@ -15,20 +17,22 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from posexport.definition.forward_decoder import Interface
 from posexport.export import functions
-from posexport.export.trace import trace
+from posexport.export.trace import as_traced, trace
+from posexport.modules.decoder import UserDecoder
 from posexport.modules.live_module import module_source
 from posexport.passes import pipeline
-from posexport.passes.cache.colours import NotInsertedError
 from posexport.passes.cache.insert import insert_cache
 from posexport.passes.context import of_source
-from posexport.sources.prepare import with_kv_cache
+from posexport.passes.graph_pass import NotInsertedError
 from posexport.sources.source import Source
 from posexport.targets.target import Target
 from tests.modules import test_plain_decoders as decoders
 from tests.modules import test_plain_styles as styles
 from tests.modules import test_plain_variants as variants
 from tests.modules import test_plain_windows as windows
+from tests.nn import test_nn_attention as attention
 from tests.tolerances import agree
 
 V, TOKENS = decoders.V, 13
@@ -76,59 +80,62 @@ DECODERS: dict[str, Make] = {
 }
 
 
-#: of which today's way traces all but these
-NOT_TODAY = ("Flattened", "by-keys")
-
-
 class Cached:
     """A graph with a cache in ONNX Runtime."""
 
-    def __init__(self, model: ir.Model, source: Source) -> None:
-        target = Target("portable", 18, steps=True, longest=source.limits.max_length)
+    def __init__(self, model: ir.Model, source: Source, *, static: bool) -> None:
+        opset = 24 if static else 18
+        target = Target("portable", opset, steps=True, longest=source.limits.max_length)
         functions.attach(model, target)
         model.ir_version = 10
         options = ort.SessionOptions()
         options.intra_op_num_threads = 1
         self.session = ort.InferenceSession(ir.to_proto(model).SerializeToString(), options)
-        self.takes_positions = "position_ids" in {value.name for value in self.session.get_inputs()}
         self.past = [value for value in self.session.get_inputs() if value.name.startswith("past_key_values")]
+        self.room = TOKENS + 3 if static else 0
+        self.takes_positions = any(value.name == "position_ids" for value in self.session.get_inputs())
 
-    def in_parts(self, ids: np.ndarray, mask: np.ndarray, parts: Sequence[int]) -> np.ndarray:
-        """The logits of ``ids`` [B, T] in calls of so many tokens each."""
-        past = [np.zeros((len(ids), past.shape[1], 0, past.shape[3]), np.float32) for past in self.past]
+    def in_parts(self, ids: np.ndarray, mask: np.ndarray, parts: Sequence[int], since: int = 0) -> np.ndarray:
+        """The logits of ``ids`` [B, T] in calls of so many tokens each; ``since``: the position of the first one."""
+        past = [np.full((len(ids), of.shape[1], self.room, of.shape[3]), np.nan, np.float32) for of in self.past]
         logits, end = [], 0
         for count in parts:
             end += count
             feeds = {"input_ids": ids[:, end - count : end], "attention_mask": mask[:, :end]}
-            if self.takes_positions:
-                feeds["position_ids"] = (mask[:, :end].cumsum(1) - 1).clip(0)[:, end - count :]
+            if self.takes_positions:  # counted by the mask, or given
+                given = np.arange(end)[None].repeat(len(ids), 0) + since
+                feeds["position_ids"] = (given if since else np.full_like(given, -1))[:, end - count :]
             feeds |= {input_.name: value for input_, value in zip(self.past, past, strict=True)}
             of_part, *past = self.session.run(None, feeds)
             logits.append(of_part)
         return np.concatenate(logits, 1)
 
 
-def plain(module: nn.Module) -> tuple[Source, ir.Model]:
-    """The trace of a module without a cache, with attention recognised."""
+def by_the_pass(module: nn.Module, *, static: bool = False, at_read: bool = False) -> Cached:
+    source = as_traced(decoder_of(module))
+    opset = 24 if static else 18
+    model, names = trace(source, opset), {spec.name for spec in source.inputs}
+    pipeline.run(model, of_source(source, Target("portable", opset)), ["recognise"])
+    mask, positions = (name if name in names else None for name in ("attention_mask", "position_ids"))
+    insert_cache(model, "input_ids", mask, source.limits.max_length, positions, static=static, at_read=at_read)
+    return Cached(model, source, static=static)
+
+
+def decoder_of(module: nn.Module) -> Source:
+    """The source of a decoder whose cache is not known yet."""
     source = module_source(module.eval(), decoders.example(module))
-    model = trace(source, 18)
-    pipeline.run(model, of_source(source, Target("portable", 18)), ["recognise"])
-    return source, model
-
-
-def by_the_pass(module: nn.Module) -> Cached:
-    source, model = plain(module)
-    ids, *mask = decoders.example(module)
-    insert_cache(model, ids, mask[0] if mask else None, source.limits.max_length)
-    return Cached(model, source)
-
-
-def as_today(module: nn.Module) -> Cached:
-    source = with_kv_cache(decoders.source_of(module), "dynamic", "at-write")
-    assert source.task == "text-generation"
-    model = trace(source, 18)
-    pipeline.run(model, of_source(source, Target("portable", 18, steps=True)), ["recognise"])
-    return Cached(model, source)
+    tokens = next(spec for spec in source.inputs if spec.role == "tokens")
+    names = {"input_ids": tokens.name, "attention_mask": "attention_mask", "position_ids": "position_ids"}
+    given = {spec.name for spec in source.inputs}
+    limits = msgspec.structs.replace(source.limits, max_length=V) if "position_ids" in given else source.limits
+    source = msgspec.structs.replace(source, limits=limits)
+    interface = Interface(
+        tokens=msgspec.structs.replace(tokens, name="input_ids"),
+        names={name: of for name, of in names.items() if of in given},
+        vocab=V,
+        returns=source.outputs,
+    )
+    return msgspec.structs.replace(source, module=UserDecoder(source.module, interface, source.limits))  # type: ignore[arg-type]
 
 
 def alone(module: nn.Module, row: Sequence[int]) -> np.ndarray:
@@ -156,12 +163,9 @@ def in_float64(module: nn.Module) -> nn.Module:
 _SHORT = ("llama-masked", "WithoutAxis", "one-by-hand", "alibi-by-key")
 
 
-@pytest.mark.all(but=_SHORT)
-@pytest.mark.parametrize("name", DECODERS)
-def test_both_ways_give_the_logits_of_the_authors_forward_at_every_split_and_padded_on_the_left(name: str) -> None:
-    torch.manual_seed(0)
-    module, ids = DECODERS[name]().eval(), rows()
-    both = [by_the_pass(module), *([] if name in (*_SHORT, *NOT_TODAY) else [as_today(module)])]
+def check(graph: Cached, module: nn.Module) -> None:
+    """Every split, rows without padding and padded on the left."""
+    ids = rows()
     torch.set_default_dtype(torch.float64)
     try:
         wide = in_float64(module)
@@ -172,13 +176,81 @@ def test_both_ways_give_the_logits_of_the_authors_forward_at_every_split_and_pad
     padded, kept = np.zeros_like(ids), np.zeros_like(ids)
     for row, length in enumerate((TOKENS, 8, 3)):
         padded[row, TOKENS - length :], kept[row, TOKENS - length :] = ids[row, :length], 1
-    for graph in both:
-        for parts in ([TOKENS], [1] * TOKENS, [3, 5, 1, 4], *([cut, TOKENS - cut] for cut in range(1, TOKENS))):
-            agree(graph.in_parts(ids, whole, parts), np.stack(truth), "model in float32", np.float32)
-        for parts in ([TOKENS], [TOKENS - 2, 1, 1], [4, 2, 7]):
-            got = graph.in_parts(padded, kept, parts)
-            for row, length in enumerate((TOKENS, 8, 3)):
-                agree(got[row, TOKENS - length :], truth[row][:length], "model in float32", np.float32)
+    for parts in ([TOKENS], [1] * TOKENS, [3, 5, 1, 4], *([cut, TOKENS - cut] for cut in range(1, TOKENS))):
+        agree(graph.in_parts(ids, whole, parts), np.stack(truth), "model in float32", np.float32)
+    for parts in ([TOKENS], [TOKENS - 2, 1, 1], [4, 2, 7]):
+        got = graph.in_parts(padded, kept, parts)
+        for row, length in enumerate((TOKENS, 8, 3)):
+            agree(got[row, TOKENS - length :], truth[row][:length], "model in float32", np.float32)
+
+
+@pytest.mark.all(but=_SHORT)
+@pytest.mark.parametrize("name", DECODERS)
+def test_logits_are_those_of_the_authors_forward_at_every_split_and_padded_on_the_left(name: str) -> None:
+    torch.manual_seed(0)
+    module = DECODERS[name]().eval()
+    check(by_the_pass(module), module)
+
+
+@pytest.mark.all(but=("bmm",))
+@pytest.mark.parametrize("name", DECODERS)
+def test_a_static_cache_holds_the_same(name: str) -> None:
+    torch.manual_seed(0)
+    module = DECODERS[name]().eval()
+    check(by_the_pass(module, static=True), module)
+
+
+#: causal encodings of `posexport.nn.Attention`; those of the length have another way
+ENCODINGS = ("t5", "alibi", "kerple", "shaw-kv", "shaw-k", "relative-key", "relative-key-query", "deberta",
+             "transformer-xl", "fire", "cope", "sandwich", "local-window", "rope", "rope-yarn", "rope-ntk",
+             "rope-llama3", "xpos", "nope", "tupe", "nezha", "wavlm-gated", "dynamic-bias", "music",
+             "wav2vec2-bert")  # fmt: skip
+
+
+def writer(encoding: str, **options: Any) -> nn.Module:
+    return attention.Writer(encoding, vocab=V, layers=2, **options)  # type: ignore[no-untyped-call]
+
+
+@pytest.mark.all(but=("transformer-xl",))
+@pytest.mark.parametrize("encoding", ENCODINGS)
+def test_layers_of_posexport_have_a_cache(encoding: str) -> None:
+    module = writer(encoding, kv_heads=2 if encoding.startswith("rope") else None).eval()
+    check(by_the_pass(module), module)
+
+
+@pytest.mark.all(but=("static",))
+@pytest.mark.parametrize("static", [False, True], ids=["dynamic", "static"])
+@pytest.mark.parametrize("encoding", ["rope", "xpos"])
+def test_keys_may_be_kept_without_their_rotation(encoding: str, static: bool) -> None:
+    module = writer(encoding, kv_heads=2 if encoding == "rope" else None).eval()
+    check(by_the_pass(module, static=static, at_read=True), module)
+
+
+class Given(decoders.NanoGpt):
+    """Positions are an argument."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.wpe = nn.Embedding(V, decoders.C)
+
+    def forward(self, idx: Tensor, position_ids: Tensor) -> Tensor:
+        x = self.wte(idx) + self.wpe(position_ids)
+        for block in self.h:
+            x = block(x)
+        logits: Tensor = self.lm_head(self.ln_f(x))
+        return logits
+
+
+def test_positions_that_are_given_are_those_of_the_new_tokens() -> None:
+    torch.manual_seed(0)
+    module, ids = Given().eval(), rows()
+    graph, whole = by_the_pass(module), np.ones_like(ids)
+    for since in (0, 5):
+        positions = torch.arange(since, since + TOKENS).expand(ids.shape)
+        with torch.no_grad():
+            truth = in_float64(module)(torch.from_numpy(ids), positions).numpy()
+        for parts in ([TOKENS], [4, 1, 8]):
+            agree(graph.in_parts(ids, whole, parts, since), truth, "model in float32", np.float32)
 
 
 @pytest.mark.all
@@ -268,5 +340,5 @@ REFUSED: dict[str, tuple[Make, str]] = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_mixes_tokens_outside_attention_is_refused_with_the_line(name: str) -> None:
     make, why = REFUSED[name]
-    with pytest.raises(NotInsertedError, match=rf"^test_\w+\.py line \d+: `.*`: ({why})"):
+    with pytest.raises(NotInsertedError, match=rf"^({why}).* \(test_\w+\.py line \d+"):
         by_the_pass(make())

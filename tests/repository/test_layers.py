@@ -54,7 +54,6 @@ LAYERS = [*CORE, *EXTENSIONS, *SURFACES]
 #: Files that import an extension and should not: file or folder, the extension, and why it is still so.
 EXCEPTIONS = [
     ("serve/drop_in", "modules", "the call of torch.onnx.export is about a module in memory, which `modules` calls"),
-    ("parity/references/own_forward.py", "modules", "goes with the KV cache as a graph pass"),
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 #: encodings name their positions and terms, which attention takes; they know operators only

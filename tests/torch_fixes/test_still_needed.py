@@ -24,6 +24,7 @@ from posexport.torch_fixes.causal_mask import without_mask_detection
 from posexport.torch_fixes.default_dtype import computing_in
 from posexport.torch_fixes.exporter_output import without_exporter_output
 from posexport.torch_fixes.fast_path import without_fast_path
+from posexport.torch_fixes.helper_lines import with_helper_lines
 from posexport.torch_fixes.module_precision import in_precision
 from posexport.torch_fixes.shape_solver import with_unsolved_sizes
 from posexport.torch_fixes.size_uses import recording_size_uses
@@ -224,3 +225,25 @@ def test_vmap_index() -> None:
     with pytest.raises(RuntimeError, match="item"):
         export(lambda x: columns(x, lambda table, at: table[at]))
     export(lambda x: columns(x, lambda table, at: indexed(Tensor.__getitem__, (table, at))))
+
+
+class Helps(nn.Module):
+    """Its forward calls a helper."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.helper(x)
+
+    def helper(self, x: Tensor) -> Tensor:
+        return x.sin()
+
+
+def _stack_of_sine() -> str:
+    program = torch.export.export(Helps(), (X,))
+    (node,) = [node for node in program.graph.nodes if "sin" in str(node.target)]
+    return node.stack_trace or ""
+
+
+def test_helper_lines() -> None:
+    assert "x.sin()" not in _stack_of_sine()
+    with with_helper_lines():
+        assert "x.sin()" in _stack_of_sine()

@@ -17,6 +17,7 @@ from posexport.parity.references.precision_copy import PrecisionCopy
 from posexport.parity.report.report import CACHE, Report
 from posexport.parity.subjects.runner import whole
 from posexport.sources.source import Source
+from posexport.spec import compared_outputs
 
 #: more tokens than these say nothing more
 _LONGEST = 257
@@ -38,7 +39,7 @@ class CostOnGrid:
         for done, point in enumerate(points):
             proof.progress(done, len(points), f"cost of {report.precision}, {point}")
             feeds = draw(point, source.inputs)
-            for spec, y, y64 in zip(source.outputs, subject(feeds), definition(feeds), strict=True):
+            for spec, y, y64 in zip(compared_outputs(source), subject(feeds), definition(feeds), strict=True):
                 name = CACHE if spec.name.startswith(CACHE[:-1]) else spec.name
                 by_output.setdefault(name, []).append(cosines(y, y64, spec, token_mask(point, source.inputs, spec)))
         cost = {

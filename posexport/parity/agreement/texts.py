@@ -22,7 +22,16 @@ from posexport.parity.subjects.runner import Make, RunError, Runner, in_calls
 from posexport.runtime.arrays import read_texts
 from posexport.runtime.texts import TOKENIZER, tokenizer_of
 from posexport.sizes import multiple
-from posexport.spec import ENCODER_SEQUENCE, SEQUENCE, Interface, LengthContract, PartSpec, Promises, Role
+from posexport.spec import (
+    ENCODER_SEQUENCE,
+    SEQUENCE,
+    Interface,
+    LengthContract,
+    PartSpec,
+    Promises,
+    Role,
+    compared_outputs,
+)
 from posexport.targets.providers import DEFAULT_PROVIDER
 
 #: (batch, tokens) of the calls
@@ -104,7 +113,7 @@ def on_texts(
         Runner.of(source, subject, specs, provider=provider, threads=threads, make=how)
         for subject, how in ((model, make), (float32, None))
     )
-    compared = [(at, spec) for at, spec in enumerate(source.outputs) if not spec.name.startswith("present.")]
+    compared = [(at, spec) for at, spec in enumerate(compared_outputs(source)) if not spec.name.startswith("present.")]
     by_output: dict[str, list[Cosines]] = {spec.name: [] for _, spec in compared}
     loss: list[tuple[float, float, int]] = []
     # cosines of every output but caches, and the loss of the next token where logits allow it

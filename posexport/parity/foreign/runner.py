@@ -26,7 +26,7 @@ from posexport.parity.report.points import Point
 from posexport.parity.report.report import Report
 from posexport.parity.subjects.runner import Make, RunError, Runner, in_calls
 from posexport.runtime.cache import LOGITS, Cache, DecoderInterface, Ids
-from posexport.spec import BATCH, PAST, SEQUENCE, TOTAL, InputSpec, Interface
+from posexport.spec import BATCH, PAST, SEQUENCE, TOTAL, InputSpec, Interface, compared_outputs
 from posexport.targets.providers import DEFAULT_PROVIDER
 
 if TYPE_CHECKING:
@@ -173,7 +173,7 @@ class Beyond:
             truth, baseline_outputs = (in_calls(run, feeds, self.model, point.calls) for run in self.definition())
         except (IndexError, RuntimeError, ValueError):  # what PyTorch raises beyond a table
             return Answer(False, f"{answered}, where the source has no positions and gives nothing")
-        for y, y64, baseline, spec in zip(outputs, truth, baseline_outputs, self.model.outputs, strict=True):
+        for y, y64, baseline, spec in zip(outputs, truth, baseline_outputs, compared_outputs(self.model), strict=True):
             error = measure(y, y64, spec.axes, None).error
             largest = measure(baseline, y64, spec.axes, None).error
             limit = self.values.tolerance(point.length, spec.name, largest if np.isfinite(largest) else 0.0)

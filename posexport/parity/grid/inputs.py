@@ -33,6 +33,7 @@ from posexport.spec import (
     InputSpec,
     Interface,
     OutputSpec,
+    compared_outputs,
     masked_axis,
 )
 
@@ -246,7 +247,7 @@ def inputs_of(point: GridPoint, model: Interface, definition: Callable[[Feeds], 
     ``definition`` runs the model by PyTorch. Sizes are compared for each output with its mean over the draws,
     and the output that fares worst decides.
     """
-    inputs, outputs = model.inputs, model.outputs
+    inputs, outputs = model.inputs, compared_outputs(model)
     if not any(elements(point, inputs, spec) < FEW for spec in outputs):
         return draw(point, inputs)
     least, most, tokens = DRAWS

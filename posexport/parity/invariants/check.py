@@ -27,7 +27,7 @@ from posexport.parity.report.report import Report
 from posexport.parity.subjects.half import HALVES
 from posexport.parity.subjects.runner import RunError, whole
 from posexport.sizes import samples
-from posexport.spec import ENCODER_SEQUENCE, FRAMES, HEIGHT, PATCHES, SEQUENCE, Axis, Padding
+from posexport.spec import ENCODER_SEQUENCE, FRAMES, HEIGHT, PATCHES, SEQUENCE, Axis, Padding, compared_outputs
 from posexport.targets.precisions import PRECISIONS
 
 if TYPE_CHECKING:
@@ -190,7 +190,7 @@ class Invariants:
             run=whole(proof.subject, source),
             definition=self.reference.whole_baseline,
             inputs=source.inputs,
-            outputs=source.outputs,
+            outputs=compared_outputs(source),
             limits=source.limits,
             promises=source.promises,
             judge=proof.judge,
@@ -212,7 +212,7 @@ def _at(length: int, proof: Proof, outcome: Outcome) -> dict[str, float]:
     """The tolerance of every output's values."""
     return {
         spec.name: outcome.tolerances.get((length, spec.name), proof.judge.tolerance(length, spec.name, 0.0))
-        for spec in proof.model.outputs
+        for spec in compared_outputs(proof.model)
     }
 
 

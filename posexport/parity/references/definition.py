@@ -8,6 +8,7 @@ same median (0.9e-6) and largest value (2.2e-6, 2.5e-6): seven are chance.
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -22,9 +23,9 @@ from posexport.parity.proof import Case, PerLength, Progress, Run, Value
 from posexport.parity.quantized.module import AsStored
 from posexport.parity.references.precision_copy import PrecisionCopy, fingerprint
 from posexport.parity.sample.writer import SampleWriter
-from posexport.parity.subjects.runner import in_calls, whole
+from posexport.parity.subjects.runner import Remembered, in_calls, whole
 from posexport.sources.source import Source
-from posexport.spec import BATCH, Interface, OutputSpec, Padding
+from posexport.spec import BATCH, Interface, OutputSpec, Padding, compared_outputs
 from posexport.targets.dtypes import BY_PRECISION, MODEL_DTYPE
 from posexport.targets.precisions import PrecisionName
 
@@ -36,7 +37,7 @@ MOST, TOKENS = 32, 2048
 
 def more_draws(point: GridPoint, model: Interface) -> int:
     """How many points like ``point`` PyTorch is measured on besides the grid's; 0 where the outputs are large."""
-    few = min(elements(point, model.inputs, spec) for spec in model.outputs)
+    few = min(elements(point, model.inputs, spec) for spec in compared_outputs(model))
     return max(0, min(MOST, ENOUGH // max(1, few) - 1, TOKENS // (point.batch * point.tokens)))
 
 
@@ -48,7 +49,7 @@ def baseline_errors(
     ragged: Padding | None = "ragged",
 ) -> list[float]:
     """PyTorch's largest error for each output over `more` draws like ``point``, run as one batch."""
-    inputs, outputs, times = model.inputs, model.outputs, more_draws(point, model)
+    inputs, outputs, times = model.inputs, compared_outputs(model), more_draws(point, model)
     largest = [0.0] * len(outputs)
     masked = token_mask(point, inputs) is not None
     paddings: list[Padding] = ["none", ragged] if ragged and masked and point.length > 1 else ["none"]
@@ -132,6 +133,10 @@ class DefinitionReference:
         self.truth = PrecisionCopy(module, torch.float64, share=stored, **how)
         as_they_are = narrow == MODEL_DTYPE.torch and not self.source.by_trial
         self.baseline = PrecisionCopy(module, narrow, share=stored or as_they_are, **how)
+        # points that differ in their calls alone have one truth
+        self._wholes: list[Run] = [self.whole_truth, self.whole_baseline]
+        if self.source.limits.kv_cache:
+            self._wholes = [Remembered(run) for run in self._wholes]
 
     @property
     def whole_truth(self) -> Run:
@@ -159,13 +164,16 @@ class DefinitionReference:
         """Inputs, and all outputs in float64 with PyTorch's error in the graph's precision."""
         source = self.source
         feeds = inputs_of(point, source, self.whole_baseline)
-        keeps = [token_mask(point, source.inputs, spec) for spec in source.outputs]
+        keeps = [token_mask(point, source.inputs, spec) for spec in compared_outputs(source)]
         # a schedule that looks at the running length has other values in one call: then the same calls are the truth
         calls = point.calls if source.limits.length_dependent else ()
-        y64s = in_calls(self.truth, feeds, source, calls)
+        truth, baseline = self._wholes
+        if calls:
+            truth, baseline = (partial(in_calls, run, model=source, calls=calls) for run in (self.truth, self.baseline))
+        y64s = truth(feeds)
         dtype = MODEL_DTYPE.name if self.precision == MODEL_DTYPE.precision else None
         # one precision's outputs at a time: logits over a vocabulary are large
-        computed = zip(source.outputs, in_calls(self.baseline, feeds, source, calls), y64s, keeps, strict=True)
+        computed = zip(compared_outputs(source), baseline(feeds), y64s, keeps, strict=True)
         truths = [
             Computed(spec, y64, keep_BT, measure(y, y64, spec.axes, keep_BT), dtype)
             for spec, y, y64, keep_BT in computed
@@ -195,7 +203,9 @@ class DefinitionReference:
                 done, len(lengths), f"PyTorch {self.precision} against float64, more inputs of length {point.length}"
             )
             errors = baseline_errors(point, source, self.whole_truth, self.whole_baseline, source.limits.ragged)
-            yield from ((point.length, spec.name, error) for spec, error in zip(source.outputs, errors, strict=True))
+            yield from (
+                (point.length, spec.name, error) for spec, error in zip(compared_outputs(source), errors, strict=True)
+            )
 
     def changed(self) -> bool:
         """Whether the first point gives other bits now."""

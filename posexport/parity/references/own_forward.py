@@ -1,22 +1,17 @@
-"""The user's own forward as a second judge of a decoder whose KV cache posexport made.
+"""A model's own forward as a second judge of a decoder with states, whose steps posexport wrote.
 
-The truth of a `PlainDecoder` is posexport's decoder in float64. What that computes otherwise than its author's forward
-the graph computes otherwise as well, and no comparison of the two shows it: a window, a clip or a branch by the length.
+The truth is the decoder in float64. What it computes otherwise than the model's forward the graph computes otherwise as
+well, and no comparison of the two shows it.
 
 Shape letters: B batch, T tokens, V vocabulary.
 """
 
-from collections.abc import Sequence
-from functools import partial
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from posexport.errors import PosexportError
-from posexport.modules.in_parts import ROUNDING
-from posexport.modules.own_decoder import IDS
-from posexport.modules.plain.decoder import PlainDecoder
-from posexport.modules.plain.fit import line_in_the_way
 from posexport.parity.criterion import Array
 from posexport.parity.grid.inputs import Feeds, token_mask
 from posexport.parity.grid.point import GridPoint
@@ -27,13 +22,15 @@ from posexport.runtime.cache import LOGITS
 from posexport.sources.source import Source
 from posexport.targets.precisions import PrecisionName
 
+#: of the largest logit, what two computations in float64 may differ by
+_ROUNDING = 1e-9
+
 
 class JudgedByForward(DefinitionReference):
-    """The definition, whose logits in float64 must be those that the user's forward has for every row by itself.
+    """The definition, whose logits in float64 must be those that the model's forward has for every row by itself.
 
-    A row is read without its padding, in one call: a forward numbers its tokens from the first that it is given, and
-    what padding on the left does to a row is none of its author's promises. Points in several calls or with positions
-    that are given have the sequences of other points. Raises PosexportError where they differ.
+    A row is read without its padding, in one call. Points in several calls or with positions that are given have the
+    sequences of other points. Raises PosexportError where they differ.
     """
 
     def case(self, point: GridPoint) -> Case:
@@ -52,44 +49,30 @@ class JudgedByForward(DefinitionReference):
         groups = [list(range(point.batch))] if keep_BT.all() else [[row] for row in range(point.batch)]
         for rows in groups:
             real_T = keep_BT[rows[0]]
-            ids_BT = torch.from_numpy(feeds[IDS][rows][:, real_T])
-            tokens, own_BTV = self.truth.asked(partial(_own, ids_BT=ids_BT))
-            other = _first_other(torch.from_numpy(logits_BTV[rows][:, real_T][:, tokens]), own_BTV)
-            if other is not None:
-                self._refuse(ids_BT, tokens[other])
+            ids_BT = torch.from_numpy(feeds["input_ids"][rows][:, real_T])
 
-    def _refuse(self, ids_BT: Tensor, token: int) -> None:
-        line = self.truth.asked(lambda module: line_in_the_way(module, ids_BT))
-        raise PosexportError(
-            f"{self.source.name}: of {ids_BT.shape[1]} tokens its own forward gives other logits, from the "
-            f"{token + 1}th on, than with a KV cache: {line}; convert it for the task features"
-        )
+            def forward(module: Any, ids_BT: Tensor = ids_BT) -> Tensor:
+                logits: Tensor = module.plain(ids_BT, torch.ones_like(ids_BT))
+                return logits
+
+            other = _first_other(torch.from_numpy(logits_BTV[rows][:, real_T]), self.truth.asked(forward))
+            if other is not None:
+                raise PosexportError(
+                    f"{self.source.name}: of {ids_BT.shape[1]} tokens its own forward gives other logits, from the "
+                    f"{other + 1}th on, than with its states; convert it for the task features"
+                )
 
 
 def reference_of(
     source: Source, precision: PrecisionName, sample: SampleWriter | None = None, device: str = "cpu"
 ) -> DefinitionReference:
     """The reference of a definition in a proof of a graph that computes in ``precision``; PyTorch is on ``device``."""
-    judged = isinstance(source.module, PlainDecoder) and source.module.judged_by_forward
+    judged = getattr(source.module, "judged_by_forward", False)
     return (JudgedByForward if judged else DefinitionReference)(source, precision, sample, device)
-
-
-def _own(decoder: nn.Module, ids_BT: Tensor) -> tuple[Sequence[int], Tensor]:
-    """Tokens, and the logits that the user's forward has for them, [B, tokens, V].
-
-    Of a forward that returns those of the last token a few: each is a call of its own.
-    """
-    assert isinstance(decoder, PlainDecoder)
-    length = ids_BT.shape[1]
-    if not decoder.plan_of_calls.of_last:
-        return range(length), decoder.plain(ids_BT, torch.ones_like(ids_BT))
-    few = sorted({0, length // 2, max(0, length - 2), length - 1})
-    calls = ((ids_BT[:, : token + 1], token) for token in few)
-    return few, torch.cat([decoder.plain(ids, torch.ones_like(ids), token) for ids, token in calls], 1)
 
 
 def _first_other(logits_BTV: Tensor, own_BTV: Tensor) -> int | None:
     """The first token whose logits differ by more than rounding; None where there is none."""
     off_T = (logits_BTV - own_BTV).abs().amax((0, 2))
-    same_T = off_T <= ROUNDING[torch.float64] * own_BTV.abs().amax()
+    same_T = off_T <= _ROUNDING * own_BTV.abs().amax()
     return None if bool(same_T.all()) else int(same_T.int().argmin())

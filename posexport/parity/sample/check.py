@@ -28,7 +28,7 @@ from posexport.parity.sample.writer import Header, SampleWriter, flat, read
 from posexport.parity.subjects.half import emulated_if, loads, widened_parts
 from posexport.parity.subjects.runner import Opened, Runner
 from posexport.runtime.chain import Chain
-from posexport.spec import SEQUENCE, OutputSpec, PartSpec
+from posexport.spec import SEQUENCE, OutputSpec, PartSpec, compared_outputs
 from posexport.targets.precisions import PRECISIONS
 from posexport.targets.providers import DEFAULT_PROVIDER, provider_named
 
@@ -85,7 +85,7 @@ class StoredReference:
         header, tensors, number = self._header, self._tensors, self._header.points.index(point)
         feeds = {spec.name: tensors[f"{number}.in.{spec.name}"].astype(spec.dtype) for spec in header.inputs}
         truths = []
-        for spec, known in zip(header.outputs, header.truths[number], strict=True):
+        for spec, known in zip(compared_outputs(header), header.truths[number], strict=True):
             rows, columns, values = (
                 tensors[f"{number}.out.{spec.name}.{suffix}"] for suffix in ("rows", "columns", "values")
             )
@@ -109,7 +109,7 @@ class StoredReference:
         return {
             (point.length, spec.name): (known.worst_baseline_error, known.tolerance)
             for point, truths in zip(header.points, header.truths, strict=True)
-            for spec, known in zip(header.outputs, truths, strict=True)
+            for spec, known in zip(compared_outputs(header), truths, strict=True)
         }
 
 

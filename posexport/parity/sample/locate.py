@@ -24,7 +24,7 @@ from posexport.parity.report.report import Report
 from posexport.parity.subjects.runner import RunError, Runner, in_calls
 from posexport.runtime.chain import graph_feeds
 from posexport.runtime.providers import LEVELS, bundle_session
-from posexport.spec import Interface, PartSpec
+from posexport.spec import Interface, PartSpec, compared_outputs
 from posexport.targets.precisions import PRECISIONS
 from posexport.targets.providers import CPU, provider_named
 
@@ -179,7 +179,7 @@ class SampleLocation:
                 proof.model, self.model, self.parts, **self.options, provider=proof.about.provider, level=level
             )
             y = in_calls(runner, case.feeds, proof.model, wrong.point.calls)
-            names = [spec.name for spec in proof.model.outputs]
+            names = [spec.name for spec in compared_outputs(proof.model)]
             if not wrong.truth.measure(y[names.index(wrong.truth.output)]).error <= allowed:
                 stage = "with its kernels alone" if level == "disable" else f"from level {level} on"
                 return (

@@ -25,7 +25,7 @@ from posexport.parity.criterion import Array
 from posexport.parity.grid.inputs import Feeds, size_of
 from posexport.parity.grid.point import PADDINGS, GridPoint
 from posexport.parity.report.report import Report
-from posexport.spec import BATCH, CARRIED, SEQUENCE, TOKENS, Axis, InputSpec, OutputSpec
+from posexport.spec import BATCH, CARRIED, SEQUENCE, TOKENS, Axis, InputSpec, OutputSpec, compared_outputs
 from posexport.targets.dtypes import MODEL_DTYPE
 from posexport.targets.precisions import PrecisionName
 
@@ -75,7 +75,10 @@ def read(path: Path) -> tuple[Header, dict[str, Array]]:
     expected = {f"{n}.in.{s.name}" for n in range(len(header.points)) for s in header.inputs}
     suffixes = ("rows", "columns", "values")
     expected |= {
-        f"{n}.out.{s.name}.{suffix}" for n in range(len(header.points)) for s in header.outputs for suffix in suffixes
+        f"{n}.out.{s.name}.{suffix}"
+        for n in range(len(header.points))
+        for s in compared_outputs(header)
+        for suffix in suffixes
     }
     if expected != set(tensors) or len(header.truths) != len(header.points):
         raise PosexportError(f"{path} does not hold the points it lists: convert again")
@@ -120,7 +123,7 @@ class SampleWriter:
         )
         last = None if limit is None else beyond
         room = POINTS - (last is not None)
-        self._chosen, self._picks = _choice(points, source.inputs, source.outputs, room)
+        self._chosen, self._picks = _choice(points, source.inputs, compared_outputs(source), room)
         self.tensors = {}
         self.header = Header(
             precision=MODEL_DTYPE.precision,
@@ -143,7 +146,7 @@ class SampleWriter:
         self.header.truths.append([])
         for spec in self.header.inputs:
             self.tensors[f"{number}.in.{spec.name}"] = _narrow(feeds[spec.name], spec)
-        for out, y64, keep_BT in zip(self.header.outputs, truth, keeps, strict=True):
+        for out, y64, keep_BT in zip(compared_outputs(self.header), truth, keeps, strict=True):
             flat_NC, keep_N = flat(y64, out.axes, keep_BT)
             rng = np.random.default_rng([number, len(out.name)])
             rows = _some(np.flatnonzero(keep_N), rng, self._picks)
@@ -162,7 +165,7 @@ class SampleWriter:
         self.header.precision = report.precision
         known = {(p.length, p.output): p for p in report.points if p.tolerance is not None}
         for point, truths in zip(self.header.points, self.header.truths, strict=True):
-            for spec, truth in zip(self.header.outputs, truths, strict=True):
+            for spec, truth in zip(compared_outputs(self.header), truths, strict=True):
                 if (judged := known.get((point.length, spec.name))) is None:
                     continue  # PyTorch overflows there too
                 truth.tolerance, truth.worst_baseline_error = judged.tolerance, judged.worst_baseline_error

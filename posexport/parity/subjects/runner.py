@@ -41,6 +41,7 @@ class Remembered:
         """The answer for these arguments."""
         key = _key((*args, named))
         if key != self._key:
+            self._found = None  # one result in memory at a time
             self._found, self._key = self._run(*args, **named), key
         return self._found
 
@@ -89,7 +90,7 @@ Run = Callable[[Feeds], list[Array]]
 
 
 def in_calls(run: Run, feeds: Feeds, model: Interface, calls: Sequence[int]) -> list[Array]:
-    """The outputs of a whole sequence (``feeds``, with an empty past), computed in calls of ``calls`` new tokens.
+    """The `compared_outputs` of a whole sequence (``feeds``, with an empty past), in calls of ``calls`` new tokens.
 
     Outputs with an axis of new tokens are concatenated; caches are the last call's, without unused slots. Before every
     call the unused slots of static KV caches are reset to those in ``feeds``: programs may change them or not. No
@@ -145,6 +146,7 @@ def _taken(tensors: Sequence[Array], outputs: Sequence[OutputSpec], total: int) 
     return [
         np.take(y, range(total), axis=spec.axes.index(CAPACITY)) if CAPACITY in spec.axes else y
         for y, spec in zip(tensors, outputs, strict=True)
+        if spec.compared
     ]
 
 

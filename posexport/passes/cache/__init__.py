@@ -1,1 +1,1 @@
-"""A KV cache for a decoder that was traced without one: one pass on the graph, which nothing calls yet but its test."""
+"""A KV cache for a decoder that was traced without one (the pass `posexport.passes.insert_cache`)."""

@@ -1,53 +1,93 @@
 """Attention over past and new tokens: keys and values are appended to the past, masks and operators get their rows."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import onnx_ir as ir
 
 from posexport.graph.builder import Builder, Operand
 from posexport.graph.edits import take_place
+from posexport.graph.partial import Array
 from posexport.graph.queries import sizes
 from posexport.ops.attention import AttentionSpec
+from posexport.ops.distance_scores import DISTANCE_SCORES
 from posexport.ops.dropped_scores import drops
 from posexport.ops.operator import Operator
-from posexport.passes.cache.colours import refuse
+from posexport.passes.cache.colours import refuse, sees_later
 from posexport.passes.cache.content import Content, name_tokens
 from posexport.passes.cache.counted import LOWEST, Counted
 from posexport.passes.recognise.repeated_heads import Once
-from posexport.spec import BATCH, PAST, SEQUENCE, TOTAL
+from posexport.spec import BATCH, CAPACITY, PAST, SEQUENCE, TOTAL
 
 
 @dataclass
 class Cache:
-    """The new inputs and outputs of the graph, a pair of keys and values for each attention."""
+    """The new inputs and outputs of the graph, a pair of keys and values for each attention.
 
-    past: list[ir.Value]
-    present: list[ir.Value]
+    Attributes:
+        counted: sizes of the call.
+        static: past and present have a capacity of slots, of which the mask's length says how many are used.
+    """
+
+    counted: Counted
+    static: bool = False
+    past: list[ir.Value] = field(default_factory=list)
+    present: list[ir.Value] = field(default_factory=list)
 
     def append(self, g: Builder, x: ir.Value) -> ir.Value:
-        """Append keys or values [B, G, T, D] to the past: [B, G, S, D]."""
+        """Append keys or values [B, G, T, D] to the past; returns the present: [B, G, S, D], or [B, G, M, D] slots."""
         _, heads, _, size = sizes(x) or ()
         layer, kind = divmod(len(self.past), 2)
         name = f"{layer}.{('key', 'value')[kind]}"
+        axes = (CAPACITY, CAPACITY) if self.static else (PAST, TOTAL)
         kind_of_past = ir.TensorType(ir.DataType.FLOAT)
-        past = ir.Value(name=f"past_key_values.{name}", shape=ir.Shape([BATCH, heads, PAST, size]), type=kind_of_past)
-        joined = g.op("Concat", past, x, axis=2, shape=[BATCH, heads, TOTAL, size])
+        shape = ir.Shape([BATCH, heads, axes[0], size])
+        past = ir.Value(name=f"past_key_values.{name}", shape=shape, type=kind_of_past)
+        if self.static:
+            first = g.Expand(self.counted.past, self.counted.batch)
+            present = g.op("TensorScatter", past, x, first, axis=2)
+            present.type = kind_of_past
+        else:
+            present = g.op("Concat", past, x, axis=2)
+        present.shape = ir.Shape([BATCH, heads, axes[1], size])
         self.past.append(past)
-        self.present.append(joined)
-        return joined
+        self.present.append(present)
+        return present
+
+    def used(self, g: Builder, present: ir.Value) -> ir.Value:
+        """The slots of all tokens, [B, G, S, D]."""
+        if not self.static:
+            return present
+        _, heads, _, size = sizes(present) or ()
+        return g.op("Slice", present, [0], self.counted.total, [2], shape=[BATCH, heads, TOTAL, size])
 
 
 class CachedAttention:
     """Gives attention nodes a cache.
 
-    ``once``: keys and values that repeat heads -> what they repeat, which the cache has.
+    Attributes:
+        once: keys and values that repeat heads -> what they repeat, which the cache has.
+        at_read: keys are kept as they are before their rotation, and rotated in every call.
+        rotations: rotated values -> the node, and cosines and sines of the traced graph.
+        by_distance: what each attention adds to its scores for the distances 0, 1, 2 ... [H or 1, D]; None where that
+            is nothing, or no function of the distance alone.
     """
 
-    def __init__(self, content: Content, counted: Counted, cache: Cache, once: Mapping[ir.Value, Once]) -> None:
+    def __init__(
+        self,
+        content: Content,
+        counted: Counted,
+        cache: Cache,
+        once: Mapping[ir.Value, Once],
+        *,
+        at_read: bool = False,
+    ) -> None:
         self.content, self.counted, self.cache, self.once = content, counted, cache, once
         self.g = content.g
+        self.at_read = at_read
+        self.rotations: dict[ir.Value, tuple[ir.Node, Sequence[ir.Value]]] = {}
+        self.by_distance: list[Array | None] = []
 
     def follow(self, node: ir.Node, spec: AttentionSpec) -> None:
         """An attention node of the traced graph, replaced by one over past and new tokens."""
@@ -57,15 +97,26 @@ class CachedAttention:
                 refuse(node, f"its {name} is not [B, H, T, D] of tokens")
         mask = named.get("mask")
         if spec.mask != "pairs" and not spec.causal:
-            refuse(node, "its attention sees later tokens")
-        if mask is None or (spec.mask == "keys" and self._keeps_all(mask)):
-            changed, inputs = replace(spec, mask="keys"), {**named, "mask": self.counted.padding}
+            sees_later(node)
+        self.by_distance.append(None)
+        keeps_all = mask is None or (spec.mask == "keys" and self._keeps_all(mask))
+        by_positions = None if mask is None or keeps_all else self._by_positions(node, spec, mask)
+        # padding, and what of the traced mask is more than causality
+        if by_positions is None:
+            changed, inputs = replace(spec, mask="keys", causal=True), {**named, "mask": self.counted.padding}
         else:
-            changed, inputs = replace(spec, causal=True), {**named, "mask": self._by_positions(node, spec, mask)}
+            changed, inputs = replace(spec, causal=True), {**named, "mask": by_positions}
         for part, operator in spec.operators.items():
             inputs |= self._parameters(node, part, operator, inputs)
         inputs |= {"qpos": self.counted.queries, "kpos": self.counted.keys}
-        inputs |= {name: self._with_past(named[name]) for name in "kv"}
+        presents = {name: self._with_past(named[name]) for name in "kv"}
+        changes = any(named[name] in self.once or self._rotation(named[name]) is not None for name in "kv")
+        if self.cache.static and not spec.operators and not changes:
+            # it reads the slots where they are
+            changed = replace(changed, cache="static")
+            inputs |= presents
+        else:
+            inputs |= {name: self._all_heads(named[name], present) for name, present in presents.items()}
         cached = changed.node(inputs, like=node)
         cached.metadata_props.update(node.metadata_props)
         take_place(cached, node)
@@ -74,15 +125,53 @@ class CachedAttention:
             content.colours.content.add(output)
             name_tokens(output, 2)
 
+    def rotate(self, node: ir.Node) -> None:
+        """Cosines and sines [1 or B, 1, T, F] of the new tokens of each row, for x [B, H, T, D]."""
+        content, (x, *angles), output = self.content, node.inputs, node.outputs[0]
+        if x is None or content.axis.get(x) != 2:
+            refuse(node, "it rotates other axes than its tokens and channels")
+        content.axis[output] = 2
+        traced = [value for value in angles if value is not None]
+        for index, value in enumerate(traced, 1):
+            if content.known.token_axes(value) != [2]:
+                refuse(node, "its angles are not those of its tokens")
+            content.known.check(node, value, [2])
+            node.replace_input_with(index, content.placed(node, value, 2, output))
+        node.attributes.pop("spec_shared", None)
+        self.rotations[output] = node, traced
+
+    def _rotation(self, x: ir.Value | None) -> tuple[ir.Node, Sequence[ir.Value]] | None:
+        """The rotation of keys that the cache holds without it."""
+        once = None if x is None else self.once.get(x)
+        rotated = x if once is None else once.value
+        return self.rotations.get(rotated) if self.at_read and rotated is not None else None
+
     def _with_past(self, x: ir.Value | None) -> ir.Value:
-        """Keys or values of all tokens; the cache has each head once."""
+        """The present keys or values; the cache has each head once."""
         assert x is not None
-        g, once = self.g, self.once.get(x)
+        g, once, rotation = self.g, self.once.get(x), self._rotation(x)
+        before = x if once is None else once.value
+        if rotation is not None:
+            before = rotation[0].inputs[0] or before
         if once is None:
-            return self.cache.append(g, x)
-        before = g.Transpose(once.value, perm=[0, 2, 1, 3]) if once.tokens_first else once.value
+            return self.cache.append(g, before)
+        before = g.Transpose(before, perm=[0, 2, 1, 3]) if once.tokens_first else before
         before.shape = ir.Shape([BATCH, once.heads, SEQUENCE, (sizes(x) or ())[3]])
-        joined = self.cache.append(g, before)
+        return self.cache.append(g, before)
+
+    def _all_heads(self, x: ir.Value | None, present: ir.Value) -> ir.Value:
+        """Keys or values of all tokens, repeated for all heads that ``x`` has."""
+        assert x is not None
+        g, once, rotation = self.g, self.once.get(x), self._rotation(x)
+        joined = self.cache.used(g, present)
+        if rotation is not None:
+            node, traced = rotation
+            angles = [self.content.placed(node, value, 2, joined, "keys") for value in traced]
+            (rotated,) = g.several("Rotation", [""], joined, *angles, domain=node.domain, **_attributes(node))
+            rotated.type, rotated.shape = joined.type, joined.shape
+            joined = rotated
+        if once is None:
+            return joined
         _, heads, _, size = (int(n) if isinstance(n, int) else 0 for n in sizes(x) or ())
         wide = g.Expand(g.Unsqueeze(joined, [2]), [1, 1, heads // once.heads, 1, 1])
         shape = g.shape(self.counted.batch, [heads], self.counted.total, [size])
@@ -94,6 +183,8 @@ class CachedAttention:
         """The tensors of an operator: rows for the new tokens, for all tokens, or all distances."""
         content, g = self.content, self.g
         known, tensors, firsts = content.known, dict[str, ir.Value](), dict[str, dict[int, Operand]]()
+        if operator is DISTANCE_SCORES:
+            self._note_distances(*(inputs[f"{part}_{name}"] for name in operator.own))
         for name in operator.own:
             x, rows = inputs[f"{part}_{name}"], operator.rows.get(name)
             assert x is not None
@@ -117,11 +208,26 @@ class CachedAttention:
             tensors[f"{part}_{name}"] = g.Identity(parts[0]) if len(parts) == 1 else g.shape(*parts)
         return tensors
 
+    def _note_distances(self, by_distance: ir.Value | None, lowest: ir.Value | None) -> None:
+        """Note what is added from distance 0 on, by the longest length that was looked at."""
+        numbers, first = (self._longest(x) for x in (by_distance, lowest))
+        if numbers is not None and first is not None and (start := -int(first.reshape(-1)[0])) < numbers.shape[1]:
+            self.by_distance[-1] = numbers[:, max(start, 0) :]
+
+    def _longest(self, x: ir.Value | None) -> Array | None:
+        """The elements of ``x`` for the longest length that was looked at; None where they are not known."""
+        if x is None or self.content.known.has(x):
+            return None if x is None else self.content.known.arrays(x)[-1]
+        node = x.producer()
+        if node is not None and node.op_type == "Cast":
+            return self._longest(node.inputs[0])
+        return None if x.const_value is None else x.const_value.numpy()
+
     def _check_listed(self, node: ir.Node, x: ir.Value, axis: int | None) -> None:
         """Refuse numbers by distance that for fewer tokens are not a part of those for more."""
         known = self.content.known
-        if not known.has(x):
-            refuse(node, "numbers by distance come from a position operator")
+        if x in self.content.colours.opaque:  # an operator of posexport's
+            return
         arrays, lengths = known.arrays(x), known.all_lengths(x)
         most, longest = arrays[-1], lengths[-1]
         if axis is None:  # the lowest distance: 1 - T, or one number
@@ -143,8 +249,8 @@ class CachedAttention:
         known = self.content.known
         return known.has(mask) and not known.may_differ(mask) and not any(x.any() for x in known.arrays(mask))
 
-    def _by_positions(self, node: ir.Node, spec: AttentionSpec, mask: ir.Value) -> ir.Value:
-        """A mask over keys or pairs of tokens by their positions, [B, H or 1, T or 1, S]."""
+    def _by_positions(self, node: ir.Node, spec: AttentionSpec, mask: ir.Value) -> ir.Value | None:
+        """A mask by the positions of tokens, [B, H or 1, T or 1, S]; None where it is causality alone."""
         content, g = self.content, self.g
         known, axes = content.known, content.known.token_axes(mask)
         if mask in content.colours.content or not known.has(mask) or 3 not in axes:
@@ -155,7 +261,11 @@ class CachedAttention:
             refuse(node, "its mask differs from row to row")
         array = np.broadcast_to(array, (*array.shape[:2], length, length))
         if not spec.causal and not drops(array[..., ~earlier]).all():
-            refuse(node, "its attention sees later tokens")
+            if drops(array[..., ~earlier]).any():
+                refuse(node, "its attention sees some later tokens")
+            sees_later(node)
+        if drops(array[0, 0, -1]).any():  # a window, perhaps beside more
+            self.by_distance[-1] = np.where(drops(array[0, :, -1, ::-1]), -np.inf, 0)
         for other, fewer in zip(known.arrays(mask), known.all_lengths(mask), strict=True):
             wide = np.broadcast_to(other, (*other.shape[:2], fewer, fewer))
             same = np.isclose(wide, array[..., :fewer, :fewer], rtol=1e-5, atol=1e-5)
@@ -164,8 +274,14 @@ class CachedAttention:
                 refuse(node, "a row of its mask depends on how many tokens a call has")
         if known.may_differ(mask):
             refuse(node, f"its mask has a number or a table beyond the {length} tokens that were looked at")
+        if not array[..., earlier].any():
+            return None
         picked = content.rows.pick(mask, {axis: "queries" if axis == 2 else "keys" for axis in axes})
         heads = known.arrays(mask)[0].shape[1]
         total = g.Max(g.Add(g.Squeeze(picked, [1]), self.counted.padding), LOWEST)
         total.shape = ir.Shape([BATCH, heads, SEQUENCE if 2 in axes else 1, TOTAL])
         return total
+
+
+def _attributes(node: ir.Node) -> dict[str, object]:
+    return {name: attribute.value for name, attribute in node.attributes.items()}

@@ -5,23 +5,24 @@ from typing import NoReturn
 
 import onnx_ir as ir
 
-from posexport.errors import PosexportError
 from posexport.graph.builder import Builder
 from posexport.graph.queries import bodies, sizes
+from posexport.passes.graph_pass import NotCausalError, NotInsertedError
 from posexport.spec import BATCH, SEQUENCE
 from posexport.system.user_code import line_of_trace
 
 _STACK = "pkg.torch.onnx.stack_trace"
 
 
-class NotInsertedError(PosexportError):
-    """Why a graph cannot have a KV cache, with the user's line."""
-
-
-def refuse(node: ir.Node, why: str) -> NoReturn:
+def refuse(node: ir.Node, why: str, kind: type[NotInsertedError] = NotInsertedError) -> NoReturn:
     """Raise NotInsertedError for a node."""
     line = line_of_trace(node.metadata_props.get(_STACK, ""))
-    raise NotInsertedError(f"{line or node.name}: {why}")
+    raise kind(f"{why} ({line})" if line else f"{node.name}: {why}")
+
+
+def sees_later(node: ir.Node) -> NoReturn:
+    """Raise NotCausalError for attention."""
+    refuse(node, "its attention sees later tokens", NotCausalError)
 
 
 @dataclass
@@ -31,6 +32,7 @@ class Colours:
     Attributes:
         ids: the input of token ids, [B, T].
         mask: the input of the mask, [B, T], if there is one.
+        positions: the input of positions, [B, T], if there is one.
         content: computed from elements of the ids.
         sized: not from these, but from the number of tokens or from the mask.
         of_mask: values of ``sized`` that are computed from elements of the mask.
@@ -39,18 +41,18 @@ class Colours:
 
     ids: ir.Value
     mask: ir.Value | None
+    positions: ir.Value | None = None
     content: set[ir.Value] = field(default_factory=set)
     sized: set[ir.Value] = field(default_factory=set)
     of_mask: set[ir.Value] = field(default_factory=set)
     opaque: set[ir.Value] = field(default_factory=set)
 
 
-def coloured(graph: ir.Graph, ids: ir.Value, mask: ir.Value | None) -> Colours:
+def coloured(graph: ir.Graph, ids: ir.Value, mask: ir.Value | None, positions: ir.Value | None) -> Colours:
     """The colours of all values of ``graph``."""
-    colours = Colours(ids, mask, {ids})
-    if mask is not None:
-        colours.sized.add(mask)
-        colours.of_mask.add(mask)
+    colours = Colours(ids, mask, positions, {ids})
+    colours.sized |= {value for value in (mask, positions) if value is not None}
+    colours.of_mask |= {mask} if mask is not None else set()
     for node in graph:
         inputs, outputs = set(node.inputs), node.outputs
         if bodies(node) and colours.content & inputs:

@@ -8,11 +8,11 @@ from posexport.graph.queries import sizes
 from posexport.graph.single_row import ELEMENTWISE
 from posexport.passes.cache.colours import Colours, refuse
 from posexport.passes.cache.known import Known
-from posexport.passes.cache.row_rules import REDUCTIONS
+from posexport.passes.cache.row_rules import REDUCTIONS, Role
 from posexport.passes.cache.rows import Rows
 from posexport.passes.cache.token_rules import Read, axis_after, is_last
 from posexport.passes.cache.whole import Whole
-from posexport.spec import BATCH, SEQUENCE
+from posexport.spec import BATCH, SEQUENCE, TOTAL
 
 #: inputs that are sizes, axes or indices of axes
 _SIZES = {"Reshape": {1}, "Expand": {1}, "Slice": {1, 2, 3, 4}, "Split": {1}, "Unsqueeze": {1}, "Squeeze": {1}}
@@ -100,20 +100,20 @@ class Content:
         """A constant of the graph."""
         return self.g.op("Identity", array)
 
-    def placed(self, node: ir.Node, x: ir.Value, axis: int, like: ir.Value) -> ir.Value:
-        """Rows of ``x`` for the new tokens of each row, with the batch where ``like`` has it."""
+    def placed(self, node: ir.Node, x: ir.Value, axis: int, like: ir.Value, role: Role = "queries") -> ir.Value:
+        """Rows of ``x`` for the new tokens of each row, or for all, with the batch where ``like`` has it."""
         shape, rank_of_x = sizes(like) or (), self.known.rank(x)
         if BATCH not in shape:
             refuse(node, "the batch is no axis alone")
         batch, rank, g = shape.index(BATCH), len(shape), self.g
-        rows = self.rows.with_rank(self.rows.pick(x, {axis: "queries"}), rank_of_x, rank)
+        rows = self.rows.with_rank(self.rows.pick(x, {axis: role}), rank_of_x, rank)
         rows = g.Squeeze(rows, [batch + 1])
         if batch:
             rows = g.Transpose(rows, perm=[*range(1, batch + 1), 0, *range(batch + 1, rank)])
         shape_of_rows: list[int | str] = [1] * rank
         for place in range(rank_of_x):
             shape_of_rows[place + rank - rank_of_x] = self.known.arrays(x)[0].shape[place]
-        shape_of_rows[batch], shape_of_rows[axis + rank - rank_of_x] = BATCH, SEQUENCE
+        shape_of_rows[batch], shape_of_rows[axis + rank - rank_of_x] = BATCH, SEQUENCE if role == "queries" else TOTAL
         rows.shape = ir.Shape(shape_of_rows)
         return rows
 

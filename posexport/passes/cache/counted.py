@@ -11,6 +11,9 @@ from posexport.spec import BATCH, SEQUENCE, TOTAL
 #: score of a masked key, as `posexport.nn.attention.dropped_score` has it
 LOWEST = float(np.finfo(np.float32).min) / 2
 
+#: of an axis, for ONNX's Slice, and what no distance of positions is
+_END, _LEAST = 2**63 - 1, -(2**62)
+
 
 @dataclass(frozen=True)
 class Counted:
@@ -36,16 +39,21 @@ class Counted:
     padding: ir.Value
 
     @classmethod
-    def of(cls, g: Builder, ids: ir.Value) -> "Counted":
-        """Write them; the mask is no input yet."""
+    def of(cls, g: Builder, ids: ir.Value, given: ir.Value | None = None) -> "Counted":
+        """Write them; the mask is no input yet. ``given``: an input of positions [B, T], which may say -1: counted."""
         mask = ir.Value(
             name="mask_of_all_tokens", shape=ir.Shape([BATCH, TOTAL]), type=ir.TensorType(ir.DataType.INT64)
         )
-        batch, new, total = g.size(ids, 0), g.size(ids, 1), g.size(mask, 1)
+        batch, new = g.size(ids, 0), g.size(ids, 1)
+        # also of the ids, which is where a graph refuses inputs that are too long
+        total = g.Max(g.size(mask, 1), new)
         past = g.Sub(total, new)
         # a position of a padded token is one of a token that there is
         before = g.op("Clip", g.Sub(g.CumSum(mask, 1), 1), 0, shape=[BATCH, TOTAL])
         dropped = g.Where(g.Equal(mask, 0), LOWEST, 0.0)
+        position_ids = g.op("Slice", before, past, total, [1], shape=[BATCH, SEQUENCE])
+        if given is not None:
+            position_ids, before = _moved(g, mask, past, position_ids, before, given)
         return cls(
             mask=mask,
             batch=batch,
@@ -54,7 +62,22 @@ class Counted:
             total=total,
             queries=g.op("Range", g.scalar(past), g.scalar(total), 1, shape=[SEQUENCE]),
             keys=g.op("Range", 0, g.scalar(total), 1, shape=[TOTAL]),
-            position_ids=g.op("Slice", before, past, total, [1], shape=[BATCH, SEQUENCE]),
+            position_ids=position_ids,
             key_positions=before,
             padding=g.op("Unsqueeze", dropped, [1, 2], shape=[BATCH, 1, 1, TOTAL]),
         )
+
+
+def _moved(
+    g: Builder, mask: ir.Value, past: ir.Value, counted: ir.Value, before: ir.Value, given: ir.Value
+) -> tuple[ir.Value, ir.Value]:
+    """Positions of the new tokens as ``given``, and those of all tokens moved as far as the new ones of their row.
+
+    As `posexport.nn.caching.Reach.by_mask` has them.
+    """
+    positions = g.op("Where", g.Less(given, 0), counted, given, shape=[BATCH, SEQUENCE])
+    kept = g.Slice(mask, past, [_END], [1])
+    moved = g.Where(g.Equal(kept, 0), _LEAST, g.Sub(positions, counted))
+    furthest = g.ReduceMax(moved, [1], keepdims=1)
+    added = g.Where(g.Equal(furthest, _LEAST), 0, furthest)
+    return positions, g.op("Add", before, added, shape=[BATCH, TOTAL])

@@ -1,28 +1,58 @@
 """Gives a decoder that was traced without a KV cache one, after attention is recognised."""
 
+from dataclasses import dataclass
+
 import onnx_ir as ir
 from onnx_ir.passes.common import CommonSubexpressionEliminationPass, RemoveUnusedNodesPass
 
 from posexport.graph.builder import Builder
+from posexport.graph.partial import Array
 from posexport.graph.queries import sizes
 from posexport.ops.attention import AttentionSpec
 from posexport.ops.rotation import RotationSpec
 from posexport.passes.cache.attention import Cache, CachedAttention
-from posexport.passes.cache.colours import NotInsertedError, ask_ids_for_sizes, coloured, refuse
+from posexport.passes.cache.colours import ask_ids_for_sizes, coloured
 from posexport.passes.cache.content import Content
 from posexport.passes.cache.counted import Counted
 from posexport.passes.cache.known import Known
 from posexport.passes.cache.rows import Rows
 from posexport.passes.cache.whole import Whole
+from posexport.passes.graph_pass import NotInsertedError
 from posexport.passes.recognise.repeated_heads import Once, each_once
 from posexport.spec import BATCH, SEQUENCE
 
 
-def insert_cache(model: ir.Model, ids: str, mask: str | None, limit: int | None) -> None:
+@dataclass(frozen=True)
+class Inserted:
+    """What the KV cache of a graph holds.
+
+    Attributes:
+        shapes: of every attention: KV heads, channels of keys and of values.
+        by_distance: of every attention: what it adds to its scores for the distances 0, 1, 2 ... [H or 1, D]; None
+            where that is nothing, or no function of the distance alone.
+        of_last: the traced graph returned the logits of the last token; this one returns those of every new token.
+    """
+
+    shapes: tuple[tuple[int, int, int], ...]
+    by_distance: tuple[Array | None, ...]
+    of_last: bool
+
+
+def insert_cache(
+    model: ir.Model,
+    ids: str,
+    mask: str | None,
+    limit: int | None,
+    positions: str | None = None,
+    *,
+    static: bool = False,
+    at_read: bool = False,
+) -> Inserted:
     """Change ``model``, a decoder of all tokens of a call, into one that computes new tokens with a cache.
 
-    Before: ``input_ids [B, T], attention_mask [B, T] -> logits [B, T, V]``
-    After:  ``input_ids [B, T], attention_mask [B, S], past_key_values.* -> logits [B, T, V], present.*``
+    Before: ``input_ids [B, T], attention_mask [B, T], position_ids [B, T] -> logits [B, T, V]``
+    After:  ``input_ids [B, T], attention_mask [B, S], past_key_values.*, position_ids [B, T] -> logits [B, T, V],
+    present.*``
 
     What reads elements of the ids is content, and computes new tokens only. All else follows from sizes, the mask and
     weights; it is what the module computes for one row alone without padding, whatever a call is padded with: its rows
@@ -31,40 +61,60 @@ def insert_cache(model: ir.Model, ids: str, mask: str | None, limit: int | None)
 
     Args:
         model: with attention and rotations recognised (phase "recognise" of the passes).
-        ids, mask: names of the inputs; there are no others.
+        ids, mask, positions: names of the inputs; there are no others.
         limit: the longest input that the module takes.
+        static: past and present are slots of a static cache.
+        at_read: keys are kept as they are before their rotation.
 
     Raises:
         NotInsertedError: why the graph cannot have a cache, with the user's line.
     """
     graph = model.graph
     inputs = {value.name: value for value in graph.inputs}
-    if set(inputs) != {ids, *([mask] if mask else [])} or len(graph.outputs) != 1:
-        raise NotInsertedError("its inputs must be ids and a mask alone, its output logits alone")
+    if set(inputs) != {ids, *filter(None, (mask, positions))} or len(graph.outputs) != 1:
+        raise NotInsertedError("its inputs must be ids, a mask and positions alone, its output logits alone")
     of_ids, of_mask = inputs[ids], inputs[mask] if mask else None
+    of_positions = inputs[positions] if positions else None
     of_ids.shape = ir.Shape([BATCH, SEQUENCE])
 
     # values of sizes and weights, computed before anything changes
     g = Builder.at(graph[-1], after=True, name="cached")
-    colours = coloured(graph, of_ids, of_mask)
+    colours = coloured(graph, of_ids, of_mask, of_positions)
     ask_ids_for_sizes(graph, colours, g)
     known, once = Known(model, colours, limit), _repeated(model)
 
     # the graph's content, node by node, with rows of the rest
-    counted = Counted.of(g, of_ids)
+    counted = Counted.of(g, of_ids, of_positions)
     whole = Whole(g, colours, counted)
     content = Content(g, colours, known, Rows(g, known, whole, counted), whole)
-    cache = Cache([], [])
-    attention = CachedAttention(content, counted, cache, once)
-    for node in [node for node in graph if colours.content & set(node.outputs)]:
-        spec = AttentionSpec.of(node)
-        if spec is not None:
-            attention.follow(node, spec)
-        elif RotationSpec.of(node) is not None:
-            _follow_rotation(content, node)
-        else:
-            content.follow(node)
+    cache = Cache(counted, static)
+    attention = CachedAttention(content, counted, cache, once, at_read=at_read)
+    try:
+        for node in [node for node in graph if colours.content & set(node.outputs)]:
+            _follow(node, content, attention)
+    except NotInsertedError as err:
+        err.causal = bool(cache.past)
+        raise
+    if not cache.past:
+        raise NotInsertedError("it has no attention that posexport recognises")
     _finish(model, content, counted, cache)
+    return Inserted(_shapes(cache), tuple(attention.by_distance), content.of_last)
+
+
+def _follow(node: ir.Node, content: Content, attention: CachedAttention) -> None:
+    """Follow tokens through a node that reads them."""
+    spec = AttentionSpec.of(node)
+    if spec is not None:
+        attention.follow(node, spec)
+    elif RotationSpec.of(node) is not None:
+        attention.rotate(node)
+    else:
+        content.follow(node)
+
+
+def _shapes(cache: Cache) -> tuple[tuple[int, int, int], ...]:
+    pairs = [[sizes(past) or () for past in pair] for pair in zip(cache.past[::2], cache.past[1::2], strict=True)]
+    return tuple((int(key[1]), int(key[3]), int(value[3])) for key, value in pairs)
 
 
 def _repeated(model: ir.Model) -> dict[ir.Value, Once]:
@@ -81,22 +131,6 @@ def _repeated(model: ir.Model) -> dict[ir.Value, Once]:
             if None not in pair and once is not None and x is not None:
                 repeated[x] = once
     return repeated
-
-
-def _follow_rotation(content: Content, node: ir.Node) -> None:
-    """Cosines and sines [1 or B, 1, T, F] of the new tokens of each row, for x [B, H, T, D]."""
-    x, output = node.inputs[0], node.outputs[0]
-    if x is None or content.axis.get(x) != 2:
-        refuse(node, "it rotates other axes than its tokens and channels")
-    content.axis[output] = 2
-    for index in (1, 2):
-        angles = node.inputs[index]
-        assert angles is not None
-        if content.known.token_axes(angles) != [2]:
-            refuse(node, "its angles are not those of its tokens")
-        content.known.check(node, angles, [2])
-        node.replace_input_with(index, content.placed(node, angles, 2, output))
-    node.attributes.pop("spec_shared", None)
 
 
 def _finish(model: ir.Model, content: Content, counted: Counted, cache: Cache) -> None:
@@ -118,7 +152,9 @@ def _finish(model: ir.Model, content: Content, counted: Counted, cache: Cache) -
         graph.inputs.remove(colours.mask)
     colours.ids.name, counted.mask.name = "input_ids", "attention_mask"
     graph.inputs.insert(1, counted.mask)
-    graph.inputs.extend(cache.past)
+    if colours.positions is not None:  # the last input, as of other decoders
+        graph.inputs.remove(colours.positions)
+    graph.inputs.extend([*cache.past, *([] if colours.positions is None else [colours.positions])])
     for past, present in zip(cache.past, cache.present, strict=True):
         present.name = (past.name or "").replace("past_key_values", "present")
         graph.outputs.append(present)

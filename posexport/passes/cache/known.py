@@ -8,7 +8,8 @@ import onnx_ir as ir
 from posexport.graph.dataflow import reachable
 from posexport.graph.partial import Array, Subgraph
 from posexport.graph.queries import sizes
-from posexport.passes.cache.colours import Colours, NotInsertedError, refuse
+from posexport.passes.cache.colours import Colours, refuse
+from posexport.passes.graph_pass import NotInsertedError
 from posexport.passes.recognise.mask_structure import may_differ_beyond
 from posexport.spec import SEQUENCE
 
@@ -35,15 +36,22 @@ class Known:
         self._far: dict[ir.Value, Array] = {}
         self._differs: dict[tuple[ir.Value, int], bool] = {}
         read = self._read()
-        if colours.mask is not None:
-            self._arrays[colours.mask] = [np.ones((1, length), np.int64) for length in self.lengths]
-            self._far[colours.mask] = np.ones((1, self.far), np.int64)
+        for value in (colours.mask, colours.positions):
+            if value is not None:
+                self._arrays[value] = [self._fed(value, length) for length in self.lengths]
+                self._far[value] = self._fed(value, self.far)
         self._compute(read)
         # before anything changes: whether something may begin or end beyond what is looked at
         for value in read:
             for longest in (self.lengths[-1], self.far):
                 if limit is None or longest < limit:
                     self._differs[value, longest] = may_differ_beyond(Subgraph(model, [value]).model.graph, longest)
+
+    def _fed(self, value: ir.Value, length: int) -> Array:
+        """An input for one row of ``length`` tokens without padding."""
+        if value is self.colours.mask:
+            return np.ones((1, length), np.int64)
+        return np.arange(length)[None] if value is self.colours.positions else np.zeros((1, length), np.int64)
 
     def _read(self) -> list[ir.Value]:
         """The sized values that content reads, and what these are computed from."""
@@ -60,23 +68,21 @@ class Known:
             node = value.producer()
             return () if node is None else [x for x in node.inputs if x is not None and x in colours.sized]
 
-        skipped: Collection[ir.Value | None] = {colours.ids, colours.mask, *colours.opaque}
+        skipped: Collection[ir.Value | None] = {colours.ids, colours.mask, colours.positions, *colours.opaque}
         return [value for value in reachable(ends, onward) if value not in skipped]
 
     def _compute(self, values: Sequence[ir.Value]) -> None:
-        mask = self.colours.mask
+        if not values:
+            return
         subgraph = Subgraph(self.model, values)
 
         def at(length: int) -> list[Array]:
-            feeds: dict[ir.Value, Array] = {self.colours.ids: np.zeros((1, length), np.int64)}
-            if mask is not None:
-                feeds[mask] = np.ones((1, length), np.int64)
-            computed = subgraph.run({value: feeds[value] for value in subgraph.inputs}, {})
+            computed = subgraph.run({value: self._fed(value, length) for value in subgraph.inputs}, {})
             if computed is None:
                 refuse(self.model.graph[0], f"what it computes from sizes fails for {length} tokens")
             return computed
 
-        runs = [at(length) for length in self.lengths] if values else []
+        runs = [at(length) for length in self.lengths]
         for index, value in enumerate(values):
             self._arrays[value] = [run[index] for run in runs]
         rows = [value for value in values if len(self.token_axes(value)) < 2]

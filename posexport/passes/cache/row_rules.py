@@ -14,8 +14,10 @@ from posexport.graph.builder import Operand
 if TYPE_CHECKING:
     from posexport.passes.cache.rows import Rows
 
-#: axes of a value -> whether its rows are those of queries or of keys
-Roles = Mapping[int, Literal["queries", "keys"]]
+#: whether rows are those of queries, the new tokens, or of keys, which are all
+Role = Literal["queries", "keys"]
+#: axes of a value -> of which tokens its rows are
+Roles = Mapping[int, Role]
 Rule = Callable[["Rows", ir.Node, ir.Value, Roles], ir.Value | None]
 
 RULES: dict[str, Rule] = {}
@@ -223,7 +225,7 @@ def _reduce(rows: "Rows", node: ir.Node, value: ir.Value, roles: Roles) -> ir.Va
         return None
     keeps = bool(node.attributes.get_int("keepdims", 1))
     remaining = [axis for axis in range(rank) if keeps or axis not in axes]
-    of_input: dict[int, Literal["queries", "keys"]] = {remaining[axis]: role for axis, role in roles.items()}
+    of_input: dict[int, Role] = {remaining[axis]: role for axis, role in roles.items()}
     of_input |= {axis: "keys" for axis in rows.known.token_axes(x) if axis in axes}
     if set(of_input) != set(rows.known.token_axes(x)):
         return None

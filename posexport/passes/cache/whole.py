@@ -11,7 +11,7 @@ from posexport.passes.cache.counted import Counted
 class Whole:
     """Copies of the nodes that compute them, with the number of all tokens in place of the number of new ones.
 
-    What the traced graph asks of the batch is 1, and its mask is all ones.
+    What the traced graph asks of the batch is 1, its mask is all ones, and its positions are 0, 1, 2 ...
     """
 
     def __init__(self, g: Builder, colours: Colours, counted: Counted) -> None:
@@ -28,6 +28,8 @@ class Whole:
         g, ids, node = self.g, self.colours.ids, value.producer()
         if value is self.colours.mask:
             return g.op("Expand", 1, g.shape([1], self.counted.total), shape=[1, None])
+        if value is self.colours.positions:
+            return g.op("Unsqueeze", g.Range(0, g.scalar(self.counted.total), 1), [0], shape=[1, None])
         if node is None:
             return value
         if node.op_type == "Shape" and not node.domain and node.inputs[0] is ids:

@@ -1,0 +1,100 @@
+"""The source of a decoder whose graph gets its KV cache by a pass (`posexport.passes.cache`)."""
+
+from dataclasses import replace
+
+import msgspec
+import torch
+
+from posexport.definition.forward_decoder import IDS, LEAST_CHANNELS, MASK, POSITIONS, Interface
+from posexport.encodings.alibi import is_published
+from posexport.errors import PosexportError
+from posexport.export.messages import NotTracedError
+from posexport.export.trace import as_traced, trace
+from posexport.modules.decoder import UserDecoder, encodings_of, term_of
+from posexport.modules.decoder_facts import as_source, limited, tokens_of
+from posexport.modules.user_module import UserModule
+from posexport.nn.cached_call import NotCachedError
+from posexport.passes import pipeline
+from posexport.passes.cache.insert import Inserted, insert_cache
+from posexport.passes.context import of_source
+from posexport.sources.source import Source
+from posexport.targets.target import Target
+
+#: rows and tokens of the call that checks which logits are the last token's
+_ROWS, _LENGTH = 3, 9
+#: of the graph that shows what a KV cache holds
+_OPSET = 18
+
+
+def by_pass(source: Source, user: UserModule) -> tuple[Source, str]:
+    """The source of a decoder whose graph gets its KV cache by a pass, and the attentions with a cache as a string.
+
+    The graph is traced here to see whether it can have one, and what the cache holds.
+    """
+    tokens, vocab = tokens_of(source, user)
+    names = {MASK: MASK, POSITIONS: POSITIONS}
+    interface = Interface(
+        tokens=msgspec.structs.replace(tokens, name=IDS),
+        names={IDS: tokens.name} | {name: name for name in names if name in {spec.name for spec in source.inputs}},
+        vocab=vocab,
+        returns=list(source.outputs),
+    )
+    trial, remarks = limited(source, lambda limits: UserDecoder(user, interface, limits).eval())
+    inserted = _inserted(as_source(source, trial, remarks))
+    if any(heads * min(sizes) < LEAST_CHANNELS for heads, *sizes in inserted.shapes):
+        raise NotCachedError(f"keys and values of its attention have fewer than {LEAST_CHANNELS} channels")
+    interface = replace(interface, shapes=inserted.shapes)
+    encodings = encodings_of(user.module) or list(map(term_of, inserted.by_distance))
+    decoder = UserDecoder(user, interface, trial.limits, encodings).eval()
+    if inserted.of_last:
+        _check_last(decoder)
+        remarks.append("its forward returns the logits of the last token, the bundle those of every new token")
+    cached = as_source(source, decoder, remarks)
+    known = encodings_of(user.module) or any(encoding.hooks for encoding in decoder.encodings)
+    if not known or not all(map(is_published, decoder.slopes)):
+        cached = msgspec.structs.replace(cached, encoding=None)
+    if encodings_of(user.module):
+        return cached, f"{len(inserted.shapes)} causal attention layers"
+    return cached, f"{len(inserted.shapes)} causal attentions{_with_terms(decoder)}"
+
+
+def _with_terms(decoder: UserDecoder) -> str:
+    """Windows and ALiBi's slopes as a string."""
+    sizes = " and ".join(map(str, sorted(set(decoder.windows))))
+    within = f", {len(decoder.windows)} of them in windows of {sizes} tokens" if decoder.windows else ""
+    own = "" if all(map(is_published, decoder.slopes)) else " of the module's own slopes"
+    return f"{within}, {len(decoder.slopes)} of them with ALiBi{own}" if decoder.slopes else within
+
+
+def _inserted(source: Source) -> Inserted:
+    """What the KV cache of the graph of ``source`` holds."""
+    traced = as_traced(source)
+    try:
+        model = trace(traced, _OPSET)
+    except NotTracedError as err:
+        raise NotCachedError(str(err)) from err
+    limit = source.limits.max_length
+    target = Target("portable", _OPSET, steps=True, longest=limit)
+    pipeline.run(model, of_source(traced, target), ["recognise"])
+    names = {spec.name for spec in traced.inputs}
+    mask, positions = (name if name in names else None for name in (MASK, POSITIONS))
+    return insert_cache(model, IDS, mask, limit, positions)
+
+
+def _check_last(decoder: UserDecoder) -> None:
+    """Raise NotCachedError unless the logits of every token end with those that the forward returns."""
+    size = decoder.interface.tokens.size or 1
+    length = min(_LENGTH, decoder.limits.max_length or _LENGTH)
+    ids_BT = torch.randint(0, size, (_ROWS, length), generator=torch.Generator().manual_seed(0))
+    whole_BT, at_BT = torch.ones_like(ids_BT), torch.arange(length).expand_as(ids_BT)
+    with torch.no_grad():
+        last_B1V = decoder.plain(ids_BT, whole_BT, length - 1)
+        try:
+            same = torch.allclose(decoder.called(ids_BT, at_BT)[:, -1:], last_B1V, rtol=1e-3, atol=1e-5)
+        except PosexportError:  # its logits are still those of the last token
+            same = False
+    if not same:
+        raise NotCachedError(
+            "the last token that it returns logits of is not picked from [batch, sequence, channels] as x[:, -1], "
+            "x[:, -1:] or x[:, [-1]]; pick it so, or return the logits of all tokens"
+        )

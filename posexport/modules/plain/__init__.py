@@ -1,1 +1,0 @@
-"""A KV cache for decoders that were written without one, of PyTorch's own operations alone."""
