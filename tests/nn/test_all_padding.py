@@ -17,7 +17,7 @@ from posexport.nn import Attention
 from posexport.nn.attention import additive, sees_any
 from posexport.nn.projections import Projections
 from posexport.sources.builtin import builtin_source
-from tests.small import by_attention, in_short, shared
+from tests.small import by_attention, shared
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 FAMILIES = [
@@ -104,22 +104,17 @@ def test_checkpoints(family: str) -> None:
         assert read_BTC[1, :6].any(-1).all()
 
 
+NAMES = dict.fromkeys(("encoder-absolute", *by_attention("encoder-"), *by_attention("decoder-")))
+#: every model with every precision and with both targets, which take turns
 MODELS = [
-    (name, target, precision)
-    for name in ("encoder-absolute", *by_attention("encoder-"), *by_attention("decoder-"))
-    for target in ("portable", "cpu")
-    for precision in ("fp32", "fp16", "int8")
+    (name, ("portable", "cpu")[(number + turn) % 2], precision)
+    for number, name in enumerate(NAMES)
+    for turn, precision in enumerate(("fp32", "fp16", "int8"))
 ]
-SHORT = {
-    ("encoder-t5", "portable", "fp32"),
-    ("encoder-transformer-xl", "cpu", "fp32"),
-    ("decoder-rope", "cpu", "fp32"),
-    ("encoder-absolute", "cpu", "int8"),
-}
 
 
 @pytest.mark.all(but=("decoder-rope-cpu-fp32",))
-@pytest.mark.parametrize(("name", "target", "precision"), in_short(dict.fromkeys(MODELS), lambda *case: case in SHORT))
+@pytest.mark.parametrize(("name", "target", "precision"), MODELS)
 def test_bundles(name: str, target: str, precision: str, tmp_path: Path) -> None:
     """Every token of every row, padding too, is as in PyTorch: within what the precision costs real tokens.
 
