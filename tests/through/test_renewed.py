@@ -9,7 +9,10 @@ from torch import nn
 from posexport.through.renewed import BertAttention, renew
 from tests.tolerances import agree
 
-transformers = pytest.importorskip("transformers", reason="pip install 'posexport[transformers]'")
+
+@pytest.fixture
+def library() -> Any:
+    return pytest.importorskip("transformers", reason="pip install 'posexport[transformers]'")
 
 
 class Layer(nn.Module):
@@ -25,10 +28,10 @@ def states() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     return torch.randn(2, 7, 12), torch.randn(2, 5, 12), mask
 
 
-def test_attention_of_trocr() -> None:
+def test_attention_of_trocr(library: Any) -> None:
     from transformers.models.trocr.modeling_trocr import TrOCRAttention
 
-    config = transformers.TrOCRConfig(d_model=12, decoder_attention_heads=3)
+    config = library.TrOCRConfig(d_model=12, decoder_attention_heads=3)
     config._attn_implementation = "eager"
     layer = Layer(config, TrOCRAttention(config, 12, 3, is_decoder=True, layer_idx=1)).eval()
     x, far, mask = states()
@@ -40,10 +43,10 @@ def test_attention_of_trocr() -> None:
         agree(mine.detach(), theirs.detach(), "model in float32", torch.float32)
 
 
-def test_attention_of_blip() -> None:
+def test_attention_of_blip(library: Any) -> None:
     from transformers.models.blip.modeling_blip_text import BlipTextSelfAttention
 
-    config = transformers.BlipTextConfig(hidden_size=12, num_attention_heads=3, encoder_hidden_size=12)
+    config = library.BlipTextConfig(hidden_size=12, num_attention_heads=3, encoder_hidden_size=12)
     config._attn_implementation = "eager"
     x, far, mask = states()
     for crosses in (False, True):

@@ -14,8 +14,8 @@ from posexport.through.types import PROVEN
 
 #: decoders with a KV cache, with experts and windows; an encoder; an encoder-decoder; towers
 AT_FEW_LENGTHS = ("olmo", "mixtral", "cohere2", "nomic_bert", "blenderbot", "siglip")
-#: images, sound
-PROVEN_FAST = ("ijepa", "pvt_v2", "hiera", "sew", "audio-spectrogram-transformer", "yolos")
+#: images, sound, series
+PROVEN_FAST = ("ijepa", "pvt_v2", "hiera", "sew", "audio-spectrogram-transformer", "yolos", "patchtsmixer")
 
 
 def converted(kind: str, folder: Path, lengths: Sequence[int] | None, target: str) -> posexport.Conversion:
