@@ -5,6 +5,8 @@ paper       encoders of BERT-base's shape with 14 encodings, lengths 128, 512, 2
 decode      a decode step of a Llama-like decoder with 512 and 2048 tokens in the KV cache, beside other exporters
 quantized   BERT-base in int8 and the same decoder in int8 and int4, beside ONNX Runtime's quantizer and
             onnxruntime-genai's int4
+states      a decode step and a prefill of Qwen3.5's kind and of the same decoder, beside PyTorch, onnxruntime-genai and
+            llama.cpp in float32 and 4 bits
 rivals      BERT-base with three encodings and T5's encoder at 128 and 512, through third-party exporters
 lowerings   the planner's choice against each single lowering, lengths 32 to 4096
 attention   one layer of relative_key from 128 to 8192, beside its published form
@@ -16,7 +18,7 @@ stays in .cache/bench, to be used again.
 
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import click
 import msgspec
@@ -30,7 +32,7 @@ from posexport.system.machine import available
 from posexport.targets.target import target_names
 from posexport.tools.bench.candidate import Candidate, points
 from posexport.tools.bench.measurement import Conditions
-from posexport.tools.bench.records import Document, Point, Result
+from posexport.tools.bench.records import Clock, Document, Point, Result
 from posexport.tools.bench.run import Run, commit
 from posexport.tools.bench.tables import draw as draw_bars
 from posexport.tools.bench.tables import shown
@@ -45,6 +47,13 @@ from posexport.tools.bench.tables import shown
 @click.option("--rounds", type=int, default=3, show_default=True, help="Processes of each candidate.")
 @click.option("--threads", type=int, default=2, show_default=True)
 @click.option("--provider", default="cpu", show_default=True)
+@click.option(
+    "--clock",
+    type=click.Choice(get_args(Clock)),
+    default="wall",
+    show_default=True,
+    help="cpu: times are processor time; with --threads 1 on a machine with other load.",
+)
 @click.option(
     "--target", type=click.Choice(target_names()), help="Target of posexport's graphs; default: the provider."
 )

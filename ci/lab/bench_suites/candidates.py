@@ -11,7 +11,7 @@ from ci.lab.bench_suites import checkpoints
 from ci.lab.bench_suites.markdown import READING
 from ci.lab.bench_suites.recipes import OUT, Recipe, make, python_of
 from posexport.targets.precisions import FP32, PrecisionName
-from posexport.tools.bench.candidate import Candidate, Export, nodes
+from posexport.tools.bench.candidate import Candidate, Export, nodes, reads
 from posexport.tools.bench.processes import FailedError
 
 
@@ -59,7 +59,9 @@ class Planned:
         # the folder that onnxruntime-genai reads holds one graph, of this name
         graph = path if self.model else path / "model.onnx"
         cost = Export(seconds=export.seconds, peak=export.peak, remark=export.remark)
-        return replace(plain, model=str(path), export=cost, nodes=nodes(graph))
+        weights = graph if graph.is_file() else path / "model.safetensors"
+        read = reads(weights, plain.python if graph.suffix == ".gguf" else None)
+        return replace(plain, model=str(path), export=cost, nodes=nodes(graph), reads=read)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,10 +74,10 @@ class Checkpoint:
     path: str = "{checkpoint}"
 
     @staticmethod
-    def drawn(name: str) -> "Checkpoint":
-        """One of `ci.lab.bench_suites.checkpoints`, with random weights."""
+    def drawn(name: str, environment: str = "optimum") -> "Checkpoint":
+        """One of `ci.lab.bench_suites.checkpoints`, with random weights, by the transformers of ``environment``."""
         # transformers 4 writes tables of relative_key, which 5 does not know
-        module, environment = "ci.lab.rivals.exporters.drawn", "optimum"
+        module = "ci.lab.rivals.exporters.drawn"
         recipe = Recipe(name=f"checkpoint-{name}", module=module, arguments=(name, OUT), environment=environment)
         return Checkpoint(name=name, config=checkpoints.CONFIGS[name], recipe=recipe)
 
@@ -117,6 +119,28 @@ class Checkpoint:
             third_party="torch",
             environment=self.environment,
         )
+
+    def compiled(self) -> Planned:
+        """transformers with its static cache and torch.compile."""
+        return replace(
+            self.transformers(), name="transformers, static cache, torch.compile", options={"compiled": True}
+        )
+
+    def llama_cpp(self) -> list[Planned]:
+        """llama.cpp with the weights in float32 and in 4 bits."""
+        worker, exporter, environment = "ci.lab.rivals.workers.llama", "ci.lab.rivals.exporters.gguf", "llama"
+        precisions: dict[str, PrecisionName] = {"float32": "fp32", "q4_0": "int4"}
+        return [
+            replace(
+                self.exported_by(environment, f"llama.cpp {weights}", exporter, self.path, OUT, weights),
+                worker=worker,
+                environment=environment,
+                model="model.gguf",
+                precision=precision,
+                options={"float32": precision == "fp32"},
+            )
+            for weights, precision in precisions.items()
+        ]
 
     def torch_export(self) -> Planned:
         """The class of transformers through ``torch.onnx.export``, of an encoder."""
@@ -187,6 +211,16 @@ class Checkpoint:
             ),
             replace(candidate, name=f"{label} graph", options={"shared": True, "head_size": head_size}),
         ]
+
+    @property
+    def conditional(self) -> "Checkpoint":
+        """The text model of images and text, where onnxruntime-genai's builder reads no other; else this one."""
+        if self.config["model_type"] != "qwen3_5_text":
+            return self
+        module = "ci.lab.rivals.exporters.conditional"
+        name, arguments = f"checkpoint-{self.name}-conditional", (self.path, OUT)
+        recipe = Recipe(name=name, module=module, arguments=arguments, environment="genai", checkpoint=self.recipe)
+        return replace(self, recipe=recipe)
 
     def third_party_exporters(self) -> list[Planned]:
         """Every graph of others; a user's own T5 encoder has no row of exporters that read none alone."""

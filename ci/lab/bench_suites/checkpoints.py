@@ -24,6 +24,41 @@ LLAMA: dict[str, Any] = {
     "eos_token_id": 2,
     "torch_dtype": "float32",
 }
+#: a hybrid of Qwen3.5's kind (12 layers, 228 M weights): three layers of the gated delta rule, then one of attention.
+#: As in Qwen3.5-0.8B there are as many key heads as value heads
+QWEN35: dict[str, Any] = {
+    "architectures": ["Qwen3_5ForCausalLM"],
+    "model_type": "qwen3_5_text",
+    "vocab_size": 32000,
+    "hidden_size": 1024,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 2,
+    "head_dim": 128,
+    "intermediate_size": 2816,
+    "hidden_act": "silu",
+    "max_position_embeddings": 8192,
+    "rms_norm_eps": 1e-6,
+    "layer_types": [*["linear_attention"] * 3, "full_attention"] * 3,
+    "full_attention_interval": 4,
+    "linear_conv_kernel_dim": 4,
+    "linear_key_head_dim": 128,
+    "linear_value_head_dim": 128,
+    "linear_num_key_heads": 8,
+    "linear_num_value_heads": 8,
+    "rope_parameters": {
+        "rope_type": "default",
+        "rope_theta": 10000000.0,
+        "partial_rotary_factor": 0.25,
+        "mrope_section": [6, 5, 5],
+        "mrope_interleaved": True,
+    },
+    "tie_word_embeddings": False,
+    "attention_bias": False,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "dtype": "float32",
+}
 BERT: dict[str, Any] = {
     "architectures": ["BertModel"],
     "model_type": "bert",
@@ -70,6 +105,7 @@ T5_WITH_DECODER = {
 }
 CONFIGS = {
     "llama": LLAMA,
+    "qwen3.5": QWEN35,
     "bert-absolute": {**BERT, "position_embedding_type": "absolute"},
     "bert-relative-key": {**BERT, "position_embedding_type": "relative_key"},
     "bert-relative-key-query": {**BERT, "position_embedding_type": "relative_key_query"},

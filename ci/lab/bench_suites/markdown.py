@@ -26,6 +26,8 @@ def tables(document: Document) -> str:
         parts = [_ratios(results, notes)]
     elif document.suite == "lowerings":
         parts = [_alternatives(results, notes)]
+    elif document.suite == "states":
+        parts = [_comparison(results, notes, _step)]
     else:
         parts = [_comparison(results, notes)]
     explained = ["\\\n".join(notes.lines)] if notes.lines else []
@@ -47,8 +49,11 @@ def _ratios(results: Sequence[Result], notes: Notes) -> str:
     return _table(["", *heads, "nodes", "export, no proof"], rows)
 
 
-def _comparison(results: Sequence[Result], notes: Notes) -> str:
-    """Milliseconds and ratios of everyone, a column a point; the quickest right answer is bold, the baseline apart."""
+def _comparison(results: Sequence[Result], notes: Notes, step: Callable[[Figure], str] | None = None) -> str:
+    """Milliseconds and ratios of everyone, a column a point; the quickest right answer is bold, the baseline apart.
+
+    ``step``: what a cell of a decode step shows; by default what others do.
+    """
     several = len({result.model for result in results}) > 1
     heads = [
         _head(result, f"{result.model.removeprefix('bert-')}, {_point(result)}" if several else result.point.text)
@@ -57,14 +62,16 @@ def _comparison(results: Sequence[Result], notes: Notes) -> str:
     names = list(dict.fromkeys(_label(result, f.candidate) for result in results for f in result.figures))
     quickest = [_quickest(result) for result in results]
 
-    def cell(figure: Figure) -> str:
-        return f"**{_both(figure)}**" if any(figure is each for each in quickest) else _both(figure)
+    def cell(result: Result, name: str) -> str:
+        shown = (step or _both) if result.point.past else _both
 
-    columns = [{_label(result, f.candidate): f for f in result.figures} for result in results]
-    rows = [
-        [name, *(_shown(column[name], cell, notes) if name in column else _NOT_MEASURED for column in columns)]
-        for name in names
-    ]
+        def marked(figure: Figure) -> str:
+            return f"**{shown(figure)}**" if any(figure is each for each in quickest) else shown(figure)
+
+        figures = {_label(result, figure.candidate): figure for figure in result.figures}
+        return _shown(figures[name], marked, notes) if name in figures else _NOT_MEASURED
+
+    rows = [[name, *(cell(result, name) for result in results)] for name in names]
     return _table(["ms (ratio)", *heads], rows)
 
 
@@ -127,7 +134,8 @@ def _conditions(document: Document) -> str:
     where = document.machine
     runtime = next((f"ONNX Runtime {v}, " for k, v in document.versions.items() if k.startswith("onnxruntime")), "")
     sentences = (
-        f"{where.cpu}, {document.threads or where.cores} threads, {document.provider}, float32, "
+        f"{where.cpu}, {document.threads or where.cores} threads{', processor time' * (document.clock == 'cpu')}, "
+        f"{document.provider}, float32, "
         f"{document.rounds} rounds; {runtime}commit {document.commit}, {document.created[:10]}; "
         f"{document.seconds / 60:.0f} min in all."
     )
@@ -185,6 +193,11 @@ def _ratio(figure: Figure) -> str:
 def _both(figure: Figure) -> str:
     ratio = "" if figure.to_baseline is None else f" ({figure.to_baseline:.2f})"
     return _milliseconds(figure).removesuffix(" ms") + ratio
+
+
+def _step(figure: Figure) -> str:
+    """A decode step, with the weights that it reads."""
+    return _both(figure) + (f", {figure.reads / 1e6:.0f} MB" if figure.reads else "")
 
 
 def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -178,6 +178,44 @@ def quantized(target: str = "cpu") -> list[Case]:
     ]
 
 
+def states(target: str = "cpu") -> list[Case]:
+    """A hybrid with states between tokens and a Llama-like decoder, beside what people use, in float32 and 4 bits.
+
+    A decode step behind 512 tokens and a prefill of 512. Both int4 files of a checkpoint have blocks of 32 and a
+    projection to the vocabulary in 8 bits.
+    """
+    cases = []
+    for name in ("qwen3.5", "llama"):
+        checkpoint = Checkpoint.drawn(name, "transformers")
+        options = ("accuracy_level=4", "block_size=32", "matmul_mixed_precision=last_matmul:int8")
+        of_genai = [
+            *checkpoint.conditional.genai(),
+            *(
+                replace(each, precision="int4")
+                for each in checkpoint.conditional.genai("int4", "onnxruntime-genai int4", *options)
+            ),
+        ]
+        taking_part = [
+            checkpoint.converted("--target", target),
+            replace(
+                checkpoint.converted("--target", target, "--precision", "int4", name="posexport int4"),
+                precision="int4",
+            ),
+            replace(checkpoint.reading(), environment="transformers"),
+            checkpoint.transformers(),
+            checkpoint.compiled(),
+            *(each for each in of_genai if each.name.endswith("loop")),
+            *checkpoint.llama_cpp(),
+        ]
+        steps = SamplingBudget(warmup=4, runs=32, least=24)
+        model = f"{name} shape"
+        cases += [
+            Case(model=model, candidates=taking_part, points=[Point(past=512)], budget=steps),
+            Case(model=model, candidates=taking_part, points=[Point(new=512)]),
+        ]
+    return cases
+
+
 def third_party(target: str = "cpu") -> list[Case]:
     """The same checkpoint through every exporter."""
     points = [Point(new=length) for length in (128, 512)]
@@ -263,6 +301,7 @@ SUITES: dict[str, Callable[..., list[Case]]] = {
     "paper": paper,
     "decode": decode,
     "quantized": quantized,
+    "states": states,
     "rivals": third_party,
     "lowerings": lowerings,
     "attention": attention,

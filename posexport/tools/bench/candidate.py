@@ -33,7 +33,7 @@ class Candidate:
     ``model``: its path or name. Candidates of the same ``weights`` must agree, candidates of a ``precision`` below
     float32 within what it may cost. ``environment`` and ``python``: the name and the interpreter of another
     environment that runs the worker. ``by_posexport``: ``posexport convert`` wrote the graph. ``failed``: the reason if
-    there is no model; ``nodes``: their number in the graph.
+    there is no model; ``nodes``: their number in the graph; ``reads``: bytes of weights that a decode step reads.
     """
 
     name: str
@@ -49,6 +49,7 @@ class Candidate:
     export: Export | None = None
     failed: str | None = None
     nodes: int | None = None
+    reads: int | None = None
 
 
 def nodes(graph: Path) -> int | None:
@@ -57,6 +58,16 @@ def nodes(graph: Path) -> int | None:
         return None
     try:
         return int(run("posexport.tools.bench.nodes", [str(graph)]).output)
+    except FailedError:
+        return None
+
+
+def reads(path: Path, python: str | None = None) -> int | None:
+    """Bytes of weights that a decode step reads, counted by ``python`` in another process; None if it cannot."""
+    if not path.is_file():
+        return None
+    try:
+        return int(run("posexport.tools.bench.reads", [str(path)], python=python).output)
     except FailedError:
         return None
 
@@ -129,6 +140,7 @@ def _candidate(
         options={"shared": any(CAPACITY in spec.axes for spec in manifest.inputs)},
         export=export,
         nodes=nodes(graph),
+        reads=reads(graph),
     )
     return candidate, manifest
 

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from posexport.targets.providers import DEFAULT_PROVIDER
 from posexport.tools.bench.candidate import Candidate
 from posexport.tools.bench.processes import FailedError, Worker
-from posexport.tools.bench.records import Point
+from posexport.tools.bench.records import Clock, Point
 from posexport.tools.bench.workers.job import clocked
 
 
@@ -66,8 +66,10 @@ class Times:
     ratios: list[float] = field(default_factory=list)
 
 
-def interleave(worker: WorkerLike, partner: WorkerLike | None, budget: SamplingBudget) -> Times:
+def interleave(worker: WorkerLike, partner: WorkerLike | None, budget: SamplingBudget, clock: Clock = "wall") -> Times:
     """Time the calls of ``worker``, each between two of ``partner``.
+
+    ``clock``: with ``cpu`` a call takes the processor time of its threads, which other processes change less.
 
     Raises:
         FailedError: ``worker`` failed.
@@ -75,26 +77,27 @@ def interleave(worker: WorkerLike, partner: WorkerLike | None, budget: SamplingB
     """
     times, spent = Times(), 0.0
     worker.ask("begin")
-    before = _milliseconds(partner)
+    kind = "cpu_ms" if clock == "cpu" else "ms"
+    before = _milliseconds(partner, kind)
     while len(times.ms) < budget.runs and (len(times.ms) < budget.least or spent <= 1e3 * budget.seconds):
         call = worker.ask("call")
-        times.ms.append(call["ms"])
+        times.ms.append(call[kind])
         times.cpu_ms.append(call["cpu_ms"])
         spent += call["ms"]
         if before is not None and partner is not None:
-            after = _lost(partner, "call")["ms"]
-            times.ratios.append(call["ms"] / ((before + after) / 2))
+            after = _lost(partner, "call")[kind]
+            times.ratios.append(call[kind] / ((before + after) / 2))
             spent += after
             before = after
     return times
 
 
-def _milliseconds(partner: WorkerLike | None) -> float | None:
+def _milliseconds(partner: WorkerLike | None, kind: str) -> float | None:
     """Milliseconds of the partner's first call after ``begin``."""
     if partner is None:
         return None
     _lost(partner, "begin")
-    return float(_lost(partner, "call")["ms"])
+    return float(_lost(partner, "call")[kind])
 
 
 def _lost(partner: WorkerLike, line: str) -> dict[str, Any]:
@@ -113,6 +116,7 @@ class Conditions:
     provider: str = DEFAULT_PROVIDER
     provider_options: Mapping[str, Any] = field(default_factory=dict)
     spinning: bool = False
+    clock: Clock = "wall"
 
 
 @dataclass
@@ -218,7 +222,7 @@ class Measurement:
     def _times(self, candidate: Candidate, partner: Worker | None) -> tuple[Times, dict[str, Any], int | None]:
         worker = self._start(candidate)
         try:
-            times = interleave(worker, partner, self.budget)
+            times = interleave(worker, partner, self.budget, self.conditions.clock)
             return times, worker.ask("end"), worker.close()
         finally:
             worker.kill()

@@ -2,7 +2,7 @@
 
 import statistics
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -10,6 +10,9 @@ import msgspec
 LARGEST_DIFFERENCE = 1e-3
 #: if two interleaved runs of the baseline differ by more, the machine was not quiet
 LARGEST_SPREAD = 0.05
+
+
+Clock = Literal["wall", "cpu"]
 
 
 class _Record(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,6 +55,7 @@ class Figure(_Record, frozen=True, kw_only=True):
         wrong: the output disagrees with these weights, so that the time is meaningless.
         by_posexport: ``posexport convert`` wrote the graph.
         nodes: of the graph, with functions counted once.
+        reads: bytes of weights that a decode step reads: all but the table of embeddings.
         export_seconds, export_peak: the time and memory of the export.
         remark: the exporter's remark on the checkpoint.
     """
@@ -76,6 +80,7 @@ class Figure(_Record, frozen=True, kw_only=True):
     cosine: float | None = None
     wrong: bool = False
     nodes: int | None = None
+    reads: int | None = None
     export_seconds: float | None = None
     export_peak: int | None = None
     remark: str | None = None
@@ -128,12 +133,16 @@ class Machine(_Record, frozen=True, kw_only=True):
 
 
 class Document(_Record, frozen=True, kw_only=True):
-    """One run. ``seconds``: all of it; ``mixed``: memory after batches of mixed sizes, with ``--mixed``."""
+    """One run. ``seconds``: all of it; ``mixed``: memory after batches of mixed sizes, with ``--mixed``.
+
+    ``clock``: what times are: ``wall``, or processor time (``cpu``) on a machine with other load.
+    """
 
     suite: str
     threads: int
     provider: str
     rounds: int
+    clock: Clock = "wall"
     machine: Machine
     commit: str | None
     created: str

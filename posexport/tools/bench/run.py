@@ -189,6 +189,7 @@ class Run:
             threads=self._conditions.threads,
             provider=self._conditions.provider,
             rounds=self._conditions.rounds,
+            clock=self._conditions.clock,
             machine=self._machine,
             commit=commit(),
             created=self._created.isoformat(timespec="seconds"),
@@ -206,6 +207,7 @@ def _figure(candidate: Candidate, baseline: str, measurement: Measurement, refer
             candidate=candidate.name,
             by_posexport=candidate.by_posexport,
             nodes=candidate.nodes,
+            reads=candidate.reads,
             failed=samples.failed,
             left_out=samples.left_out if samples.failed is None else None,
         )
@@ -226,6 +228,7 @@ def _figure(candidate: Candidate, baseline: str, measurement: Measurement, refer
         cosine=None if compared is None else compared.cosine,
         wrong=compared is not None and not compared.right,
         nodes=candidate.nodes,
+        reads=candidate.reads,
         export_seconds=export.seconds if export else None,
         export_peak=export.peak if export else None,
         remark=export.remark if export else None,

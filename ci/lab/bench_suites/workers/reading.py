@@ -17,7 +17,8 @@ class Reading:
     def __init__(self, job: Job) -> None:
         torch.set_num_threads(job.threads or torch.get_num_threads())
         config = json.loads(Path(job.model, "config.json").read_text())
-        per_token = 2 * config["num_hidden_layers"] * config["num_key_value_heads"] * config["head_dim"]
+        layers = config.get("layer_types", ["full_attention"] * config["num_hidden_layers"]).count("full_attention")
+        per_token = 2 * layers * config["num_key_value_heads"] * config["head_dim"]
         self._numbers = torch.full((_stored(Path(job.model, "model.safetensors")) + per_token * job.past,), 1e-3)
 
     def clear(self) -> None:
