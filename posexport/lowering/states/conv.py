@@ -1,7 +1,7 @@
 """A causal convolution with a state by Concat, Conv and Slice.
 
 A row with padding is read in the order padding, past inputs, tokens, so that no window has padding in it; its outputs
-are put back afterwards. An If spares that to calls without padding.
+are put back afterwards. Ifs spare that to calls without padding.
 """
 
 import onnx_ir as ir
@@ -16,7 +16,7 @@ _END = 1 << 62
 
 
 class ConcatenatedConv(Lowering[ConvolutionSpec]):
-    """The past inputs before the new ones: a Conv without padding, or a product and a sum for one token."""
+    """The past inputs before the new ones: a Conv, or a product and a sum for a decode step without padding."""
 
     name = "conv"
 
@@ -24,37 +24,42 @@ class ConcatenatedConv(Lowering[ConvolutionSpec]):
         past, new = g.size(x["past"], 2), g.size(x["x"], 2)
         inputs = g.Concat(x["past"], x["x"], axis=2)
         unpadded = g.Equal(g.ReduceMin(x["mask"], keepdims=0), 1)
-        ordered = g.if_(
-            unpadded,
-            lambda: inputs,
-            lambda: _padding_first(g, inputs, x["mask"], past, new),
-            branches=("no_padding", "padding_first"),
-            name="ordered",
+        # one branch a layer in a decode step, which costs more than what is computed in it
+        out, present = g.if_(
+            g.And(unpadded, g.scalar(g.Equal(new, [1]))),
+            lambda: (_of_one_token(g, spec, x, inputs), g.slice(inputs, [1], [_END], 2)),
+            lambda: _of_tokens(g, spec, x, inputs, unpadded, past, new),
+            branches=("one_token", "many_tokens"),
+            name=("convolved", "last_inputs"),
         )
-        present = _last_inputs(g, ordered, new)
-        convolved = _convolved(g, spec, x, ordered, new)
-        out = g.if_(
-            unpadded,
-            lambda: convolved,
-            lambda: _put_back(g, convolved, x["mask"], new),
-            branches=("in_place", "put_back"),
-            name="out_of_tokens",
-        )
-        return out, present
+        return g.Mul(out, g.Sigmoid(out)) if spec.silu else out, present
 
 
-def _convolved(g: Builder, spec: ConvolutionSpec, x: Inputs, inputs: ir.Value, new: ir.Value) -> ir.Value:
-    def one() -> ir.Value:
-        products = g.Mul(inputs, g.Squeeze(x["weight"], [1]))
-        total = g.ReduceSum(products, [2], keepdims=1)
-        return g.Add(total, g.Unsqueeze(x["bias"], [1])) if spec.biased else total
+def _of_one_token(g: Builder, spec: ConvolutionSpec, x: Inputs, inputs: ir.Value) -> ir.Value:
+    total = g.ReduceSum(g.Mul(inputs, g.Squeeze(x["weight"], [1])), [2], keepdims=1)
+    return g.Add(total, g.Unsqueeze(x["bias"], [1])) if spec.biased else total
 
-    def many() -> ir.Value:
-        return g.Conv(inputs, x["weight"], x.get("bias"), group=g.attribute("channels", int))
 
-    is_one = g.scalar(g.Equal(new, [1]))
-    out = g.if_(is_one, one, many, branches=("one_token", "many_tokens"), name="convolved")
-    return g.Mul(out, g.Sigmoid(out)) if spec.silu else out
+def _of_tokens(
+    g: Builder, spec: ConvolutionSpec, x: Inputs, inputs: ir.Value, unpadded: ir.Value, past: ir.Value, new: ir.Value
+) -> tuple[ir.Value, ir.Value]:
+    """The outputs and the last inputs of a call of any number of tokens."""
+    ordered = g.if_(
+        unpadded,
+        lambda: inputs,
+        lambda: _padding_first(g, inputs, x["mask"], past, new),
+        branches=("no_padding", "padding_first"),
+        name="ordered",
+    )
+    convolved = g.Conv(ordered, x["weight"], x.get("bias"), group=g.attribute("channels", int))
+    out = g.if_(
+        unpadded,
+        lambda: convolved,
+        lambda: _put_back(g, convolved, x["mask"], new),
+        branches=("in_place", "put_back"),
+        name="out_of_tokens",
+    )
+    return out, _last_inputs(g, ordered, new)
 
 
 def _last_inputs(g: Builder, inputs: ir.Value, new: ir.Value) -> ir.Value:

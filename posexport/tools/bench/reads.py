@@ -22,7 +22,8 @@ def of_graph(path: Path) -> int:
 
     graph = onnx.load(path, load_external_data=False).graph
     read = {name for node in all_nodes(graph.node) if node.op_type not in _GATHERS for name in node.input}
-    return sum(_bytes(tensor) for tensor in graph.initializer if tensor.name in read)
+    sizes = [_bytes(tensor) for tensor in graph.initializer if tensor.name in read]
+    return sum(sizes)
 
 
 def _bytes(tensor: Any) -> int:
@@ -30,7 +31,7 @@ def _bytes(tensor: Any) -> int:
 
     few_bits = tensor.data_type in (onnx.TensorProto.INT4, onnx.TensorProto.UINT4)
     bits = 4 if few_bits else 8 * onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
-    return math.prod(tensor.dims) * bits // 8
+    return int(math.prod(tensor.dims)) * bits // 8
 
 
 def of_checkpoint(path: Path) -> int:
