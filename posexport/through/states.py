@@ -1,9 +1,9 @@
 """The layers of transformers that keep a state between tokens: their functions, replaced during a call of a decoder.
 
-All such layers of transformers call a causal convolution and a recurrence by the names of functions of their modeling
-file. `keeping` replaces these functions for the duration of a call, so that they take their state from posexport and
-leave the next one there, in the order of the calls. Without a cache object the layers enter no branch for single
-tokens, so that one function serves calls of any length.
+Most of these layers call a causal convolution and a recurrence by the names of functions of their modeling file; of two
+types the recurrence is inside a layer's forward. `keeping` replaces these functions and forwards for the duration of a
+call, so that they take their state from posexport and leave the next one there, in the order of the calls. Without a
+cache object the layers enter no branch for single tokens, so that one function serves calls of any length.
 
 A padded token leaves every state as it is: the convolution skips it, and the recurrence gets a decay and an update of
 0. transformers multiplies the hidden states of padding by 0 before a projection, which may have a bias; that mask is
@@ -74,6 +74,8 @@ def keeping(model: nn.Module, past: Mapping[str, Sequence[Tensor]] | None = None
             for file in _files(model):
                 for name in _FUNCTIONS.keys() & vars(file).keys():
                     stack.enter_context(patched(file, name, _FUNCTIONS[name]))
+                for name in _FORWARDS.keys() & vars(file).keys():
+                    stack.enter_context(patched(vars(file)[name], "forward", _FORWARDS[name]))
             yield states
     finally:
         _CURRENT.reset(token)
@@ -94,7 +96,7 @@ def masks_as_given(model: nn.Module) -> Iterator[None]:
 
 
 def has_states(model: nn.Module) -> bool:
-    """Whether a modeling file of ``model`` has a function that keeps a state."""
+    """Whether a modeling file of ``model`` has a function or a layer that keeps a state."""
     return any(_KEEP & vars(file).keys() for file in _files(model))
 
 
@@ -232,6 +234,39 @@ def _mamba(
     return out if z is None else out * F.silu(z)
 
 
+def _lightning_attention(layer: Any, hidden_states: Tensor, *_: Any, **__: Any) -> tuple[Tensor, None]:
+    """The forward of ``MiniMaxLightningAttention``: the decay of a head is the same at every token."""
+    heads = layer.num_attention_heads
+    qkv = layer.act_fn(layer.qkv_proj(hidden_states)).unflatten(-1, (heads, 3 * layer.head_dim))
+    q, k, v = qkv.split(layer.head_dim, -1)
+    decay = -layer.slope_rate.to(v.dtype).reshape(1, 1, heads).expand(*v.shape[:3])
+    out = _recurrence(q, k, _of_tokens(v), _of_tokens(decay)).flatten(2)
+    return layer.out_proj(torch.sigmoid(layer.output_gate(hidden_states)) * layer.norm(out)), None
+
+
+def _rg_lru(layer: Any, input_states: Tensor, position_ids: Tensor, *_: Any, **__: Any) -> tuple[Tensor, None]:
+    """The forward of ``RecurrentGemmaRecurrentBlock`` (Griffin, arXiv:2402.19427, equations 1 to 4).
+
+    Every channel is a head of one key, which is 1, and one value.
+    """
+    unit, conv = layer.rg_lru, layer.conv_1d
+    x = _causal_conv(layer.linear_x(input_states).transpose(1, 2), conv.weight[:, 0], conv.bias).transpose(1, 2)
+    blocks = x.unflatten(-1, (unit.num_attention_heads, unit.block_width))[..., None, :]
+
+    def gate(weight: Tensor, bias: Tensor) -> Tensor:
+        """The sigmoid of a product with a block of the diagonal, [B, T, C]."""
+        return torch.sigmoid((blocks @ weight)[..., 0, :] + bias).flatten(2)
+
+    strength = gate(unit.recurrent_gate_weight, unit.recurrent_gate_bias)
+    decay = (-8.0 * strength * F.softplus(unit.recurrent_param)).float()
+    # the first token of a row is not scaled
+    scale = torch.where(position_ids[..., None] == 0, 1.0, (1 - (2 * decay).exp()).sqrt())
+    update = x.float() * gate(unit.input_gate_weight, unit.input_gate_bias).float() * scale
+    key = torch.ones_like(update)[..., None]
+    out = _recurrence(key, key, _of_tokens(update)[..., None], _of_tokens(decay))[..., 0].to(x.dtype)
+    return layer.linear_out(out * layer.act_fn(layer.linear_y(input_states))), None
+
+
 #: functions of transformers' modeling files that keep a state
 _STATEFUL: dict[str, Callable[..., Any]] = {
     "causal_conv1d_fn": _causal_conv,
@@ -240,6 +275,11 @@ _STATEFUL: dict[str, Callable[..., Any]] = {
     "mamba2_chunk_scan": _mamba2,
     "mamba_selective_scan": _mamba,
 }
-_KEEP = frozenset(_STATEFUL)
+#: layers that keep a state by code of their forward
+_FORWARDS: dict[str, Callable[..., Any]] = {
+    "MiniMaxLightningAttention": _lightning_attention,
+    "RecurrentGemmaRecurrentBlock": _rg_lru,
+}
+_KEEP = _STATEFUL.keys() | _FORWARDS.keys()
 _MASK_FUNCTION = "create_recurrent_attention_mask"
 _FUNCTIONS: dict[str, Callable[..., Any]] = {**_STATEFUL, _MASK_FUNCTION: lambda **_: None}

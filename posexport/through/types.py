@@ -11,11 +11,9 @@ from importlib.resources import files
 PROVEN: dict[str, str] = json.loads(files(__package__).joinpath("proven.json").read_text())
 
 _MAXIMUM = "its recurrence keeps a running maximum beside its state, for which posexport has no operator"
-_STATES = "its layers keep a state between tokens by code that posexport does not replace"
 _VIDEO = "it reads videos, which posexport does not give it"
 #: reason of the refusal, by model_type
 REFUSED: dict[str, str] = {
-    **dict.fromkeys(("minimax", "recurrent_gemma"), _STATES),
     **dict.fromkeys(("rwkv", "xlstm"), _MAXIMUM),
     "qwen3_vl": "its decoder adds further features of images to the states of its first layers (deepstack), which no "
     "graph of posexport's hands on",

@@ -13,6 +13,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 import torch
+from onnxruntime import OrtValue
 from torch import Tensor
 
 import posexport
@@ -23,6 +24,7 @@ from posexport.graph.builder import Builder
 from posexport.lowering.lowering import Inputs
 from posexport.lowering.states import conv, scan
 from posexport.parity.invariants.states import WAYS
+from posexport.runtime.ort_values import run_bound
 from posexport.sources.load import LoadOptions, load_source
 from posexport.spec import State
 from posexport.torch_fixes.default_dtype import computing_in
@@ -274,7 +276,40 @@ def test_a_second_judge_reads_each_row_alone(checkpoint: Callable[[str], Path]) 
 def test_a_model_without_such_functions_has_no_states() -> None:
     assert not states.has_states(torch.nn.Linear(2, 2))
     names: Mapping[str, object] = states._FUNCTIONS
-    assert names.keys() > states._KEEP
+    assert names.keys() > states._STATEFUL.keys()
+
+
+@pytest.mark.parametrize("kind", ["mamba2", "lfm2"])
+def test_one_buffer_is_past_and_present(
+    kind: str, converted: Callable[[str], tuple[posexport.Conversion, Path]]
+) -> None:
+    """ONNX Runtime writes a state into the buffer that it reads, in a step and in a call of many tokens."""
+    session = posexport.load(converted(kind)[1]).ort_session
+    rng, ids = np.random.default_rng(0), np.array([[5, 9, 11, 2, 8, 30, 7], [17, 3, 1, 4, 2, 6, 9]])
+    kept = [value for value in session.get_inputs() if value.name.startswith(("past_conv", "past_recurrent"))]
+    cache = [value for value in session.get_inputs() if value.name.startswith("past_key_values")]
+    for new in (ids[:, :1], ids, np.where(ids > 8, 0, ids)):
+        mask = (new != 0).astype(np.int64)
+        fed = {"input_ids": new, "attention_mask": mask}
+        fed |= {value.name: np.zeros((2, value.shape[1], 0, value.shape[3]), np.float32) for value in cache}
+        past = {value.name: rng.standard_normal((2, *value.shape[1:])).astype(np.float32) for value in kept}
+        names = ["logits", *(name.replace("past", "present") for name in past)]
+        apart = session.run(names, {**fed, **past})
+        buffers = {name: OrtValue.ortvalue_from_numpy(array.copy()) for name, array in past.items()}
+        targets = dict(zip(names, ["cpu", *buffers.values()], strict=True))
+        together = run_bound(session, fed, buffers, targets)
+        for name, wanted, value in zip(names, apart, together, strict=True):
+            np.testing.assert_array_equal(value.numpy(), wanted, err_msg=name)
+        for wanted, buffer in zip(apart[1:], buffers.values(), strict=True):
+            np.testing.assert_array_equal(buffer.numpy(), wanted)
+
+
+@pytest.mark.all
+@pytest.mark.parametrize(("kind", "target"), [("mamba2", "cpu"), ("falcon_mamba", "cpu"), ("qwen3_5_text", "portable")])
+def test_4096_tokens(kind: str, target: str, tmp_path: Path, checkpoint: Callable[[str], Path]) -> None:
+    """By the float64 reference in chunks of tokens, which is compared with the formula in tests/ops."""
+    done = convert(checkpoint(kind), tmp_path / "long", target=target, lengths=[4096])
+    assert done.good, done.to_text()
 
 
 @pytest.mark.parametrize("layout", ["genai", "optimum", "transformers.js"])

@@ -27,8 +27,8 @@ class ConcatenatedConv(Lowering[ConvolutionSpec]):
         # one branch a layer in a decode step, which costs more than what is computed in it
         out, present = g.if_(
             g.And(unpadded, g.scalar(g.Equal(new, [1]))),
-            lambda: (_of_one_token(g, spec, x, inputs), g.slice(inputs, [1], [_END], 2)),
-            lambda: _of_tokens(g, spec, x, inputs, unpadded, past, new),
+            lambda: (_of_one_token(g, spec, x, inputs), _last_inputs(g, inputs, new)),
+            lambda: _of_tokens(g, x, inputs, unpadded, past, new),
             branches=("one_token", "many_tokens"),
             name=("convolved", "last_inputs"),
         )
@@ -41,7 +41,7 @@ def _of_one_token(g: Builder, spec: ConvolutionSpec, x: Inputs, inputs: ir.Value
 
 
 def _of_tokens(
-    g: Builder, spec: ConvolutionSpec, x: Inputs, inputs: ir.Value, unpadded: ir.Value, past: ir.Value, new: ir.Value
+    g: Builder, x: Inputs, inputs: ir.Value, unpadded: ir.Value, past: ir.Value, new: ir.Value
 ) -> tuple[ir.Value, ir.Value]:
     """The outputs and the last inputs of a call of any number of tokens."""
     ordered = g.if_(
