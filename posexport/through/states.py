@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -85,14 +86,24 @@ def keeping(model: nn.Module, past: Mapping[str, Sequence[Tensor]] | None = None
 def masks_as_given(model: nn.Module) -> Iterator[None]:
     """Inside the block, which is no call of `keeping`, the mask of layers with states is the padding mask of the call.
 
-    transformers drops a mask without padding by its values, which a trace cannot.
+    transformers drops a mask without padding by its values, which a trace cannot. MiniMax has powers of its decay in
+    tables, which are float32 in a float64 module too: they are computed anew.
     """
     with ExitStack() as stack:
         if _CURRENT.get() is None:
             for file in _files(model):
                 if _MASK_FUNCTION in vars(file):
                     stack.enter_context(patched(file, _MASK_FUNCTION, lambda attention_mask=None, **_: attention_mask))
+                if (layer := vars(file).get("MiniMaxLightningAttention")) is not None:
+                    for at, name in enumerate(("query_decay", "key_decay", "diagonal_decay")):
+                        setattr(layer, name, property(partial(_decay_factors, at=at)))  # before the buffer of the name
+                        stack.callback(delattr, layer, name)
         yield
+
+
+def _decay_factors(layer: Any, at: int) -> Tensor:
+    factors: Tensor = layer.decay_factors(layer.slope_rate)[at]
+    return factors
 
 
 def has_states(model: nn.Module) -> bool:
