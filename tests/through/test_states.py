@@ -27,6 +27,7 @@ from posexport.parity.invariants.states import WAYS
 from posexport.runtime.ort_values import run_bound
 from posexport.sources.load import LoadOptions, load_source
 from posexport.spec import State
+from posexport.tools.explain.explanation import explain
 from posexport.torch_fixes.default_dtype import computing_in
 from tests.tolerances import agree
 
@@ -304,6 +305,12 @@ def test_one_buffer_is_past_and_present(
             np.testing.assert_array_equal(value.numpy(), wanted, err_msg=name)
         for wanted, buffer in zip(apart[1:], buffers.values(), strict=True):
             np.testing.assert_array_equal(buffer.numpy(), wanted)
+
+
+def test_explain_fills_cache_and_states(converted: Callable[[str], tuple[posexport.Conversion, Path]]) -> None:
+    found = explain(converted("lfm2")[1], past=5)
+    assert found.call.endswith("past 5")
+    assert found.parts[0].kernels_ms > 0
 
 
 @pytest.mark.all

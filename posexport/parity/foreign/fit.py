@@ -35,7 +35,19 @@ from posexport.parity.foreign.signature import (
 )
 from posexport.parity.grid.inputs import Feeds
 from posexport.sources.source import Source
-from posexport.spec import ENCODER_SEQUENCE, PAST, PRESENT, SEQUENCE, TOTAL, Axis, InputSpec, OutputSpec, neutral
+from posexport.spec import (
+    CARRIED,
+    ENCODER_SEQUENCE,
+    PAST,
+    PRESENT,
+    SEQUENCE,
+    TOTAL,
+    Axis,
+    InputSpec,
+    OutputSpec,
+    State,
+    neutral,
+)
 
 
 def half(source: Source, graph: Signature) -> Source:
@@ -159,7 +171,7 @@ def fit(source: Source, graph: Signature, name: str) -> Foreign:
     taken = [spec for spec in taken if not (spec.name == POSITIONS and shared(graph.inputs[spec.name]))]
     # where a later call takes keys and values of states, it does not give them
     outputs = [s for s in source.outputs if s.name in graph.outputs and s.name not in crossed.values()]
-    remarks = [f"not fed, {name} does not take it: {spec.name}" for spec in left_out if spec.role != "cache"]
+    remarks = [f"not fed, {name} does not take it: {spec.name}" for spec in left_out if spec.role not in CARRIED]
     missing = [spec.name for spec in source.outputs if spec.name not in graph.outputs]
     missing = [one for one in missing if cached or not one.startswith("present.")]
     remarks += [f"not compared, {name} does not give it: {_listed(missing)}"] if missing else []
@@ -213,16 +225,17 @@ class Neutral(nn.Module):
 def _neutral(spec: InputSpec, sizes: Mapping[Axis, int], dtype: torch.dtype) -> Tensor:
     shape = [axis if isinstance(axis, int) else sizes[axis] for axis in spec.axes]
     value = neutral(spec, sizes.get(SEQUENCE, 0))
-    return torch.full(shape, value, dtype=dtype if spec.role in ("values", "cache") else torch.int64)
+    return torch.full(shape, value, dtype=dtype if spec.role in ("values", *CARRIED) else torch.int64)
 
 
 def _cached(source: Source, graph: Signature, name: str) -> bool:
     """Whether the graph takes the source's cache, and gives it back."""
-    past = [spec.name for spec in source.inputs if spec.role == "cache"]
+    past = [spec.name for spec in source.inputs if spec.role in CARRIED]
     missing = [tensor for tensor in past if tensor not in graph.inputs]
     if len(missing) == len(past):
         return False
-    present = [spec.name for spec in source.outputs if set(PRESENT) & set(spec.axes)]
+    states = [spec.state.output for spec in source.inputs if isinstance(spec.state, State)]
+    present = [spec.name for spec in source.outputs if set(PRESENT) & set(spec.axes)] + states
     if missing:
         raise PosexportError(f"{name} takes a part of the cache only: it lacks {missing[0]}, which {source.name} has")
     if lost := [tensor for tensor in present if tensor not in graph.outputs]:
@@ -270,7 +283,7 @@ def _check_inputs(source: Source, graph: Signature, name: str, derived: Sequence
             )
     # every input of the source that matters is an input of the graph
     for spec in source.inputs:
-        if spec.name not in graph.inputs and spec.role not in (*_NEUTRAL, "cache"):
+        if spec.name not in graph.inputs and spec.role not in (*_NEUTRAL, *CARRIED):
             raise PosexportError(
                 f"{name} does not take {spec.name}, which {source.name} needs: it takes "
                 f"{_listed(list(graph.inputs))}; name that input {spec.name} when you export it"
