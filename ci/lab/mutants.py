@@ -111,6 +111,7 @@ NEAREST = {
     "lowering/states": "test_states",
     "flat_tokens": "test_drop_padding",
     "token_regions": "test_drop_padding",
+    "functions": "test_lowering",
     "encoder_states": "test_encoder_states",
     "kept_keys": "test_kept_keys",
     "known_tables": "test_known_tables",
