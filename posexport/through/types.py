@@ -26,7 +26,7 @@ REFUSED: dict[str, str] = {
     "sew-d": "its graph missed parity, by a cause that is not known yet",
     "upernet": "it pools features to fixed grids, and a graph keeps the sizes of the features that it was traced with",
     "superpoint": "it returns as many keypoints as it finds, a number that depends on the values of the image",
-    "grounding_dino": "its logits of missing words are minus infinity, which no comparison of errors takes",
+    "grounding-dino": "its logits of missing words are minus infinity, which no comparison of errors takes",
     "timesfm": "it reads a list of series of other lengths, one after the other in Python",
     "siglip2": "it reads patches of images of any shape, which posexport does not give it",
 }
