@@ -29,9 +29,9 @@ RESULTS = Path(__file__).parent / "results"
 #: charts, which pages of docs/ show
 PICTURES = Path(__file__).parent.parent / "docs" / "pictures"
 #: the file of each suite's last full run
-SUITES = {suite: f"{suite}.json" for suite in ("attention", "growth", "decode", "quantized", "rivals", "lowerings")} | {
-    "paper": "cpu.json"
-}
+SUITES = {
+    suite: f"{suite}.json" for suite in ("attention", "growth", "decode", "states", "quantized", "rivals", "lowerings")
+} | {"paper": "cpu.json"}
 ACTS = {
     "input": "input",
     "rotation": "rotation",

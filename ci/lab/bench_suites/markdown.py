@@ -17,9 +17,12 @@ BASELINE = "baseline without positions (`nope`)"
 def tables(document: Document) -> str:
     """The document's table, why cells have no figure, what it was measured on, and why points are not valid.
 
-    Times and memory of points that are not valid are left out; who fails or is wrong there is not.
+    Times and memory of points that are not valid are left out; who fails or is wrong there is not. Processor time is
+    measured where a machine has other load: points have their noise below the table.
     """
-    results, notes = [result.quiet for result in document.results], Notes()
+    results, notes = document.results, Notes()
+    if document.clock == "wall":
+        results = [result.quiet for result in results]
     if is_curve(results):
         parts = [_by_length(results, notes), *_exponents(results)]
     elif document.suite == "paper":
