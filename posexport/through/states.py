@@ -248,7 +248,7 @@ def _mamba(
 def _lightning_attention(layer: Any, hidden_states: Tensor, *_: Any, **__: Any) -> tuple[Tensor, None]:
     """The forward of ``MiniMaxLightningAttention``: the decay of a head is the same at every token."""
     heads = layer.num_attention_heads
-    qkv = layer.act_fn(layer.qkv_proj(hidden_states)).unflatten(-1, (heads, 3 * layer.head_dim))
+    qkv = layer.act_fn(layer.qkv_proj(hidden_states)).reshape(*hidden_states.shape[:2], heads, 3 * layer.head_dim)
     q, k, v = qkv.split(layer.head_dim, -1)
     decay = -layer.slope_rate.to(v.dtype).reshape(1, 1, heads).expand(*v.shape[:3])
     out = _recurrence(q, k, _of_tokens(v), _of_tokens(decay)).flatten(2)
@@ -262,7 +262,7 @@ def _rg_lru(layer: Any, input_states: Tensor, position_ids: Tensor, *_: Any, **_
     """
     unit, conv = layer.rg_lru, layer.conv_1d
     x = _causal_conv(layer.linear_x(input_states).transpose(1, 2), conv.weight[:, 0], conv.bias).transpose(1, 2)
-    blocks = x.unflatten(-1, (unit.num_attention_heads, unit.block_width))[..., None, :]
+    blocks = x.reshape(*x.shape[:2], unit.num_attention_heads, 1, unit.block_width)
 
     def gate(weight: Tensor, bias: Tensor) -> Tensor:
         """The sigmoid of a product with a block of the diagonal, [B, T, C]."""
