@@ -322,7 +322,7 @@ REFUSED: dict[str, tuple[Make, str]] = {
     "first": (variants.OfFirst, "Gather reads along its tokens"),
     "mixed": (variants.Mixed, "ReduceMean reads along its tokens"),
     "channels": (variants.OfChannels, "ReduceMean reads along its tokens"),
-    "blocks": (partial(decoders.Opt, styles.InBlocks), "its attention sees later tokens"),
+    "blocks": (partial(decoders.Opt, styles.InBlocks), "its attention sees some later tokens"),
     "everywhere": (partial(decoders.Opt, styles.Everywhere), "its attention sees later tokens"),
     "third": (partial(windows.Third, 0), "a row of its mask depends on how many tokens a call has"),
     "window": (partial(windows.Window, 5000), "its mask has a number or a table beyond the 301 tokens"),
