@@ -12,29 +12,17 @@ import numpy as np
 from posexport.errors import PosexportError
 from posexport.pipelines.pipeline import Floats, softmax
 from posexport.pipelines.text_pipeline import TextPipeline
+from posexport.pipelines.zero_shot import NamedLabels
 from posexport.runtime.batches import Batches
 from posexport.runtime.scores import LOGITS
 
 
-class ZeroShotClassification(TextPipeline):
+class ZeroShotClassification(NamedLabels, TextPipeline):
     """Inputs are texts."""
 
     def setup(self) -> None:
         super().setup()
         self._entailment = self._entailment_label()
-
-    def __call__(
-        self,
-        inputs: Any,
-        candidate_labels: str | Sequence[str] | None = None,
-        *,
-        batch_size: int | None = None,
-        **options: Any,
-    ) -> Any:
-        """The labels of each text with scores, the likeliest first; ``candidate_labels`` may come second."""
-        if candidate_labels is not None:
-            options["candidate_labels"] = candidate_labels
-        return super().__call__(inputs, batch_size=batch_size, **options)
 
     def answers(
         self,

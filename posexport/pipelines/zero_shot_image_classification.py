@@ -15,6 +15,7 @@ from posexport.errors import PosexportError
 from posexport.pipelines.images import ImagePipeline
 from posexport.pipelines.pipeline import sigmoid, softmax
 from posexport.pipelines.text_pipeline import TextPipeline
+from posexport.pipelines.zero_shot import NamedLabels, checked_labels
 from posexport.runtime.batches import Batches
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ PER_IMAGE, MASK = "logits_per_image", "attention_mask"
 SIGLIP_LENGTH = 64
 
 
-class ZeroShotImageClassification(ImagePipeline, TextPipeline):
+class ZeroShotImageClassification(NamedLabels, ImagePipeline, TextPipeline):
     """Inputs are pictures."""
 
     shortening = "shorter labels, or a shorter hypothesis_template"
@@ -34,19 +35,6 @@ class ZeroShotImageClassification(ImagePipeline, TextPipeline):
         ImagePipeline.setup(self)
         TextPipeline.setup(self)
         self._siglip = "siglip" in str(self.files.config.get("model_type"))
-
-    def __call__(
-        self,
-        inputs: Any,
-        candidate_labels: Sequence[str] | None = None,
-        *,
-        batch_size: int | None = None,
-        **options: Any,
-    ) -> Any:
-        """The labels of each picture with scores, the likeliest first; ``candidate_labels`` may come second."""
-        if candidate_labels is not None:
-            options["candidate_labels"] = candidate_labels
-        return super().__call__(inputs, batch_size=batch_size, **options)
 
     def answers(
         self,
@@ -93,16 +81,6 @@ class ZeroShotImageClassification(ImagePipeline, TextPipeline):
         """Whether the tokenizer gives a mask; without one, as of published SigLIPs, padding is attended to."""
         names = self.files.tokenizer_config.get("model_input_names")
         return MASK in names if isinstance(names, list) else True
-
-
-def checked_labels(stated: Sequence[str] | None) -> list[str]:
-    """The labels that a caller names, as a list. Raises PosexportError for anything else."""
-    if isinstance(stated, str) or not stated or not all(isinstance(label, str) for label in stated):
-        raise PosexportError(
-            f"candidate_labels must be a list of texts, got {stated!r:.60}; name at least one label (on the command "
-            "line by --text)"
-        )
-    return list(stated)
 
 
 def _sentence(template: str, label: str) -> str:

@@ -13,12 +13,12 @@ from posexport.pipelines.images import ImagePipeline
 from posexport.pipelines.object_detection import BOXES, box_of, check_threshold, in_pixels
 from posexport.pipelines.pipeline import sigmoid
 from posexport.pipelines.text_pipeline import TextPipeline
-from posexport.pipelines.zero_shot_image_classification import checked_labels
+from posexport.pipelines.zero_shot import NamedLabels, checked_labels
 from posexport.runtime.batches import Batches
 from posexport.runtime.scores import LOGITS
 
 
-class ZeroShotObjectDetection(ImagePipeline, TextPipeline):
+class ZeroShotObjectDetection(NamedLabels, ImagePipeline, TextPipeline):
     """Inputs are pictures."""
 
     shortening = "shorter labels"
@@ -27,19 +27,6 @@ class ZeroShotObjectDetection(ImagePipeline, TextPipeline):
         ImagePipeline.setup(self)
         TextPipeline.setup(self)
         self._square = self.files.config.get("model_type") == "owlv2"
-
-    def __call__(
-        self,
-        inputs: Any,
-        candidate_labels: Sequence[str] | None = None,
-        *,
-        batch_size: int | None = None,
-        **options: Any,
-    ) -> Any:
-        """The boxes of each picture, the likeliest first; ``candidate_labels`` may come second."""
-        if candidate_labels is not None:
-            options["candidate_labels"] = candidate_labels
-        return super().__call__(inputs, batch_size=batch_size, **options)
 
     def answers(
         self,
