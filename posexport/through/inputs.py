@@ -38,7 +38,7 @@ def inputs_of(label: str, model: Any, *, with_positions: bool = False, pairs: bo
         inputs.append(_pixels(label, config, pairs=pairs))
     if SOUND in names:
         inputs.append(_sound(label, config))
-    if config.model_type != "vit_mae":  # Hiera takes it and does not read it
+    if getattr(config, "model_type", None) != "vit_mae":  # Hiera takes it and does not read it
         names = names - {"noise"}
     inputs += [spec(config) for name, spec in FURTHER.items() if name in names]
     if not inputs:
