@@ -1,8 +1,8 @@
-"""A decoder by the forward of its author, who wrote no KV cache: a graph pass gives its graph one.
+"""The reference of a decoder that gets its KV cache by a graph pass (`posexport.passes.cache`).
 
-`posexport.passes.cache` inserts the cache. The definition here is what its graph is compared with: the author's forward
-over all tokens of each row, past and new, without padding. It takes and returns past and present as graphs do, whose
-first channels hold the tokens themselves: a memory of all that a forward without a cache needs.
+The graph is compared with the author's forward, without a cache, over all tokens of each row, past and new, without
+padding. The reference takes and returns past and present tensors as the graph does; they hold the ids and positions of
+the tokens in place of keys and values, which is all that a forward without a cache needs.
 
 Shape letters: B batch, T new tokens, S past and new tokens, V vocabulary.
 """
@@ -40,15 +40,14 @@ class Interface:
     shapes: Sequence[tuple[int, int, int]] = ()
 
 
+#: the graph's inputs
 IDS, MASK, POSITIONS = "input_ids", "attention_mask", "position_ids"
-
-
-#: fewer channels than this in all KV heads of a layer leave no room for what the reference remembers
+#: with fewer channels in all KV heads of a layer, ids do not fit into the reference's past
 LEAST_CHANNELS = 3
 
 
 class Forward(nn.Module):
-    """The author's ``user``, called by the names of graphs: what is traced."""
+    """The author's module ``user`` with the names of the graph's inputs; it is what `posexport.export.trace` traces."""
 
     def __init__(self, user: nn.Module, names: dict[str, str]) -> None:
         super().__init__()
@@ -89,7 +88,7 @@ class ForwardDecoder(CachedDecoder):
 
     @property
     def traced(self) -> Forward:
-        """What is traced."""
+        """The module to trace."""
         return Forward(self.author, self.interface.names)
 
     @property
@@ -153,7 +152,7 @@ class ForwardDecoder(CachedDecoder):
 
     def _of_rows(self, ids_BS: Tensor, positions_BS: Tensor, keep_BS: Tensor, new: int) -> Tensor:
         """The logits of the last ``new`` tokens, [B, T, V], of each row without its padding; 0 for padding."""
-        # rows without padding in one call, any other by itself
+        # one call for a batch without padding, else one for each row
         calls = [slice(None)] if bool(keep_BS.all()) else [slice(row, row + 1) for row in range(len(ids_BS))]
         logits_BTV = torch.zeros((len(ids_BS), new, self.interface.vocab), dtype=self._dtype, device=ids_BS.device)
         for rows in calls:

@@ -122,7 +122,7 @@ def term_of(by_distance: NDArray[Any] | None) -> Encoding:
     if dropped.any() or len(slopes_H) < 2 or not linear or (slopes_H <= 0).any():
         return NoPE()
     encoding = Alibi(heads=len(slopes_H), variant="causal")
-    encoding.slopes = [float(slope) for slope in slopes_H]  # the module's own
+    encoding.slopes = [float(slope) for slope in slopes_H]  # as measured, perhaps not the published ones
     return encoding
 
 

@@ -1,4 +1,4 @@
-"""The source of a decoder whose graph gets its KV cache by a pass (`posexport.passes.cache`)."""
+"""Makes the source of a decoder that gets its KV cache by a graph pass (`posexport.passes.cache`)."""
 
 from dataclasses import replace
 
@@ -27,28 +27,34 @@ _OPSET = 18
 
 
 def by_pass(source: Source, user: UserModule) -> tuple[Source, str]:
-    """The source of a decoder whose graph gets its KV cache by a pass, and the attentions with a cache as a string.
+    """Return the source of a decoder with an inserted KV cache, and its attentions as a string for a remark.
 
-    The graph is traced here to see whether it can have one, and what the cache holds.
+    The module is traced here to see whether its graph can have a cache, and of which shapes.
+
+    Raises:
+        NotInsertedError, NotCachedError: why it cannot, with the user's line.
     """
+    # how the graph's inputs are called in forward
     tokens, vocab = tokens_of(source, user)
-    names = {MASK: MASK, POSITIONS: POSITIONS}
+    inputs = {spec.name for spec in source.inputs}
     interface = Interface(
         tokens=msgspec.structs.replace(tokens, name=IDS),
-        names={IDS: tokens.name} | {name: name for name in names if name in {spec.name for spec in source.inputs}},
+        names={IDS: tokens.name} | {name: name for name in (MASK, POSITIONS) if name in inputs},
         vocab=vocab,
         returns=list(source.outputs),
     )
-    trial, remarks = limited(source, lambda limits: UserDecoder(user, interface, limits).eval())
-    inserted = _inserted(as_source(source, trial, remarks))
+    # a first decoder, of which only the limits and the trace are used, shows the shapes of the cache
+    untraced, remarks = limited(source, lambda limits: UserDecoder(user, interface, limits).eval())
+    inserted = _inserted(as_source(source, untraced, remarks))
     if any(heads * min(sizes) < LEAST_CHANNELS for heads, *sizes in inserted.shapes):
         raise NotCachedError(f"keys and values of its attention have fewer than {LEAST_CHANNELS} channels")
     interface = replace(interface, shapes=inserted.shapes)
     encodings = encodings_of(user.module) or list(map(term_of, inserted.by_distance))
-    decoder = UserDecoder(user, interface, trial.limits, encodings).eval()
+    decoder = UserDecoder(user, interface, untraced.limits, encodings).eval()
     if inserted.of_last:
         _check_last(decoder)
         remarks.append("its forward returns the logits of the last token, the bundle those of every new token")
+    # the manifest names an encoding only where posexport knows it
     cached = as_source(source, decoder, remarks)
     known = encodings_of(user.module) or any(encoding.hooks for encoding in decoder.encodings)
     if not known or not all(map(is_published, decoder.slopes)):
