@@ -96,27 +96,39 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
         return (yield)
 
 
+class _TimeIsUp(BaseException):
+    """The alarm rang."""
+
+
 @contextmanager
 def _time_limit(item: pytest.Item) -> Iterator[None]:
     """No test goes on long after the end: one that takes an hour is for ``--all``.
 
     The alarm is set inside the two phases alone, where pytest reports what it raises as a skipped test; one that
-    rings while a report is written would be an error.
+    rings while a report is written would be an error. Whatever a phase raises after the alarm is its consequence:
+    code that calls a user's module reports every exception in a sentence of its own.
     """
     seconds = item.config.getoption("--sample")
     if seconds is None:
         yield
         return
-    signal.signal(signal.SIGALRM, _leave)
+    rang = False
+
+    def ring(_signal: int, _frame: FrameType | None) -> None:
+        nonlocal rang
+        rang = True
+        raise _TimeIsUp
+
+    signal.signal(signal.SIGALRM, ring)
     signal.setitimer(signal.ITIMER_REAL, max(item.config.stash[_ENDS] - time.monotonic(), 0) + seconds / 4)
     try:
         yield
+    except BaseException:
+        if not rang:
+            raise
+        pytest.skip(LEFT_OUT)
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
-
-
-def _leave(_signal: int, _frame: FrameType | None) -> None:
-    pytest.skip(LEFT_OUT)
 
 
 def pytest_report_teststatus(report: pytest.TestReport | pytest.CollectReport) -> tuple[str, str, str] | None:

@@ -16,7 +16,10 @@ def test_short():
 @pytest.mark.all
 @pytest.mark.parametrize("number", range(20))
 def test_long(number):
-    time.sleep({seconds})
+    try:
+        time.sleep({seconds})
+    except BaseException as err:
+        raise ValueError("as code reports what a user's module raises") from err
     assert number != {wrong}
 """
 
