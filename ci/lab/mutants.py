@@ -50,10 +50,15 @@ MODULES = (
     *("test_recognised", "test_rotary_by_hand", "test_recognised_positions", "test_recognised_values"),
     *("test_twelve_modules", "test_plain_decoders", "test_bad_modules"),
 )
+RECOGNITION = (
+    *("test_recognised", "test_recognised_scores", "test_recognised_positions", "test_recognised_values"),
+    *("test_rotary_by_hand", "test_rotary_embedding", "test_position_bias"),
+    *("test_distance_bias", "test_encoder_states"),
+)
 THROUGH = ("test_through", "test_through_heads", "test_three_graphs", "test_pictures", "test_states", "test_types")
 MODELS = (
     *("test_model_config", "test_vision", "test_windowed", "test_audio", "test_longformer", "test_canine"),
-    *("test_caching", "test_encoder_decoder", "test_golden"),
+    *("test_encoder", "test_caching", "test_encoder_decoder", "test_golden"),
 )
 #: what is changed -> the tests that are to notice, the likeliest first. Of each file what the short run has of it
 PLACES = {
@@ -61,6 +66,7 @@ PLACES = {
     "posexport/ops": MATHS,
     "posexport/lowering": LOWERING,
     "posexport/passes": ("test_passes", "test_packed_heads", *MODULES, "test_drop_padding", "test_position_bias"),
+    "posexport/passes/recognise": (*RECOGNITION, *MODULES),
     "posexport/nn": ("test_activations", "test_nn_attention", "test_attention_tiles", *MODELS),
     "posexport/models": MODELS,
     "posexport/export": (
@@ -107,10 +113,16 @@ NEAREST = {
     "with_cache": "test_nn_attention",
     "modules/decoder": "test_plain_variants",
     "forward_decoder": "test_insert_cache",
+    "cache": "test_cache_rows",
     "passes/cache": "test_insert_cache",
+    "between": "test_regions",
     "lowering/states": "test_states",
     "flat_tokens": "test_drop_padding",
-    "token_regions": "test_drop_padding",
+    "token_regions": "test_regions",
+    "distance_bias": "test_distance_bias",
+    "position_bias": "test_position_bias",
+    "rotary_by_hand": "test_rotary_by_hand",
+    "rotary_embedding": "test_rotary_embedding",
     "functions": "test_lowering",
     "encoder_states": "test_encoder_states",
     "kept_keys": "test_kept_keys",
@@ -127,7 +139,8 @@ LEFT_OUT = {"__init__", "build", "beyond", "attention", "config", "describe", "g
 LEFT_OUT |= {"encoding", "operator", "spec", "schedule", "graph_pass"}
 LEFT_OUT_OF = {"posexport/lowering": {"__init__", "lowering"}, "posexport/passes": {"__init__", "graph_pass"}}
 LEFT_OUT_OF["posexport/parity/foreign"] = {"__init__"}
-_WHOLE = ("checkpoints", "export", "models", "modules", "modules/recognise", "nn", "sources", "through")
+_WHOLE = ("checkpoints", "export", "models", "modules", "nn", "sources", "through")
+_WHOLE += ("modules/recognise", "passes/recognise")
 LEFT_OUT_OF |= {f"posexport/{folder}": {"__init__"} for folder in _WHOLE}
 #: What a change may not touch: the truth itself, and what only describes.
 NOT_IN = {"oracle"}
@@ -152,6 +165,13 @@ EQUIVALENT = {
         "posexport/precision/selection.py",
         "return [projection for projection in chosen if gained[projection.weight.value] > 0]",
     ): ("what takes as many bytes either way; they are estimates"),
+    (
+        "posexport/models/longformer.py",
+        "inner = {length for length in ours if limit is None or length < limit}",
+    ): "the limit is a boundary of the encoding",
+    ("posexport/passes/cache/insert.py", "vocabulary = (sizes(logits) or ())[-1]"): (
+        "logits of the tokens of all rows are [B * T, V], whose last axis is the second one; any other fails"
+    ),
     ("posexport/parity/agreement/on_grid.py", 'proof.progress(0, 0, f"what {report.precision} costs, {point}")'): (
         "what a line of progress counts"
     ),

@@ -80,17 +80,20 @@ DECODERS: dict[str, Make] = {
 }
 
 
+def opened(model: ir.Model, longest: int | None = None, *, static: bool = False) -> ort.InferenceSession:
+    """ONNX Runtime with a graph of standard operators and those of posexport."""
+    functions.attach(model, Target("portable", 24 if static else 18, steps=True, longest=longest))
+    model.ir_version = 10
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = 1
+    return ort.InferenceSession(ir.to_proto(model).SerializeToString(), options)
+
+
 class Cached:
     """A graph with a cache in ONNX Runtime."""
 
-    def __init__(self, model: ir.Model, source: Source, *, static: bool) -> None:
-        opset = 24 if static else 18
-        target = Target("portable", opset, steps=True, longest=source.limits.max_length)
-        functions.attach(model, target)
-        model.ir_version = 10
-        options = ort.SessionOptions()
-        options.intra_op_num_threads = 1
-        self.session = ort.InferenceSession(ir.to_proto(model).SerializeToString(), options)
+    def __init__(self, model: ir.Model, longest: int | None = None, *, static: bool = False) -> None:
+        self.session = opened(model, longest, static=static)
         self.past = [value for value in self.session.get_inputs() if value.name.startswith("past_key_values")]
         self.room = TOKENS + 3 if static else 0
         self.takes_positions = any(value.name == "position_ids" for value in self.session.get_inputs())
@@ -118,7 +121,7 @@ def by_the_pass(module: nn.Module, *, static: bool = False, at_read: bool = Fals
     pipeline.run(model, of_source(source, Target("portable", opset)), ["recognise"])
     mask, positions = (name if name in names else None for name in ("attention_mask", "position_ids"))
     insert_cache(model, "input_ids", mask, source.limits.max_length, positions, static=static, at_read=at_read)
-    return Cached(model, source, static=static)
+    return Cached(model, source.limits.max_length, static=static)
 
 
 def decoder_of(module: nn.Module) -> Source:

@@ -102,7 +102,7 @@ g (float[r, {K}] x, bool c, float u, float v, float w, float b) => (float z) {{
   z1 = Add(d, d2)
   z = Add(z1, e)
 }}
-<domain: "own", opset_import: ["": OPSET]> Passed (x, w, b) => (y) {{
+<domain: "own", opset_import: ["": OPSET]> Passed (x, w, b, unused) => (y) {{
   p = MatMul(x, w)
   y = Add(p, b)
 }}
