@@ -1,5 +1,6 @@
 """The files of a bundle in one precision: prepare the source, export its graphs, prove them."""
 
+import json
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -289,6 +290,12 @@ def _copy_files(source: "Source", directory: Path) -> None:
             continue  # made for this bundle
         copy.parent.mkdir(parents=True, exist_ok=True)
         copy_without_paths(path, copy)
+    if source.labels:
+        config = json.loads((directory / "config.json").read_bytes())
+        config["id2label"] = dict(enumerate(source.labels))
+        (directory / "config.json").write_text(
+            json.dumps(config, indent=2, ensure_ascii=False) + "\n", encoding="utf-8"
+        )
 
 
 def _check_axes(source: "Source", directory: Path, options: ConvertOptions) -> None:

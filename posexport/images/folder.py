@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from posexport.errors import PosexportError
+from posexport.images import timm
 from posexport.images.processor import ImageProcessor
 from posexport.images.registry import BY_MODEL_TYPE, PROCESSORS
 
@@ -114,7 +115,10 @@ def _settings(contents: Mapping[str, bytes], folder: str) -> tuple[str, dict[str
     if isinstance(nested, dict):
         return PROCESSOR, nested
     settings = _object(contents, PREPROCESSOR, folder)
-    return (PREPROCESSOR, settings) if _is_of_pictures(settings) else None
+    if _is_of_pictures(settings):
+        return PREPROCESSOR, settings
+    stated = _object(contents, CONFIG, folder).get(timm.KEY)
+    return (CONFIG, timm.settings_of(stated, str(Path(folder, CONFIG)))) if isinstance(stated, dict) else None
 
 
 def _is_of_pictures(settings: Mapping[str, Any]) -> bool:

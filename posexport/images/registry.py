@@ -1,6 +1,6 @@
 """Image processors by the names of transformers' classes: one line each. And the class of a model type."""
 
-from posexport.images import detection, maps, processors, qwen2_vl
+from posexport.images import detection, maps, processors, qwen2_vl, timm
 from posexport.images.processor import ImageProcessor
 
 _CLASSES: tuple[type[ImageProcessor], ...] = (
@@ -23,6 +23,7 @@ _CLASSES: tuple[type[ImageProcessor], ...] = (
     processors.LlavaImageProcessor,
     processors.PoolFormerImageProcessor,
     qwen2_vl.Qwen2VLImageProcessor,
+    timm.TimmWrapperImageProcessor,
     detection.ConditionalDetrImageProcessor,
     detection.DeformableDetrImageProcessor,
     detection.DetrImageProcessor,

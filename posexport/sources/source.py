@@ -25,6 +25,7 @@ class Model(ModelSpec, frozen=True, kw_only=True):
         further: lengths beyond the usual ones to prove it at, where there is memory for them.
         promises: what holds between its outputs for different inputs.
         parts: the graphs it is exported as, in the order they run; empty: it is one graph.
+        labels: names of the labels that are in no file of a checkpoint; empty: its files say them, or nobody does.
         remarks: sentences for the user (unused heads, what was assumed).
         notes: sentences for a user who asks for every step.
         tools: versions of libraries that its module is made with, in addition to those that every conversion uses.
@@ -34,6 +35,7 @@ class Model(ModelSpec, frozen=True, kw_only=True):
     further: list[int] = msgspec.field(default_factory=list)
     promises: Promises = Promises()
     parts: list[Part] = msgspec.field(default_factory=list)
+    labels: list[str] = msgspec.field(default_factory=list)
     remarks: list[str] = msgspec.field(default_factory=list)
     notes: list[str] = msgspec.field(default_factory=list)
     tools: dict[str, str] = msgspec.field(default_factory=dict)

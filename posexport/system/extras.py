@@ -16,6 +16,7 @@ LIBRARIES = {
     "matplotlib": ("matplotlib", "plots"),
     "huggingface_hub": ("huggingface_hub", "hub"),
     "transformers": ("transformers", "transformers"),
+    "timm": ("timm", "timm"),
     "PIL": ("Pillow", "images"),
     "soundfile": ("soundfile", "audio"),
     "soxr": ("soxr", "audio"),

@@ -319,7 +319,9 @@ def _layer(q: Tensor, k: Tensor, v: Tensor, attention_mask: Tensor | None, *, ca
     size = max(k.shape[-1], v.shape[-1])
     if k.shape[2] != q.shape[2] and attention_mask is None:
         return Layer(k.shape[1], size, None, cross=True)
-    order = getattr(attention_mask, _ORDER, None)
+    # transformers may pass a slice of all rows
+    masks = attention_mask, getattr(attention_mask, "_base", None)
+    order = next((order for mask in masks if (order := getattr(mask, _ORDER, None)) is not None), None)
     if attention_mask is None and causal:
         order = Order()
     if order is None:

@@ -64,11 +64,19 @@ def make(checkpoint: Checkpoint) -> Model:
     return msgspec.structs.replace(
         result,
         remarks=[*remarks, *task_remarks, *unread, *library.remarks(transformers.__version__), *result.remarks],
+        labels=_labels(config, model),
         tools={"transformers": transformers.__version__},
     )
 
 
 MAKER = Maker("transformers", make)
+
+
+def _labels(config: Config, model: Any) -> list[str]:
+    """The names of labels that transformers knows and config.json does not say, such as timm's of ImageNet."""
+    names = getattr(model.config, "id2label", None) or {}
+    unknown = all(name == f"LABEL_{number}" for number, name in names.items())
+    return [] if config.values.get("id2label") or unknown else list(names.values())
 
 
 def _single_graph(checkpoint: Checkpoint, model: Any, task: Task) -> Model:
@@ -238,7 +246,7 @@ def _module(config: Config, model: Any, task: Task) -> tuple[TransformersModule,
         raise PosexportError(
             f"{config.label}: {type(model).__name__} takes no {POSITIONS}, which a KV cache needs; use --task features"
         )
-    varies = task.sizes_vary or hasattr(model.config, "backbone_config")
+    varies = task.sizes_vary or any(hasattr(model.config, name) for name in ("backbone_config", "pretrained_cfg"))
     if pictures.reads_images(model) and (varies or pictures.trained_size(model.config) is None):
         module: TransformersModule = pictures.picture_module(config.label, model, task)
     else:

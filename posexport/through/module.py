@@ -164,7 +164,7 @@ class SymbolicSizes(TransformersModule):
         # the exporter's second try follows Python code, which must be as it stands
         if not torch.compiler.is_compiling() or torch.compiler.is_dynamo_compiling():
             return super().forward(**tensors)
-        with with_symbolic_ints(self.model, lambda name: name.startswith("transformers.")):
+        with with_symbolic_ints(self.model, lambda name: name.startswith(("timm.", "transformers."))):
             return super().forward(**tensors)
 
 

@@ -113,7 +113,9 @@ def reads_images(model: Any) -> bool:
 def trained_size(config: Any) -> tuple[int, int] | None:
     """The height and width in pixels that ``config`` or the configuration of its backbone names; None: none is."""
     for settings in (config, *(getattr(config, name, None) for name in _VISION)):
-        side = getattr(settings, "image_size", None)
+        # timm's folders: channels, height and width
+        stated = (getattr(settings, "pretrained_cfg", None) or {}).get("input_size")
+        side = stated[1:] if stated else getattr(settings, "image_size", None)
         if isinstance(side, int):
             return side, side
         if isinstance(side, list | tuple) and len(side) == 2 and all(isinstance(size, int) for size in side):
@@ -169,7 +171,8 @@ def _patch(config: Any) -> int:
 def _with_size(model: Any, task: Task, size: tuple[int, int], *, mask: bool) -> PicturesModule:
     """The module with images of one size as its inputs."""
     vision = next((each for name in _VISION if (each := getattr(model.config, name, None)) is not None), model.config)
-    channels = getattr(vision, "num_channels", getattr(model.config, "num_channels", 3))
+    stated = (getattr(model.config, "pretrained_cfg", None) or {}).get("input_size")
+    channels = stated[0] if stated else getattr(vision, "num_channels", getattr(model.config, "num_channels", 3))
     inputs = [InputSpec(name=PIXELS, dtype="float32", axes=[BATCH, channels, *size], role="values")]
     if mask:
         inputs.append(InputSpec(name=PIXEL_MASK, dtype="int64", axes=[BATCH, *size], role="mask"))

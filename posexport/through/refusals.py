@@ -2,11 +2,12 @@
 
 from typing import NoReturn
 
+from posexport.checkpoints import timm_folder
 from posexport.checkpoints.config import Config
 from posexport.checkpoints.families.closest import closest
 from posexport.checkpoints.families.registry import FAMILIES
 from posexport.errors import PosexportError
-from posexport.system.extras import LIBRARIES, is_installed
+from posexport.system.extras import LIBRARIES, is_installed, require
 from posexport.through import library
 from posexport.through.types import PROVEN, REFUSED
 
@@ -51,6 +52,8 @@ def check(config: Config) -> list[str]:
     _check_rope(config)
     if not is_installed("transformers"):
         _missing(config)
+    if kind == timm_folder.TYPE:
+        require(f"{config.label} is of timm, which", "timm", "PIL")
     if not custom_code:
         return []
     return [

@@ -1,9 +1,12 @@
-"""Attention modules that do not call transformers' attention interface, as modules that do.
+"""Modules of transformers that a graph or a KV cache cannot have, as modules that compute the same.
 
-They keep their projections, so that posexport's attention and its KV cache are called.
+Attention that does not call transformers' interface keeps its projections, so that posexport's attention and its KV
+cache are called.
 `posexport.through.agreement` compares the model's outputs with those before.
 """
 
+from functools import partial
+from statistics import NormalDist
 from typing import Any
 
 from torch import Tensor, nn
@@ -12,11 +15,20 @@ from torch import Tensor, nn
 def renew(model: nn.Module) -> None:
     """Replace these modules of ``model`` in place."""
     for parent in [*model.modules()]:
-        for name, child in [*parent.named_children()]:
+        children: list[tuple[str, Any]] = [*parent.named_children()]
+        for name, child in children:
             if type(child).__name__ == "TrOCRAttention":
                 setattr(parent, name, _as_bart(child, _config(model, child), causal="self" in name))
             elif type(child).__name__ == "BlipTextSelfAttention":
                 setattr(parent, name, BertAttention(child))
+            elif getattr(child, "activation_sparsity", 0) > 0:  # Gemma 3n's feed-forward layers
+                quantile = NormalDist().inv_cdf(child.activation_sparsity)
+                child._gaussian_topk = partial(_above_quantile, quantile)  # noqa: SLF001 (its forward calls it)
+
+
+def _above_quantile(deviations: float, x: Tensor) -> Tensor:
+    """What exceeds the mean by so many standard deviations; transformers computes them by erfinv, which ONNX lacks."""
+    return (x - x.mean(-1, keepdim=True) - deviations * x.std(-1, keepdim=True, unbiased=False)).relu()
 
 
 def _as_bart(module: Any, config: Any, *, causal: bool) -> nn.Module:
