@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class _Conversion(ConvertOptions, frozen=True):
-    """The arguments of `convert`."""
+    """The arguments of `convert`: its two positional ones, and all options as keywords."""
 
     source: "StrPath | nn.Module"
     output: StrPath
@@ -69,7 +69,7 @@ describe(convert, _Conversion, ConvertOptions, GROUPS)
 
 
 class _Verification(VerifyOptions, frozen=True):
-    """The arguments of `verify`."""
+    """The arguments of `verify`: its two positional ones, and all options as keywords."""
 
     bundle: StrPath
     against: "StrPath | nn.Module | None" = None
@@ -112,7 +112,7 @@ describe(verify, _Verification, VerifyOptions, options_of_verify.GROUPS)
 
 
 class _Loading(OpenOptions, frozen=True):
-    """The arguments of `load`."""
+    """The arguments of `load`: its positional one, and all options as keywords."""
 
     bundle: StrPath
 

@@ -46,7 +46,7 @@ PRESENT = (TOTAL, CAPACITY)
 PROMPT_MASK = "prompt_mask"
 
 Axis = str | int
-#: where a model comes from; and the kinds whose limits and axes are measured by calls
+#: where a model comes from; and the kinds with limits and axes that trial calls measure
 SourceKind = Literal["builtin", "python", "huggingface", "transformers"]
 BY_TRIAL: tuple[SourceKind, ...] = ("python", "transformers")
 Role = Literal[
@@ -112,7 +112,7 @@ class InputSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         column_sizes: for ids [B, C] with a vocabulary per column, the exclusive upper bound of each column.
         size: exclusive upper bound of ids; of grids, the patches that a token has in a row and a column.
         padding: the id at padded tokens; of a mask 0, or 1 where it marks padding, as ``src_key_padding_mask``.
-        default: the value of every element where the input is left out; None: it must be given.
+        default: the value of every element where the input is left out; None: the input is required.
         state: for an input of role ``state``: its output and its first value.
     """
 
@@ -148,7 +148,7 @@ def compared_outputs(model: "Interface") -> list[OutputSpec]:
 
 
 def masked_axis(spec: InputSpec) -> Axis | None:
-    """The sequence whose padding the input marks; None for other inputs."""
+    """The sequence with the padding that the input marks; None for other inputs."""
     return spec.axes[-1] if spec.role == "mask" else SEQUENCE if spec.role == "lengths" else None
 
 
@@ -226,7 +226,7 @@ class LengthContract(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         patch_size: pixels from one token to the next, in both directions.
         convolutions: kernel and stride of each convolution between audio samples and tokens.
         length_dependent: outputs of a token depend on the length of its row (dynamic NTK, LongRoPE).
-        kv_cache: it has a KV cache: keys and values of past tokens are inputs, those of all tokens outputs.
+        kv_cache: keys and values of past tokens are inputs, and keys and values of all tokens are outputs.
     """
 
     min_length: int = 1
@@ -283,9 +283,9 @@ class Limits(LengthContract, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     trace_sizes: dict[str, int] = {}
 
     @staticmethod
-    def of(contract: LengthContract, plan: ProofPlan) -> "Limits":
+    def of(contract: LengthContract, proof_plan: ProofPlan) -> "Limits":
         """The record of a contract and a plan."""
-        return Limits(**(msgspec.structs.asdict(contract) | msgspec.structs.asdict(plan)))
+        return Limits(**(msgspec.structs.asdict(contract) | msgspec.structs.asdict(proof_plan)))
 
 
 class Promises(msgspec.Struct, frozen=True, kw_only=True):
@@ -356,7 +356,7 @@ class ModelSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     @property
     def facts(self) -> dict[str, Any]:
-        """The fields of this record by name, without those of a subclass."""
+        """The fields of this record by name, without a subclass's fields."""
         return {name: getattr(self, name) for name in ModelSpec.__struct_fields__}
 
     @property

@@ -59,7 +59,7 @@ def verify(target: Path, against: "str | nn.Module | None" = None, options: Veri
     ):
         recipe, origin = _recipe(target, manifest)
         source = _source(target, manifest, named, LoadOptions.of(options), recipe, origin, remark)
-        wishes = ProofOptions(
+        proof_options = ProofOptions(
             provider=options.provider,
             provider_options=options.provider_options or {},
             precision=stored_precision(target) if recipe is None else recipe.precision,
@@ -70,19 +70,20 @@ def verify(target: Path, against: "str | nn.Module | None" = None, options: Veri
             progress=options.progress or (lambda *_: None),
         )
         if options.emulate is not None:
-            check_emulation(target, wishes.precision, options.emulate)
+            check_emulation(target, proof_options.precision, options.emulate)
         # another tool's graph has other inputs, and other ways to reject lengths
         if manifest is None and (foreign := _foreign(target, source, remark)) is not None:
-            return prove_model(source, target, wishes, foreign)
-        parts, source_parts = ([] if manifest is None else manifest.parts), [part.spec for part in source.parts]
-        if [part.file for part in parts] != [part.file for part in source_parts]:
-            names = " and ".join(part.file for part in source_parts) or "one graph"
+            return prove_model(source, target, proof_options, foreign)
+        specs = [graph.spec for graph in source.parts]
+        files, expected = [spec.file for spec in manifest.parts] if manifest else [], [spec.file for spec in specs]
+        if files != expected:
+            names = " and ".join(expected) or "one graph"
             raise PosexportError(f"{against} is exported as {names}, {target} is not; verify it against its own source")
-        return prove_model(source, target if manifest is None else model_of(target, source_parts), wishes)
+        return prove_model(source, target if manifest is None else model_of(target, specs), proof_options)
 
 
 def _manifest(target: Path, precision: "PrecisionName | None") -> Manifest | None:
-    """Of a bundle that is whole; None for a lone .onnx."""
+    """The manifest of a complete bundle; None for a lone .onnx."""
     if target.is_dir():
         _check_bundle(target)
         manifest = read(target, precision)
@@ -199,8 +200,8 @@ def _without_source(model: Path) -> str:
 
 
 def _agree(target: Path, manifest: Manifest) -> None:
-    """Nothing hashes the manifest itself: what it promises must be what the graphs say of themselves."""
-    graphs: Sequence[tuple[str, Manifest | PartSpec]] = [(part.file, part) for part in manifest.parts]
+    """Raise PosexportError where the manifest, which nothing hashes, and the graphs' metadata differ."""
+    graphs: Sequence[tuple[str, Manifest | PartSpec]] = [(spec.file, spec) for spec in manifest.parts]
     for file, graph in graphs or [(MODEL, manifest)]:
         spec = msgspec.structs.replace(manifest, inputs=graph.inputs, outputs=graph.outputs)
         entries = _metadata(target / file)

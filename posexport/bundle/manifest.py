@@ -147,7 +147,7 @@ class PrecisionCost(_Strict, frozen=True, kw_only=True):
     Attributes:
         weights: bytes of the weights relative to float32.
         on_grid: agreement of a quantized graph with PyTorch in float64 on the random inputs of the proof, by
-            output; ``present.*`` stands for all cache tensors.
+            output; ``present.*`` is all cache tensors together.
         on_texts: agreement on the texts of ``--evaluate``; None without them.
         range_on_grid: largest magnitude in a float16 graph at the points of the proof (float16 ends at 65504);
             None in other precisions.
@@ -277,7 +277,7 @@ def encode(manifest: Manifest) -> bytes:
 
 
 def decode(data: bytes) -> Manifest:
-    """The manifest in ``data``; PosexportError says what is wrong with it, without naming a file."""
+    """The manifest in ``data``; the sentence of a PosexportError names the fault and no file."""
     if len(data) > LARGEST:
         raise PosexportError(f"it has {len(data)} bytes, a manifest has at most {LARGEST}")
     try:
@@ -301,7 +301,7 @@ def _agree(manifest: Manifest) -> None:
     Raises:
         PosexportError: a file, an input or an output that does not fit.
     """
-    for file in [part.file for part in manifest.parts] or [MODEL]:
+    for file in [graph.file for graph in manifest.parts] or [MODEL]:
         if file not in manifest.files:
             raise PosexportError(f"it does not list {file}")
     for name in manifest.files:
@@ -376,10 +376,10 @@ def model_of(directory: Path, parts: Sequence[object]) -> Path:
 
 def is_portable(name: str) -> bool:
     """Whether a file name is relative, valid on every system, and stays in its directory."""
-    parts = name.split("/")
+    folders = name.split("/")
     return (
         name.isprintable()
         and not any(character in name for character in '\\:*?"<>|')
-        and all(part not in ("", ".", "..") for part in parts)
+        and all(folder not in ("", ".", "..") for folder in folders)
         and name != MANIFEST
     )

@@ -110,7 +110,7 @@ def _needed(origin: Origin, parameter: Shape) -> Iterator[tuple[tuple[str, ...],
     stored, *outputs = origin.shapes(parameter)
     yield origin.names, stored, origin.optional
     for transform, shape in zip(origin.transforms, outputs, strict=True):
-        for alternatives, needed in transform.others(shape).items():
+        for alternatives, needed in transform.also_reads(shape).items():
             yield alternatives, needed, False
 
 

@@ -24,13 +24,13 @@ class Transform(ABC):
         """The shape of the input for an output of this shape."""
         return output
 
-    def others(self, output: Shape) -> dict[tuple[str, ...], Shape]:
+    def also_reads(self, output: Shape) -> dict[tuple[str, ...], Shape]:
         """Other tensors of the file that the step reads: the names that each may have, and its shape."""
         return {}
 
     @abstractmethod
     def apply(self, value: Tensor, output: Shape, read: Read) -> Tensor:
-        """The output; ``value`` may be changed in place. ``read`` gives the tensors of `others`."""
+        """The output; ``value`` may be changed in place. ``read`` gives the tensors of `also_reads`."""
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ class AddRow(Transform):
     name: str
     rows: int
 
-    def others(self, output: Shape) -> dict[tuple[str, ...], Shape]:
+    def also_reads(self, output: Shape) -> dict[tuple[str, ...], Shape]:
         return {(self.name,): [self.rows, output[-1]]}
 
     def apply(self, value: Tensor, output: Shape, read: Read) -> Tensor:
@@ -126,7 +126,7 @@ class WeightNorm(Transform):
 
     norms: tuple[str, ...]
 
-    def others(self, output: Shape) -> dict[tuple[str, ...], Shape]:
+    def also_reads(self, output: Shape) -> dict[tuple[str, ...], Shape]:
         return {self.norms: [*[1] * (len(output) - 1), output[-1]]}
 
     def apply(self, value: Tensor, output: Shape, read: Read) -> Tensor:
@@ -192,7 +192,7 @@ class Plan:
     constants: Mapping[str, Constant] = field(default_factory=dict)
     #: tensors that a file may have and that do not matter at inference
     unread: tuple[str, ...] = ()
-    #: prefixes of tensors that this task does not use, each with a description, as in ``Family.beside``
+    #: prefixes of tensors that this task does not use, each with a description (see ``Family.beside``)
     beside: Mapping[str, str | None] = field(default_factory=dict)
     #: keys of config.json that decide which tensors there are
     decides: tuple[str, ...] = ()

@@ -14,7 +14,7 @@ from posexport.cli.terminal import fit, remark
 from posexport.options.check import did_you_mean
 
 KINDS = tuple(kinds())
-#: kinds with many rows of the same description, which is printed once
+#: kinds with many entries of the same description, which is printed once
 _GROUPED = ("models", "families")
 
 
@@ -54,28 +54,29 @@ def command(kind: str | None, as_json: bool) -> None:
     if kind is None:
         kind = "encodings"
         remark(f"these are the encodings; also: posexport list {' | '.join(other for other in KINDS if other != kind)}")
-    rows = [{key: _unquoted(value) for key, value in row.items()} for row in catalogue(kind)]
+    entries = [{key: _unquoted(value) for key, value in entry.items()} for entry in catalogue(kind)]
     if kind == "providers" and (conflict := runtime_conflict()):
         click.echo(f"warning: {conflict}", err=True)
     if as_json:
-        click.echo(json.dumps(rows, indent=2))
+        click.echo(json.dumps(entries, indent=2))
     elif kind in _GROUPED:
-        click.echo("\n\n".join(_group(what, list(same)) for what, same in groupby(rows, lambda row: row["what"])))
+        groups = groupby(entries, lambda entry: entry["what"])
+        click.echo("\n\n".join(_group(what, list(same)) for what, same in groups))
     else:
-        column = max(len(row["name"]) for row in rows) + 2
-        click.echo("\n".join(_wrapped(row["name"].ljust(column), row["what"]) for row in rows))
+        column = max(len(entry["name"]) for entry in entries) + 2
+        click.echo("\n".join(_wrapped(entry["name"].ljust(column), entry["what"]) for entry in entries))
 
 
 def _wrapped(name: str, what: str) -> str:
-    """A name and what it is, wrapped at the terminal's width; one line where stdout is no terminal."""
+    """A name and its description, wrapped at the terminal's width; one line where stdout is no terminal."""
     width = fit().get("width")
     if width is None:
         return f"{name}{what}".rstrip()
     return textwrap.fill(what, max(width, len(name) + 20), initial_indent=name, subsequent_indent=" " * len(name))
 
 
-def _group(what: str, rows: list[dict[str, Any]]) -> str:
-    names = "  ".join(sorted(row["name"] for row in rows))
+def _group(what: str, entries: list[dict[str, Any]]) -> str:
+    names = "  ".join(sorted(entry["name"] for entry in entries))
     lines = textwrap.wrap(names, fit().get("width", 100) - 4, break_on_hyphens=False, break_long_words=False)
     return "\n    ".join((f"{what}:", *lines))
 

@@ -85,7 +85,7 @@ def _type(listed: Listed) -> Any:
 
 
 class _Json(click.ParamType):  # type: ignore[type-arg]
-    """A JSON document."""
+    """An option with a JSON document as its value."""
 
     name = "json"
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Fit(TypedDict, total=False):
-    """Arguments of ``to_text``."""
+    """Arguments of a record's ``to_text``: the width to wrap at, and whether to print colours."""
 
     width: int
     colour: bool

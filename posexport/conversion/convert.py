@@ -41,7 +41,7 @@ def convert(
         PosexportError: what cannot be done and why, in one sentence.
     """
     options = options or ConvertOptions()
-    precisions = options.each()
+    precisions = options.by_precision()
     variants: list[Written] = []
     provider, missing = _provider(options)  # or that it does not load would be known only after the export
     remarks: list[str] = []

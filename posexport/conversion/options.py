@@ -18,8 +18,8 @@ GROUPS = (SOURCE, LENGTHS, GRAPH, PRECISION, OUTPUT, PROOF, EXPERT)
 class ConvertOptions(Recipe, frozen=True, kw_only=True):
     """The options of ``posexport convert``; the defaults are the right choice for most.
 
-    Options that decide what is written are fields of the base classes, which a bundle records. Here are the others, and
-    those that are recorded in another form.
+    A bundle records the fields of the base classes, which decide the files. The fields here are not recorded, or in
+    another form.
     """
 
     task: commands.Task = None  # type: ignore[assignment]
@@ -98,18 +98,18 @@ class ConvertOptions(Recipe, frozen=True, kw_only=True):
         """The options for loading the source."""
         return LoadOptions.of(self)
 
-    def each(self) -> "list[ConvertOptions]":
-        """The options for one precision each, in which those that do not fit it have their defaults.
+    def by_precision(self) -> "list[ConvertOptions]":
+        """The options for each precision; options that do not fit a precision have their defaults there.
 
         Raises:
             PosexportError: options contradict each other.
         """
         check_options(self)
         names = [self.precision] if isinstance(self.precision, str) else [*self.precision]
-        each = for_each(names, self)
+        options = for_each(names, self)
         _check_names(names, self.layout)
-        _check_texts(self, each)
-        return each
+        _check_texts(self, options)
+        return options
 
 
 def _check_names(names: Sequence[PrecisionName], layout: str) -> None:
@@ -118,27 +118,28 @@ def _check_names(names: Sequence[PrecisionName], layout: str) -> None:
 
     if len(set(names)) < len(names):
         raise PosexportError(f"each precision once, got --precision {' --precision '.join(names)}")
-    if len(names) > 1 and layout not in (several := [name for name, each in LAYOUTS.items() if each.names_precision]):
+    if len(names) > 1 and layout not in (several := [name for name, known in LAYOUTS.items() if known.names_precision]):
         raise PosexportError(
             f"--precision {' and '.join(names)} in one directory need --layout {' or '.join(several)}, got --layout "
             f"{layout}; convert once for each precision otherwise"
         )
 
 
-def _check_texts(options: ConvertOptions, each: Sequence[ConvertOptions]) -> None:
+def _check_texts(options: ConvertOptions, by_precision: Sequence[ConvertOptions]) -> None:
     """Raises PosexportError for texts that nothing reads, and where texts are needed and missing."""
-    if options.calibrate is not None and not any(one.reads_texts for one in each):
+    first = by_precision[0]
+    if options.calibrate is not None and not any(one.reads_texts for one in by_precision):
         raise PosexportError(
-            f"--calibrate measures scales of int8 activations, got --precision {each[0].precision}"
-            f"{' --weight-only' if each[0].weight_only else ''}; give --precision int8, or --quantizer gptq "
+            f"--calibrate measures scales of int8 activations, got --precision {first.precision}"
+            f"{' --weight-only' if first.weight_only else ''}; give --precision int8, or --quantizer gptq "
             "with int4, or leave it out"
         )
-    if options.calibrate is None and any(one.quantizer == "gptq" for one in each):
+    if options.calibrate is None and any(one.quantizer == "gptq" for one in by_precision):
         raise PosexportError(
             "--quantizer gptq makes errors small on texts, got none; give --calibrate FILE with texts, one a line, "
             "or --quantizer hqq, which needs none"
         )
-    if options.evaluate is not None and all(one.precision == FP32.name for one in each):
+    if options.evaluate is not None and all(one.precision == FP32.name for one in by_precision):
         raise PosexportError(
             "--evaluate measures what a precision costs against float32, got --precision fp32; give another, such as "
             "int8, or leave --evaluate out"

@@ -88,7 +88,7 @@ class ForwardDecoder(CachedDecoder):
 
     @property
     def traced(self) -> Forward:
-        """The module to trace."""
+        """The author's forward, called with the bundle's names of inputs."""
         return Forward(self.author, self.interface.names)
 
     @property

@@ -311,7 +311,7 @@ class Builder:
         return self.Shape(x, start=axis) if axis == -1 else self.Shape(x, start=axis, end=axis + 1)
 
     def scalar(self, x: ir.Value) -> ir.Value:
-        """Reshape [1] to a scalar []."""
+        """Returns ``x``, of shape [1], as a scalar []."""
         return self.Squeeze(x, [0])
 
     def slice(self, x: ir.Value, start: Operand, end: Operand, axis: int, *, name: str = "") -> ir.Value:

@@ -47,12 +47,13 @@ class UserDecoder(ForwardDecoder):
     @property
     def windows(self) -> list[int]:
         """The numbers of tokens that attentions see at most."""
-        return [each.left + 1 for each in self.encodings if isinstance(each, LocalWindow) and each.left is not None]
+        local = [encoding for encoding in self.encodings if isinstance(encoding, LocalWindow)]
+        return [window.left + 1 for window in local if window.left is not None]
 
     @property
     def slopes(self) -> list[list[float]]:
-        """Of every attention with ALiBi, those of its heads."""
-        return [each.slopes for each in self.encodings if isinstance(each, Alibi)]
+        """The slopes of the heads, for every attention with ALiBi."""
+        return [encoding.slopes for encoding in self.encodings if isinstance(encoding, Alibi)]
 
     @property
     def decoding(self) -> Decoding:
@@ -73,8 +74,8 @@ class UserDecoder(ForwardDecoder):
         with EveryToken(ids_BT.shape):
             return super().called(ids_BT, positions_BT)
 
-    def plain(self, ids_BT: Tensor, mask_BT: Tensor, since: int = 0) -> Tensor:
-        """The logits of the forward itself for tokens from ``since`` on, or of the last where it returns no others."""
+    def uncached_logits(self, ids_BT: Tensor, mask_BT: Tensor, since: int = 0) -> Tensor:
+        """The logits of the author's forward, from token ``since`` on; of the last token if it returns these alone."""
         positions_BT = (mask_BT.cumsum(1) - 1).clamp(min=0)
         values = {IDS: ids_BT, MASK: mask_BT, POSITIONS: positions_BT}
         logits: Tensor
@@ -113,12 +114,13 @@ def term_of(by_distance: NDArray[Any] | None) -> Encoding:
     if by_distance is None or by_distance.shape[1] < 2:
         return NoPE()
     dropped = drops(by_distance).all(0)
-    kept = by_distance[:, : int(dropped.argmax())] if dropped.any() else by_distance
-    if dropped.any() and not kept.any():
-        return LocalWindow(left=kept.shape[1] - 1, right=0)
-    slopes_H = kept[:, 0] - kept[:, 1] if kept.shape[1] > 1 else np.zeros(1)
-    relative_HD = kept - kept[:, :1] + slopes_H[:, None] * np.arange(kept.shape[1])
-    linear = np.abs(relative_HD).max(initial=0) <= 1e-6 * np.abs(slopes_H).max() * kept.shape[1]
+    bias_HD = by_distance[:, : int(dropped.argmax())] if dropped.any() else by_distance
+    distances = bias_HD.shape[1]
+    if dropped.any() and not bias_HD.any():
+        return LocalWindow(left=distances - 1, right=0)
+    slopes_H = bias_HD[:, 0] - bias_HD[:, 1] if distances > 1 else np.zeros(1)
+    relative_HD = bias_HD - bias_HD[:, :1] + slopes_H[:, None] * np.arange(distances)
+    linear = np.abs(relative_HD).max(initial=0) <= 1e-6 * np.abs(slopes_H).max() * distances
     if dropped.any() or len(slopes_H) < 2 or not linear or (slopes_H <= 0).any():
         return NoPE()
     encoding = Alibi(heads=len(slopes_H), variant="causal")
@@ -128,6 +130,6 @@ def term_of(by_distance: NDArray[Any] | None) -> Encoding:
 
 def encodings_of(module: nn.Module) -> list[Encoding]:
     """The encodings of all layers of `posexport.nn.Attention`; of those without one, what acts on the embeddings."""
-    inputs = [part.encoding for part in module.modules() if isinstance(part, InputEncoding)]
-    layers = [part.encoding for part in module.modules() if isinstance(part, Attention)]
+    inputs = [submodule.encoding for submodule in module.modules() if isinstance(submodule, InputEncoding)]
+    layers = [submodule.encoding for submodule in module.modules() if isinstance(submodule, Attention)]
     return [inputs[0] if inputs and not encoding.hooks else encoding for encoding in layers]

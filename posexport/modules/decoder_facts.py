@@ -29,7 +29,7 @@ class ByForward(Protocol):
     @property
     def limits(self) -> LengthContract: ...
 
-    def plain(self, ids_BT: Tensor, mask_BT: Tensor, since: int = 0) -> Tensor:
+    def uncached_logits(self, ids_BT: Tensor, mask_BT: Tensor, since: int = 0) -> Tensor:
         """The logits of the author's forward for tokens from ``since`` on."""
         ...
 
@@ -81,7 +81,7 @@ def _numbered(decoder: ByForward, remarks: list[str]) -> tuple[LengthContract, l
         ids_1T = torch.zeros((1, length), dtype=torch.int64)
         try:
             with torch.no_grad():
-                decoder.plain(ids_1T, torch.ones_like(ids_1T), since=length - 1)
+                decoder.uncached_logits(ids_1T, torch.ones_like(ids_1T), since=length - 1)
         except PosexportError as err:
             return raised(err.__cause__ or err)
         return ""

@@ -22,14 +22,14 @@ from posexport.targets.target import Target
 
 #: rows and tokens of the call that checks which logits are the last token's
 _ROWS, _LENGTH = 3, 9
-#: of the graph that shows what a KV cache holds
+#: opset of the graph that shows the shapes of the KV cache
 _OPSET = 18
 
 
 def by_pass(source: Source, user: UserModule) -> tuple[Source, str]:
     """Return the source of a decoder with an inserted KV cache, and its attentions as a string for a remark.
 
-    The module is traced here to see whether its graph can have a cache, and of which shapes.
+    The module is traced here to see whether its graph can have a cache, and the shapes of the cache.
 
     Raises:
         NotInsertedError, NotCachedError: why it cannot, with the user's line.
@@ -43,7 +43,7 @@ def by_pass(source: Source, user: UserModule) -> tuple[Source, str]:
         vocab=vocab,
         returns=list(source.outputs),
     )
-    # a first decoder, of which only the limits and the trace are used, shows the shapes of the cache
+    # the limits and the trace of a first decoder show the shapes of the cache
     untraced, remarks = limited(source, lambda limits: UserDecoder(user, interface, limits).eval())
     inserted = _inserted(as_source(source, untraced, remarks))
     if any(heads * min(sizes) < LEAST_CHANNELS for heads, *sizes in inserted.shapes):
@@ -68,12 +68,12 @@ def _with_terms(decoder: UserDecoder) -> str:
     """Windows and ALiBi's slopes as a string."""
     sizes = " and ".join(map(str, sorted(set(decoder.windows))))
     within = f", {len(decoder.windows)} of them in windows of {sizes} tokens" if decoder.windows else ""
-    own = "" if all(map(is_published, decoder.slopes)) else " of the module's own slopes"
-    return f"{within}, {len(decoder.slopes)} of them with ALiBi{own}" if decoder.slopes else within
+    unpublished = "" if all(map(is_published, decoder.slopes)) else " of the module's own slopes"
+    return f"{within}, {len(decoder.slopes)} of them with ALiBi{unpublished}" if decoder.slopes else within
 
 
 def _inserted(source: Source) -> Inserted:
-    """What the KV cache of the graph of ``source`` holds."""
+    """Insert a KV cache into the graph of ``source``, to know what the cache holds."""
     traced = as_traced(source)
     try:
         model = trace(traced, _OPSET)
@@ -88,13 +88,13 @@ def _inserted(source: Source) -> Inserted:
 
 
 def _check_last(decoder: UserDecoder) -> None:
-    """Raise NotCachedError unless the logits of every token end with those that the forward returns."""
+    """Raise NotCachedError unless the last of all tokens' logits are the logits that forward returns."""
     size = decoder.interface.tokens.size or 1
     length = min(_LENGTH, decoder.limits.max_length or _LENGTH)
     ids_BT = torch.randint(0, size, (_ROWS, length), generator=torch.Generator().manual_seed(0))
     whole_BT, at_BT = torch.ones_like(ids_BT), torch.arange(length).expand_as(ids_BT)
     with torch.no_grad():
-        last_B1V = decoder.plain(ids_BT, whole_BT, length - 1)
+        last_B1V = decoder.uncached_logits(ids_BT, whole_BT, length - 1)
         try:
             same = torch.allclose(decoder.called(ids_BT, at_BT)[:, -1:], last_B1V, rtol=1e-3, atol=1e-5)
         except PosexportError:  # its logits are still those of the last token

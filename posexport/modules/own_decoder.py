@@ -98,7 +98,7 @@ class OwnDecoder(CachedDecoder):
             )
         return logits, call.present
 
-    def plain(self, ids_BT: Tensor, mask_BT: Tensor, since: int = 0) -> Tensor:
+    def uncached_logits(self, ids_BT: Tensor, mask_BT: Tensor, since: int = 0) -> Tensor:
         """The logits of the user's forward itself for tokens from ``since`` on, in one call without a cache."""
         return self._logits(ids_BT, mask_BT, Reach.by_mask(mask_BT, ids_BT.shape[1], Caching()))[:, since:]
 
@@ -151,7 +151,7 @@ def _misfit(decoder: OwnDecoder) -> str:
     with torch.no_grad():
         for mask_BT in (whole_BT, padded_BT) if checked.takes_mask else (whole_BT,):
             cached = checked(ids_BT, mask_BT)[0]
-            if differ(cached, checked.plain(ids_BT, mask_BT), mask_BT, dtype):
+            if differ(cached, checked.uncached_logits(ids_BT, mask_BT), mask_BT, dtype):
                 if mask_BT is whole_BT:
                     return "its logits are others when its attention layers take their positions from the cache"
                 return (

@@ -25,32 +25,35 @@ def with_padding_values(
 
     The second result has a remark for every mask that marks padding, and for every bool that is no mask.
     """
-    found, remarks = [], []
+    classified, remarks = [], []
     for spec in specs:
-        new = _found(module, spec, specs, tensors) if spec.role == "mask" else spec
-        found.append(new)
+        new = _classified(module, spec, specs, tensors) if spec.role == "mask" else spec
+        classified.append(new)
         if new.role == "flags":
             remarks.append(f"input {spec.name} masks no tokens: the proof draws its values at random")
         elif new.role == "mask" and new.padding:
             remarks.append(f"input {spec.name} marks padding: 1 is a padded token, 0 one that is attended to")
-    return found, remarks
+    return classified, remarks
 
 
-def _found(module: nn.Module, spec: InputSpec, specs: Sequence[InputSpec], tensors: Mapping[str, Tensor]) -> InputSpec:
+def _classified(
+    module: nn.Module, spec: InputSpec, specs: Sequence[InputSpec], tensors: Mapping[str, Tensor]
+) -> InputSpec:
+    """The input of a mask with the role and the value of padding that calls show."""
     is_bool, mask = spec.dtype == "bool", tensors[spec.name]
     by_name = msgspec.structs.replace(spec, padding=int(is_bool and "pad" in spec.name))
     length, axis = mask.shape[-1], spec.axes[-1]
-    beside = [other for other in specs if other.role != "mask" and axis in other.axes]
+    inputs_of_tokens = [other for other in specs if other.role != "mask" and axis in other.axes]
     if is_bool and not isinstance(axis, str):
         return msgspec.structs.replace(spec, role="flags")
-    if length < 3 or not isinstance(axis, str) or not beside:
+    if length < 3 or not isinstance(axis, str) or not inputs_of_tokens:
         return by_name
     # the last tokens are marked; then tokens that are marked, or those that are not, become others
     marked = torch.arange(length) >= length - max(1, length // 3)
     example = {**tensors, spec.name: marked.to(mask.dtype).expand(mask.shape).clone()}
     before = _outputs(module, example)
-    marks_padding = _ignores(module, beside, axis, example, before, marked)
-    keeps = _ignores(module, beside, axis, example, before, ~marked)
+    marks_padding = _ignores(module, inputs_of_tokens, axis, example, before, marked)
+    keeps = _ignores(module, inputs_of_tokens, axis, example, before, ~marked)
     if marks_padding is None or keeps is None or (marks_padding and keeps):
         return by_name
     if not marks_padding and not keeps:
@@ -60,14 +63,14 @@ def _found(module: nn.Module, spec: InputSpec, specs: Sequence[InputSpec], tenso
 
 def _ignores(
     module: nn.Module,
-    beside: Sequence[InputSpec],
+    inputs_of_tokens: Sequence[InputSpec],
     axis: Axis,
     example: Mapping[str, Tensor],
     before: Mapping[str, Tensor] | None,
     tokens: Tensor,
 ) -> bool | None:
-    """Whether outputs of the other tokens do not depend on ``tokens`` [T]; None where that cannot be told."""
-    changed = {spec.name: _changed(example[spec.name], spec, axis, tokens) for spec in beside}
+    """Whether outputs of the other tokens do not depend on ``tokens`` [T]; None where a call fails."""
+    changed = {spec.name: _changed(example[spec.name], spec, axis, tokens) for spec in inputs_of_tokens}
     after = _outputs(module, {**example, **changed})
     if before is None or after is None:
         return None
@@ -75,7 +78,7 @@ def _ignores(
 
 
 def _changed(tensor: Tensor, spec: InputSpec, axis: Axis, tokens: Tensor) -> Tensor:
-    """Other values at ``tokens``."""
+    """Returns ``tensor`` with other values at ``tokens``."""
     generator = torch.Generator().manual_seed(0)
     if tensor.is_floating_point():
         other = torch.randn(tensor.shape, generator=generator).to(tensor.dtype)
@@ -92,12 +95,12 @@ def _outputs(module: nn.Module, tensors: Mapping[str, Tensor]) -> dict[str, Tens
         return None
 
 
-def _same(before: Tensor, after: Tensor | None, kept: Tensor) -> bool:
-    """Whether an output is the same, at the tokens ``kept`` where its second axis counts them."""
+def _same(before: Tensor, after: Tensor | None, compared: Tensor) -> bool:
+    """Whether an output is the same at the tokens ``compared``, if its second axis is the tokens'; else all of it."""
     if after is None or before.shape != after.shape:
         return False
-    if before.dim() > 1 and before.shape[1] == len(kept):
-        before, after = before[:, kept], after[:, kept]
+    if before.dim() > 1 and before.shape[1] == len(compared):
+        before, after = before[:, compared], after[:, compared]
     if not before.is_floating_point():
         return torch.equal(before, after)
     limit = _ROUNDING * float(before.nan_to_num().abs().max())

@@ -92,7 +92,7 @@ def ways_that_fit(module: nn.Module, inputs: list[InputSpec], trace_sizes: Mappi
 
 
 def remarks_on(ways: Mapping[str, bool]) -> list[str]:
-    """One remark per branch."""
+    """A remark for the user on every branch that the graph fixes."""
     return [
         f"{line} branches by the values of tensors; the graph always takes the way of {way}, which gives the same "
         "outputs for the inputs that were tried"

@@ -28,8 +28,8 @@ def closest(word: str, known: Iterable[str]) -> str | None:
         'relative-key'
         >>> closest("mamba", ["llama"])
     """
-    by_plain = {_plain(name): name for name in reversed(list(known))}
-    matches = difflib.get_close_matches(_plain(word), by_plain, n=1, cutoff=_CLOSE)
+    by_plain = {_normalized(name): name for name in reversed(list(known))}
+    matches = difflib.get_close_matches(_normalized(word), by_plain, n=1, cutoff=_CLOSE)
     return by_plain[matches[0]] if matches else None
 
 
@@ -47,7 +47,7 @@ def check_choice(what: str, value: object, known: Iterable[str]) -> None:
         raise PosexportError(f"{what} must be one of {', '.join(words)}, got {value!r}{hint and f'; {hint}'}")
 
 
-def _plain(word: str) -> str:
+def _normalized(word: str) -> str:
     return word.lower().replace("_", "-")
 
 
@@ -100,14 +100,14 @@ def _needed(kind: Any, value: object) -> str | None:
     if isinstance(kind, UnionType) or typing.get_origin(kind) is typing.Union:
         if value is None and NoneType in typing.get_args(kind):
             return None
-        reasons = [_needed(each, value) for each in typing.get_args(kind) if each is not NoneType]
+        reasons = [_needed(member, value) for member in typing.get_args(kind) if member is not NoneType]
         return f"{reasons[0]} (or none)" if all(reasons) else None
     if typing.get_origin(kind) is Literal:
-        *others, last = typing.get_args(kind)
-        return None if value in (*others, last) else f"{', '.join(others)} or {last}"
+        *first, last = typing.get_args(kind)
+        return None if value in (*first, last) else f"{', '.join(first)} or {last}"
     if typing.get_origin(kind) is Annotated:
-        ranges = [each for each in typing.get_args(kind)[1:] if isinstance(each, Range)]
-        return next((str(each) for each in ranges if not each.holds(value)), None)
+        ranges = [limits for limits in typing.get_args(kind)[1:] if isinstance(limits, Range)]
+        return next((str(limits) for limits in ranges if not limits.holds(value)), None)
     return None
 
 

@@ -34,6 +34,7 @@ from posexport.parity.sample.writer import SampleWriter
 from posexport.parity.subjects.half import HALVES, computes, emulated_if, loads, widened, widened_parts
 from posexport.parity.subjects.runner import Make, Runner
 from posexport.sources.source import Source
+from posexport.spec import PartSpec
 from posexport.targets.precisions import FP32, PRECISIONS, PrecisionName
 from posexport.targets.providers import DEFAULT_PROVIDER, provider_named
 
@@ -112,9 +113,9 @@ def chosen(
     ``foreign``: ``model`` is another tool's, and is fed and judged so; its source then takes the place of ``source``.
     """
     widened_source = widened(source if foreign is None else foreign.source)
-    parts = [part.spec for part in widened_source.parts]
     rounded = options.computed if options.copied else None
-    with torch_threads(options.threads), emulated_if(rounded, model, parts, everywhere=options.everything) as graph:
+    emulation = emulated_if(rounded, model, _specs(widened_source), everywhere=options.everything)
+    with torch_threads(options.threads), emulation as graph:
         yield _Choice(widened_source, model, graph, options, foreign).proof()
 
 
@@ -167,7 +168,7 @@ class _Choice:
         return PRECISIONS[self._options.precision].quantized
 
     def _proven(self) -> Source:
-        """The definition that is right: with the weights of the file, unless the user says what may be lost by them."""
+        """The source of the reference: with the weights of the file, unless the user states a tolerance for them."""
         source = self._widened_source
         if self._quantized and self._options.tolerance is None:
             from posexport.parity.quantized.as_stored import as_stored
@@ -179,7 +180,7 @@ class _Choice:
         """The definition in PyTorch; a decoder of the user's is also compared with its forward without a cache."""
         source, options = self._source, self._options
         if source.by_trial:
-            from posexport.parity.references.own_forward import reference_of
+            from posexport.parity.references.judged_by_forward import reference_of
 
             return reference_of(source, options.computed, options.sample, options.reference_device)
         return DefinitionReference(source, options.computed, options.sample, options.reference_device)
@@ -192,13 +193,12 @@ class _Choice:
             from posexport.parity.foreign.runner import ForeignRunner
 
             return ForeignRunner(self._foreign, model, **how)
-        return Runner.of(source, model, [part.spec for part in source.parts], **how)
+        return Runner.of(source, model, _specs(source), **how)
 
     @contextmanager
     def _watched_copy(self, log: RangeLog) -> Iterator[Runner]:
         """An emulated copy on the CPU, of a graph for a provider that computes in float16."""
-        parts = [part.spec for part in self._widened_source.parts]
-        with emulated_if(WATCHED, self._model, parts) as graph:
+        with emulated_if(WATCHED, self._model, _specs(self._widened_source)) as graph:
             yield self._opened(_widened_parts(self._source), graph, log.session)
 
     def _grid(self) -> list[GridPoint]:
@@ -242,7 +242,7 @@ class _Choice:
         if not provider_named(options.provider).built_in:
             from posexport.parity.placement import Placement
 
-            yield Placement(self._subject, self._graph, tuple(part.spec for part in source.parts))
+            yield Placement(self._subject, self._graph, tuple(_specs(source)))
         if options.some is not None:
             return
         if self._log is not None:
@@ -252,14 +252,14 @@ class _Choice:
 
             yield Findings(source.limits.max_length)
         else:
-            yield from self._of_own_graphs(points)
+            yield from self._checks_of_modules(points)
         if options.sample is not None:
             yield FinishSample(options.sample)
             if options.copied and not options.everything and loads(options.provider, options.computed):
                 yield Shipped(options.sample, lambda: self._opened(self._widened_source, self._model))
 
-    def _of_own_graphs(self, points: list[GridPoint]) -> Iterator[Check]:
-        """Another tool's graph has no record of the modules that its nodes come from."""
+    def _checks_of_modules(self, points: list[GridPoint]) -> Iterator[Check]:
+        """The checks that need the modules that nodes come from, which another tool's graph does not name."""
         options, source = self._options, self._source
         if options.lengths is None:
             coverage = cover(
@@ -282,11 +282,16 @@ class _Choice:
             yield CostOnGrid(self._widened_source)
 
 
+def _specs(source: Source) -> list[PartSpec]:
+    """The inputs and outputs of each graph of a source with several; empty for one graph."""
+    return [graph.spec for graph in source.parts]
+
+
 def _widened_parts(source: Source) -> Source:
-    """``source`` with the inputs of its parts as a copy has them that rounds."""
-    specs = widened_parts([part.spec for part in source.parts])
-    parts = [replace(part, spec=spec) for part, spec in zip(source.parts, specs, strict=True)]
-    return msgspec.structs.replace(source, parts=parts)
+    """``source`` with the inputs and outputs of its parts in float32, as an emulated copy has them."""
+    specs = widened_parts(_specs(source))
+    graphs = [replace(graph, spec=spec) for graph, spec in zip(source.parts, specs, strict=True)]
+    return msgspec.structs.replace(source, parts=graphs)
 
 
 def _about(options: ProofOptions) -> Report:

@@ -116,7 +116,7 @@ class GraphPass(ABC):
 
     @abstractmethod
     def apply(self, model: ir.Model, context: Context) -> PassResult:
-        """Rewrite ``model`` in place."""
+        """Rewrite ``model`` in place; returns the number of changed nodes and reasons for those left unchanged."""
 
 
 class NotInsertedError(PosexportError):

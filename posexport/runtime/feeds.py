@@ -64,7 +64,7 @@ Array = NDArray[Any]
 def prepare(inputs: Mapping[str, Any], specs: Sequence[InputSpec], limits: LengthContract) -> dict[str, Array]:
     """Arrays for every input of ``specs``, in its dtype.
 
-    The default of a mask and of lengths is no padding, that of token types and flags is 0, that of a cache is empty.
+    By default a mask and lengths have no padding, token types and flags are 0, and a cache is empty.
 
     Raises:
         PosexportError: unknown or missing names, a wrong dtype or rank, sizes that disagree, an empty batch or
@@ -207,7 +207,7 @@ def _check_length(sizes: Mapping[str, tuple[int, str]], limits: LengthContract) 
 
 
 def _check_axes(sizes: Mapping[str, tuple[int, str]], limits: LengthContract) -> None:
-    """Check minimum, maximum and multiple of the axes that have such limits (`LengthContract`)."""
+    """Check the axes with a minimum, a maximum or a step (`LengthContract`)."""
     for axis, least in limits.min_sizes.items():
         if axis in sizes and sizes[axis][0] < least:
             size, name = sizes[axis]
@@ -249,7 +249,7 @@ def _check_grids(arrays: Mapping[str, Array], specs: Sequence[InputSpec], patche
             )
 
 
-#: what the elements of a mask are, by the value of padding
+#: role, value of padding -> the elements that a mask takes, for a message
 _MARKS = {("mask", 0): "1 for a token and 0 for padding", ("mask", 1): "0 for a token and 1 for padding"}
 
 
@@ -284,7 +284,7 @@ def _check_values(spec: InputSpec, array: Array, reals: tuple[int, int]) -> None
 
 
 def _bad_ids(spec: InputSpec, array: Array) -> tuple[NDArray[np.bool_], str]:
-    """Ids or positions that are out of range, and what is needed."""
+    """Ids or positions that are out of range, and the values that are accepted."""
     if spec.column_sizes:
         return (array < 0) | (array >= spec.column_sizes), f"ids below {spec.column_sizes}, one for each column"
     most = np.iinfo(np.int64).max if spec.size is None else spec.size - 1
@@ -294,7 +294,7 @@ def _bad_ids(spec: InputSpec, array: Array) -> tuple[NDArray[np.bool_], str]:
 
 
 def _bad_boxes(spec: InputSpec, array: Array) -> tuple[NDArray[np.bool_], str]:
-    """Edges that are out of range or on the wrong side, and what is needed."""
+    """Edges that are out of range or on the wrong side, and the values that are accepted."""
     most = (spec.size or 1) - spec.dtype.startswith("int")
     bad = ~((array >= 0) & (array <= most))
     bad[..., 2:] |= array[..., 2:] < array[..., :2]
@@ -302,17 +302,17 @@ def _bad_boxes(spec: InputSpec, array: Array) -> tuple[NDArray[np.bool_], str]:
 
 
 def _bad_points(spec: InputSpec, array: Array) -> tuple[NDArray[np.bool_], str]:
-    """Points outside the image, and what is needed."""
+    """Points outside the image, and the values that are accepted."""
     bad = ~((array >= 0) & (array <= spec.size) | (array == PROMPTS[-1]))
     return bad, f"pixels from 0 to {spec.size} of the prepared image, or {PROMPTS[-1]} for padding"
 
 
 def _bad_prompts(_: InputSpec, array: Array) -> tuple[NDArray[np.bool_], str]:
-    """Labels of points that there are not, and what is needed."""
+    """Labels of points that do not exist, and the values that are accepted."""
     return ~np.isin(array, PROMPTS), "1 for a point of the object, 0 for another, -1 for none and -10 for padding"
 
 
-#: by role: which elements are bad, and what is needed
+#: role -> returns which elements are wrong, and the values that are accepted
 _BAD = {"boxes": _bad_boxes, "points": _bad_points, "prompts": _bad_prompts}
 
 

@@ -140,7 +140,7 @@ class StopTexts:
         return text[: len(text) - held]
 
     def finish(self) -> str:
-        """The text that was held back."""
+        """Returns the end of the text, which may have been the start of a stop string."""
         held, self._held = self._held, ""
         return held
 

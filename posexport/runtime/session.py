@@ -63,7 +63,7 @@ class Session(ScoreMethods):
 
     @property
     def manifest(self) -> Manifest:
-        """The bundle's manifest."""
+        """The description of the bundle: inputs, outputs, limits, recipe, verdict."""
         return self._manifest
 
     @property

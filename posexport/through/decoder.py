@@ -31,8 +31,8 @@ class ThroughDecoder(CachedDecoder):
 
     #: how past tokens are kept; `posexport.sources.prepare` changes it
     caching: Caching = Caching()
-    #: whether the proof compares with the forward without a cache (`posexport.parity.references.own_forward`). Routers
-    #: of experts compute in float32, and rounding may change the choice between two close experts
+    #: whether the proof compares with the forward without a cache (`posexport.parity.references.judged_by_forward`).
+    #: Routers of experts compute in float32, and rounding may change the choice between two close experts
     judged_by_forward = False
 
     def __init__(
@@ -89,7 +89,7 @@ class ThroughDecoder(CachedDecoder):
             self.user.attentions[:] = [None] * len(call.present)
         return logits, call.present
 
-    def plain(self, ids_BT: Tensor, mask_BT: Tensor, since: int = 0) -> Tensor:
+    def uncached_logits(self, ids_BT: Tensor, mask_BT: Tensor, since: int = 0) -> Tensor:
         """The logits of the model's forward itself for tokens from ``since`` on, without a cache."""
         return self._logits(ids_BT, mask_BT, Reach.by_mask(mask_BT, ids_BT.shape[1], Caching()))[:, since:]
 

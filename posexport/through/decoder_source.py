@@ -83,7 +83,7 @@ def _check(decoder: ThroughDecoder, dtype: torch.dtype) -> None:
             rows = _ROWS if total == length else 1
             ids_BT = torch.randint(0, size, (rows, total), generator=torch.Generator().manual_seed(rows))
             whole_BT, at = torch.ones_like(ids_BT), "" if total == length else f"at {total} tokens, and not before, "
-            expected = decoder.plain(ids_BT, whole_BT)
+            expected = decoder.uncached_logits(ids_BT, whole_BT)
             for got in (decoder(ids_BT, whole_BT)[0], in_calls(decoder, ids_BT, whole_BT, parts)):
                 if differ(got, expected, whole_BT, dtype):
                     raise NotCachedError(
@@ -98,7 +98,7 @@ def _check(decoder: ThroughDecoder, dtype: torch.dtype) -> None:
                 for row, mask_T in enumerate(padded_BT):
                     alone_1T = ids_BT[row, mask_T != 0][None]
                     ones_1T = torch.ones_like(alone_1T)
-                    if differ(got[row, mask_T != 0][None], decoder.plain(alone_1T, ones_1T), ones_1T, dtype):
+                    if differ(got[row, mask_T != 0][None], decoder.uncached_logits(alone_1T, ones_1T), ones_1T, dtype):
                         raise NotCachedError("padding on the left changes its logits")
 
 
@@ -113,7 +113,7 @@ def _narrowest(decoder: ThroughDecoder) -> torch.dtype:
     hooks = [part.register_forward_hook(note) for part in decoder.user.modules()]
     ids_1T = torch.zeros((1, 1), dtype=torch.int64)
     with torch.no_grad():
-        decoder.plain(ids_1T, torch.ones_like(ids_1T))
+        decoder.uncached_logits(ids_1T, torch.ones_like(ids_1T))
     for hook in hooks:
         hook.remove()
     return torch.float32 if torch.float32 in seen else torch.float64

@@ -1,14 +1,14 @@
-"""Byte-pair encoding: training it on a text, encoding with it, and giving it to a bundle. Imports no torch.
+"""Byte-pair encoding: trains a tokenizer on a text, encodes with it, and adds it to a bundle. Imports no torch.
 
 Sennrich, Haddow, Birch, "Neural Machine Translation of Rare Words with Subword Units" (arXiv:1508.07909), section 3.2,
-as the `tokenizers` library does it. Words are what stands between white space. The end mark ``</w>`` is part of a
-word's last letter, as in the authors' released code from version 0.2 on, not a symbol of its own as in the listing of
-the paper: ``low`` begins as ``l o w</w>``.
+as the `tokenizers` library does it. Words are separated by white space. The end mark ``</w>`` is part of a word's last
+letter, as in the authors' released code from version 0.2 on, and no separate symbol as in the listing of the paper:
+``low`` begins as ``l o w</w>``.
 
-Of pairs that are equally frequent the library takes the one whose first token has the lower number, then the one whose
-second token has. Letters that end words are numbered first, then all letters, both in the order of code points, then
-what was merged, in the order of merging. (The library alone numbers the first kind at random, and so breaks ties
-differently from run to run; `train` numbers them for it.)
+Of pairs that are equally frequent the library merges the one with the lowest id of the first token, then of the second
+token. Letters that end words have the first ids, then all letters, both in the order of code points, then merged
+tokens, in the order of merging. (The library alone numbers the first kind at random, and so breaks ties differently
+from run to run; `train` numbers them for it.)
 """
 
 import dataclasses
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 END = "</w>"
 #: files of a folder that belong to its tokenizer
 _FOLDER = (TOKENIZER, "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "chat_template.jinja")
-#: numbers 0 and 1: what fills padded places, and what stands for a letter that the corpus does not have
+#: ids 0 and 1: padding, and a letter that the corpus does not have
 SPECIAL = ("<pad>", "<unk>")
 
 
@@ -45,7 +45,7 @@ class Trained:
 
 @dataclasses.dataclass(frozen=True)
 class Encoded:
-    """A text's tokens and their numbers."""
+    """A text's tokens and their ids."""
 
     text: str
     tokens: list[str]
@@ -75,7 +75,7 @@ def train(corpus: Path, vocab_size: int) -> Trained:
         vocab_size=vocab_size,
         min_frequency=0,
         show_progress=False,
-        special_tokens=known,  # numbers them; they are ordinary tokens in the model made below
+        special_tokens=known,  # so that their ids are these; they are ordinary tokens of the finished model
         end_of_word_suffix=END,
     )
     tokenizer.train_from_iterator(_lines(corpus), trainer)
@@ -91,8 +91,8 @@ def encode(path: Path, texts: Sequence[str]) -> list[Encoded]:
     tokenizer = read(path)
     tokenizer.no_padding()
     tokenizer.no_truncation()
-    rows = tokenizer.encode_batch(list(texts))
-    return [Encoded(text, list(row.tokens), list(row.ids)) for text, row in zip(texts, rows, strict=True)]
+    encodings = tokenizer.encode_batch(list(texts))
+    return [Encoded(text, list(e.tokens), list(e.ids)) for text, e in zip(texts, encodings, strict=True)]
 
 
 def read(path: Path) -> "Tokenizer":
@@ -112,7 +112,7 @@ def read(path: Path) -> "Tokenizer":
 def with_tokenizer(source: "Source", path: Path) -> "Source":
     """``source`` with the tokenizer in ``path``, a tokenizer.json or a folder with one, for its bundle.
 
-    Of a folder also what its other files say counts, such as tokenizer_config.json and a chat template.
+    Of a folder all files of a tokenizer are added: tokenizer_config.json, a chat template ...
 
     Raises:
         PosexportError: a file that is no tokenizer, one with more tokens than the model, a model without token ids, or
@@ -123,9 +123,9 @@ def with_tokenizer(source: "Source", path: Path) -> "Source":
             f"{source.name} brings its own {TOKENIZER}, which its weights were trained with; leave --tokenizer out, or "
             f"move that file away"
         )
-    given = {TOKENIZER: path}
+    files = {TOKENIZER: path}
     if path.is_dir():
-        given = {name: path / name for name in _FOLDER if (path / name).is_file()}
+        files = {name: path / name for name in _FOLDER if (path / name).is_file()}
         path = path / TOKENIZER
     spec = next((spec for spec in source.inputs if spec.role == "tokens"), None)
     if spec is None:
@@ -138,14 +138,14 @@ def with_tokenizer(source: "Source", path: Path) -> "Source":
             f"the tokenizer {path} numbers its tokens up to {highest}, the model {source.name} takes ids below "
             f"{spec.size}; give a tokenizer of at most {spec.size} tokens, or a model with a larger vocabulary"
         )
-    return msgspec.structs.replace(source, files={**source.files, **given})
+    return msgspec.structs.replace(source, files={**source.files, **files})
 
 
 def _fresh(merges: list[tuple[str, str]], vocab: dict[str, int]) -> "Tokenizer":
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-    given: dict[str, Any] = {"vocab": vocab, "merges": merges} if vocab else {}
-    tokenizer = Tokenizer(models.BPE(**given, unk_token=SPECIAL[1], end_of_word_suffix=END))
+    trained: dict[str, Any] = {"vocab": vocab, "merges": merges} if vocab else {}
+    tokenizer = Tokenizer(models.BPE(**trained, unk_token=SPECIAL[1], end_of_word_suffix=END))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     tokenizer.decoder = decoders.BPEDecoder(suffix=END)
     return tokenizer

@@ -21,8 +21,8 @@ from torch import Tensor
 from posexport.system.user_code import is_user_file
 from posexport.torch_fixes.patch import patched
 
-#: modules of Python, PyTorch and this package, which a user's module does not stand in
-_OTHERS = ("torch.", "posexport.", "numpy.", "sympy.", "onnx", "transformers.models.")
+#: packages that have no module of a user
+_NO_USERS = ("torch.", "posexport.", "numpy.", "sympy.", "onnx", "transformers.models.")
 #: PyTorch's function, as it is outside the block
 SDPA = F.scaled_dot_product_attention
 
@@ -38,19 +38,19 @@ def with_decided_flags() -> Iterator[None]:
 
 def _importers() -> list[tuple[ModuleType, str]]:
     """The modules that imported PyTorch's function, with its name there."""
-    of_libraries, others = _by_origin(tuple(sys.modules))
-    return [*of_libraries, *(pair for module in others for pair in _names_in(module))]
+    of_libraries, of_users = _by_origin(tuple(sys.modules))
+    return [*of_libraries, *(pair for module in of_users for pair in _names_in(module))]
 
 
 @lru_cache(maxsize=1)
 def _by_origin(names: tuple[str, ...]) -> tuple[list[tuple[ModuleType, str]], list[ModuleType]]:
-    """Libraries' modules with the function, and a user's modules, whose globals may change from call to call."""
-    loaded = [(name, sys.modules.get(name)) for name in names if not name.startswith(_OTHERS)]
+    """Libraries' modules with the function, and users' modules, which may change their globals from call to call."""
+    loaded = [(name, sys.modules.get(name)) for name in names if not name.startswith(_NO_USERS)]
     modules = [module for _, module in loaded if isinstance(module, ModuleType)]
-    others = [module for module in modules if is_user_file(getattr(module, "__file__", None) or "")]
-    others += [module for module in modules if not getattr(module, "__file__", None)]
-    libraries = (module for module in modules if module not in others)
-    return [pair for module in libraries for pair in _names_in(module)], others
+    of_users = [module for module in modules if is_user_file(getattr(module, "__file__", None) or "")]
+    of_users += [module for module in modules if not getattr(module, "__file__", None)]
+    libraries = (module for module in modules if module not in of_users)
+    return [pair for module in libraries for pair in _names_in(module)], of_users
 
 
 def _names_in(module: ModuleType) -> list[tuple[ModuleType, str]]:

@@ -38,16 +38,16 @@ class _IntType(type):
 
 
 class _SymbolicInt(metaclass=_IntType):
-    """Replaces ``int``."""
+    """``int`` that returns a symbolic int for a symbolic number."""
 
 
 def _torch_int(x: Any) -> Any:
-    """Replaces ``transformers.utils.torch_int``."""
+    """``transformers.utils.torch_int`` that keeps symbolic numbers."""
     return torch.sym_int(x) if isinstance(x, _SYMBOLS) else int(x)  # type: ignore[no-untyped-call]
 
 
 def _len(x: Any) -> Any:
-    """Replaces ``len``."""
+    """``len`` that returns the symbolic size of a tensor's first axis."""
     return x.shape[0] if isinstance(x, Tensor) else len(x)
 
 

@@ -103,14 +103,14 @@ def test_a_bundle_of_several_precisions_is_replaced_as_a_whole(bundle: Path) -> 
 )
 def test_options_that_do_not_fit_are_refused(names: list[str], options: dict[str, object], sentence: str) -> None:
     with pytest.raises(PosexportError, match=sentence):
-        ConvertOptions(precision=names, layout="transformers.js", **options).each()  # type: ignore[arg-type]
+        ConvertOptions(precision=names, layout="transformers.js", **options).by_precision()  # type: ignore[arg-type]
 
 
 def test_an_option_is_for_the_precisions_that_it_fits() -> None:
     several = ConvertOptions(
         precision=["fp16", "int8", "int4"], layout="transformers.js", io="half", block_size=128, keep_float=["*v_proj*"]
     )
-    half, quantized, few = several.each()
+    half, quantized, few = several.by_precision()
     assert (half.io, quantized.io, few.io) == ("half", "float32", "float32")
     assert (half.block_size, quantized.block_size, few.block_size) == (32, 32, 128)
     assert (half.keep_float, quantized.keep_float, few.keep_float) == ([], ["*v_proj*"], ["*v_proj*"])
@@ -118,6 +118,6 @@ def test_an_option_is_for_the_precisions_that_it_fits() -> None:
 
 def test_several_precisions_need_a_layout_that_names_them() -> None:
     with pytest.raises(PosexportError, match=r"--precision fp32 and int8 in one directory need --layout transformers"):
-        ConvertOptions(precision=["fp32", "int8"]).each()
+        ConvertOptions(precision=["fp32", "int8"]).by_precision()
     with pytest.raises(PosexportError, match="each precision once, got --precision int8 --precision int8"):
-        ConvertOptions(precision=["int8", "int8"], layout="transformers.js").each()
+        ConvertOptions(precision=["int8", "int8"], layout="transformers.js").by_precision()

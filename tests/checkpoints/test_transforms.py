@@ -25,7 +25,7 @@ def applied(origin: Origin, value: torch.Tensor, output: list[int]) -> torch.Ten
     stored, *shapes = origin.shapes(output)
     assert list(value.shape) == list(stored)
     for transform, shape in zip(origin.transforms, shapes, strict=True):
-        for (name, *_), needed in transform.others(shape).items():
+        for (name, *_), needed in transform.also_reads(shape).items():
             assert list(OTHERS[name].shape) == list(needed)
         value = transform.apply(value, shape, lambda names: OTHERS[names[0]])
         assert list(value.shape) == list(shape)

@@ -64,7 +64,7 @@ def test_a_field_is_an_argument_in_python_and_is_checked() -> None:
     @taking(Call)
     def convert(asked: Call) -> str:
         """options: OPTIONS"""
-        return asked.each()[0].shade
+        return asked.by_precision()[0].shade
 
     describe(convert, Call, Wider, GROUPS)
     assert convert("a", output="b", shade="dark") == "dark"
@@ -78,7 +78,7 @@ def test_a_field_is_an_argument_in_python_and_is_checked() -> None:
 def test_a_field_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     source = builtin.builtin_source("encoder-nope", task=None, settings_given=())
     monkeypatch.setattr(manifest, "Recipe", WiderRecipe)
-    (options,) = Wider(shade="dark", settings={"layers": 1}).each()
+    (options,) = Wider(shade="dark", settings={"layers": 1}).by_precision()
     recipe = manifest.recipe_of(source, options, 18)
     said = msgspec.json.decode(msgspec.json.encode(recipe))
     assert (said["shade"], said["opset"], said["settings"]) == ("dark", 18, {"layers": "1"})
@@ -89,8 +89,8 @@ def test_what_is_recorded_is_an_option_of_convert() -> None:
     """So that ``convert(source, output, **recipe)`` is the same again, but for the texts, of which there is a hash."""
     assert set(Recipe.__struct_fields__) <= set(options_in(ConvertOptions))
     source = builtin.builtin_source("encoder-nope", task=None, settings_given=("layers=1",))
-    first = manifest.recipe_of(source, ConvertOptions(settings=["layers=1"], precision=("int8",)).each()[0], 18)
-    (again,) = ConvertOptions(**msgspec.to_builtins(first)).each()
+    first = manifest.recipe_of(source, ConvertOptions(settings=["layers=1"], precision=("int8",)).by_precision()[0], 18)
+    (again,) = ConvertOptions(**msgspec.to_builtins(first)).by_precision()
     assert manifest.recipe_of(source, again, 18) == first
 
 

@@ -26,7 +26,7 @@ from posexport.models.layer import Attention, AttentionConfig, LayerConfig
 from posexport.models.speech import SpeechModel, StackConfig, frame_mask
 from posexport.nn.heads import Features
 from posexport.parity.grid.grid import grid
-from posexport.parity.grid.inputs import kept
+from posexport.parity.grid.inputs import keep_mask
 from posexport.parity.grid.point import GridPoint
 from posexport.sizes import frames, samples
 from posexport.sources.source import Source
@@ -83,7 +83,7 @@ def test_no_row_of_the_grid_is_without_a_frame() -> None:
     for length in lengths:
         for padding in ("right", "ragged-right"):
             point = GridPoint(batch=3, length=length, padding=padding, convolutions=STEPS)
-            real = kept(point).sum(1)
+            real = keep_mask(point).sum(1)
             assert min(frames(int(n), STEPS) for n in real) >= 1
             assert (real < length).any() == (length > least)
     model = speech("layer")

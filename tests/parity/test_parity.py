@@ -12,7 +12,7 @@ import torch
 from posexport.errors import PosexportError
 from posexport.parity import criterion
 from posexport.parity.grid.grid import grid, lengths_of, splits
-from posexport.parity.grid.inputs import DRAWS, draw, inputs_of, kept
+from posexport.parity.grid.inputs import DRAWS, draw, inputs_of, keep_mask
 from posexport.parity.grid.point import GridPoint, available, needed_bytes
 from posexport.parity.references.definition import MOST, baseline_errors, more_draws
 from posexport.parity.report.point_table import plain
@@ -175,7 +175,7 @@ def test_drawn_inputs_are_padded_as_the_point_says(padding: str) -> None:
     point = GridPoint(batch=3, length=17, padding=padding)  # type: ignore[arg-type]
     feeds = draw(point, [TOKENS, MASK])
     mask, ids = feeds["attention_mask"], feeds["input_ids"]
-    assert np.array_equal(mask, kept(point))
+    assert np.array_equal(mask, keep_mask(point))
     assert ((ids == TOKENS.padding) == (mask == 0)).all()
     assert ids.max() < 61
     assert (mask.sum(1) >= 1).all()

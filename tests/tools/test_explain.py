@@ -210,7 +210,7 @@ def test_an_encoder_by_blocks(bundles: Any) -> None:
     assert scores.ms > 0
     # 300 queries are three blocks in each of two layers
     assert sum(kernel.count for kernel in scores.kernels if kernel.op_type.endswith("MatMul")) == 6
-    agree(sum(part.taken(share) for share in ("positions", "attention", "rest")), 1, "operator", np.float64)
+    agree(sum(part.fraction(share) for share in ("positions", "attention", "rest")), 1, "operator", np.float64)
     agree(part.kernels_ms, sum(row.ms for row in part.rows), "operator", np.float64)
     assert part.kernels_ms < part.profiled_ms
     assert part.runs == BUDGET.runs
@@ -223,8 +223,8 @@ def test_an_encoder_by_blocks(bundles: Any) -> None:
 
 def test_no_positions_no_share(bundles: Any) -> None:
     (part,) = explain(bundles("encoder-nope", layers=1), length=100, threads=1).parts
-    assert part.taken("positions") < 0.02
-    assert part.taken("attention") > 0.05
+    assert part.fraction("positions") < 0.02
+    assert part.fraction("attention") > 0.05
 
 
 def test_a_graph_without_functions(bundles: Any) -> None:
@@ -253,7 +253,7 @@ def test_parts_are_told_apart(bundles: Any) -> None:
     assert any("CausalMaskedDistance" in d.node_type for d in decoder.decisions)
     assert not any("CausalMaskedDistance" in d.node_type for d in encoder.decisions)
     for part in found.parts:
-        assert part.taken("positions") > 0
+        assert part.fraction("positions") > 0
         assert all(decision.nodes for decision in part.decisions)
 
 

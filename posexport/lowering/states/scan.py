@@ -9,7 +9,7 @@ from posexport.targets.target import Target
 
 
 class TokenScan(Lowering[RecurrenceSpec]):
-    """One iteration a token."""
+    """The recurrence as a Scan, one iteration for each token."""
 
     name = "scan"
     why_not_preferred = "an iteration of a Scan costs more than a token of the operator"

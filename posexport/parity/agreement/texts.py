@@ -60,7 +60,9 @@ def random_rows(graph: Interface, limits: LengthContract) -> list[Feeds]:
 LEAST_STATIC = 0.95
 
 
-class Part(Protocol):
+class SourcePart(Protocol):
+    """One graph of a source with several."""
+
     @property
     def spec(self) -> PartSpec: ...
 
@@ -75,13 +77,13 @@ class Model(Interface, Protocol):
     @property
     def promises(self) -> Promises: ...
     @property
-    def parts(self) -> Sequence[Part]: ...
+    def parts(self) -> Sequence[SourcePart]: ...
     @property
     def files(self) -> dict[str, Path]: ...
 
 
-class Row(NamedTuple):
-    """A text's tokens and segments, each [T]."""
+class TokenizedText(NamedTuple):
+    """The token ids and segment ids of a text, [T] both."""
 
     ids: list[int]
     types: list[int]
@@ -107,7 +109,7 @@ def on_texts(
         PosexportError: no texts, a source without a tokenizer, or one that takes more than tokens.
     """
     # one call a text, on both graphs
-    rows = _rows(source, read_texts(texts))
+    tokenized = _tokenized(source, read_texts(texts))
     specs = [part.spec for part in source.parts]
     ours, reference = (
         Runner.of(source, subject, specs, provider=provider, threads=threads, make=how)
@@ -117,21 +119,21 @@ def on_texts(
     by_output: dict[str, list[Cosines]] = {spec.name: [] for _, spec in compared}
     loss: list[tuple[float, float, int]] = []
     # cosines of every output but caches, and the loss of the next token where logits allow it
-    for number, row in enumerate(rows):
+    for number, text in enumerate(tokenized):
         if progress is not None:
-            progress(number, len(rows), "comparing texts")
-        feeds = _feeds(source, row)
+            progress(number, len(tokenized), "comparing texts")
+        feeds = _feeds(source, text)
         try:
             y, y32 = (in_calls(run, feeds, source, ()) for run in (ours, reference))
         except RunError as err:
             raise PosexportError(f"{texts}: text {number + 1} cannot be run: {err}; leave it out") from err
         for at, spec in compared:
             by_output[spec.name].append(cosines(y[at], y32[at], spec, None))
-            if spec.name == LOGITS and source.promises.causal and SEQUENCE in spec.axes and len(row.ids) > 1:
-                loss.append((surprise(y[at][0], row.ids), surprise(y32[at][0], row.ids), len(row.ids) - 1))
-    lengths = [len(row.ids) for row in rows]
+            if spec.name == LOGITS and source.promises.causal and SEQUENCE in spec.axes and len(text.ids) > 1:
+                loss.append((surprise(y[at][0], text.ids), surprise(y32[at][0], text.ids), len(text.ids) - 1))
+    lengths = [len(text.ids) for text in tokenized]
     return TextAgreement(
-        texts=len(rows),
+        texts=len(tokenized),
         sha256=hashlib.sha256(texts.read_bytes()).hexdigest(),
         fewest_tokens=min(lengths),
         most_tokens=max(lengths),
@@ -151,7 +153,7 @@ def calibration_feeds(source: Model, texts: Path) -> list[Feeds]:
             f"{source.name} is exported as {len(source.parts)} graphs, which texts alone do not run; leave --calibrate "
             "out: every row of int8 activations then has a scale of its own, and int4 has --quantizer hqq"
         )
-    return [_feeds(source, row) for row in _rows(source, read_texts(texts), "--calibrate")]
+    return [_feeds(source, text) for text in _tokenized(source, read_texts(texts), "--calibrate")]
 
 
 def surprise(logits_TV: Array, ids: Sequence[int]) -> float:
@@ -168,7 +170,7 @@ def _ratio(loss: Sequence[tuple[float, float, int]]) -> float | None:
     return float(np.exp(sum(ours - theirs for ours, theirs, _ in loss) / tokens)) if tokens else None
 
 
-def _rows(source: Model, lines: Sequence[str], option: str = "--evaluate") -> list[Row]:
+def _tokenized(source: Model, lines: Sequence[str], option: str = "--evaluate") -> list[TokenizedText]:
     """The tokens of each text, cut to the limit."""
     if TOKENIZER not in source.files:
         raise PosexportError(
@@ -185,22 +187,22 @@ def _rows(source: Model, lines: Sequence[str], option: str = "--evaluate") -> li
     tokenizer.no_truncation()
     limit = source.limits.max_length
     encoded = (tokenizer.encode(line) for line in lines)
-    rows = [Row(list(row.ids)[:limit], list(row.type_ids)[:limit]) for row in encoded]
-    rows = [row for row in rows if len(row.ids) >= source.limits.min_length]
-    if not rows:
+    tokenized = [TokenizedText(list(e.ids)[:limit], list(e.type_ids)[:limit]) for e in encoded]
+    tokenized = [text for text in tokenized if len(text.ids) >= source.limits.min_length]
+    if not tokenized:
         raise PosexportError(f"no text has {source.limits.min_length} tokens or more; give longer ones")
-    return rows
+    return tokenized
 
 
-def _feeds(source: Model, row: Row) -> Feeds:
+def _feeds(source: Model, text: TokenizedText) -> Feeds:
     """The text as every input of token ids reads it, one row, nothing padded, empty caches."""
-    length = len(row.ids)
+    length = len(text.ids)
     far = length if any(ENCODER_SEQUENCE in spec.axes for spec in source.inputs) else None
     feeds = draw(GridPoint(batch=1, length=length, encoder_length=far), source.inputs)
     for spec in source.inputs:
         if spec.role in ("tokens", "types") and feeds[spec.name].shape == (1, length):
             feeds[spec.name] = np.asarray(
-                [row.ids if spec.role == "tokens" else row.types], dtype=feeds[spec.name].dtype
+                [text.ids if spec.role == "tokens" else text.types], dtype=feeds[spec.name].dtype
             )
         elif spec.role == "flags":
             feeds[spec.name][:] = 0

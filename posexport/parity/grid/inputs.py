@@ -65,14 +65,14 @@ def draw(point: GridPoint, inputs: Sequence[InputSpec], variant: int = 0) -> Fee
         fixed = spec.role == "values" and not any(isinstance(axis, str) and axis != BATCH for axis in spec.axes)
         generator = np.random.default_rng([point.batch, variant, len(spec.name)]) if fixed else rng
         feeds[spec.name] = _input(spec, point, generator)
-    real = {spec.name: kept(point).sum(1).astype(spec.dtype) for spec in inputs if spec.role == "lengths"}
+    real = {spec.name: keep_mask(point).sum(1).astype(spec.dtype) for spec in inputs if spec.role == "lengths"}
     return with_sizes(inputs, feeds, rng) | real
 
 
-def kept(point: GridPoint, axis: str = SEQUENCE) -> NDArray[np.bool_]:
-    """Which tokens of ``axis`` are real: [B, T].
+def keep_mask(point: GridPoint, axis: str = SEQUENCE) -> NDArray[np.bool_]:
+    """True for the tokens of ``axis`` that are no padding, [B, T].
 
-    Of samples, every row keeps as many as make a token, and of all no fewer than the model takes.
+    A row of audio samples keeps at least as many as one token needs, and every row as many as the model takes at least.
     """
     length = size_of(axis, point)
     least = max(samples(1, point.convolutions), point.least) if axis == SEQUENCE else 1
@@ -80,17 +80,17 @@ def kept(point: GridPoint, axis: str = SEQUENCE) -> NDArray[np.bool_]:
     keep_BT = np.ones((point.batch, length), dtype=np.bool_)
     if point.padding == "none" or length <= least:
         return keep_BT
-    for row in range(point.batch):
+    for index in range(point.batch):
         if point.padding == "ragged":
             # one row is whole, the others lose different amounts on different sides
-            pads, left = (0 if row == 0 else int(rng.integers(1, length - least + 1))), row % 2 == 0
+            pads, left = (0 if index == 0 else int(rng.integers(1, length - least + 1))), index % 2 == 0
         elif point.padding == "ragged-right":
-            pads, left = (0 if row == 0 else int(rng.integers(1, length - least + 1))), False
+            pads, left = (0 if index == 0 else int(rng.integers(1, length - least + 1))), False
         else:
             most = 1 if point.padding == "few" else max(1, length // 3)
             pads, left = min(most, length - least), point.padding == "left"
         if pads:
-            keep_BT[row, slice(0, pads) if left else slice(length - pads, length)] = False
+            keep_BT[index, slice(0, pads) if left else slice(length - pads, length)] = False
     return keep_BT
 
 
@@ -104,7 +104,7 @@ def token_mask(
     axes = (ENCODER_SEQUENCE,) if far else (SEQUENCE, TOTAL)
     if not any(masked_axis(spec) in axes for spec in inputs):
         return None
-    return kept(point, ENCODER_SEQUENCE) if far else tokens_of(kept(point), point.convolutions)
+    return keep_mask(point, ENCODER_SEQUENCE) if far else tokens_of(keep_mask(point), point.convolutions)
 
 
 def tokens_of(keep_BT: NDArray[np.bool_], convolutions: Sequence[tuple[int, int]]) -> NDArray[np.bool_]:
@@ -138,7 +138,9 @@ def sequence_axis(spec: InputSpec) -> int | None:
 def _input(spec: InputSpec, point: GridPoint, rng: np.random.Generator) -> Array:
     shape = [size_of(axis, point) for axis in spec.axes]
     axis = sequence_axis(spec)
-    real = np.ones(shape, dtype=np.bool_) if axis is None else spread(kept(point, str(spec.axes[axis])), spec, shape)
+    real = (
+        np.ones(shape, dtype=np.bool_) if axis is None else spread(keep_mask(point, str(spec.axes[axis])), spec, shape)
+    )
     if spec.role == "positions" and point.position_ids_given:
         return _numbers(shape, spec.size, rng)
     values = example_input(spec, shape, rng)
@@ -161,8 +163,8 @@ def _input(spec: InputSpec, point: GridPoint, rng: np.random.Generator) -> Array
 def _padded_images(shape: Sequence[int], rng: np.random.Generator) -> NDArray[np.bool_]:
     """Pixels that are no padding, [B, H, W]: all of the first image, at least half of each edge of the others."""
     keep_BHW = np.zeros(shape, dtype=np.bool_)
-    for row, keep_HW in enumerate(keep_BHW):
-        height, width = (int(rng.integers((edge + 1) // 2, edge + 1)) if row else edge for edge in shape[1:])
+    for image, keep_HW in enumerate(keep_BHW):
+        height, width = (int(rng.integers((edge + 1) // 2, edge + 1)) if image else edge for edge in shape[1:])
         keep_HW[:height, :width] = True
     return keep_BHW
 
@@ -257,8 +259,8 @@ def inputs_of(point: GridPoint, model: Interface, definition: Callable[[Feeds], 
     scales = np.zeros((draws, len(outputs)))
     for variant, feeds in enumerate(drawn):
         for index, (spec, y, keep_BT) in enumerate(zip(outputs, definition(feeds), keeps, strict=True)):
-            values = (row if keep is None else row[keep] for row, _, keep in rows(y, y, spec.axes, keep_BT))
-            scales[variant, index] = max(float(np.abs(row).max(initial=0.0)) for row in values)
+            values = (y_T if keep_T is None else y_T[keep_T] for y_T, _, keep_T in rows(y, y, spec.axes, keep_BT))
+            scales[variant, index] = max(float(np.abs(y_T).max(initial=0.0)) for y_T in values)
     means = scales.mean(0)
     fares = np.where(means > 0, scales / np.where(means > 0, means, 1.0), 1.0).min(1)
     return drawn[int(np.argmax(fares))]

@@ -11,7 +11,7 @@ import numpy as np
 
 from posexport.example_inputs import random_content
 from posexport.parity.criterion import Array, Measured, RealTokens, measure
-from posexport.parity.grid.inputs import draw, kept, sequence_axis, spread, tokens_of
+from posexport.parity.grid.inputs import draw, keep_mask, sequence_axis, spread, tokens_of
 from posexport.parity.grid.point import GridPoint
 from posexport.parity.proof import Judge, Run
 from posexport.sizes import samples
@@ -82,10 +82,10 @@ def all_tokens(spec: OutputSpec) -> None:
 def real_tokens(point: GridPoint, spec: OutputSpec) -> RealTokens:
     """Which tokens of an output are real."""
     if ENCODER_SEQUENCE in spec.axes:
-        return kept(point, ENCODER_SEQUENCE)
+        return keep_mask(point, ENCODER_SEQUENCE)
     if FRAMES in spec.axes and not point.convolutions:
         return None  # which frames of a user's module are padding is not known
-    return np.ones((point.batch, 1), dtype=np.bool_) if point.image else tokens_of(kept(point), point.convolutions)
+    return np.ones((point.batch, 1), dtype=np.bool_) if point.image else tokens_of(keep_mask(point), point.convolutions)
 
 
 def take_tokens(array: Array, axes: Sequence[Axis], index: Sequence[int], far: Sequence[int] | None = None) -> Array:
@@ -179,7 +179,7 @@ def content(promise: Promise, point: GridPoint) -> Changes:
         axis = sequence_axis(spec)
         if axis is not None and spec.axes[axis] in promise.masked and spec.role not in ("mask", "positions", "blocks"):
             array = feeds[spec.name]
-            real = spread(kept(point, str(spec.axes[axis])), spec, array.shape)
+            real = spread(keep_mask(point, str(spec.axes[axis])), spec, array.shape)
             other = random_content(spec, array.shape, rng)
             changed[spec.name] = np.where(real, array, other).astype(array.dtype)
 

@@ -163,12 +163,12 @@ class _Reading:
 
 def _alone(reference: "DefinitionReference", truth: _Reading, ids: Ids) -> Array:
     """The logits [T, V] of a row in float64, by its author's forward; of quantized weights by the definition."""
-    if not hasattr(reference.source.module, "plain"):
+    if not hasattr(reference.source.module, "uncached_logits"):
         return truth.rows([ids], [((len(ids),), "left")])[0]
 
     def forward(module: Any) -> Array:
         ids_1T = torch.from_numpy(ids)[None]
-        logits: Array = module.plain(ids_1T, torch.ones_like(ids_1T))[0].numpy()
+        logits: Array = module.uncached_logits(ids_1T, torch.ones_like(ids_1T))[0].numpy()
         return logits
 
     return reference.truth.asked(forward)

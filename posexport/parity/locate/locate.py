@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from posexport.errors import PosexportError
 from posexport.ops.dropped_scores import drops
 from posexport.parity.criterion import Array, tolerance
-from posexport.parity.grid.inputs import inputs_of, kept, tokens_of
+from posexport.parity.grid.inputs import inputs_of, keep_mask, tokens_of
 from posexport.parity.grid.point import GridPoint
 from posexport.parity.locate.capture import Checkpoint, capture
 from posexport.parity.locate.graph_values import Exposed, expose
@@ -120,8 +120,8 @@ def _compare(
     truth = _captured(source, feeds, torch.float64)
     baseline = {_key(item): item.value for item in _captured(source, feeds, BY_PRECISION[precision].torch)}
     values = exposed.run(feeds, provider=wrong.provider, threads=threads)
-    keeps = [] if point.image else [kept(point), tokens_of(kept(point), point.convolutions)]
-    keeps += [kept(point, ENCODER_SEQUENCE)] if point.encoder_length is not None else []
+    keeps = [] if point.image else [keep_mask(point), tokens_of(keep_mask(point), point.convolutions)]
+    keeps += [keep_mask(point, ENCODER_SEQUENCE)] if point.encoder_length is not None else []
     calls: dict[str, int] = {}
     for item in truth:
         calls[item.module] = max(calls.get(item.module, 0), item.call + 1)

@@ -98,7 +98,7 @@ class _Body(KnownValues):
         ir.convenience.replace_all_uses_with(node.outputs[0], value, replace_graph_outputs=True)
 
     def _counting(self, g: Builder, node: ir.Node, run: Run) -> None:
-        """Replace ``node`` by a Range."""
+        """Replace ``node`` by a Range, and record it."""
         value = g.Range(run.start, run.limit, run.step)
         self.runs[value] = run
         self._replace(node, value)
@@ -169,10 +169,10 @@ class _Body(KnownValues):
             value = node.inputs[index]
             if value is None or self.on_host(value) is None or few_numbers(value) is not None:
                 continue
-            written, self.changed = self._written(g, value), self.changed + 1
-            node.replace_input_with(index, g.Squeeze(written) if alone else written)
+            on_device, self.changed = self._on_device(g, value), self.changed + 1
+            node.replace_input_with(index, g.Squeeze(on_device) if alone else on_device)
 
-    def _written(self, g: Builder, value: ir.Value) -> ir.Value:
+    def _on_device(self, g: Builder, value: ir.Value) -> ir.Value:
         """A size as a Range of one element, which a kernel writes; a comparison or cast of sizes as a Cast of it."""
         source, shape = value.producer(), self.shape(value)
         if shape is not None:
@@ -184,7 +184,7 @@ class _Body(KnownValues):
         else:
             size, kind = g.Cast(value, to=ir.DataType.INT64), ir.DataType.BOOL
             self.shapes[size] = self.on_host(value)
-        return g.Cast(self._written(g, size), to=kind)
+        return g.Cast(self._on_device(g, size), to=kind)
 
     def _ranged(self, g: Builder, node: ir.Node) -> None:
         """Record Ranges between sizes with step 1 or -1."""
@@ -219,13 +219,13 @@ class _Body(KnownValues):
             return
         if all(bound is None or few_numbers(bound) is not None for bound in bounds):
             return
-        written: list[ir.Node] = []
+        clips: list[ir.Node] = []
         for op_type, bound in zip(("Max", "Min"), bounds, strict=False):
             if bound is not None:
                 values = g.op(op_type, values, bound, shape=node.outputs[0].shape)
-                written += [clip for clip in [values.producer()] if clip is not None]
+                clips += [clip for clip in [values.producer()] if clip is not None]
         self._replace(node, values)
-        for clip in written:
+        for clip in clips:
             self._brought(Builder.at(clip, opset=g.opset), clip, [1])
 
     def _clipped(self, g: Builder, least: ir.Node) -> None:

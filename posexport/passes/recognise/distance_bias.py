@@ -69,9 +69,9 @@ class DistanceBias(Recognition):
     Before: ``Where(i - j < 128 And padding, 0, -inf) [B, 1, T, S] -> posexport::Attention (mask over pairs)``
     After:  ``by_distance [H, W], padding [B, 1, 1, S] -> posexport::Attention (DistanceScores, mask over keys)``
 
-    For what is none of our encodings' bias (`position_bias`): windows, ALiBi of other slopes, tables by distance.
+    For biases that no encoding of posexport has (`position_bias`): windows, ALiBi of other slopes, tables by distance.
 
-    1. The mask is a sum of what it adds and, by Where, drops; conditions joined by And or Or are separate terms.
+    1. The mask is a sum of terms that add or, by Where, drop; conditions joined by And or Or are separate terms.
     2. The terms that follow from sizes alone and are over pairs of tokens are computed at several lengths. Minus the
        element of the diagonal, which no softmax sees, they depend on the distance alone at every length.
     3. No number and no table in what computes them is beyond the longest length, unless no input is longer.
@@ -161,7 +161,7 @@ def _is_of_keys(term: _Term) -> bool:
 
 @dataclass(frozen=True)
 class _ByDistance:
-    """What is known of a bias: its name, whether it drops later keys, whether it drops any."""
+    """A bias by distance: its name, whether it drops later keys, whether it drops any."""
 
     name: str
     is_causal: bool
@@ -169,7 +169,7 @@ class _ByDistance:
 
 
 def _by_distance(model: ir.Model, terms: Sequence[_Term], heads: int, limit: int | None) -> _ByDistance | str:
-    """Rules 2 and 3: what the sum of ``terms`` is, or why it is no bias by distance."""
+    """Rules 2 and 3: the bias that the terms sum to, or why it is no bias by distance."""
     # of the same tokens, one row for the batch, one head or all
     shapes = [(1,) * (4 - len(sizes(term.value) or ())) + (sizes(term.value) or ()) for term in terms]
     tokens = shapes[0][3]
@@ -215,10 +215,10 @@ def _relative(subgraph: Subgraph, terms: Sequence[_Term], tokens: str, length: i
         if term.drops is not None:
             added = np.where(added == term.drops, np.float32(_LOWEST), np.float32(0))
         total = total + np.maximum(added, _LOWEST / 4)
-    own = np.diagonal(total, axis1=1, axis2=2)[..., None]
-    if drops(own).any() or np.isnan(total).any():
+    diagonal = np.diagonal(total, axis1=1, axis2=2)[..., None]
+    if drops(diagonal).any() or np.isnan(total).any():
         return _DIAGONAL
-    return np.where(drops(total), -np.inf, total - own)
+    return np.where(drops(total), -np.inf, total - diagonal)
 
 
 def _named(numbers_HW: Array, longest: int) -> _ByDistance:
@@ -271,8 +271,8 @@ def _change(nodes: Sequence[tuple[ir.Node, AttentionSpec]], mask: ir.Value, term
 
 def _of_query(g: Builder, rows: SingleRow, whole: ir.Value, *, last: bool) -> ir.Value:
     """The row of the last or the first query, [1, H, 1, S], minus its diagonal element."""
-    row = rows.of(whole, 2, last=last)
-    return g.Sub(row, rows.of(row, 3, last=last))
+    bias = rows.of(whole, 2, last=last)
+    return g.Sub(bias, rows.of(bias, 3, last=last))
 
 
 def _sum(g: Builder, terms: Sequence[_Term]) -> ir.Value | None:

@@ -47,7 +47,7 @@ def processors(options: GenerationConfig, setting: Setting) -> list[Processor]:
 
 
 def process(scores_BV: Scores, rows: TokenRows, chain: list[Processor]) -> Scores:
-    """Apply all processors."""
+    """Returns the scores after all processors of the chain, in order."""
     for processor in chain:
         scores_BV = processor(scores_BV, rows)
     return scores_BV

@@ -81,7 +81,7 @@ def export(request: Request) -> ExportedModel:
     beside = None if request.path is None else request.path.parent
     with tempfile.TemporaryDirectory(prefix=".posexport.", dir=beside) as folder:
         wrapper = wrapped(
-            module, call, adapters, bundle_names(list(interface.outputs), [each.bundle_name for each in adapters])
+            module, call, adapters, bundle_names(list(interface.outputs), [input_.bundle_name for input_ in adapters])
         )
         conversion = _converted(request, wrapper, interface, Path(folder) / "bundle")
         return _placed(request, interface, conversion, Path(folder))
@@ -90,10 +90,10 @@ def export(request: Request) -> ExportedModel:
 def _interface(request: Request, call: ExampleCall, adapters: list[InputAdapter]) -> _Interface:
     """Inputs, outputs and axes of the file, by running a copy of the module on the example."""
     label = type(request.module).__name__
-    own = copied(label, wrapped(request.module, call, adapters), "the export must not change yours").cpu().eval()
+    copy = copied(label, wrapped(request.module, call, adapters), "the export must not change yours").cpu().eval()
     tensors = {leaf.name: leaf.tensor for leaf in call.leaves}
-    answer = _answer(label, own, tensors)
-    outputs = dict(zip(_output_names(label, list(answer), request.output_names), answer.values(), strict=True))
+    results = _run_example(label, copy, tensors)
+    outputs = dict(zip(_output_names(label, list(results), request.output_names), results.values(), strict=True))
     if clash := [name for name in outputs if name in tensors]:
         raise PosexportError(f"{label}: {clash[0]!r} is the name of an input and of an output; give them two names")
     output_axes: dict[TensorAxis, str] = {}
@@ -102,25 +102,25 @@ def _interface(request: Request, call: ExampleCall, adapters: list[InputAdapter]
     else:
         axes, output_axes = from_dynamic_axes(call, request.dynamic_axes or {}, outputs)
     return _Interface(
-        call, adapters, outputs, _labelled(equal_axes(label, own.outputs, tensors, axes), tensors), output_axes
+        call, adapters, outputs, _labelled(equal_axes(label, copy.outputs, tensors, axes), tensors), output_axes
     )
 
 
-def _answer(label: str, own: Wrapped, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The outputs of the example."""
+def _run_example(label: str, module: Wrapped, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Call the module with the example's inputs; PosexportError if it fails."""
     try:
         with calling():  # a module may write to its inputs
-            return own.outputs({name: tensor.clone() for name, tensor in tensors.items()})
+            return module.outputs({name: tensor.clone() for name, tensor in tensors.items()})
     except CallError as failed:
         raise PosexportError(f"{label}: {failed.sentence('on the example itself')}") from failed.error
 
 
-def _output_names(label: str, own: list[str], output_names: Sequence[str] | None) -> list[str]:
-    """``output_names`` for the first outputs, the module's keys for the others."""
+def _output_names(label: str, keys: list[str], output_names: Sequence[str] | None) -> list[str]:
+    """``output_names`` for the first outputs, the module's ``keys`` for the others."""
     chosen = [str(name) for name in output_names or ()]
-    if len(chosen) > len(own):
-        raise PosexportError(f"{label}: {len(chosen)} output_names for {len(own)} outputs: {', '.join(own)}")
-    names = [*chosen, *own[len(chosen) :]]
+    if len(chosen) > len(keys):
+        raise PosexportError(f"{label}: {len(chosen)} output_names for {len(keys)} outputs: {', '.join(keys)}")
+    names = [*chosen, *keys[len(chosen) :]]
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
         raise PosexportError(f"{label}: two outputs are called {twice!r}; give every tensor a name in output_names")
@@ -207,11 +207,11 @@ def _placed(request: Request, interface: _Interface, conversion: Conversion, fol
     _check_same(folder / "bundle" / MODEL, out / name, interface)
     if request.buffer is not None:
         request.buffer.write((out / name).read_bytes())
-    kept = out / name
+    file = out / name
     if request.path is not None:
         into_place(files, request.path)
-        kept = request.path
-    loaded = ir.load(kept)
+        file = request.path
+    loaded = ir.load(file)
     if request.path is None:
         finish.into_memory(loaded)
     return ExportedModel(loaded, conversion.report, (*_with_file_names(conversion.remarks, order), *remarks))
@@ -240,9 +240,9 @@ def _check_same(bundle: Path, file: Path, interface: _Interface) -> None:
         adapter.bundle_name: adapter.to_bundle(leaf.tensor).numpy()
         for adapter, leaf in zip(interface.adapters, leaves, strict=True)
     }
-    proven, written = _run(bundle, bundle_feeds), _run(file, feeds)
-    for (name, tensor), before, after in zip(interface.outputs.items(), proven.values(), written.values(), strict=True):
-        if name not in written or not np.array_equal(_shaped(before, tensor), after, equal_nan=True):
+    proven, renamed = _run(bundle, bundle_feeds), _run(file, feeds)
+    for (name, tensor), before, after in zip(interface.outputs.items(), proven.values(), renamed.values(), strict=True):
+        if name not in renamed or not np.array_equal(_shaped(before, tensor), after, equal_nan=True):
             raise AssertionError(f"output {name} of the file is not the proven graph's, shape {list(tensor.shape)}")
 
 

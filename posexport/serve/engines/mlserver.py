@@ -85,20 +85,20 @@ class Runtime(mlserver.MLModel):
             raise InferenceError(str(err)) from err
 
     def _request(self, payload: InferenceRequest) -> Any:
-        inputs = {each.name: each for each in payload.inputs}
+        inputs = {tensor.name: tensor for tensor in payload.inputs}
         if len(inputs) < len(payload.inputs):
             raise PosexportError("two inputs of the request have the same name; give each once")
         text = next((name for name in TEXT if name in inputs), None)
         if not self._service.takes_texts or text is None:
-            return self._service.arrays({name: _array(each) for name, each in inputs.items()})
+            return self._service.arrays({name: _array(tensor) for name, tensor in inputs.items()})
         if len(inputs) > 1:
-            others = ", ".join(name for name in inputs if name != text)
-            raise PosexportError(f"the request has {text} and {others}; give {text} alone, or tensors alone")
+            tensors = ", ".join(name for name in inputs if name != text)
+            raise PosexportError(f"the request has {text} and {tensors}; give {text} alone, or tensors alone")
         prompt_name = getattr(payload.parameters, "prompt_name", None)
         return self._service.texts(_strings(inputs[text]), prompt_name)
 
     def _response(self, outputs: Outputs, payload: InferenceRequest) -> InferenceResponse:
-        names = [each.name for each in payload.outputs or []] or list(outputs)
+        names = [tensor.name for tensor in payload.outputs or []] or list(outputs)
         if unknown := [name for name in names if name not in outputs]:
             raise PosexportError(f"unknown output {', '.join(unknown)}; this request gives {', '.join(outputs)}")
         encoded = [NumpyCodec.encode_output(name, _encodable(outputs[name])) for name in names]
@@ -115,7 +115,8 @@ def _strings(tensor: RequestInput) -> list[str]:
     if tensor.datatype != "BYTES":
         raise PosexportError(f"{tensor.name} must have datatype BYTES, got {tensor.datatype}; give strings")
     elements = tensor.data.root
-    if not all(isinstance(each, str | bytes) for each in (elements if isinstance(elements, list) else [elements])):
+    strings_only = all(isinstance(x, str | bytes) for x in (elements if isinstance(elements, list) else [elements]))
+    if not strings_only:
         raise PosexportError(f"{tensor.name} must hold strings; give its data as a list of strings")
     try:
         strings: list[str] = StringCodec.decode_input(tensor)

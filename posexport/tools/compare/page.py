@@ -46,31 +46,31 @@ def task_colours(document: Document) -> list[tuple[str, str]]:
 
 def hook_colours(document: Document) -> list[tuple[str, str]]:
     """Where encodings of this comparison act, with the colours."""
-    used = {_hook(row) for row in document.rows if row.status == "measured"}
+    used = {_hook(result) for result in document.rows if result.status == "measured"}
     names = [*(name for _, name in WHERE), NOWHERE]
     return [(name, COLOURS[index]) for index, name in enumerate(names) if index in used]
 
 
 def against_length(document: Document) -> list[Picture]:
     """One small picture an encoding: a line a task, its chance as a dashed line, `limit` where its table ends."""
-    return [_panel(document, row) for row in document.rows if row.status == "measured"]
+    return [_panel(document, result) for result in document.rows if result.status == "measured"]
 
 
-def _panel(document: Document, row: TableRow) -> Picture:
+def _panel(document: Document, result: TableRow) -> Picture:
     figure, axes = _frame(190, 144, size=11)
-    axes.set_title(row.encoding, fontsize=13)
+    axes.set_title(result.encoding, fontsize=13)
     axes.set_xticks(range(len(document.lengths)), [str(length) for length in document.lengths])
     axes.set_yticks([0.0, 0.5, 1.0], [shown(0.0), shown(0.5), shown(1.0)])
     axes.set(xlim=(-0.2, len(document.lengths) - 0.8), ylim=(0.0, 1.03))
     for task, colour in zip(document.tasks, COLOURS, strict=False):
         axes.axhline(task.chance, color=colour, linewidth=1, linestyle="--")
-        cells = [row.accuracy[task.name][str(length)] for length in document.lengths]
+        cells = [result.accuracy[task.name][str(length)] for length in document.lengths]
         points = [(x, cell) for x, cell in enumerate(cells) if not isinstance(cell, str)]
         axes.plot([x for x, _ in points], [cell for _, cell in points], "o-", color=colour, markersize=5)
-    refused = [x for x, length in enumerate(document.lengths) if _ends(row, length)]
+    refused = [x for x, length in enumerate(document.lengths) if _ends(result, length)]
     if refused:
         axes.text((refused[0] + refused[-1]) / 2, 0.7, LIMIT, size=12, ha="center", color=GREY)
-    return _svg(figure, f"accuracy of {row.encoding} against length")
+    return _svg(figure, f"accuracy of {result.encoding} against length")
 
 
 def against_latency(document: Document, length: int) -> Picture:
@@ -79,13 +79,13 @@ def against_latency(document: Document, length: int) -> Picture:
     Names are in the margin, in the order of the points, from the most accurate down.
     """
     points = [
-        (mean, row.latency_to_nope, row)
-        for row in document.rows
-        if row.latency_to_nope is not None and (mean := row.mean(length)) is not None
+        (mean, result.latency_to_nope, result)
+        for result in document.rows
+        if result.latency_to_nope is not None and (mean := result.mean(length)) is not None
     ]
     points.sort(key=lambda point: point[:2])
     # encodings with a shorter limit have no point and are listed below
-    refused = [row.encoding for row in document.rows if _ends(row, length)]
+    refused = [result.encoding for result in document.rows if _ends(result, length)]
     note = textwrap.wrap(f"{LIMIT}: {', '.join(refused)}", 62) if refused else []
     figure, axes = _frame(500, max(400, 16 * len(points) + 90) + 16 * len(note), size=13)
     axes.set_title(f"length {length}: mean accuracy against latency", loc="left", fontsize=15)
@@ -93,11 +93,11 @@ def against_latency(document: Document, length: int) -> Picture:
     axes.yaxis.set_major_formatter(lambda share, _: shown(share))
     axes.margins(0.1)
     # names are in the margin, each connected to its point by a line
-    for index, (mean, latency, row) in enumerate(points):
-        colour = COLOURS[_hook(row)]
+    for index, (mean, latency, result) in enumerate(points):
+        colour = COLOURS[_hook(result)]
         axes.plot([latency], [mean], "o", color=colour, markersize=8)
         axes.annotate(
-            row.encoding,
+            result.encoding,
             (latency, mean),
             xytext=(1.03, (index + 0.5) / len(points)),
             textcoords="axes fraction",
@@ -132,27 +132,27 @@ def _svg(figure: "Figure", label: str) -> Picture:
     return {"src": f"data:image/svg+xml;base64,{data}", "alt": label, "width": f"{figure.bbox.width:.0f}"}
 
 
-def _ends(row: TableRow, length: int) -> bool:
-    return any(by_length.get(str(length)) == LIMIT for by_length in row.accuracy.values())
+def _ends(result: TableRow, length: int) -> bool:
+    return any(by_length.get(str(length)) == LIMIT for by_length in result.accuracy.values())
 
 
-def _hook(row: TableRow) -> int:
+def _hook(result: TableRow) -> int:
     """The index in `WHERE` of the first hook that the encoding acts through; one more: it acts nowhere."""
-    return next((index for index, (hook, _) in enumerate(WHERE) if hook in row.acts_on), len(WHERE))
+    return next((index for index, (hook, _) in enumerate(WHERE) if hook in result.acts_on), len(WHERE))
 
 
 def page(document: Document) -> bytes:
     accuracies = [f"{task.name} {length}" for task in document.tasks for length in document.lengths]
-    measured = [row for row in document.rows if row.status == "measured"]
+    measured = [result for result in document.rows if result.status == "measured"]
     return pages.render(
         "compare.html",
         setup=document.setup,
         tasks=document.tasks,
         learned=document.learned,
         measured=measured,
-        others=[row for row in document.rows if row.status != "measured"],
+        others=[result for result in document.rows if result.status != "measured"],
         heads=["encoding", *accuracies, "parameters", "own", "kB", "latency ms", "to nope", "memory MB", "to nope"],
-        lines=[_line(document, row) for row in measured],
+        lines=[_line(document, result) for result in measured],
         csv=f"data:text/csv;base64,{base64.b64encode(to_csv(document)).decode()}",
         noise=None if document.noise is None else shown(document.noise),
         by_length=against_length(document),
@@ -168,22 +168,22 @@ def page(document: Document) -> bytes:
 Line = dict[str, object]
 
 
-def _line(document: Document, row: TableRow) -> list[Line]:
+def _line(document: Document, result: TableRow) -> list[Line]:
     """The cells of a row: their texts and sort keys."""
-    cells: list[Line] = [{"words": row.encoding, "key": row.encoding, "name": "", "colour": ""}]
+    cells: list[Line] = [{"words": result.encoding, "key": result.encoding, "name": "", "colour": ""}]
     for task in document.tasks:
-        cells += [_accuracy(row.accuracy[task.name][str(length)], task.chance) for length in document.lengths]
-    megabytes = None if row.memory_bytes is None else row.memory_bytes / 1e6
+        cells += [_accuracy(result.accuracy[task.name][str(length)], task.chance) for length in document.lengths]
+    megabytes = None if result.memory_bytes is None else result.memory_bytes / 1e6
     for number, shape in (
-        (row.parameters, ",.0f"),
-        (row.own_parameters, ",.0f"),
-        ((row.file_bytes or 0) / 1e3, ",.0f"),
-        (row.latency_ms, ".1f"),
+        (result.parameters, ",.0f"),
+        (result.own_parameters, ",.0f"),
+        ((result.file_bytes or 0) / 1e3, ",.0f"),
+        (result.latency_ms, ".1f"),
     ):
         cells.append(_number(number, "" if number is None else format(number, shape)))
-    cells.append(_number(row.latency_to_nope, ratio(row.latency_to_nope)))
+    cells.append(_number(result.latency_to_nope, ratio(result.latency_to_nope)))
     cells.append(_number(megabytes, "-" if megabytes is None else f"{megabytes:.1f}"))
-    cells.append(_number(row.memory_to_nope, ratio(row.memory_to_nope)))
+    cells.append(_number(result.memory_to_nope, ratio(result.memory_to_nope)))
     return cells
 
 

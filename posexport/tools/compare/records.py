@@ -142,12 +142,12 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def good(self) -> bool:
-        return all(row.status != "failed" for row in self.rows)
+        return all(line.status != "failed" for line in self.rows)
 
     @property
     def verdict(self) -> str:
         """``passed``, or ``failed:`` and the encodings that could not be trained or exported."""
-        failed = [row.encoding for row in self.rows if row.status == "failed"]
+        failed = [line.encoding for line in self.rows if line.status == "failed"]
         return f"failed: {', '.join(failed)}" if failed else "passed"
 
     @property
@@ -155,11 +155,11 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
         """Encodings that answer a question clearly better than guessing at the trained length."""
         length, chance = str(self.lengths[0]), {task.name: task.chance for task in self.tasks}
         return [
-            row.encoding
-            for row in self.rows
+            line.encoding
+            for line in self.rows
             if any(
                 isinstance(cell := cells.get(length), float) and cell > chance[task] + LEARNED
-                for task, cells in row.accuracy.items()
+                for task, cells in line.accuracy.items()
             )
         ]
 
@@ -231,10 +231,10 @@ def to_csv(document: Document) -> bytes:
     buffer = io.StringIO()
     writer = csv.DictWriter(buffer, columns(document), lineterminator="\n")
     writer.writeheader()
-    for row in (*document.rows, *document.precisions):
-        fields = {name: getattr(row, name) for name in columns(document) if hasattr(row, name)}
-        fields["acts_on"] = " ".join(row.acts_on)
-        for task, by_length in row.accuracy.items():
+    for line in (*document.rows, *document.precisions):
+        fields = {name: getattr(line, name) for name in columns(document) if hasattr(line, name)}
+        fields["acts_on"] = " ".join(line.acts_on)
+        for task, by_length in line.accuracy.items():
             fields |= {f"{task}_{length}": cell for length, cell in by_length.items()}
         writer.writerow({name: "" if value is None else value for name, value in fields.items()})
     return buffer.getvalue().encode()
@@ -243,10 +243,14 @@ def to_csv(document: Document) -> bytes:
 def _at_precisions(document: Document, lengths: str) -> list[list[str]]:
     """What the precisions below float32 cost: accuracies, size, time and agreement."""
     lines = [["precision", *(f"{task.name} {lengths}" for task in document.tasks), "kB", "to fp32", "cosine"]]
-    for row in document.precisions:
-        cells = [" ".join(shown(cell).rjust(5) for cell in of_task.values()) for of_task in row.accuracy.values()]
-        figures = [f"{(row.file_bytes or 0) / 1e3:.0f}", ratio(row.latency_to_float32), f"{row.cosine or 0:.4f}"]
-        lines.append([f"{row.encoding} {row.precision}", *cells, *figures])
+    for result in document.precisions:
+        cells = [" ".join(shown(cell).rjust(5) for cell in of_task.values()) for of_task in result.accuracy.values()]
+        figures = [
+            f"{(result.file_bytes or 0) / 1e3:.0f}",
+            ratio(result.latency_to_float32),
+            f"{result.cosine or 0:.4f}",
+        ]
+        lines.append([f"{result.encoding} {result.precision}", *cells, *figures])
     return lines
 
 
@@ -271,18 +275,18 @@ def to_text(document: Document) -> str:
     lengths = "/".join(map(str, document.lengths))
     head = ["encoding", *(f"{task.name} {lengths}" for task in document.tasks), "parameters", "kB", "latency", "memory"]
     lines = [head]
-    for row in document.rows:
-        if row.status != "measured":
+    for result in document.rows:
+        if result.status != "measured":
             continue
-        cells = [" ".join(shown(cell).rjust(5) for cell in of_task.values()) for of_task in row.accuracy.values()]
-        size = f"{(row.file_bytes or 0) / 1e3:.0f}"
-        costs = [f"{row.parameters}", size, ratio(row.latency_to_nope), ratio(row.memory_to_nope)]
-        lines.append([row.encoding, *cells, *costs])
+        cells = [" ".join(shown(cell).rjust(5) for cell in of_task.values()) for of_task in result.accuracy.values()]
+        size = f"{(result.file_bytes or 0) / 1e3:.0f}"
+        costs = [f"{result.parameters}", size, ratio(result.latency_to_nope), ratio(result.memory_to_nope)]
+        lines.append([result.encoding, *cells, *costs])
     text = _aligned(lines)
     if document.precisions:
         text += ["", *_aligned(_at_precisions(document, lengths))]
     for status in ("failed", "not applicable"):
-        text += [f"{row.encoding}: {status}: {row.reason}" for row in document.rows if row.status == status]
+        text += [f"{result.encoding}: {status}: {result.reason}" for result in document.rows if result.status == status]
     chances = ", ".join(f"{task.name} {shown(task.chance)}" for task in document.tasks)
     differ = "" if document.noise is None else f" (two sessions of nope differ by {100 * document.noise:.0f} %)"
     return "\n".join([*text, f"guessing: {chances}; latency and memory are relative to nope{differ}"])

@@ -53,10 +53,12 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GraphCost(msgspec.Struct, frozen=True, kw_only=True):
-    """One graph; times are medians of ``runs`` calls.
+    """The times of one graph, medians of ``runs`` calls.
 
-    ``ms``: a call as it is; ``profiled_ms``: one that ONNX Runtime writes a profile of, which takes time for every
-    kernel; ``kernels_ms``: what it says of that for kernels. ``rows`` add up to the last, and shares are shares of it.
+    Attributes:
+        ms: time of a call without a profile.
+        profiled_ms: time of a call while ONNX Runtime writes a profile, which costs time for every kernel.
+        kernels_ms: the time in kernels, by the profile; ``rows`` add up to it.
     """
 
     file: str
@@ -67,9 +69,9 @@ class GraphCost(msgspec.Struct, frozen=True, kw_only=True):
     decisions: list[Decision]
     rows: list[CostRow]
 
-    def taken(self, share: Share) -> float:
-        """The fraction of the kernels' time in a share, 0 to 1."""
-        return sum(row.ms for row in self.rows if row.share == share) / self.kernels_ms if self.kernels_ms else 0.0
+    def fraction(self, share: Share) -> float:
+        """The fraction of the kernels' time that a share takes, 0 to 1."""
+        return sum(cost.ms for cost in self.rows if cost.share == share) / self.kernels_ms if self.kernels_ms else 0.0
 
 
 class Explanation(msgspec.Struct, frozen=True, kw_only=True):
@@ -86,8 +88,8 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
 
     def to_json(self) -> str:
         document = msgspec.to_builtins(self)
-        for part, fields in zip(self.parts, document["parts"], strict=True):
-            fields["shares"] = {share: part.taken(share) for share in SHARES}
+        for graph, fields in zip(self.parts, document["parts"], strict=True):
+            fields["shares"] = {share: graph.fraction(share) for share in SHARES}
         return msgspec.json.format(msgspec.json.encode(document), indent=2).decode()
 
 
@@ -102,36 +104,37 @@ def shown(explanation: Explanation) -> RenderableType:
         f"{explanation.bundle}, made for {explanation.target}: {explanation.call}; {explanation.provider}, {threads}, "
         f"ONNX Runtime {explanation.onnxruntime}"
     )
-    parts = [piece for part in explanation.parts for piece in _part(part, PROVIDERS[explanation.provider].ort_name)]
+    provider = PROVIDERS[explanation.provider].ort_name
+    parts = [piece for graph in explanation.parts for piece in _tables_of(graph, provider)]
     passes = [_passes(explanation)] if explanation.passes else []
     return Group(Text(head), *passes, *parts, *(Text(note) for note in notes(explanation)))
 
 
 def notes(explanation: Explanation) -> list[str]:
-    decisions = [decision for part in explanation.parts for decision in part.decisions]
+    decisions = [decision for graph in explanation.parts for decision in graph.decisions]
     return [] if decisions else ["no lowerings are recorded: the bundle has no attention of posexport's"]
 
 
-def _part(part: GraphCost, provider: str) -> list[RenderableType]:
+def _tables_of(graph: GraphCost, provider: str) -> list[RenderableType]:
     pieces: list[RenderableType] = []
-    if part.decisions:
-        pieces.append(_decisions(part))
-    return [*pieces, _rows(part, provider), Text(summary(part))]
+    if graph.decisions:
+        pieces.append(_decisions(graph))
+    return [*pieces, _rows(graph, provider), Text(summary(graph))]
 
 
-def summary(part: GraphCost) -> str:
-    shares = ", ".join(f"{share} {part.taken(share):.1%}" for share in SHARES)
+def summary(graph: GraphCost) -> str:
+    shares = ", ".join(f"{share} {graph.fraction(share):.1%}" for share in SHARES)
     return (
-        f"{part.file}: {shares} of {_ms(part.kernels_ms)} ms in kernels; a call takes {_ms(part.ms)} ms, "
-        f"{_ms(part.profiled_ms)} while it is profiled (medians of {part.runs})"
+        f"{graph.file}: {shares} of {_ms(graph.kernels_ms)} ms in kernels; a call takes {_ms(graph.ms)} ms, "
+        f"{_ms(graph.profiled_ms)} while it is profiled (medians of {graph.runs})"
     )
 
 
-def _decisions(part: GraphCost) -> Table:
-    table = Table(title=part.file, title_justify="left", box=box.SIMPLE)
+def _decisions(graph: GraphCost) -> Table:
+    table = Table(title=graph.file, title_justify="left", box=box.SIMPLE)
     for name in ("node type", "nodes", "lowering", "not taken"):
         table.add_column(name, justify="right" if name == "nodes" else "left")
-    for decision in part.decisions:
+    for decision in graph.decisions:
         table.add_row(decision.node_type, str(decision.nodes or ""), decision.lowering, _refused(decision))
     return table
 
@@ -150,29 +153,29 @@ def _refused(decision: Decision) -> str:
     return "\n".join(f"{name}: {reason}" for name, reason in decision.rejected.items()) or "none"
 
 
-def _rows(part: GraphCost, provider: str) -> Table:
-    table = Table(title=f"{part.file}: where a call's time goes", title_justify="left", box=box.SIMPLE)
+def _rows(graph: GraphCost, provider: str) -> Table:
+    table = Table(title=f"{graph.file}: where a call's time goes", title_justify="left", box=box.SIMPLE)
     for name in ("", "of", "nodes", "ms", "share", "kernels"):
         table.add_column(
             name, justify="right" if name in ("nodes", "ms", "share") else "left", no_wrap=name != "kernels"
         )
     before = ""
-    for row in part.rows:
+    for cost in graph.rows:
         table.add_row(
-            row.share if row.share != before else "",
-            "\n".join([row.name, *(f"  in {caller}" for caller in row.within)]),
-            str(row.nodes or ""),
-            _ms(row.ms),
-            f"{row.ms / part.kernels_ms:.1%}" if part.kernels_ms else "",
-            _kernels(row, provider),
+            cost.share if cost.share != before else "",
+            "\n".join([cost.name, *(f"  in {caller}" for caller in cost.within)]),
+            str(cost.nodes or ""),
+            _ms(cost.ms),
+            f"{cost.ms / graph.kernels_ms:.1%}" if graph.kernels_ms else "",
+            _kernels(cost, provider),
         )
-        before = row.share
+        before = cost.share
     return table
 
 
-def _kernels(row: CostRow, provider: str) -> str:
-    named = [_kernel(kernel, provider) for kernel in row.kernels[:_NAMED]]
-    if remaining := row.kernels[_NAMED:]:
+def _kernels(cost: CostRow, provider: str) -> str:
+    named = [_kernel(kernel, provider) for kernel in cost.kernels[:_NAMED]]
+    if remaining := cost.kernels[_NAMED:]:
         count = sum(kernel.count for kernel in remaining)
         named.append(f"{count} others {_ms(sum(kernel.ms for kernel in remaining))}")
     return ", ".join(named)

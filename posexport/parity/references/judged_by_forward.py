@@ -1,7 +1,7 @@
-"""A model's own forward as a second judge of a decoder with states, whose steps posexport wrote.
+"""The model's forward as a second judge of a decoder with states: posexport wrote the decode steps.
 
-The truth is the decoder in float64. What it computes otherwise than the model's forward the graph computes otherwise as
-well, and no comparison of the two shows it.
+The reference is the decoder in float64. An error in its decode steps is in the graph too, so that comparing the two
+does not show it; comparing the decoder with the model's forward does.
 
 Shape letters: B batch, T tokens, V vocabulary.
 """
@@ -22,19 +22,19 @@ from posexport.runtime.cache import LOGITS
 from posexport.sources.source import Source
 from posexport.targets.precisions import PrecisionName
 
-#: of the largest logit, what two computations in float64 may differ by
+#: the difference of two computations in float64 that is rounding, relative to the largest logit
 _ROUNDING = 1e-9
 
 
 class JudgedByForward(DefinitionReference):
-    """The definition, whose logits in float64 must be those that the model's forward has for every row by itself.
+    """The definition as reference, after its float64 logits are compared with the model's forward.
 
-    A row is read without its padding, in one call. Points in several calls or with positions that are given have the
-    sequences of other points. Raises PosexportError where they differ.
+    Forward reads each row alone, without its padding, in one call. Points in several calls, or with `position_ids`,
+    have the sequences of other points and are not compared. Raises PosexportError where the logits differ.
     """
 
     def case(self, point: GridPoint) -> Case:
-        """As of the definition, looked at once more."""
+        """The case of the definition; its logits are compared with the model's forward."""
         case = super().case(point)
         if not point.calls and not point.position_ids_given:
             for truth in case.truths:
@@ -46,13 +46,13 @@ class JudgedByForward(DefinitionReference):
         keep_BT = token_mask(point, self.source.inputs)
         assert keep_BT is not None  # every decoder with a cache takes a mask
         # rows without padding in one call
-        groups = [list(range(point.batch))] if keep_BT.all() else [[row] for row in range(point.batch)]
+        groups = [list(range(point.batch))] if keep_BT.all() else [[index] for index in range(point.batch)]
         for rows in groups:
             real_T = keep_BT[rows[0]]
             ids_BT = torch.from_numpy(feeds["input_ids"][rows][:, real_T])
 
             def forward(module: Any, ids_BT: Tensor = ids_BT) -> Tensor:
-                logits: Tensor = module.plain(ids_BT, torch.ones_like(ids_BT))
+                logits: Tensor = module.uncached_logits(ids_BT, torch.ones_like(ids_BT))
                 return logits
 
             other = _first_other(torch.from_numpy(logits_BTV[rows][:, real_T]), self.truth.asked(forward))
@@ -71,8 +71,8 @@ def reference_of(
     return (JudgedByForward if judged else DefinitionReference)(source, precision, sample, device)
 
 
-def _first_other(logits_BTV: Tensor, own_BTV: Tensor) -> int | None:
-    """The first token whose logits differ by more than rounding; None where there is none."""
-    off_T = (logits_BTV - own_BTV).abs().amax((0, 2))
-    same_T = off_T <= _ROUNDING * own_BTV.abs().amax()
+def _first_other(logits_BTV: Tensor, expected_BTV: Tensor) -> int | None:
+    """The first token with logits that differ by more than rounding; None where there is none."""
+    off_T = (logits_BTV - expected_BTV).abs().amax((0, 2))
+    same_T = off_T <= _ROUNDING * expected_BTV.abs().amax()
     return None if bool(same_T.all()) else int(same_T.int().argmin())
