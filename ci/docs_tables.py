@@ -119,13 +119,13 @@ def profiles() -> str:
         "|---|---|---|---|---|---|---|",
     ]
     found = [msgspec.json.decode(path.read_bytes(), type=Explanation) for path in RESULTS.glob("explain/*.json")]
-    for each in sorted(found, key=lambda each: (_length(each), each.parts[0].taken("positions"))):
+    for each in sorted(found, key=lambda each: (_length(each), each.parts[0].fraction("positions"))):
         (part,) = each.parts
         spent = Counter[str]()
         for kernel in (kernel for row in part.rows if row.share != "rest" for kernel in row.kernels):
             spent[kernel.op_type] += kernel.ms  # type: ignore[assignment]
         named = ", ".join(f"{name} {ms / part.kernels_ms:.1%}" for name, ms in spent.most_common(6))
-        shares = [f"{part.taken(share):.0%}" for share in reversed(SHARES)]
+        shares = [f"{part.fraction(share):.0%}" for share in reversed(SHARES)]
         lines.append(f"| {' | '.join([each.bundle, str(_length(each)), f'{part.kernels_ms:.0f}', *shares, named])} |")
     return "\n".join(lines)
 

@@ -13,6 +13,7 @@ from onnx_ir.passes.common import ShapeInferencePass
 from posexport.passes.cache.insert import insert_cache
 from tests.passes.test_insert_cache import Cached, opened
 from tests.text_graphs import graph, matrices
+from tests.tolerances import agree
 
 TOKENS, WIDTH, VOCABULARY = 13, 4, 7
 #: of rows that are padded on the left
@@ -99,14 +100,14 @@ def check(
     operators = [node.op_type for node in model.graph]
     cached, whole = Cached(model), np.ones_like(ids)
     for parts in ([TOKENS], [1] * TOKENS, [3, 5, 1, 4]):
-        np.testing.assert_allclose(cached.in_parts(ids, whole, parts), truth, rtol=1e-5, atol=1e-5)
+        agree(cached.in_parts(ids, whole, parts), truth, "model in float32", np.float32)
     # padded on the left
     padded, kept = np.zeros_like(ids), np.zeros_like(ids)
     for row, length in enumerate(LENGTHS):
         padded[row, TOKENS - length :], kept[row, TOKENS - length :] = ids[row, :length], 1
     got = cached.in_parts(padded, kept, [6, 1, 6])
     for row, length in enumerate(LENGTHS):
-        np.testing.assert_allclose(got[row, TOKENS - length :], truth[row, :length], rtol=1e-5, atol=1e-5)
+        agree(got[row, TOKENS - length :], truth[row, :length], "model in float32", np.float32)
     return operators
 
 
