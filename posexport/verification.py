@@ -138,7 +138,9 @@ def _source(
     from posexport.sources.load import LoadOptions
     from posexport.sources.prepare import prepare, recorded_options
 
-    loading = replace(options or LoadOptions(), bundle_inputs=() if manifest is None else manifest.inputs)
+    loading = options or LoadOptions()
+    if manifest is not None:
+        loading = replace(loading, bundle_inputs=manifest.inputs, steps=manifest.limits.size_steps)
     if recipe is None or origin is None:
         source = prepare(against, loading)
     else:

@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,11 +26,13 @@ if TYPE_CHECKING:
 
     from posexport.export.build import Built
     from posexport.export.layout import Layout
+    from posexport.export.written import Step
     from posexport.options.recipe import Recipe
     from posexport.parity.grid.inputs import Feeds
     from posexport.parity.proof import Progress
     from posexport.parity.report.report import Report
     from posexport.precision.calibration import Calibration
+    from posexport.sources.load import LoadOptions
     from posexport.sources.source import Source
     from posexport.targets.precisions import PrecisionName
 
@@ -69,6 +71,14 @@ class _CacheNotTracedError(PosexportError):
     """A decoder cannot be traced with the KV cache that it got by default, or its graph cannot have one."""
 
 
+class _OtherStepsError(Exception):
+    """A graph that failed was traced on one side of branches by remainders; ``steps``: by axis."""
+
+    def __init__(self, steps: Mapping[str, "Step"]) -> None:
+        super().__init__()
+        self.steps = steps
+
+
 def write(
     directory: Path,
     argument: "str | nn.Module",
@@ -83,15 +93,31 @@ def write(
     """The files of the bundle of a source that `prepare` takes; ``name``: what to call it in place of its name.
 
     A decoder of the user's that no task is named for, and that cannot be traced with a KV cache, is converted for
-    features. ``variant``: the precision, where files of another one are in ``directory``. ``before_proof``: is called
-    when the graphs are there, and may raise.
+    features. A module whose graph fails, and which treats the multiples of a number in another way than other sizes, is
+    converted for these multiples. ``variant``: the precision, where files of another one are in ``directory``.
+    ``before_proof``: is called when the graphs are there, and may raise.
 
     Raises:
         MissedError: parity was missed, and ``options`` do not keep a failed bundle.
     """
 
     def attempt(options: ConvertOptions) -> Written:
-        return _write(directory, argument, options, progress, remark, name, variant, before_proof)
+        loading = replace(options.load, name=name)
+
+        def in_steps(steps: Mapping[str, int]) -> Written:
+            chosen = replace(loading, steps=steps)
+            return _write(directory, argument, options, chosen, progress, remark, variant, before_proof)
+
+        try:
+            return in_steps({})
+        except _OtherStepsError as failed:
+            written = in_steps({axis: step.divisor for axis, step in failed.steps.items()})
+            for axis, step in failed.steps.items():
+                remark(
+                    f"{axis} must be a multiple of {step.divisor}: {step.line} treats other sizes in another way, and "
+                    "a graph has one of the two"
+                )
+            return written
 
     try:
         return attempt(options)
@@ -116,13 +142,17 @@ def _write(
     directory: Path,
     argument: "str | nn.Module",
     options: ConvertOptions,
+    loading: "LoadOptions",
     progress: "Progress | None",
     remark: Callable[[str], None],
-    name: str | None,
     variant: "PrecisionName | None",
     before_proof: Callable[[], None],
 ) -> Written:
-    """As `write`, for the task that the options or the source name."""
+    """As `write`, for the task that the options or the source name, with the source as ``loading`` says.
+
+    Raises:
+        _OtherStepsError: the graph failed, and another one for some of the sizes may not.
+    """
     from posexport.conversion.proof import explained, reasons
     from posexport.export.messages import NotTracedError
     from posexport.lowering import plan
@@ -138,7 +168,7 @@ def _write(
     plan.check_name(options.lowering)
     # the source, and what the user should know about it
     tell(0, 2, "loading")
-    source, tokenizer = with_tokenizer_made(_prepared(argument, options, layout, name), directory)
+    source, tokenizer = with_tokenizer_made(_prepared(argument, options, layout, loading), directory)
     for sentence in [*source.remarks, *_remarks_on_files(source)]:
         remark(sentence)
     if options.verify and options.lengths:
@@ -163,10 +193,12 @@ def _write(
     try:
         report, on_texts = _proven(source, directory, options, progress, variant, compared)
     except MissedError as missed:
+        _retry_in_steps(source, built, missed)
         for sentence in reasons(built, missed.report):
             remark(sentence)
         raise
     except PosexportError as err:
+        _retry_in_steps(source, built, err)
         raise explained(source.name, built, err) from err
     # the files next to them
     _copy_files(source, directory)
@@ -199,12 +231,21 @@ def _opset(options: ConvertOptions, layout: "Layout") -> int:
     )
 
 
-def _prepared(argument: "str | nn.Module", options: ConvertOptions, layout: "Layout", name: str | None) -> "Source":
+def _retry_in_steps(source: "Source", built: "list[Built]", failed: Exception) -> None:
+    """Raises _OtherStepsError where a line branches by a remainder that the source's steps do not settle."""
+    steps = {axis: step for graph in built for axis, step in graph.written.steps.items()}
+    if {axis: step for axis, step in steps.items() if source.limits.size_steps.get(axis, 1) % step.divisor}:
+        raise _OtherStepsError(steps) from failed
+
+
+def _prepared(
+    argument: "str | nn.Module", options: ConvertOptions, layout: "Layout", loading: "LoadOptions"
+) -> "Source":
     """The source as the options and the layout want it."""
     from posexport.sources.prepare import prepare
 
     tokenizer = None if options.tokenizer is None else Path(options.tokenizer)
-    source = prepare(argument, replace(options.load, name=name), options, tokenizer)
+    source = prepare(argument, loading, options, tokenizer)
     return layout.arranged(source, options.record)
 
 

@@ -25,8 +25,8 @@ from posexport.torch_fixes.shape_solver import with_unsolved_sizes
 from posexport.torch_fixes.size_uses import SizeUses, recording_size_uses
 from posexport.torch_fixes.symbolic_int import with_symbolic_ints
 
-#: of `ir.Model.meta`: the lines of a user's module that chose by a size while it was traced, with the choice
-DECIDED = "posexport.decided"
+#: of `ir.Model.meta`: `SizeUses`, what a user's module did with sizes while it was traced
+SIZE_USES = "posexport.size_uses"
 
 
 def trace(source: Source, opset: int, *, optimize: bool = True) -> ir.Model:
@@ -111,7 +111,7 @@ def _traced(source: Source, opset: int, uses: SizeUses, *, optimize: bool) -> ir
             f"--opset {opset} is beyond what torch {torch.__version__} can write (it gave {got}); use a lower one"
         )
     _name_axes(program.model, source, uses)
-    program.model.meta[DECIDED] = uses.branches
+    program.model.meta[SIZE_USES] = uses
     defaults.add(program.model, source.inputs)
     return program.model
 

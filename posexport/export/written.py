@@ -4,6 +4,7 @@ It is kept in memory, not in the graph: the file has no paths of the machine tha
 (`posexport.export.save`).
 """
 
+import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -11,9 +12,10 @@ from dataclasses import dataclass, field
 import onnx_ir as ir
 
 from posexport.export.messages import meaning
-from posexport.export.trace import DECIDED
+from posexport.export.trace import SIZE_USES
 from posexport.graph.queries import with_bodies
 from posexport.system.user_code import line_of_trace
+from posexport.torch_fixes.size_uses import SizeUses
 
 _STACK = "pkg.torch.onnx.stack_trace"
 #: how ONNX Runtime names a node in its messages
@@ -21,14 +23,24 @@ _NAMED = re.compile(r"(?:Name: ?|Node ?\()'?([\w./-]+)'?")
 
 
 @dataclass(frozen=True)
+class Step:
+    """The number whose multiples a ``line`` of the user's treats in another way than other sizes."""
+
+    divisor: int
+    line: str
+
+
+@dataclass(frozen=True)
 class Written:
     """The user's lines, by the name of the node that they became.
 
-    ``suspects``: lines that a missed proof may come from, with a remark on each.
+    ``suspects``: lines that a missed proof may come from, with a remark on each. ``steps``: axes for whose multiples
+    of a number the graph was traced, or for all other sizes: a line branches by the remainder.
     """
 
     lines: Mapping[str, str] = field(default_factory=dict)
     suspects: Mapping[str, str] = field(default_factory=dict)
+    steps: Mapping[str, "Step"] = field(default_factory=dict)
 
     def about(self, text: str) -> str | None:
         """A message of ONNX Runtime explained for the module."""
@@ -45,10 +57,18 @@ class Written:
 def written_by(model: ir.Model) -> Written:
     """Read from what the tracer noted at the nodes of ``model``, which `provenance.strip` drops."""
     lines: dict[str, str] = {}
+    uses: SizeUses = model.meta.get(SIZE_USES) or SizeUses()
     suspects = {
-        line: f"was decided {choice} by a size while the module was traced"
-        for line, choice in model.meta.get(DECIDED, {}).items()
+        line: f"was decided {choice} by a size while the module was traced" for line, choice in uses.branches.items()
     }
+    inputs = {value.name: value.shape for value in model.graph.inputs}
+    steps: dict[str, Step] = {}
+    for line, remainder in uses.remainders.items():
+        shape = inputs.get(remainder.input)
+        if shape is not None and remainder.axis < len(shape):
+            axis = str(shape[remainder.axis])
+            divisor = steps[axis].divisor if axis in steps else 1
+            steps[axis] = Step(math.lcm(divisor, remainder.divisor), line)
     for graph in (model.graph, *(function.graph for function in model.functions.values())):
         for body in with_bodies(graph):
             for node in body:
@@ -57,4 +77,4 @@ def written_by(model: ir.Model) -> Written:
                     lines[node.name] = line
                 if node.op_type == "Resize" and node.attributes.get_int("antialias", False):
                     suspects[line] = "a node Resize with antialias, in a graph that is not proven"
-    return Written(lines, suspects)
+    return Written(lines, suspects, steps)

@@ -9,6 +9,7 @@ import hashlib
 import inspect
 from collections.abc import Mapping, Sequence
 from keyword import iskeyword
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -20,7 +21,7 @@ from posexport.encodings.encoding import Encoding
 from posexport.errors import PosexportError
 from posexport.modules.axes.discover import Discovered, discover
 from posexport.modules.axes.example_calls import counts_tokens
-from posexport.modules.axes.sizes import STANDARD
+from posexport.modules.axes.sizes import STANDARD, in_steps
 from posexport.modules.call import calling
 from posexport.modules.drawn_calls import DrawnCalls
 from posexport.modules.dry_run import dry_run
@@ -28,6 +29,7 @@ from posexport.modules.eval_mode import in_eval_mode
 from posexport.modules.padding_values import with_padding_values
 from posexport.modules.user_module import PAST_IS_OURS, by_name, copied
 from posexport.modules.value_branches import remarks_on, ways_that_fit
+from posexport.sources.example import axis_sizes
 from posexport.sources.source import Source, digest
 from posexport.spec import (
     BATCH,
@@ -48,15 +50,25 @@ from posexport.targets.dtypes import DTYPES, MODEL_DTYPE
 _AXES = (BATCH, SEQUENCE, ENCODER_SEQUENCE, HEIGHT, WIDTH, SAMPLES)
 
 
-def module_source(module: nn.Module, inputs: Any, axes: Any = None, known: Sequence[InputSpec] = ()) -> Source:
-    """The source of a copy of ``module``, which stays as it is; ``known``: see `source_of_module`.
+#: no steps but those that calls show
+_NO_STEPS: Mapping[str, int] = MappingProxyType({})
+
+
+def module_source(
+    module: nn.Module,
+    inputs: Any,
+    axes: Any = None,
+    known: Sequence[InputSpec] = (),
+    steps: Mapping[str, int] = _NO_STEPS,
+) -> Source:
+    """The source of a copy of ``module``, which stays as it is; ``known`` and ``steps``: see `source_of_module`.
 
     Raises:
         PosexportError: the module cannot be copied, the inputs do not tell its arguments, or it fails.
     """
     name = type(module).__name__
     copy = copied(name, module, "the conversion must not change yours")
-    return source_of_module(name, copy, inputs, axes, label=name, fingerprint=b"", known=known)
+    return source_of_module(name, copy, inputs, axes, label=name, fingerprint=b"", known=known, steps=steps)
 
 
 def source_of_module(
@@ -68,11 +80,14 @@ def source_of_module(
     label: str,
     fingerprint: bytes,
     known: Sequence[InputSpec] = (),
+    steps: Mapping[str, int] = _NO_STEPS,
 ) -> Source:
     """The source of ``module``, from calls of it; it is put into eval mode and float32 in place.
 
     ``argument``: its name in messages. ``fingerprint``: bytes that are hashed together with its weights. ``known``: the
     inputs of a bundle that it is compared with, for a module without an example and without an attribute ``inputs``.
+    ``steps``: numbers that the sizes of axes are multiples of, where the module accepts other sizes too and a graph
+    does not.
     """
     remarks = []
     if module.training and (unsure := _random_in_training(module)):
@@ -92,7 +107,7 @@ def source_of_module(
     limits = limits_of_module(module)
     if any(spec.role == "lengths" for spec in specs):
         limits = msgspec.structs.replace(limits, paddings=["right", "ragged-right"])
-    results = dry_run(argument, module, specs, tensors, limits, discovered.groups)
+    results = dry_run(argument, module, specs, tensors, limits, in_steps(discovered.groups, axis_sizes(specs), steps))
     found = results.limits
     if discovered.tokens is not None:
         found = msgspec.structs.replace(found, min_length=discovered.tokens, max_length=discovered.tokens)

@@ -13,8 +13,9 @@ import importlib.util
 import inspect
 import sys
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from torch import nn
@@ -29,11 +30,16 @@ from posexport.spec import InputSpec
 from posexport.system.user_code import is_external, line_of_error, quoted, raised
 
 
-def python_source(argument: str, known: Sequence[InputSpec] = (), task: str | None = None) -> Source:
+def python_source(
+    argument: str,
+    known: Sequence[InputSpec] = (),
+    task: str | None = None,
+    steps: Mapping[str, int] = MappingProxyType({}),
+) -> Source:
     """Runs the file, calls the factory, and finds out the module's inputs and outputs.
 
     ``known``: the inputs of a bundle to compare with, for a factory that returns the module alone. ``task``: the
-    task of a transformers model.
+    task of a transformers model. ``steps``: see `source_of_module`.
 
     Raises:
         PosexportError: the file or the factory does not exist, or the factory failed or returned something else.
@@ -50,7 +56,8 @@ def python_source(argument: str, known: Sequence[InputSpec] = (), task: str | No
     label = f"{path.name}:{factory_name}"
     if len(parts) == 1 and is_transformers_model(parts[0]):
         return _checkpoint(argument, parts[0], task, label)
-    source = source_of_module(argument, *parts, label=label, fingerprint=path.read_bytes(), known=known)
+    code = path.read_bytes()
+    source = source_of_module(argument, *parts, label=label, fingerprint=code, known=known, steps=steps)
     return with_cache(source, task)
 
 

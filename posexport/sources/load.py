@@ -1,7 +1,7 @@
 """Loads a source of any kind from its name, or from a module in memory."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 from posexport.errors import PosexportError
@@ -24,7 +24,8 @@ class LoadOptions:
     ``definition``: of a checkpoint, as in `posexport.options.recipe.Recipe`; None: as recorded, else ``paper``.
     ``name`` and ``label``: what the source of a checkpoint's folder is called, in place of its path and its type.
     ``example_inputs`` and ``axes`` describe the inputs of a module in memory (`posexport.modules.live_module`).
-    ``bundle_inputs``: the inputs of a bundle to compare with, where the user gives no example.
+    ``bundle_inputs``: the inputs of a bundle to compare with, where the user gives no example. ``steps``: numbers that
+    the sizes of a module's axes are multiples of, beside those that its calls show.
     """
 
     task: str | None = None
@@ -36,6 +37,7 @@ class LoadOptions:
     example_inputs: Any = None
     axes: Any = None
     bundle_inputs: Sequence["InputSpec"] = ()
+    steps: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
     def of(cls, options: object) -> "LoadOptions":

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch.fx.experimental.symbolic_shapes import ShapeEnv, statically_known_false, statically_known_true
+from torch.utils._sympy.functions import FloorDiv, Mod, PythonMod
 
 from posexport.system.user_code import cite, is_user_file, line_of_frame
 from posexport.torch_fixes.patch import patched
@@ -27,16 +28,27 @@ class SizeUses:
         constants: sizes that became numbers, each with the user's line, empty where none is known.
         int_lines: the user's lines that call ``int()`` of a size.
         branches: the user's lines that branch on a size, each with the branch that was traced.
+        remainders: those among them that treat the multiples of a number in another way than all other sizes.
     """
 
     constants: list[tuple[int, str]] = field(default_factory=list)
     int_lines: list[str] = field(default_factory=list)
     branches: dict[str, bool] = field(default_factory=dict)
+    remainders: dict[str, "Remainder"] = field(default_factory=dict)
 
     def line_of_constant(self, size: int) -> str:
         """The user's first line that made a constant of ``size``, or called ``int()``; empty where there is none."""
         lines = [line for constant, line in self.constants if constant == size and line] or self.int_lines
         return lines[0] if lines else ""
+
+
+@dataclass(frozen=True)
+class Remainder:
+    """The size of an axis, by input and number, and the ``divisor`` whose multiples a branch treats apart."""
+
+    input: str
+    axis: int
+    divisor: int
 
 
 @contextmanager
@@ -52,9 +64,13 @@ def recording_size_uses(uses: SizeUses | None = None) -> Iterator[SizeUses]:
     def record_branch(self: torch.SymBool) -> bool:
         caller = sys._getframe(1)  # noqa: SLF001 (inspect.stack reads files)
         known = statically_known_true(self) or statically_known_false(self)
+        remainder = None if known else _remainder(self)  # a condition that was decided has no sizes any more
         branch = to_bool(self)
         if not known and is_user_file(caller.f_code.co_filename):
-            uses.branches.setdefault(cite(caller.f_code.co_filename, caller.f_lineno), branch)
+            line = cite(caller.f_code.co_filename, caller.f_lineno)
+            uses.branches.setdefault(line, branch)
+            if remainder is not None:
+                uses.remainders.setdefault(line, remainder)
         return branch
 
     def record_int(self: torch.SymInt | torch.SymFloat) -> int:
@@ -75,3 +91,19 @@ def recording_size_uses(uses: SizeUses | None = None) -> Iterator[SizeUses]:
         patched(ShapeEnv, "_set_replacement", record_constant),
     ):
         yield uses
+
+
+def _remainder(branch: torch.SymBool) -> Remainder | None:
+    """The size and the divisor of a branch such as ``if length % 8: pad``; None for another branch."""
+    condition = branch.node.expr
+    if len(condition.free_symbols) != 1:
+        return None
+    (size,) = condition.free_symbols
+    divisors = {int(each.args[1]) for each in condition.atoms(Mod, PythonMod, FloorDiv) if each.args[1].is_number}
+    for divisor in sorted(divisors):
+        whole, *others = (bool(condition.subs(size, 2 * divisor + rest)) for rest in range(divisor))
+        if others and whole not in others:
+            sources = branch.node.shape_env.var_to_sources.get(size, [])
+            inputs = (each for each in sources if hasattr(getattr(each, "base", None), "local_name"))
+            return next((Remainder(each.base.local_name, each.idx, divisor) for each in inputs), None)
+    return None

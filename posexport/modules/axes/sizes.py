@@ -1,8 +1,9 @@
 """Sizes to trace and to prove a module at, within what its axes accept; and the length contract of those axes."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
+from math import lcm
 
 import msgspec
 
@@ -58,6 +59,17 @@ class Range:
         """The accepted size that is nearest to ``size``."""
         size = multiple(max(size, self.least), self.step)
         return size if self.most is None else min(size, self.most)
+
+
+def in_steps(groups: Mapping[str, Varying], sizes: Sizes, steps: Mapping[str, int]) -> dict[str, Varying]:
+    """The groups with sizes that are multiples of ``steps`` too; ``sizes``: of axes that have no group."""
+    stepped = dict(groups)
+    for axis, step in steps.items():
+        group = groups.get(axis) or Varying(members=(), size=sizes[axis])
+        step = lcm(group.step, step)
+        size, least = multiple(group.size, step), multiple(group.least, step)
+        stepped[axis] = replace(group, size=size, least=least, step=step)
+    return stepped
 
 
 def other_ranges(axes: Sequence[str], groups: Mapping[str, Varying]) -> dict[str, Range]:

@@ -1,0 +1,69 @@
+"""Modules that treat multiples of a number in another way than other sizes, such as padding to whole patches."""
+
+import pytest
+import torch
+from torch import nn
+
+import posexport
+from posexport.errors import PosexportError
+from posexport.torch_fixes.size_uses import Remainder, recording_size_uses
+
+PATCH = 5
+
+
+class PadsToPatches(nn.Module):
+    """A patched series as chronos-bolt reads it: the graph of one way is wrong for the sizes of the other."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Linear(PATCH, 7)
+
+    def forward(self, context):
+        if context.shape[1] % PATCH != 0:
+            context = nn.functional.pad(context, (PATCH - context.shape[1] % PATCH, 0), value=1.0)
+        return self.embed(context.unfold(1, PATCH, PATCH)).cumsum(1)[:, -1]
+
+
+class PadsByCeiling(PadsToPatches):
+    """The same with a number of missing samples, which the graph counts in every call."""
+
+    def forward(self, context):
+        missing = -context.shape[1] % PATCH
+        if missing > 0:
+            context = nn.functional.pad(context, (missing, 0), value=1.0)
+        return self.embed(context.unfold(1, PATCH, PATCH)).cumsum(1)[:, -1]
+
+
+@pytest.mark.parametrize("samples", [31, 35])
+@pytest.mark.parametrize("module", [PadsToPatches, PadsByCeiling])
+def test_branches_by_a_remainder_are_recorded(module, samples):
+    axes = {0: torch.export.Dim("batch"), 1: torch.export.Dim.AUTO}
+    with recording_size_uses() as uses:
+        torch.export.export(module(), (), {"context": torch.randn(3, samples)}, dynamic_shapes={"context": axes})
+    assert list(uses.remainders.values()) == [Remainder("context", 1, PATCH)]
+
+
+def test_the_other_sizes_are_left_out_where_the_graph_has_one_way(tmp_path):
+    module = PadsToPatches().eval()
+    result = posexport.convert(module, tmp_path / "bundle", example_inputs={"context": torch.randn(3, 31)})
+    assert result.good
+    assert result.manifest.limits.size_steps == {"num_samples": PATCH}
+    (remark,) = [remark for remark in result.remarks if "multiple" in remark]
+    assert remark.startswith(f"num_samples must be a multiple of {PATCH}: test_remainders.py line ")
+    session = posexport.load(tmp_path / "bundle")
+    x = torch.randn(2, 45)
+    with torch.no_grad():
+        torch.testing.assert_close(torch.from_numpy(session.run({"context": x.numpy()})["output"]), module(x))
+    with pytest.raises(PosexportError, match=f"takes multiples of {PATCH}"):
+        session.run({"context": x[:, :44].numpy()})
+    # the bundle's steps count where it is compared again
+    example = {"context": torch.randn(3, 31)}
+    assert posexport.verify(tmp_path / "bundle", against=module, example_inputs=example).passed
+
+
+@pytest.mark.all
+def test_all_sizes_are_accepted_where_one_way_fits_them(tmp_path):
+    module = PadsByCeiling().eval()
+    result = posexport.convert(module, tmp_path / "bundle", example_inputs={"context": torch.randn(3, 31)})
+    assert result.good
+    assert result.manifest.limits.size_steps == {}
