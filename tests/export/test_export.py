@@ -16,13 +16,14 @@ import pytest
 
 from posexport.errors import PosexportError
 from posexport.export import negotiate
-from posexport.export.build import build
+from posexport.export.build import _longest, build
 from posexport.export.save import SharedFile
 from posexport.export.trace import trace
 from posexport.lowering.plan import ATTENTION, check_name, choose
 from posexport.ops.attention import AttentionSpec
 from posexport.ops.operator import HELPERS, WHOLE
 from posexport.sources.example import axis_sizes, example
+from posexport.spec import ENCODER_SEQUENCE, SEQUENCE
 from posexport.targets.target import Target
 from tests.small import in_short, recipe, source
 from tests.tolerances import agree
@@ -242,3 +243,21 @@ def test_a_fixed_axis_is_refused() -> None:
     frozen.inner = made.module
     with pytest.raises(PosexportError, match=re.escape("encoder-absolute")):
         trace(msgspec.structs.replace(made, module=frozen), 18)
+
+
+@pytest.mark.parametrize(
+    ("settings", "limited", "longest"),
+    [
+        ((), [SEQUENCE], 23),
+        ((), [], None),
+        (("cross_attention=true",), [SEQUENCE, ENCODER_SEQUENCE], 23),
+        (("cross_attention=true",), [SEQUENCE], None),
+    ],
+)
+def test_the_longest_sequence_is_known_where_all_have_a_limit(
+    settings: tuple[str, ...], limited: list[str], longest: int | None
+) -> None:
+    """By it a lowering may compute what grows with the length at once."""
+    made = source("relative-key", *settings)
+    limits = msgspec.structs.replace(made.limits, max_length=23, limited_axes=limited)
+    assert _longest(msgspec.structs.replace(made, limits=limits)) == longest

@@ -18,6 +18,7 @@ from posexport.ops.attention import AttentionSpec
 from posexport.passes import pipeline
 from posexport.passes.context import of_source
 from posexport.passes.graph_pass import PassResult
+from posexport.passes.recognise import known_bias
 from posexport.targets.target import Target
 from tests.small import in_short
 
@@ -139,6 +140,17 @@ def test_it_is_a_term(model: type[Model]) -> None:
     assert [spec.scores for spec in specs] == ["DistanceScores"] * 2
     assert [spec.causal for spec in specs] == [issubclass(model, Causal)] * 2
     assert {spec.mask for spec in specs} == {"keys"}
+
+
+@pytest.mark.parametrize("model", [T5, T5OneSided, T5Far])
+def test_settings_of_buckets_follow_from_their_rows(model: type[T5]) -> None:
+    """The numbers of buckets by distance, query minus key, from 1 - far to far - 1."""
+    far, t5 = 300, model()
+    rows = t5.bucket(-torch.arange(1 - far, far)).numpy()
+    known = known_bias._settings(rows, 32, far)
+    assert known == (t5.longest(), t5.two_sided)
+    rows[far + 9] += 1  # distance 10
+    assert known_bias._settings(rows, 32, far) is None
 
 
 @pytest.mark.parametrize("target", ["portable", "cpu"])

@@ -408,6 +408,30 @@ def test_an_einsum_is_a_product(equation: str, first: tuple[int, ...], second: t
         agree(got, torch.einsum(equation, x, y), "attention", np.float64)
 
 
+@pytest.mark.parametrize("listed", [False, True], ids=["operands", "a list of operands"])
+def test_an_einsum_in_the_mode_is_a_product(listed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``torch.einsum`` takes its operands alone or in a list."""
+    products = list[Tensor]()
+    monkeypatch.setattr(Recognised, "_matmul", lambda _, left, right: products.append(left @ right) or products[-1])
+    x, y = of(2, 3, 7, 5), of(2, 3, 9, 5)
+    operands = ([x, y],) if listed else (x, y)
+    with Recognised():
+        got = torch.einsum("bhid,bhjd->bhij", *operands)
+    assert len(products) == 1
+    agree(got, x @ y.mT, "attention", np.float64)
+
+
+def test_attention_with_dropout_is_pytorch_s() -> None:
+    """Its mask too."""
+    q, k, v = of(2, H, 7, 5), of(2, H, S, 5), of(2, H, S, 5)
+    mask = torch.zeros(7, S, dtype=torch.bool)
+    mask[:, 3] = True  # sees one key alone
+    with Recognised() as seen:
+        got = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=1e-9)
+    assert seen.reasons == ["it drops some of its probabilities at random"]
+    agree(got, v[:, :, 3:4].expand(-1, -1, 7, -1), "attention", np.float32)  # the dropout scales by 1 + 1e-9
+
+
 def test_fast_paths_are_as_they_were() -> None:
     assert torch.backends.mha.get_fastpath_enabled()
     with as_exported():

@@ -13,13 +13,16 @@ from posexport.conversion.options import ConvertOptions
 from posexport.export.trace import trace
 from posexport.modules.live_module import module_source
 from posexport.ops.attention import AttentionSpec
-from posexport.ops.clipped_values import oracle
+from posexport.ops.clipped_values import CLIPPED_VALUES, oracle
 from posexport.passes import pipeline
 from posexport.passes.context import of_source
 from posexport.passes.graph_pass import PassResult
+from posexport.passes.recognise.content_bias import Contents
+from posexport.passes.recognise.content_values import recognised
 from posexport.targets.target import Target
 from tests.passes.test_recognised_positions import INPUTS, D, H, Shaw, distance
 from tests.small import in_short
+from tests.text_graphs import graph
 from tests.tolerances import agree
 
 
@@ -124,6 +127,43 @@ def test_tables_of_keys_and_values_are_ours(model: type[KeyValue]) -> None:
     found, said = traced(model())
     assert found == {("ClippedScores", "ClippedValues"): 2}
     assert not said.rejected
+
+
+GRAPH = """HEAD g (float[B, 3, T, T] probs, float[B, 3, T, 8] v, float[9, 8] table, int64 zero, int64 one,
+       int64[2] axes, int64 least, int64 most) => (float[B, 3, T, 8] z)
+    <float[B, 3, T, 8] product, float[B, 3, T, 8] of_table, float[T, T, 8] gathered>
+    {{
+        size = Shape <start = 2, end = 3> (v)
+        count = Squeeze (size)
+        at = Range (zero, count, one)
+        first, second = Split <num_outputs = 2> (axes)
+        row = Unsqueeze (at, first)
+        column = Unsqueeze (at, second)
+        distance = Sub ({distance})
+        clipped = Clip (distance, least, most)
+        rows = Add (clipped, most)
+        gathered = Gather (table, rows)
+        of_table = Einsum <equation = "bhij,ijd->bhid"> (probs, gathered)
+        product = MatMul (probs, v)
+        z = {total}
+    }}"""
+
+
+@pytest.mark.parametrize(
+    ("distance", "total", "reason"),
+    [
+        ("row, column", "Add (product, of_table)", None),
+        ("column, row", "Add (product, of_table)", "are not those of clipped distances"),
+        ("row, column", "Sub (product, of_table)", "its probabilities are read elsewhere too"),
+    ],
+)
+def test_a_sum_of_two_products_is_a_value_operator(distance: str, total: str, reason: str | None) -> None:
+    text = GRAPH.format(distance=distance, total=total)
+    numbers = {name: np.array(number) for name, number in {"zero": 0, "one": 1, "least": -4, "most": 4}.items()}
+    model = graph(text, table=np.zeros((9, 8), np.float32), axes=np.array([0, 1]), **numbers)
+    (product,) = (node for node in model.graph if node.op_type == "MatMul")
+    found = recognised(Contents(model), model.graph.inputs[0], product)
+    assert reason in found if isinstance(found, str) else (reason is None and found.operator is CLIPPED_VALUES)
 
 
 @pytest.mark.all

@@ -22,7 +22,8 @@ from posexport.passes.recognise.content_bias import reads
 
 #: tokens that a bias is compared for, and those that buckets are read from: of many heads, and of few
 _LENGTHS, _FAR, _NEARER, _FEW = (7, 150), 1025, 515, 16
-_UNKNOWN = "what its mask adds by positions alone is none of our encodings' bias"
+#: why a bias is left as it is
+NO_ENCODING = "what its mask adds by positions alone is none of our encodings' bias"
 #: roundings of float32: of a slope, and of its product with a distance
 _ROUNDINGS = 4 * float(np.finfo(np.float32).eps)
 
@@ -104,7 +105,7 @@ def find(model: ir.Model, bias: ir.Value, heads: int) -> Known | str:
     """The encoding that computes this bias [.., H, T, T], or the reason why none matches."""
     tokens = (sizes(bias) or ())[-1]
     if not isinstance(tokens, str) or (sizes(bias) or ())[-2] != tokens or bias.dtype != ir.DataType.FLOAT:
-        return _UNKNOWN
+        return NO_ENCODING
     tables = [
         source
         for source in sources(bias, stops=model.graph.inputs)
@@ -112,8 +113,8 @@ def find(model: ir.Model, bias: ir.Value, heads: int) -> Known | str:
     ]
     fitting = [table for table in tables if (sizes(table) or ())[1] == heads]
     if len(fitting) == 1:
-        return _buckets(model, bias, tokens, fitting[0]) or _UNKNOWN
-    return _alibi(model, bias, tokens, heads) or _UNKNOWN
+        return _buckets(model, bias, tokens, fitting[0]) or NO_ENCODING
+    return _alibi(model, bias, tokens, heads) or NO_ENCODING
 
 
 def _computed(

@@ -108,8 +108,11 @@ def _change(node: ir.Node, spec: AttentionSpec, mask: ir.Value, structure: Struc
     inputs = spec.named_inputs(node)
     if "keys" in structure:
         # what the last query sees is all that padding leaves
-        batch, _, _, keys = sizes(mask) or (None,) * 4
-        inputs["mask"] = Builder.at(node).op("Slice", mask, [0, -1], [1, _END], [1, 2], shape=[batch, 1, 1, keys])
+        shape = sizes(mask)
+        assert shape is not None  # `apply` leaves masks of unknown rank
+        inputs["mask"] = Builder.at(node).op(
+            "Slice", mask, [0, -1], [1, _END], [1, 2], shape=[shape[0], 1, 1, shape[3]]
+        )
     if causal and not spec.ordered:
         inputs |= {at: counted(x, node) for at, x in (("qpos", inputs["q"]), ("kpos", inputs["k"])) if x is not None}
     take_place(changed.node(inputs, like=node), node)

@@ -18,7 +18,6 @@ from posexport.passes.recognise.content_bias import counted
 from posexport.passes.recognise.recognition import Recognition
 
 _LOWEST = float(np.finfo(np.float32).min) / 2
-_UNKNOWN = "what its mask adds by positions alone is none of our encodings' bias"
 #: operators that change the axes of a bias, not its numbers
 _RESHAPING = ("Identity", "Squeeze", "Unsqueeze", "Expand", "Reshape")
 
@@ -99,7 +98,7 @@ def _changed(
     bias, first = biases[0], nodes[0][0]
     heads = first.attributes["heads"].value
     if (sizes(bias) or ())[-3:-2] != (heads,) or any(size != 1 for size in (sizes(bias) or ())[:-3]):
-        return None, _UNKNOWN
+        return None, known_bias.NO_ENCODING
     rest = _Sum([value for value in total.added if value is not bias], total.fills)
     if not all(_fits(value) for value in (*rest.added, *(condition for condition, _ in rest.fills))):
         return None, "beside a bias of positions its mask adds what is not [B, 1, 1, S] or [B or 1, 1, T, S]"
