@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -24,23 +24,14 @@ from posexport.encodings.positions import Positions
 from posexport.modules.recognise import attention as recognised
 from posexport.nn.attention import SoftCapped, additive, attend, dropped_score
 from posexport.nn.cached_call import CachedCall, NotCachedError, current
-from posexport.nn.caching import KeysAndValues, narrowed, widened
+from posexport.nn.caching import Kept, KeysAndValues, narrowed, widened
 from posexport.through import experts
+from posexport.through.orders import Order, order_of
 from posexport.through.renewed import renew
 
 #: names in transformers' registries. PACKED is for several images in one sequence, which transformers passes to one
 #: call of attention only if the name contains "flash"
 NAME, PACKED = "posexport", "posexport_flash"
-_ORDER = "_posexport_order"
-#: queries at which mask functions are evaluated, far beyond any window, and keys after the last query
-_ASKED, _AFTER = (5, 1 << 16, 1 << 18), 64
-
-
-@dataclass(frozen=True)
-class Order:
-    """A causal mask; with ``window``, keys ``window`` or more tokens before the query are masked too."""
-
-    window: int | None = None
 
 
 @dataclass(frozen=True)
@@ -52,12 +43,14 @@ class Layer:
         size: the head size that keys and values are padded to.
         window: the sliding window; None without one.
         cross: cross-attention to the encoder's hidden states.
+        shares: the self-attention whose keys and values it reads, by its number; None: its layer computes them.
     """
 
     kv_heads: int
     size: int
     window: int | None
     cross: bool = False
+    shares: int | None = None
 
 
 @dataclass
@@ -69,6 +62,7 @@ class PlannedCall(CachedCall):
         crossed: keys and values of the encoder's states, one pair per cross-attention of the plan.
         crossed_mask: additive mask of the encoder's states, [B, 1, 1, S].
         called: number of attentions that were called.
+        read: keys and values of every self-attention that was called.
         blocks_BT: index of every new token's image, -1 for text. Attention inside an image is bidirectional.
     """
 
@@ -76,6 +70,7 @@ class PlannedCall(CachedCall):
     crossed: Sequence[KeysAndValues] = ()
     crossed_mask: Tensor | None = None
     called: int = 0
+    read: list[Kept] = field(default_factory=list)
     blocks_BT: Tensor | None = None
 
     def next_layer(self) -> Layer:
@@ -94,7 +89,21 @@ class CrossingCall(PlannedCall):
     """
 
 
-_NOTED: ContextVar[list[Layer] | None] = ContextVar("posexport_noted", default=None)
+@dataclass
+class Noted:
+    """The attentions of one forward pass, the masks that it made with their orders, and the keys of self-attention."""
+
+    layers: list[Layer] = field(default_factory=list)
+    masks: list[tuple[Tensor, Order]] = field(default_factory=list)
+    keys: list[Tensor] = field(default_factory=list)
+
+    def order_of(self, mask: Tensor) -> Order | None:
+        """The order of a mask or of a slice of all its rows; None: the model made another mask."""
+        same = (order for made, order in self.masks if (made.data_ptr(), made.shape) == (mask.data_ptr(), mask.shape))
+        return next(same, None)
+
+
+_NOTED: ContextVar[Noted | None] = ContextVar("posexport_noted", default=None)
 
 
 @contextmanager
@@ -103,10 +112,10 @@ def noting() -> Iterator[list[Layer]]:
 
     Inside the block a call that no `Layer` describes raises NotCachedError.
     """
-    layers: list[Layer] = []
-    token = _NOTED.set(layers)
+    noted = Noted()
+    token = _NOTED.set(noted)
     try:
-        yield layers
+        yield noted.layers
     finally:
         _NOTED.reset(token)
 
@@ -142,8 +151,8 @@ def mask(*, mask_function: Callable[..., Tensor], **given: Any) -> Tensor | None
         return None
     skips = {"allow_is_causal_skip": False, "allow_is_bidirectional_skip": False}
     made: Tensor = sdpa_mask(mask_function=mask_function, **{**given, **skips})
-    if _NOTED.get() is not None:
-        setattr(made, _ORDER, _order(mask_function))
+    if (noted := _NOTED.get()) is not None:
+        noted.masks.append((made, order_of(mask_function)))
     return made
 
 
@@ -174,7 +183,7 @@ def attention(
     if noted is not None:
         if position_bias is not None:
             raise NotCachedError("it adds a bias to its scores, which a cache does not have")
-        noted.append(_layer(query, key, value, attention_mask, causal=causal))
+        noted.layers.append(_layer(noted, query, key, value, attention_mask, causal=causal))
     # without a cache: PyTorch's function, unless there is an argument that it does not have
     given = [each for each in (attention_mask, position_bias) if each is not None]
     causal = causal and attention_mask is None
@@ -257,8 +266,12 @@ def _to_tokens(
     sink: Tensor | None,
 ) -> Tensor:
     """Causal self-attention to the keys and values of past and new tokens."""
-    kept = call.at.kept(NoPE(), k, v, None if call.past is None else call.past[len(call.present)])
-    call.present.append(kept.present)
+    if layer.shares is not None:
+        kept = call.read[layer.shares]
+    else:
+        kept = call.at.kept(NoPE(), k, v, None if call.past is None else call.past[len(call.present)])
+        call.present.append(kept.present)
+    call.read.append(kept)
     at = call.at.queries, call.at.keys
     if call.blocks_BT is not None:
         mask = _with_blocks(call.blocks_BT, call, layer, q)
@@ -314,39 +327,15 @@ def _to_states(
     return attend(q, k, v, scale=scale, mask=call.crossed_mask, base=base, sink=sink)
 
 
-def _layer(q: Tensor, k: Tensor, v: Tensor, attention_mask: Tensor | None, *, causal: bool) -> Layer:
+def _layer(noted: Noted, q: Tensor, k: Tensor, v: Tensor, attention_mask: Tensor | None, *, causal: bool) -> Layer:
     """The layer of a call without a cache. Keys and queries of different lengths mean cross-attention."""
     size = max(k.shape[-1], v.shape[-1])
     if k.shape[2] != q.shape[2] and attention_mask is None:
         return Layer(k.shape[1], size, None, cross=True)
-    # transformers may pass a slice of all rows
-    masks = attention_mask, getattr(attention_mask, "_base", None)
-    order = next((order for mask in masks if (order := getattr(mask, _ORDER, None)) is not None), None)
-    if attention_mask is None and causal:
-        order = Order()
+    without_mask = Order() if causal else None
+    order = without_mask if attention_mask is None else noted.order_of(attention_mask)
     if order is None:
         raise NotCachedError("one of its layers has a mask of its own making")
-    return Layer(k.shape[1], size, order.window)
-
-
-def _order(mask_function: Callable[..., Tensor]) -> Order:
-    """The causal mask and window that ``mask_function`` computes, evaluated at a few queries (`_ASKED`).
-
-    Raises:
-        NotCachedError: the mask is anything else.
-    """
-    last = _ASKED[-1]
-    keys_S, queries_T = torch.arange(last + _AFTER), torch.tensor(_ASKED)
-    nought = torch.zeros(1, 1, 1, 1, dtype=torch.int64)
-    try:
-        kept = mask_function(nought, nought, queries_T[None, None, :, None], keys_S[None, None, None])
-    except (IndexError, RuntimeError, TypeError) as err:
-        raise NotCachedError("its mask depends on more than where tokens stand") from err
-    kept_TS = kept.broadcast_to(1, 1, len(_ASKED), len(keys_S))[0, 0]
-    if bool(kept_TS[-1, last + 1 :].any()):
-        raise NotCachedError("its attention sees later tokens")
-    window = int(kept_TS[-1].sum())
-    behind_TS = queries_T[:, None] - keys_S
-    if not torch.equal(kept_TS, (behind_TS >= 0) & (behind_TS < window)):
-        raise NotCachedError("its mask is more than causality, a window and padding")
-    return Order(None if window > last else window)
+    shares = next((number for number, key in enumerate(noted.keys) if key is k), None)
+    noted.keys.append(k)
+    return Layer(k.shape[1], size, order.window, shares=shares)

@@ -44,6 +44,11 @@ class ThroughDecoder(CachedDecoder):
         self._takes = frozenset(spec.name for spec in user.inputs) | {POSITIONS}
 
     @property
+    def cached(self) -> list[Layer]:
+        """The attentions whose keys and values are kept; others read theirs."""
+        return [layer for layer in self.layers if layer.shares is None]
+
+    @property
     def encodings(self) -> list[Encoding]:
         """None that posexport knows: positions are in the model's code."""
         return [NoPE() for _ in self.layers]
@@ -56,7 +61,7 @@ class ThroughDecoder(CachedDecoder):
             tokens=self._tokens,
             position_ids=positions if POSITIONS in self._takes else None,
             answer=answer_output(self.vocab, None),
-            cache=CacheTensors([(layer.kv_heads, layer.size) for layer in self.layers]),
+            cache=CacheTensors([(layer.kv_heads, layer.size) for layer in self.cached]),
             encodings=self.encodings,
             lengths=self._limits,
         )
@@ -83,10 +88,10 @@ class ThroughDecoder(CachedDecoder):
         call = CachedCall(at, mask_BS, past)
         with self.calling(call):
             logits = self._logits(ids_BT, mask_BS[:, at.queries.slots_T], self.numbered(at, positions_BT))
-        if len(call.present) != len(self.layers):
-            raise NotCachedError(f"it makes {len(call.present)} calls of attention, and made {len(self.layers)} before")
+        if len(call.present) != len(self.cached):
+            raise NotCachedError(f"it keeps {len(call.present)} keys and values, and kept {len(self.cached)} before")
         if torch.compiler.is_compiling():
-            self.user.attentions[:] = [None] * len(call.present)
+            self.user.attentions[:] = [None] * len(self.layers)
         return logits, call.present
 
     def uncached_logits(self, ids_BT: Tensor, mask_BT: Tensor, since: int = 0) -> Tensor:

@@ -71,7 +71,7 @@ class StatesDecoder(ThroughDecoder):
     ) -> tuple[Tensor, ...]:
         """``past_key_values``, ``past_conv`` and ``past_recurrent`` may also be one list, or inputs by their names."""
         carried = iter([*past_key_values, *past_conv, *past_recurrent, *named.values()])
-        keys = list(islice(carried, 2 * len(self.layers)))
+        keys = list(islice(carried, 2 * len(self.cached)))
         past = {kind: list(islice(carried, len(self.shapes.get(kind, ())))) for kind in states.KINDS}
         with states.keeping(self.user.module, past if any(past.values()) else None) as kept:
             logits, present = self.decode(input_ids, attention_mask, pairs(keys) or None, position_ids)
