@@ -60,12 +60,21 @@ def _grid(tokens: int, rng: np.random.Generator) -> tuple[int, int, int]:
     return frames, height, tokens // frames // height
 
 
+def _places(patches: int, side: int, rng: np.random.Generator) -> NDArray[np.int64]:
+    """Columns and rows of so many patches of an image, [P, 2], row by row; each a multiple of ``side``."""
+    _, _, width = _grid(max(1, patches // side**2), rng)
+    index = np.arange(patches)
+    return np.stack((index % (width * side), index // (width * side)), -1)
+
+
 def random_content(spec: InputSpec, shape: Sequence[int], rng: np.random.Generator) -> NDArray[Any]:
     """N(0, 1) values, boxes or ids, as the role of the input says."""
     if spec.role == "values":
         return rng.standard_normal(shape).astype(spec.dtype)
     if spec.role == "points":
         return (rng.random(shape) * (spec.size or 1)).astype(spec.dtype)
+    if spec.role == "places":
+        return np.stack([_places(shape[1], spec.size or 1, rng) for _ in range(shape[0])])
     if spec.role == "prompts":
         return rng.choice(PROMPTS, shape)
     return _boxes(spec, shape, rng) if spec.role == "boxes" else random_ids(spec, shape, rng)

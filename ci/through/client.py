@@ -42,7 +42,8 @@ def _logits(bundle: Path, tower: Any, ids_BT: Any, image_BT: Any, images: dict[s
     files = (vision.VISION, vision.EMBED, vision.DECODER)
     see, embed, decoder = (onnxruntime.InferenceSession(bundle / name) for name in files)
     (features,) = see.run(None, {tower.graph_names.get(name, name): x for name, x in images.items()})
-    (embeds_BTC,) = embed.run(None, {"input_ids": ids_BT})
+    embeds_BTC, *more = embed.run(None, {"input_ids": ids_BT})
+    embedded = dict(zip(tower.embed.names[1:], more, strict=True))
     embeds_BTC[image_BT] = features.reshape(-1, features.shape[-1])
     past = {
         value.name: np.zeros(
@@ -57,6 +58,7 @@ def _logits(bundle: Path, tower: Any, ids_BT: Any, image_BT: Any, images: dict[s
     given = {"position_ids": np.broadcast_to(np.arange(length), ids_BT.shape), **given}
     for start, end in [(0, length - _STEPS), *((at, at + 1) for at in range(length - _STEPS, length))]:
         feeds = {"inputs_embeds": embeds_BTC[:, start:end], "attention_mask": np.ones((len(ids_BT), end), np.int64)}
+        feeds |= {name: np.ascontiguousarray(x[:, start:end]) for name, x in embedded.items()}
         feeds |= {name: np.ascontiguousarray(x[..., start:end]) for name, x in given.items() if name in own}
         logits, *present = decoder.run(None, {**feeds, **past})
         past = dict(zip(past, present, strict=True))

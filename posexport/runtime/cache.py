@@ -113,8 +113,8 @@ def renamed(decoder: DecoderInterface, link: Link, embedding: Link | None = None
     """
     inputs = {whole: name for name, whole in link.input_names.items()}
     if embedding is not None:
-        (whole,) = embedding.output_names.values()
-        inputs[decoder.tokens.name] = inputs[whole]
+        # embeddings at the input; those of every layer may follow
+        inputs[decoder.tokens.name] = inputs[next(iter(embedding.output_names.values()))]
     outputs = {whole: name for name, whole in link.output_names.items()}
     tokens, mask, *past = (_rename(spec, inputs) for spec in (decoder.tokens, decoder.mask, *decoder.past))
     text = [_rename(spec, inputs) for spec in decoder.text]
@@ -151,6 +151,9 @@ class Cache:
         self._provider, self._gathers = provider, dict[tuple[str, int], GatherRows]()
         self._embedding = chain.embedding(decoder.tokens.name)
         self._decoder = renamed(decoder, last, self._embedding)
+        inputs = {whole: name for name, whole in last.input_names.items()}
+        made = self._embedding.output_names.values() if self._embedding is not None else ()
+        self._embedding_names = [inputs[whole] for whole in made]
         self._last = None if device == HOST else LastToken(provider, self._logits_type())
         before = chain.before_last(fixed or {}, self._embedding)
         self._fixed = {name: self._on_device(array) for name, array in before.items()}
@@ -198,10 +201,7 @@ class Cache:
         If ONNX Runtime raises an error, the cache is unchanged.
         """
         mask_BS = np.concatenate((self.mask_BS, keep_BT), 1)
-        arrays = {
-            self._decoder.tokens.name: self._embedded(np.ascontiguousarray(ids_BT)),
-            self._decoder.mask.name: mask_BS,
-        }
+        arrays = {**self._embedded(np.ascontiguousarray(ids_BT)), self._decoder.mask.name: mask_BS}
         arrays |= of_text(self._decoder, ids_BT)
         logits, *present = self._bound(arrays) if self._decoder.mask.default is None else self._unbound(arrays)
         for spec, value in zip(self._decoder.past, present, strict=True):
@@ -214,14 +214,14 @@ class Cache:
         last_BV: NDArray[Any] = to_array(logits)[:, -1].astype(np.float32)
         return last_BV
 
-    def _embedded(self, ids_BT: Ids) -> NDArray[Any]:
-        """The decoder graph's input for tokens: ids, or embeddings from a separate graph."""
+    def _embedded(self, ids_BT: Ids) -> dict[str, NDArray[Any]]:
+        """The decoder graph's inputs for tokens: ids, or embeddings from a separate graph."""
         if self._embedding is None:
-            return ids_BT
-        (name,), (output,) = self._embedding.input_names, self._embedding.output_names
+            return {self._decoder.tokens.name: ids_BT}
+        (name,), outputs = self._embedding.input_names, list(self._embedding.output_names)
         with wrapped_session.denormals_as_zero():
-            (embeds_BTC,) = run(self._embedding.session, [output], {name: ids_BT})
-        return embeds_BTC
+            embeddings = run(self._embedding.session, outputs, {name: ids_BT})
+        return dict(zip(self._embedding_names, embeddings, strict=True))
 
     def _bound(self, arrays: Mapping[str, NDArray[Any]]) -> "list[OrtValue]":
         """Logits and the new KV cache, on the device."""

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 Row = TypeVar("Row", bound=Any)
 #: roles of inputs that have no default
-_NEEDED = ("tokens", "values", "grids", "boxes", "points", "prompts")
+_NEEDED = ("tokens", "values", "grids", "boxes", "points", "prompts", "places")
 
 
 def rows_of(manifest: Manifest, tokenizer: "Tokenizer") -> int | None:
@@ -312,8 +312,15 @@ def _bad_prompts(_: InputSpec, array: Array) -> tuple[NDArray[np.bool_], str]:
     return ~np.isin(array, PROMPTS), "1 for a point of the object, 0 for another, -1 for none and -10 for padding"
 
 
+def _bad_places(spec: InputSpec, array: Array) -> tuple[NDArray[np.bool_], str]:
+    """Columns and rows that are out of range, or one of a pair that is padding, and what is needed."""
+    padding = array == -1
+    bad = (array < -1) | (array >= spec.column_sizes) | (padding != padding.all(-1, keepdims=True))
+    return bad, f"columns and rows below {spec.column_sizes}, or -1 and -1 for padding"
+
+
 #: role -> returns which elements are wrong, and the values that are accepted
-_BAD = {"boxes": _bad_boxes, "points": _bad_points, "prompts": _bad_prompts}
+_BAD = {"boxes": _bad_boxes, "points": _bad_points, "prompts": _bad_prompts, "places": _bad_places}
 
 
 def _named(specs: Sequence[InputSpec]) -> str:

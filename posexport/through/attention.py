@@ -64,6 +64,7 @@ class PlannedCall(CachedCall):
         called: number of attentions that were called.
         read: keys and values of every self-attention that was called.
         blocks_BT: index of every new token's image, -1 for text. Attention inside an image is bidirectional.
+        windows_alone: it is so in layers with a sliding window alone.
     """
 
     plan: Sequence[Layer] = ()
@@ -72,6 +73,7 @@ class PlannedCall(CachedCall):
     called: int = 0
     read: list[Kept] = field(default_factory=list)
     blocks_BT: Tensor | None = None
+    windows_alone: bool = False
 
     def next_layer(self) -> Layer:
         """The layer of the plan that is called now; advances to the next one."""
@@ -273,7 +275,7 @@ def _to_tokens(
         call.present.append(kept.present)
     call.read.append(kept)
     at = call.at.queries, call.at.keys
-    if call.blocks_BT is not None:
+    if call.blocks_BT is not None and not (call.windows_alone and layer.window is None):
         mask = _with_blocks(call.blocks_BT, call, layer, q)
         base = None if cap is None else cap.base(kept.keys, *at)
         return attend(q, kept.keys, kept.values, scale=scale, mask=mask, base=base, sink=sink)

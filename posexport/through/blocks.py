@@ -1,11 +1,9 @@
-"""Decoder with bidirectional attention among the tokens of an image: Gemma 3's.
+"""Decoder with bidirectional attention among the tokens of an image: Gemma 3's and Gemma 4's.
 
 Shape letters: B batch, T new tokens.
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from contextvars import ContextVar
+from contextlib import AbstractContextManager
 
 import torch
 import torch.nn.functional as F
@@ -14,10 +12,11 @@ from torch import Tensor
 from posexport.nn.cached_call import CachedCall, cached_call
 from posexport.spec import BATCH, SEQUENCE, InputSpec
 from posexport.through.attention import PlannedCall
-from posexport.through.decoder import EmbedsDecoder
+from posexport.through.decoder import MORE, EmbedsDecoder
 from posexport.through.inputs import TYPES
 
-_TYPES: ContextVar[Tensor | None] = ContextVar("posexport_image_tokens", default=None)
+#: the tokens of images
+BLOCKS = InputSpec(name=TYPES, dtype="int64", axes=[BATCH, SEQUENCE], role="blocks")
 
 
 class BlocksDecoder(EmbedsDecoder):
@@ -26,38 +25,22 @@ class BlocksDecoder(EmbedsDecoder):
     The tokens of an image are adjacent, and all of them are in one call.
     """
 
-    @property
-    def inputs(self) -> list[InputSpec]:
-        return [*super().inputs, InputSpec(name=TYPES, dtype="int64", axes=[BATCH, SEQUENCE], role="blocks")]
+    #: only layers with a sliding window have attention among the tokens of an image
+    windows_alone = False
 
     def calling(self, call: CachedCall) -> AbstractContextManager[object]:
-        types_BT = _TYPES.get()
-        blocks_BT = None if types_BT is None else _image_indices(types_BT)
+        types_BT = MORE.get().get(TYPES)
         return cached_call(
-            PlannedCall(call.at, call.mask_BS, call.past, present=call.present, plan=self.layers, blocks_BT=blocks_BT)
+            PlannedCall(
+                call.at,
+                call.mask_BS,
+                call.past,
+                present=call.present,
+                plan=self.layers,
+                blocks_BT=None if types_BT is None else _image_indices(types_BT),
+                windows_alone=self.windows_alone,
+            )
         )
-
-    def forward(  # type: ignore[override]  # named inputs
-        self,
-        inputs_embeds: Tensor,
-        attention_mask: Tensor | None = None,
-        past_key_values: Sequence[Tensor] = (),
-        position_ids: Tensor | None = None,
-        token_type_ids: Tensor | None = None,
-        **named: Tensor,
-    ) -> tuple[Tensor, ...]:
-        with _token_types(token_type_ids):
-            return super().forward(inputs_embeds, attention_mask, past_key_values, position_ids, **named)
-
-
-@contextmanager
-def _token_types(types_BT: Tensor | None) -> Iterator[None]:
-    """Make `BlocksDecoder.calling` read these token types inside the block."""
-    token = _TYPES.set(types_BT)
-    try:
-        yield
-    finally:
-        _TYPES.reset(token)
 
 
 def _image_indices(types_BT: Tensor) -> Tensor:

@@ -1,7 +1,9 @@
 """Adds posexport's KV cache to a causal language model of transformers; `attention` reads and writes it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
+from contextvars import ContextVar
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -18,6 +20,7 @@ from posexport.nn.caching import Caching, KeysAndValues, Reach
 from posexport.sources.source import Source
 from posexport.spec import BATCH, SEQUENCE, InputSpec, LengthContract
 from posexport.through.attention import Layer, PlannedCall
+from posexport.through.inputs import forward_parameters
 from posexport.through.module import TransformersModule
 
 
@@ -99,14 +102,24 @@ class ThroughDecoder(CachedDecoder):
         return self._logits(ids_BT, mask_BT, Reach.by_mask(mask_BT, ids_BT.shape[1], Caching()))[:, since:]
 
     def _logits(self, ids_BT: Tensor, mask_BT: Tensor, at: Reach) -> Tensor:
-        tensors = {self._tokens.name: ids_BT, MASK: mask_BT, POSITIONS: at.queries.ids_BT}
+        tensors = {self._tokens.name: ids_BT, MASK: mask_BT, POSITIONS: at.queries.ids_BT, **MORE.get()}
         logits: Tensor
         (logits,) = self.user(**{name: value for name, value in tensors.items() if name in self._takes})
         return logits
 
 
+#: the further inputs of an `EmbedsDecoder` in the call that runs now
+MORE: ContextVar[Mapping[str, Tensor]] = ContextVar("posexport_more", default=MappingProxyType({}))
+
+
 class EmbedsDecoder(ThroughDecoder):
-    """`ThroughDecoder` with embeddings instead of token ids."""
+    """`ThroughDecoder` with embeddings instead of token ids, and further inputs, ``more``."""
+
+    more: Sequence[InputSpec] = ()
+
+    @property
+    def inputs(self) -> list[InputSpec]:
+        return [*super().inputs, *self.more]
 
     def forward(  # type: ignore[override]  # the input has another name
         self,
@@ -116,11 +129,21 @@ class EmbedsDecoder(ThroughDecoder):
         position_ids: Tensor | None = None,
         **named: Tensor,
     ) -> tuple[Tensor, ...]:
-        return super().forward(inputs_embeds, attention_mask, past_key_values, position_ids, **named)
+        token = MORE.set({spec.name: named.pop(spec.name) for spec in self.more if spec.name in named})
+        try:
+            return super().forward(inputs_embeds, attention_mask, past_key_values, position_ids, **named)
+        finally:
+            MORE.reset(token)
 
 
 def embeds_decoder(
-    source: Source, text: TransformersModule, embed: Any, name: str, kind: type[EmbedsDecoder] = EmbedsDecoder
+    source: Source,
+    text: TransformersModule,
+    embed: Any,
+    name: str,
+    kind: type[EmbedsDecoder],
+    more: Sequence[InputSpec],
+    streams: int,
 ) -> EmbedsDecoder:
     """The decoder of ``source`` (`decoder_source`) with embeddings as its input.
 
@@ -130,12 +153,17 @@ def embeds_decoder(
         embed: the embedding layer.
         name: the name of the input.
         kind: the class of the decoder.
+        more: its further inputs.
+        streams: vectors in an embedding (`posexport.through.towers.Tower`).
     """
     decoder = source.module
     assert isinstance(decoder, ThroughDecoder)
     ids, *others = text.inputs
     tokens = msgspec.structs.replace(ids, name=name, dtype="float32", role="values", size=None, padding=0)
     tokens = msgspec.structs.replace(tokens, axes=[*ids.axes, embed.weight.shape[-1]])
-    inputs = [tokens, *others]
+    inputs = [tokens, *others, *(spec for spec in more if spec.name in forward_parameters(text.model))]
     user = by_name(source.name, text.with_inputs(inputs), inputs, decoder.user.outputs)
-    return kind(user, decoder.layers, tokens, decoder.vocab, decoder.decoding.lengths).eval()
+    tokens = msgspec.structs.replace(tokens, axes=[*ids.axes, streams * embed.weight.shape[-1]])
+    result = kind(user, decoder.layers, tokens, decoder.vocab, decoder.decoding.lengths).eval()
+    result.more = more
+    return result

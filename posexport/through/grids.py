@@ -53,11 +53,38 @@ class Patches:
         self.row_N = token_N // tokens_per_row_N * side + in_frame_N // side % side
         self.column_N = token_N % tokens_per_row_N * side + in_frame_N % side
         self.heights_N, self.widths_N = heights_N, widths_N
+        #: index of the first patch of the frame
+        self.start_N = index_N - in_frame_N
+        self.places_N2 = torch.stack((self.row_N, self.column_N), -1)
+
+    def resampled(self, edge: int, dtype: torch.dtype, *, corners: bool) -> tuple[Tensor, Tensor]:
+        """Four rows of a table of ``edge`` x ``edge`` positions for every patch, and their weights, both [N, 4].
+
+        ``corners``: patches at the edges of an image are at those of the table (bilinear, ``align_corners``).
+        """
+        rows, columns = (
+            _between(at_N, sizes_N, edge, dtype, corners=corners)
+            for at_N, sizes_N in ((self.row_N, self.heights_N), (self.column_N, self.widths_N))
+        )
+        indices = rows[0][:, :, None] * edge + columns[0][:, None]
+        weights = rows[1][:, :, None] * columns[1][:, None]
+        return indices.flatten(1), weights.flatten(1)
 
     def windows(self, patches: int) -> Tensor:
         """An id of every patch's window of ``patches`` x ``patches`` in its frame, [N]."""
         stride = torch.maximum(self.heights_N.max(), self.widths_N.max())
         return (self.frame_N * stride + self.row_N // patches) * stride + self.column_N // patches
+
+
+def _between(at_N: Tensor, sizes_N: Tensor, edge: int, dtype: torch.dtype, *, corners: bool) -> tuple[Tensor, Tensor]:
+    """The two entries of a table of ``edge`` next to a place among so many, and their weights, both [N, 2]."""
+    # a fraction of integers, no less than -1, and one more
+    steps_N = (sizes_N - 1).clamp(min=1) if corners else 2 * sizes_N
+    places_N = at_N * (edge - 1) if corners else (2 * at_N + 1) * edge - sizes_N
+    first_N, rest_N = (places_N + steps_N) // steps_N - 1, (places_N + steps_N) % steps_N
+    share_N = rest_N.to(dtype) / steps_N.to(dtype)
+    entries = torch.stack((first_N, first_N + 1), -1).clamp(0, edge - 1)
+    return entries, torch.stack((1 - share_N, share_N), -1)
 
 
 class Grids(Tower):
@@ -70,6 +97,7 @@ class Grids(Tower):
         self._side = vision.spatial_merge_size
         super().__init__(config, model)
         self.visual, self._index = model.model.visual, model.model.get_rope_index
+        self.width = model.get_input_embeddings().weight.shape[-1]
         patches = getattr(vision, "window_size", 0) // self._side // vision.patch_size
         self._window = patches * self._side
         if model.config.model_type == "qwen2_vl":
@@ -90,7 +118,7 @@ class Grids(Tower):
 
     @property
     def outputs(self) -> list[OutputSpec]:
-        return [OutputSpec(name=FEATURES, axes=[_TOKENS, self.visual.merger.mlp[-1].out_features])]
+        return [OutputSpec(name=FEATURES, axes=[_TOKENS, self.width * self.streams])]
 
     def example(self, random: torch.Generator) -> Images:
         return self._random_images([(1, *sides) for sides in _EXAMPLE], random)
@@ -104,9 +132,8 @@ class Grids(Tower):
     def _random_images(self, images: Sequence[tuple[int, int, int]], random: torch.Generator) -> Images:
         """Random images with these (frames, rows, columns); rows and columns in tokens."""
         grids_I3 = torch.tensor(images) * torch.tensor([1, self._side, self._side])
-        width = self.inputs[0].axes[-1]
-        assert isinstance(width, int)
-        return {PIXELS: torch.randn(int(grids_I3.prod(1).sum()), width, generator=random), GRIDS: grids_I3}
+        patch = [size for size in self.inputs[0].axes if isinstance(size, int)]
+        return {PIXELS: torch.randn(int(grids_I3.prod(1).sum()), *patch, generator=random), GRIDS: grids_I3}
 
     def model_inputs(self, image_BT: Tensor) -> dict[str, Tensor]:
         return {"mm_token_type_ids": image_BT.int()}
@@ -118,16 +145,25 @@ class Grids(Tower):
     def attention_replaced(self) -> None:
         attention.use(self.visual, attention=attention.PACKED)
 
-    def forward(self, pixel_values: Tensor, image_grid_thw: Tensor) -> Tensor:
-        patches = Patches(image_grid_thw, pixel_values.shape[0], self._side)
+    def arguments(self, pixels_ND: Tensor, grids_I3: Tensor) -> dict[str, Any]:
+        """What transformers computes of the grids in Python, with an id for every patch in place of lengths."""
+        patches = Patches(grids_I3, pixels_ND.shape[0], self._side)
         arguments: dict[str, Any] = {
-            "position_ids": torch.stack((patches.row_N, patches.column_N), -1),
+            "position_ids": patches.places_N2,
             "cu_seqlens": patches.frame_N,
             "max_seqlen": 1,
         }
         if self._window:
-            tokens = pixel_values.shape[0] // self._side**2
-            arguments["window_index"] = torch.arange(tokens, device=pixel_values.device)
+            tokens = pixels_ND.shape[0] // self._side**2
+            arguments["window_index"] = torch.arange(tokens, device=pixels_ND.device)
             arguments["cu_window_seqlens"], arguments["max_window_seqlen"] = patches.windows(self._window), 1
+        if edge := getattr(self.visual, "num_grid_per_side", 0):
+            arguments["interp_indices"], arguments["interp_weights"] = patches.resampled(
+                edge, pixels_ND.dtype, corners=True
+            )
+        return arguments
+
+    def forward(self, pixel_values: Tensor, image_grid_thw: Tensor) -> Tensor:
+        arguments = self.arguments(pixel_values, image_grid_thw)
         features_KC: Tensor = self.visual(pixel_values, grid_thw=image_grid_thw, **arguments).pooler_output
         return features_KC

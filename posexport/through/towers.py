@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from posexport.checkpoints.config import Config
 from posexport.errors import PosexportError
 from posexport.spec import BATCH, IMAGES, Axis, InputSpec, OutputSpec
-from posexport.through.blocks import BlocksDecoder
+from posexport.through.blocks import BLOCKS, BlocksDecoder
 from posexport.through.decoder import EmbedsDecoder
 from posexport.through.inputs import PIXELS, TYPES
 
@@ -40,6 +40,19 @@ class Sizes:
     steps: Mapping[str, int] = field(default_factory=dict)
 
 
+class EmbedPart(nn.Module):
+    """Maps token ids to embeddings, and to what else the decoder takes of them: the inputs of the decoder `names`."""
+
+    names: Sequence[str] = ("inputs_embeds",)
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.embed = model.get_input_embeddings()
+
+    def forward(self, input_ids: Tensor) -> tuple[Tensor, ...]:
+        return (self.embed(input_ids),)
+
+
 class Tower(nn.Module):
     """Maps images [B, 3, H, W] to features [B, P, C]; the arguments of ``forward`` are named as in ``inputs``."""
 
@@ -49,6 +62,11 @@ class Tower(nn.Module):
     #: names of inputs of the exported graph that differ from those in ``inputs``
     graph_names: Mapping[str, str] = MappingProxyType({})
     decoder: type[EmbedsDecoder] = EmbedsDecoder
+    #: inputs of the decoder beside those of any decoder
+    more: Sequence[InputSpec] = ()
+    embed: type[EmbedPart] = EmbedPart
+    #: vectors of the model's size in an embedding and in a feature, one behind the other
+    streams = 1
 
     def __init__(self, config: Config, model: Any) -> None:
         super().__init__()
@@ -58,6 +76,7 @@ class Tower(nn.Module):
         """The image inputs: by default pixels, with the image size that the model was trained for."""
         vision = model.config.vision_config
         side, channels = vision.image_size, getattr(vision, "num_channels", 3)
+        side = side[0] if isinstance(side, list | tuple) and len({*side}) == 1 else side
         if not isinstance(side, int):
             raise PosexportError(
                 f"{config.label} says vision_config.image_size = {side!r:.60}; it must be a number of pixels"
@@ -84,6 +103,10 @@ class Tower(nn.Module):
     def more_images(self, random: torch.Generator) -> Images:
         """Further images for a comparison of features; empty if `example` covers all cases."""
         return {}
+
+    def unpadded(self, features: Tensor, images: Images) -> Tensor:
+        """The features of ``images`` as transformers returns them, all images in one row where padding differs."""
+        return features
 
     def tokens_per_image(self, images: Images) -> int:
         """The number of tokens per image of the example."""
@@ -119,10 +142,23 @@ class Llava(Tower):
         return features_BPC
 
 
+class Features(Tower):
+    """What transformers' ``get_image_features`` returns for images of one size."""
+
+    def __init__(self, config: Config, model: Any) -> None:
+        super().__init__(config, model)
+        self.model = model.model
+
+    def forward(self, pixel_values: Tensor) -> Tensor:
+        features_BPC: Tensor = self.model.get_image_features(pixel_values=pixel_values, return_dict=True).pooler_output
+        return features_BPC
+
+
 class Gemma3(Tower):
     """The tower's last hidden states, pooled. The decoder's attention among tokens of an image is bidirectional."""
 
     decoder = BlocksDecoder
+    more = (BLOCKS,)
 
     def __init__(self, config: Config, model: Any) -> None:
         super().__init__(config, model)

@@ -15,8 +15,6 @@ _VIDEO = "it reads videos, which posexport does not give it"
 #: reason of the refusal, by model_type
 REFUSED: dict[str, str] = {
     **dict.fromkeys(("rwkv", "xlstm"), _MAXIMUM),
-    "qwen3_vl": "its decoder adds further features of images to the states of its first layers (deepstack), which no "
-    "graph of posexport's hands on",
     "layoutlmv2": "its features of the page come from Detectron2, which transformers alone does not have",
     **dict.fromkeys(("timesformer", "videomae", "vivit"), _VIDEO),
     "fnet": "it mixes tokens by Fourier transforms, and its graph missed parity",

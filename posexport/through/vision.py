@@ -28,10 +28,13 @@ from posexport.tasks.task import Task
 from posexport.through.agreement import use_posexport_attention
 from posexport.through.decoder import EmbedsDecoder, embeds_decoder
 from posexport.through.decoder_source import decoder_source
+from posexport.through.deepstack import Deepstack
+from posexport.through.gemma4 import PER_LAYER, Gemma4
 from posexport.through.grids import Grids
 from posexport.through.inputs import IDS, MASK, TYPES, text_inputs
 from posexport.through.module import TransformersModule, checkpoint_source
-from posexport.through.towers import FEATURES, ROWS, Gemma3, Idefics, Images, Llava, Tower
+from posexport.through.raster import Raster
+from posexport.through.towers import FEATURES, ROWS, EmbedPart, Features, Gemma3, Idefics, Images, Llava, Tower
 from posexport.torch_fixes.module_precision import in_precision
 
 VISION, EMBED, DECODER = "vision_encoder.onnx", "embed_tokens.onnx", "decoder_model_merged.onnx"
@@ -41,23 +44,18 @@ _AFTER = 6
 #: the vision tower by model_type
 TOWERS: Mapping[str, type[Tower]] = {
     "gemma3": Gemma3,
+    "gemma4": Gemma4,
+    "glm_ocr": Grids,
+    "got_ocr2": Features,
     "idefics3": Idefics,
+    "internvl": Features,
     "llava": Llava,
+    "paddleocr_vl": Raster,
     "qwen2_5_vl": Grids,
     "qwen2_vl": Grids,
+    "qwen3_vl": Deepstack,
     "smolvlm": Idefics,
 }
-
-
-class EmbedPart(nn.Module):
-    """Maps token ids to embeddings."""
-
-    def __init__(self, embed: nn.Module) -> None:
-        super().__init__()
-        self.embed = embed
-
-    def forward(self, input_ids: Tensor) -> tuple[Tensor]:
-        return (self.embed(input_ids),)
 
 
 class DecoderPart(nn.Module):
@@ -74,9 +72,11 @@ class DecoderPart(nn.Module):
         past_key_values: Any,
         position_ids: Tensor,
         token_type_ids: Tensor | None = None,
+        per_layer_inputs: Tensor | None = None,
     ) -> Any:
-        extra = {} if token_type_ids is None else {TYPES: token_type_ids}
-        return self.decoder(inputs_embeds, attention_mask, past_key_values, position_ids, **extra)
+        given = {TYPES: token_type_ids, PER_LAYER: per_layer_inputs}
+        more = {name: x for name, x in given.items() if x is not None}
+        return self.decoder(inputs_embeds, attention_mask, past_key_values, position_ids, **more)
 
 
 class ThroughVision(Definition):
@@ -89,7 +89,7 @@ class ThroughVision(Definition):
     causal = True
 
     def __init__(
-        self, vision: UserModule, tower: Tower, embed: nn.Module, decoder: EmbedsDecoder, tokens: InputSpec
+        self, vision: UserModule, tower: Tower, embed: EmbedPart, decoder: EmbedsDecoder, tokens: InputSpec
     ) -> None:
         super().__init__()
         self.vision, self.embed, self.decoder = vision, embed, decoder
@@ -119,17 +119,17 @@ class ThroughVision(Definition):
 
     @property
     def inputs(self) -> list[InputSpec]:
-        _, *rest = self.decoder.inputs
+        rest = (spec for spec in self.decoder.inputs if spec.name not in self.embed.names)
         return [*self.vision.inputs, self._tokens, *rest]
 
     @property
     def outputs(self) -> list[OutputSpec]:
-        return [*self.decoder.outputs, self._embeds, *self.vision.outputs]
+        return [*self.decoder.outputs, *self._embeds, *self.vision.outputs]
 
     @property
-    def _embeds(self) -> OutputSpec:
-        spec = self.decoder.inputs[0]
-        return OutputSpec(name=spec.name, axes=spec.axes)
+    def _embeds(self) -> list[OutputSpec]:
+        specs = {spec.name: spec for spec in self.decoder.inputs}
+        return [OutputSpec(name=name, axes=specs[name].axes) for name in self.embed.names]
 
     @property
     def parts(self) -> list[Part]:
@@ -138,12 +138,12 @@ class ThroughVision(Definition):
         images = [msgspec.structs.replace(spec, name=self._graph_name(spec.name)) for spec in vision.inputs]
         modules = (
             by_name(vision.argument, _RenamedInputs(vision.module, self._graph_names), images, vision.outputs),
-            EmbedPart(self.embed),
+            self.embed,
             DecoderPart(self.decoder),
         )
         signatures: list[tuple[str, list[InputSpec], list[OutputSpec]]] = [
             (VISION, list(vision.inputs), list(vision.outputs)),
-            (EMBED, [self._tokens], [self._embeds]),
+            (EMBED, [self._tokens], self._embeds),
             (DECODER, self.decoder.inputs, self.decoder.outputs),
         ]
         return [
@@ -165,10 +165,10 @@ class ThroughVision(Definition):
         return self._graph_names.get(name, name)
 
     def forward(self, **inputs: Tensor) -> tuple[Tensor, ...]:
-        embeds_BTC = self.embed(inputs[IDS])
+        made = dict(zip(self.embed.names, self.embed(inputs[IDS]), strict=True))
         images = {spec.name: inputs[spec.name] for spec in self.vision.inputs}
         named = {name: x for name, x in inputs.items() if name != IDS and name not in images}
-        return (*self.decoder(embeds_BTC, **named), embeds_BTC, *self.vision(**images))
+        return (*self.decoder(**made, **named), *made.values(), *self.vision(**images))
 
 
 def make(checkpoint: Checkpoint, model: Any, task: Task) -> Model:
@@ -197,11 +197,11 @@ def make(checkpoint: Checkpoint, model: Any, task: Task) -> Model:
     tower.attention_replaced()
     without_cache = checkpoint_source(checkpoint, text, task.name, [*remarks, _CLIENT_REMARK])
     decoder = decoder_source(without_cache, model.config.get_text_config().num_hidden_layers, task.name)
-    embed = model.get_input_embeddings()
-    embeds = embeds_decoder(decoder, text, embed, EMBEDS, tower.decoder)
+    given = model.get_input_embeddings()
+    embeds = embeds_decoder(decoder, text, given, EMBEDS, tower.decoder, tower.more, tower.streams)
     # compare the parts with the reference, in float64 if memory allows a copy
     vision = _vision(str(checkpoint.files.path), tower)
-    definition = ThroughVision(vision, tower, embed, embeds, text.inputs[0]).eval()
+    definition = ThroughVision(vision, tower, tower.embed(model), embeds, text.inputs[0]).eval()
     compared, dtype = definition, torch.float32
     if small(model):
         compared, dtype = copy.deepcopy(definition), torch.float64
@@ -211,7 +211,9 @@ def make(checkpoint: Checkpoint, model: Any, task: Task) -> Model:
     )
     pairs = [("logits for an image", logits, reference)]
     with torch.no_grad():
-        pairs += [("features for several images", compared.vision(**_cast(more, dtype))[0], x) for x in features]
+        for expected in features:
+            actual = tower.unpadded(compared.vision(**_cast(more, dtype))[0], more)
+            pairs.append(("features for several images", actual, expected))
     for what, actual, expected in pairs:
         # eager attention computes its softmax in float32 in any precision
         if differ(actual, expected, torch.ones(expected.shape[:-1]), torch.float32):
@@ -300,12 +302,21 @@ def _logits_in_two_calls(
     """
     with torch.no_grad():
         (features,) = definition.vision(**images)
-        embeds_BTC = definition.embed(ids_BT).masked_scatter(image_BT[..., None], features)
+        embeds_BTC, *more = definition.embed(ids_BT)
+        embeds_BTC = embeds_BTC.masked_scatter(image_BT[..., None], features)
+        made = dict(zip(definition.embed.names[1:], more, strict=True))
         cut, mask_BT = ids_BT.shape[1] - 1, torch.ones_like(ids_BT)
         first = definition.decoder(
-            embeds_BTC[:, :cut], mask_BT[:, :cut], **{name: x[..., :cut] for name, x in inputs.items()}
+            embeds_BTC[:, :cut],
+            mask_BT[:, :cut],
+            **{name: x[..., :cut] for name, x in inputs.items()},
+            **{name: x[:, :cut] for name, x in made.items()},
         )
         last = definition.decoder(
-            embeds_BTC[:, cut:], mask_BT, first[1:], **{name: x[..., cut:] for name, x in inputs.items()}
+            embeds_BTC[:, cut:],
+            mask_BT,
+            first[1:],
+            **{name: x[..., cut:] for name, x in inputs.items()},
+            **{name: x[:, cut:] for name, x in made.items()},
         )
     return torch.cat((first[0], last[0]), 1)

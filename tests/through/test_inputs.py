@@ -76,6 +76,9 @@ def test_other_data_is_refused_by_name() -> None:
 POINTS = InputSpec(name="input_points", dtype="float32", axes=[BATCH, "groups", 2], role="points", size=48)
 LABELS = InputSpec(name="input_labels", dtype="int64", axes=[BATCH, "groups"], role="prompts")
 PIXELS = InputSpec(name="pixel_values", dtype="float32", axes=[BATCH, 1, 4, 4], role="values")
+PLACES = InputSpec(
+    name="image_position_ids", dtype="int64", axes=[BATCH, "patches", 2], role="places", size=1, column_sizes=[40, 40]
+)
 
 
 @pytest.mark.parametrize(
@@ -89,6 +92,8 @@ PIXELS = InputSpec(name="pixel_values", dtype="float32", axes=[BATCH, 1, 4, 4], 
         (LABELS, [[2]], r"input_labels holds 2 at \[0, 0\]; it takes 1 for a point of the object, 0 for another"),
         (PIXELS, np.zeros((1, 3, 4, 4)), r"pixel_values needs the axes \[batch_size, 1, 4, 4\], got .* \[1, 3"),
         (POINTS, None, "missing input input_points"),
+        (PLACES, [[[0, 40]]], r"holds 40 at \[0, 0, 1\]; it takes columns and rows below \[40, 40\], or -1 and -1 for"),
+        (PLACES, [[[2, -1]]], r"image_position_ids holds -1 at \[0, 0, 1\]; it takes columns and rows below"),
     ],
 )
 def test_bad_input_is_one_sentence(spec: InputSpec, value: Any, said: str) -> None:

@@ -18,7 +18,7 @@ from posexport.sources import prepare
 from posexport.sources.source import Source, spec_of
 from posexport.spec import BATCH, IMAGES, PATCHES, SEQUENCE, InputSpec, Limits, OutputSpec
 from posexport.through.attention import attention
-from posexport.through.blocks import BlocksDecoder
+from posexport.through.blocks import BLOCKS, BlocksDecoder
 from posexport.through.decoder import embeds_decoder
 from posexport.through.decoder_source import decoder_source
 from posexport.through.grids import Patches
@@ -42,6 +42,9 @@ class Toy(nn.Module):
         self.embed = nn.Embedding(VOCAB, WIDTH)
         self.tables = nn.ModuleList(nn.Embedding(LONGEST, WIDTH) for _ in range(3))
         self.project, self.out = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, VOCAB)
+
+    def get_input_embeddings(self) -> nn.Module:
+        return self.embed
 
     def forward(
         self,
@@ -106,7 +109,7 @@ class Packed(Tower):
 class Blocks(Square):
     """Images whose tokens attend to one another."""
 
-    decoder = BlocksDecoder
+    decoder, more = BlocksDecoder, (BLOCKS,)
 
 
 def toy(kind: type[Tower] = Square) -> Source:
@@ -116,8 +119,8 @@ def toy(kind: type[Tower] = Square) -> Source:
     mask = InputSpec(name="attention_mask", dtype="int64", axes=[*axes], role="mask")
     text = TransformersModule(model, ("logits",), [ids, mask], with_positions=True).eval()
     decoder = decoder_source(source_of_module("toy", text, label="toy", fingerprint=b""), 1)
-    embeds = embeds_decoder(decoder, text, model.embed, EMBEDS, tower.decoder)
-    whole = ThroughVision(_vision("toy", tower), tower, model.embed, embeds, ids).eval()
+    embeds = embeds_decoder(decoder, text, model.embed, EMBEDS, tower.decoder, tower.more, 1)
+    whole = ThroughVision(_vision("toy", tower), tower, tower.embed(model), embeds, ids).eval()
     spec = msgspec.structs.replace(spec_of(whole, "image-text-to-text"), encoding=None, encodings=[])
     return msgspec.structs.replace(
         decoder, **spec.facts, kind="transformers", module=whole, promises=whole.promises, parts=whole.parts

@@ -54,7 +54,6 @@ def test_a_type_of_transformers_alone_says_what_to_install(tmp_path: Path, kind:
     ("config", "said"),
     [
         ({"model_type": "rwkv"}, "not converted: its recurrence keeps a running maximum"),
-        ({"model_type": "qwen3_vl"}, "not converted: its decoder adds further features of images"),
         ({"model_type": "zzz", "auto_map": {"AutoModel": "x.X"}}, "auto_map names is never run"),
         ({"model_type": "mixtral", "auto_map": {"AutoModel": "x.X"}}, "pip install"),
         ({"model_type": "mixtral", "quantization_config": {"quant_method": "gptq"}}, "sets quantization_config"),

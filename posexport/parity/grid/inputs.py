@@ -150,6 +150,8 @@ def _input(spec: InputSpec, point: GridPoint, rng: np.random.Generator) -> Array
         values = _padded_images(shape, rng)
     elif spec.role in ("mask", "flags"):
         values = real ^ bool(spec.padding) if spec.role == "mask" else real & (rng.random(shape) < _FLAGGED)
+    elif spec.role == "places":
+        values = np.where(_unpadded_patches(shape, rng)[..., None], values, -1)
     elif spec.role == "blocks":
         values = real & _images(shape, (*point.calls, point.length)[0], rng)
     elif CAPACITY in spec.axes:
@@ -167,6 +169,15 @@ def _padded_images(shape: Sequence[int], rng: np.random.Generator) -> NDArray[np
         height, width = (int(rng.integers((edge + 1) // 2, edge + 1)) if image else edge for edge in shape[1:])
         keep_HW[:height, :width] = True
     return keep_BHW
+
+
+def _unpadded_patches(shape: Sequence[int], rng: np.random.Generator) -> NDArray[np.bool_]:
+    """Patches that are no padding, [B, P]: all of the first image, at least half of the others."""
+    images, patches = shape[:2]
+    counts_B1 = rng.integers((patches + 1) // 2, patches + 1, (images, 1))
+    counts_B1[0] = patches
+    kept_BP: NDArray[np.bool_] = np.arange(patches) < counts_B1
+    return kept_BP
 
 
 def _prompt(real_BT: NDArray[np.bool_], rng: np.random.Generator) -> NDArray[np.bool_]:

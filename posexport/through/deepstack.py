@@ -1,0 +1,83 @@
+"""Images that the first layers of a decoder read too (DeepStack, arXiv:2406.04334): Qwen3-VL's.
+
+What these layers add to the states of image tokens is behind their features, and behind embeddings of text it is zero,
+so that a client does what it does for other models.
+
+Shape letters: B batch, T tokens, K tokens of all images, C model size.
+"""
+
+from collections.abc import Sequence
+from contextvars import ContextVar
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from posexport.checkpoints.config import Config
+from posexport.nn.caching import Reach
+from posexport.through.grids import Grids
+from posexport.through.mrope import MRopeDecoder
+from posexport.through.towers import EmbedPart, Images
+
+_ADDED: ContextVar[Sequence[Tensor]] = ContextVar("posexport_deepstack", default=())
+
+
+class DeepstackEmbedPart(EmbedPart):
+    """Embeddings with zeros behind them."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__(model)
+        self._zeros = len(model.config.vision_config.deepstack_visual_indexes) * self.embed.weight.shape[-1]
+
+    def forward(self, input_ids: Tensor) -> tuple[Tensor, ...]:
+        return (F.pad(self.embed(input_ids), (0, self._zeros)),)
+
+
+class DeepstackDecoder(MRopeDecoder):
+    """Decoder whose embeddings have what the first layers add behind them."""
+
+    def _logits(self, ids_BT: Tensor, mask_BT: Tensor, at: Reach) -> Tensor:
+        width = self.user.inputs[0].axes[-1]
+        assert isinstance(width, int)
+        x_BTC, *added = torch.split(ids_BT, width, -1)
+        token = _ADDED.set(added)
+        try:
+            return super()._logits(x_BTC, mask_BT, at)
+        finally:
+            _ADDED.reset(token)
+
+
+class Deepstack(Grids):
+    """The vision tower of Qwen3-VL: patches and grids to features with those of the decoder's first layers behind."""
+
+    decoder, embed = DeepstackDecoder, DeepstackEmbedPart
+
+    def __init__(self, config: Config, model: Any) -> None:
+        self.streams = 1 + len(model.config.vision_config.deepstack_visual_indexes)
+        super().__init__(config, model)
+        self._layers = list(model.model.language_model.layers)[: self.streams - 1]
+
+    def attention_replaced(self) -> None:
+        super().attention_replaced()
+        for number, layer in enumerate(self._layers):
+            layer.register_forward_hook(_Add(number))
+
+    def unpadded(self, features: Tensor, images: Images) -> Tensor:
+        return features[:, : self.width]
+
+    def forward(self, pixel_values: Tensor, image_grid_thw: Tensor) -> Tensor:
+        arguments = self.arguments(pixel_values, image_grid_thw)
+        seen = self.visual(pixel_values, grid_thw=image_grid_thw, **arguments)
+        return torch.cat((seen.pooler_output, *seen.deepstack_features), -1)
+
+
+class _Add:
+    """A hook that adds the features of a layer to its states."""
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+
+    def __call__(self, _: Any, __: Any, states_BTC: Tensor) -> Tensor:
+        added = _ADDED.get()
+        return states_BTC + added[self._number] if added else states_BTC
