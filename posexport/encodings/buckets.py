@@ -10,6 +10,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from posexport.errors import PosexportError
+
 
 def edges(count: int, max_distance: int) -> list[int]:
     """The lowest distance of each of ``count`` buckets but the first.
@@ -29,6 +31,20 @@ def edges(count: int, max_distance: int) -> list[int]:
             low, high = (low, middle) if middle**power >= bound else (middle + 1, high)
         lowest.append(low)
     return lowest
+
+
+def two_sided_edges(encoding: str, buckets: int, max_distance: int) -> list[int]:
+    """`edges` of one side, where keys before and after the query have half of the ``buckets`` each.
+
+    Raises:
+        PosexportError: numbers that do not fit, with the name of the encoding.
+    """
+    if buckets % 2 or max_distance <= buckets // 4:
+        raise PosexportError(
+            f"{encoding}: buckets must be even, and max_distance above a quarter of them, "
+            f"got buckets={buckets}, max_distance={max_distance}"
+        )
+    return edges(buckets // 2, max_distance)
 
 
 def boundaries(edges: Sequence[int], max_distance: int) -> set[int]:

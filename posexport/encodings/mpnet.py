@@ -11,11 +11,10 @@ from collections.abc import Mapping
 import numpy as np
 from torch import Tensor, nn
 
-from posexport.encodings.buckets import boundaries, bucket, edges
+from posexport.encodings.buckets import boundaries, bucket, two_sided_edges
 from posexport.encodings.encoding import Array, Encoding, Term, register
 from posexport.encodings.positions import Positions, distances
 from posexport.encodings.tables import Joined, PositionTable
-from posexport.errors import PosexportError
 from posexport.ops.distance_scores import DISTANCE_SCORES
 from posexport.options.check import FromFour, Size
 
@@ -96,13 +95,8 @@ class Mpnet(PositionTable):
             buckets=buckets,
             max_distance=max_distance,
         )
-        if buckets % 2 or max_distance <= buckets // 4:
-            raise PosexportError(
-                f"{self.name}: buckets must be even, and max_distance above a quarter of them, "
-                f"got buckets={buckets}, max_distance={max_distance}"
-            )
         self.max_distance = max_distance
-        self.edges = edges(buckets // 2, max_distance)
+        self.edges = two_sided_edges(self.name, buckets, max_distance)
         # not an `Encoding`: `--beyond` changes every encoding in a model
         self.bias = nn.Embedding(buckets, heads)
         self.bias.weight = self._drawn(buckets, heads)

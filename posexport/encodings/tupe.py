@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from posexport.encodings.buckets import bucket, edges
+from posexport.encodings.buckets import bucket, two_sided_edges
 from posexport.encodings.encoding import Array, Encoding, Term, register
 from posexport.encodings.positions import Positions, distances
 from posexport.encodings.tables import StretchableTable, stretch
@@ -122,18 +122,14 @@ class Tupe(StretchableTable):
         )
         if hidden % heads:
             raise PosexportError(f"{self.name}: hidden must be a multiple of heads, got hidden={hidden}, heads={heads}")
-        if buckets % 2 or max_distance <= buckets // 4:
-            raise PosexportError(
-                f"{self.name}: buckets must be even and max_distance above a quarter of them, "
-                f"got buckets={buckets}, max_distance={max_distance}"
-            )
+        bucket_edges = two_sided_edges(self.name, buckets, max_distance)
         if trained is not None and not 1 <= trained <= max_positions:
             raise PosexportError(f"{self.name}: trained must be from 1 to max_positions={max_positions}, got {trained}")
         self.max_positions = max_positions
         self.trained = max_positions if trained is None else trained
         self.heads = heads
         self.side = buckets // 2
-        self.edges = edges(self.side, max_distance) if relative else []
+        self.edges = bucket_edges if relative else []
         self.cls_reset = cls_reset
         self.table = self._drawn(max_positions + cls_reset, hidden)
         self.norm = nn.LayerNorm(hidden)

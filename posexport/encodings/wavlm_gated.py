@@ -11,10 +11,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from posexport.encodings.buckets import boundaries, bucket, edges
+from posexport.encodings.buckets import boundaries, bucket, two_sided_edges
 from posexport.encodings.encoding import Array, Encoding, Term, register
 from posexport.encodings.positions import Positions, distances
-from posexport.errors import PosexportError
 from posexport.ops.gated_distance_scores import GATED_DISTANCE_SCORES
 from posexport.options.check import FromFour, Size
 
@@ -86,13 +85,8 @@ class WavLMGated(Encoding):
         max_distance: Size = 800,
     ) -> None:
         super().__init__(heads=heads, head_size=head_size, buckets=buckets, max_distance=max_distance)
-        if buckets % 2 or max_distance <= buckets // 4:
-            raise PosexportError(
-                f"{self.name}: buckets must be even, and max_distance above a quarter of them, "
-                f"got buckets={buckets}, max_distance={max_distance}"
-            )
         self.max_distance = max_distance
-        self.edges = edges(buckets // 2, max_distance)
+        self.edges = two_sided_edges(self.name, buckets, max_distance)
         self.table = self._drawn(buckets, heads)
         self.gate = nn.Linear(head_size, 2 * _SUMMED)
         self.constant = nn.Parameter(torch.ones(heads))

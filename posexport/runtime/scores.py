@@ -16,13 +16,13 @@ from numpy.typing import NDArray
 
 from posexport.errors import PosexportError
 from posexport.runtime.activations import Floats, activation, softmax
-from posexport.runtime.batches import BATCH_TOKENS, Batches, Progress
+from posexport.runtime.batches import BATCH_TOKENS, Batches
 from posexport.runtime.call_forms import as_pairs, as_texts, refuse, with_bar
 from posexport.runtime.chat import Chat, Message
 from posexport.runtime.embed import prompt_of
 from posexport.runtime.late_interaction import DOCUMENT, QUERY, maxsim
 from posexport.runtime.texts import Texts, check_texts
-from posexport.runtime.vectors import VectorMethods
+from posexport.runtime.vectors import CallKeywords, VectorMethods
 from posexport.spec import PairRules
 
 #: two contents that end in different tokens: tokens that both rendered texts end with are the template's
@@ -135,17 +135,10 @@ def in_order(scores: Floats, top_k: int | None) -> list[Ranked]:
 Activation = str | Callable[[NDArray[Any]], NDArray[Any]]
 
 
-class Scoring(TypedDict, total=False):
-    """Further keyword arguments of `ScoreMethods`: posexport's, deprecated and unsupported arguments."""
+class Scoring(CallKeywords, total=False):
+    """Further keyword arguments of `ScoreMethods`."""
 
     instruction: str | None
-    batch_tokens: int
-    progress: Progress | None
-    sentences: Any
-    convert_to_tensor: bool
-    device: Any
-    pool: Any
-    chunk_size: Any
 
 
 class ScoreMethods(VectorMethods):

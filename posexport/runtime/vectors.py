@@ -31,10 +31,9 @@ Vectors = NDArray[Any] | list[NDArray[Any]]
 OutputValue = Literal["sentence_embedding", "token_embeddings"]
 
 
-class Encoding(TypedDict, total=False):
-    """Further keyword arguments of `VectorMethods.encode`: posexport's, deprecated and unsupported arguments."""
+class CallKeywords(TypedDict, total=False):
+    """Further keyword arguments of methods with sentence-transformers' signatures: posexport's and unsupported ones."""
 
-    truncate: bool
     batch_tokens: int
     progress: Progress | None
     sentences: Any
@@ -42,6 +41,12 @@ class Encoding(TypedDict, total=False):
     device: Any
     pool: Any
     chunk_size: Any
+
+
+class Encoding(CallKeywords, total=False):
+    """Further keyword arguments of `VectorMethods.encode`."""
+
+    truncate: bool
 
 
 class VectorMethods(OpenBundle):

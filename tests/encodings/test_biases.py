@@ -259,7 +259,7 @@ def test_limits(name: str, given: dict[str, str], limit: int | None, boundaries:
         ("fire", {"c": "nan"}, "fire: c must be a finite number above 0, got nan"),
         ("local-window", {"left": "-1"}, "local-window: left must be a whole number from 0 on, got -1"),
         ("tupe", {"heads": "3"}, "tupe: hidden must be a multiple of heads, got hidden=20, heads=3"),
-        ("tupe", {"buckets": "9"}, "tupe: buckets must be even .* got buckets=9"),
+        ("tupe", {"buckets": "9"}, "tupe: buckets must be even, .* got buckets=9"),
     ],
 )
 def test_bad_settings_get_one_sentence(name: str, given: dict[str, str], message: str) -> None:
