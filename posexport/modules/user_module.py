@@ -22,6 +22,7 @@ from posexport.sources.source import TracedModule
 from posexport.spec import BATCH, SEQUENCE, InputSpec, OutputSpec
 from posexport.system.user_code import is_external, raised
 from posexport.torch_fixes.as_exported import as_exported
+from posexport.torch_fixes.buffers import with_buffers_kept
 
 _M = TypeVar("_M", bound=nn.Module)
 _TWO_PRECISIONS = "the proof needs copies of it in two precisions"
@@ -57,7 +58,7 @@ class UserModule(TracedModule):
         if torch.compiler.is_dynamo_compiling():  # the exporter's second try, which follows Python code, not modes
             return tuple(self._declared(named_outputs(self.module(**tensors))).values())
         if torch.compiler.is_compiling():  # the tracer reports by itself what it cannot follow
-            with as_exported(), traced() as mode, TakingWays(self.ways):
+            with as_exported(), with_buffers_kept(self.module), traced() as mode, TakingWays(self.ways):
                 outputs = self._declared(named_outputs(self.module(**tensors)))
             self.attentions[:] = mode.reasons
             return tuple(outputs.values())

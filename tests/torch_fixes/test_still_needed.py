@@ -20,6 +20,7 @@ from posexport.errors import PosexportError
 from posexport.export import trace
 from posexport.torch_fixes import arange, complex_views
 from posexport.torch_fixes.attention_flags import with_decided_flags
+from posexport.torch_fixes.buffers import with_buffers_kept
 from posexport.torch_fixes.causal_mask import without_mask_detection
 from posexport.torch_fixes.default_dtype import computing_in
 from posexport.torch_fixes.exporter_output import without_exporter_output
@@ -247,3 +248,36 @@ def test_helper_lines() -> None:
     assert "x.sin()" not in _stack_of_sine()
     with with_helper_lines():
         assert "x.sin()" in _stack_of_sine()
+
+
+class KeepsBias(nn.Module):
+    """A bias by distance that is made for the longest input so far, as x-transformers' ALiBi is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("bias", None, persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        length = x.shape[1]
+        if self.bias is None or self.bias.shape[0] < length:
+            at = torch.arange(length)
+            self.register_buffer("bias", -(at[:, None] - at).abs().float(), persistent=False)
+        return x + self.bias[:length, :length].sum(0)
+
+
+def test_buffers() -> None:
+    alone, kept = KeepsBias(), KeepsBias()
+    shapes = ({0: Dim("B"), 1: Dim("T")},)
+    torch.export.export(alone, (X,), dynamic_shapes=shapes)
+    with pytest.raises(RuntimeError):
+        alone(X)  # the trace's tensor is its bias now
+    with with_buffers_kept(kept):
+        torch.export.export(kept, (X,), dynamic_shapes=shapes)
+    assert kept.bias is None
+    assert kept(X).shape == X.shape
+
+
+def test_a_buffer_that_forward_registers(tmp_path: Path) -> None:
+    module = KeepsBias().eval()
+    result = posexport.convert(module, tmp_path / "bundle", example_inputs={"x": X})
+    assert result.good
