@@ -63,6 +63,28 @@ class ByKeys(decoders.SelfAttention):
         return styles.causal(q @ k.mT * 0.4 + (at * 1.3).sin()).softmax(-1) @ v
 
 
+class Written(decoders.SelfAttention):
+    """Keys are written into another tensor, in two parts."""
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        keys = k.new_zeros(k.shape)
+        keys[..., :2].copy_(k[..., 1:3])
+        keys[..., 2:].copy_(k[..., 2:])
+        return super().attend(q, keys, v)
+
+
+class Chosen(decoders.Opt):
+    """The two best channels of each token, of the tokens of all rows in one axis."""
+
+    def __init__(self) -> None:
+        super().__init__(Written)
+
+    def forward(self, idx: Tensor) -> Tensor:
+        x = self.wte(idx).flatten(0, 1)
+        best = torch.zeros_like(x).scatter(1, x.topk(2, -1).indices, 1.0)
+        return super().forward(idx) + self.lm_head((x * best).view(*idx.shape, -1))
+
+
 POSITIONS = (styles.Gathered, styles.Picked, styles.InPlace, styles.NeoX, styles.MaskWhereNeeded, styles.Cropped)
 DECODERS: dict[str, Make] = {
     **decoders.DECODERS,
@@ -77,6 +99,7 @@ DECODERS: dict[str, Make] = {
     "window-of-last": partial(windows.WindowOfLast, 5),
     "clipped": partial(Clipped, 6),
     "by-keys": partial(decoders.Opt, ByKeys),
+    "chosen": Chosen,
 }
 
 
@@ -163,7 +186,7 @@ def in_float64(module: nn.Module) -> nn.Module:
     return wide
 
 
-_SHORT = ("llama-masked", "WithoutAxis", "one-by-hand", "alibi-by-key")
+_SHORT = ("llama-masked", "chosen", "WithoutAxis", "one-by-hand", "alibi-by-key")
 
 
 def check(graph: Cached, module: nn.Module) -> None:
@@ -256,12 +279,34 @@ def test_positions_that_are_given_are_those_of_the_new_tokens() -> None:
             agree(graph.in_parts(ids, whole, parts, since), truth, "model in float32", np.float32)
 
 
-@pytest.mark.all
-def test_more_tokens_than_anything_was_looked_at() -> None:
-    module = decoders.Llama().eval()
-    ids = np.random.default_rng(1).integers(0, V, (1, 340))
-    got = by_the_pass(module).in_parts(ids, np.ones_like(ids), [300, 1, 1, 38])
-    expected = decoders.alone(in_float64(module), torch.from_numpy(ids))
+class Scaled(decoders.Llama):
+    """Angles with a scale of the position, which changes at 3,000 tokens."""
+
+    def angles(self, T: int) -> tuple[Tensor, Tensor]:
+        cos, sin = super().angles(T)
+        at = torch.arange(T).type_as(cos)
+        scale = 1 + torch.floor(at / 6000 + 0.5).log1p()[:, None]
+        return cos * scale, sin * scale
+
+
+@pytest.mark.all(but=("window",))
+@pytest.mark.parametrize(
+    ("make", "parts"),
+    [
+        (decoders.Llama, [300, 1, 1, 38]),
+        (partial(windows.Window, 1100), [1102, 1, 1, 6]),
+        (partial(Clipped, 5000), [5000, 1, 1, 6]),
+        (Scaled, [3000, 1, 1, 6]),
+    ],
+    ids=["llama", "window", "clipped", "by-position"],
+)
+def test_more_tokens_than_anything_was_looked_at(make: Make, parts: list[int]) -> None:
+    torch.manual_seed(0)
+    module = make().eval()
+    ids = np.random.default_rng(1).integers(0, V, (1, sum(parts)))
+    got = by_the_pass(module).in_parts(ids, np.ones_like(ids), parts)
+    with torch.no_grad():
+        expected = decoders.alone(in_float64(module), torch.from_numpy(ids))
     agree(got, expected, "model in float32", np.float32)
 
 
@@ -328,9 +373,7 @@ REFUSED: dict[str, tuple[Make, str]] = {
     "blocks": (partial(decoders.Opt, styles.InBlocks), "its attention sees some later tokens"),
     "everywhere": (partial(decoders.Opt, styles.Everywhere), "its attention sees later tokens"),
     "third": (partial(windows.Third, 0), "a row of its mask depends on how many tokens a call has"),
-    "window": (partial(windows.Window, 5000), "its mask has a number or a table beyond the 301 tokens"),
-    "window-of-a-tensor": (partial(windows.TensorWindow, 5000), "its mask has a number or a table beyond the 301"),
-    "clipped": (partial(Clipped, 5000), "what it reads has a number or a table beyond the 4096 tokens"),
+    "window": (partial(windows.CutWindow, 5000), "its mask has a number or a table beyond the 301 tokens"),
     "pad-ids": (OfPadIds, "Add reads pairs of tokens"),
     "short": (Short, "Slice reads along its tokens"),
     "convolution": (Convolved, "Conv reads along its tokens|Pad reads along its tokens"),

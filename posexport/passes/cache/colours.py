@@ -77,20 +77,12 @@ def ask_ids_for_sizes(graph: ir.Graph, colours: Colours, g: Builder) -> None:
     for node in list(graph):
         if node.op_type != "Shape" or node.domain or node.inputs[0] is colours.ids:
             continue
-        parts: list[ir.Value | list[int] | None] = []
-        for size in _returned_sizes(node):
-            if isinstance(size, int):
-                parts.append([size])
-            elif size == BATCH:
-                parts.append(g.size(colours.ids, 0))
-            elif size == SEQUENCE or node.inputs[0] in colours.content:
-                parts.append(g.size(colours.ids, 1))
-                colours.sized.add(g.size(colours.ids, 1))
-            else:
-                parts.append(None)
+        of_content = node.inputs[0] in colours.content
+        parts = [_asked(size, colours, g, of_content=of_content) for size in _returned_sizes(node)]
         if not parts or None in parts:
             continue
-        whole = parts[0] if len(parts) == 1 else g.shape(*parts)
+        known = [part for part in parts if part is not None]
+        whole = known[0] if len(known) == 1 else g.shape(*known)
         if not isinstance(whole, ir.Value):
             whole = g.shape(whole)
         if any(isinstance(size, str) and SEQUENCE in size for size in _returned_sizes(node)):
@@ -98,6 +90,21 @@ def ask_ids_for_sizes(graph: ir.Graph, colours: Colours, g: Builder) -> None:
         ir.convenience.replace_all_uses_with(node.outputs[0], whole, replace_graph_outputs=True)
         graph.remove(node, safe=True)
     graph.sort()
+
+
+def _asked(size: int | str, colours: Colours, g: Builder, *, of_content: bool) -> ir.Value | list[int] | None:
+    """A size as one of the ids; None where it is no number of rows or of tokens."""
+    if isinstance(size, int):
+        return [size]
+    batch, tokens = (g.size(colours.ids, axis) for axis in (0, 1))
+    if size == BATCH:
+        return batch
+    of_all_rows = sorted(size.split("*")) == [BATCH, SEQUENCE]
+    if not (of_all_rows or size == SEQUENCE or of_content):
+        return None
+    asked = g.Mul(batch, tokens) if of_all_rows else tokens
+    colours.sized |= {tokens, asked}
+    return asked
 
 
 def _returned_sizes(node: ir.Node) -> tuple[int | str, ...]:

@@ -14,6 +14,8 @@ from posexport.passes.cache.token_rules import Read, axis_after, is_last
 from posexport.passes.cache.whole import Whole
 from posexport.spec import BATCH, SEQUENCE, TOTAL
 
+#: operators that read of each token its elements of another input, which may be the same for all tokens
+_BY_TOKEN = (*ELEMENTWISE, "Concat", "GatherElements", "ScatterElements", "ScatterND")
 #: inputs that are sizes, axes or indices of axes
 _SIZES = {"Reshape": {1}, "Expand": {1}, "Slice": {1, 2, 3, 4}, "Split": {1}, "Unsqueeze": {1}, "Squeeze": {1}}
 _SIZES |= {"Tile": {1}, "Pad": {1, 3}, "TopK": {1}, "CumSum": {1}, "OneHot": {1}, **{name: {1} for name in REDUCTIONS}}
@@ -80,21 +82,25 @@ class Content:
     def _read_rows(self, read: Read, index: int, x: ir.Value, axis: int, *, is_flat: bool) -> None:
         """Replace an input of positions by its rows for the new tokens."""
         node, axes = read.node, self.known.token_axes(x)
-        self.known.check(node, x, axes)
+        one = self.known.constant_along(x, axes) if axes else None
+        if one is None:
+            self.known.check(node, x, axes)
         if not axes:
             node.replace_input_with(index, self.whole.of(x))
             return
-        if node.op_type not in ELEMENTWISE and node.op_type not in ("Concat", "GatherElements"):
+        if node.op_type not in _BY_TOKEN:
             refuse(node, f"{node.op_type} reads positions")
         if len(axes) > 1:
             refuse(node, f"{node.op_type} reads pairs of tokens, which is no attention that posexport recognises")
-        if is_flat:
-            refuse(node, "positions meet tokens of all rows")
         if self.known.rank(x) - axes[0] != read.rank_out - axis:
             refuse(node, "positions are on another axis than its tokens")
-        one = self.known.constant_along(x, axes) if node.op_type in ELEMENTWISE else None
-        constant = None if one is None else self.constant(one)
-        node.replace_input_with(index, constant or self.placed(node, x, axes[0], node.outputs[0]))
+        if one is not None and node.op_type in ELEMENTWISE:
+            node.replace_input_with(index, self.constant(one))
+        elif one is None or x in self.colours.of_mask:
+            if is_flat:
+                refuse(node, "positions meet tokens of all rows")
+            node.replace_input_with(index, self.placed(node, x, axes[0], node.outputs[0]))
+        # else equal rows, of which the sizes of the ids make as many as tokens are new
 
     def constant(self, array: "np.ndarray[tuple[int, ...], np.dtype[np.generic]]") -> ir.Value:
         """A constant of the graph."""

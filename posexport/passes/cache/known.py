@@ -8,13 +8,17 @@ import onnx_ir as ir
 from posexport.graph.dataflow import reachable
 from posexport.graph.partial import Array, Subgraph
 from posexport.graph.queries import sizes
+from posexport.graph.single_row import ELEMENTWISE
 from posexport.passes.cache.colours import Colours, refuse
 from posexport.passes.graph_pass import NotInsertedError
+from posexport.passes.recognise.far_pairs import beyond, far_pairs, is_of_pairs
 from posexport.passes.recognise.mask_structure import may_differ_beyond
 from posexport.spec import SEQUENCE
 
 #: lengths of all values, and the longest one of those with a row for each token
 _LENGTHS, _FAR = (2, 5, 8, 33, 301), 4096
+#: elements of a value for each token, at most, which is computed for more tokens
+_NARROW, _NONE = 16, np.empty(0)
 _INTEGERS = (ir.DataType.INT64, ir.DataType.INT32)
 
 
@@ -34,6 +38,8 @@ class Known:
             raise NotInsertedError(f"inputs of at most {limit} tokens do not show what follows from their number")
         self._arrays: dict[ir.Value, list[Array]] = {}
         self._far: dict[ir.Value, Array] = {}
+        self._longest: dict[ir.Value, int] = {}
+        self._of_queries: dict[ir.Value, Array] = {}
         self._differs: dict[tuple[ir.Value, int], bool] = {}
         read = self._read()
         for value in (colours.mask, colours.positions):
@@ -43,7 +49,7 @@ class Known:
         self._compute(read)
         # before anything changes: whether something may begin or end beyond what is looked at
         for value in read:
-            for longest in (self.lengths[-1], self.far):
+            for longest in (self.lengths[-1], self._longest.get(value, self.far)):
                 if limit is None or longest < limit:
                     self._differs[value, longest] = may_differ_beyond(Subgraph(model, [value]).model.graph, longest)
 
@@ -89,6 +95,24 @@ class Known:
         if rows and self.far > self.lengths[-1]:
             subgraph = Subgraph(self.model, rows)
             self._far = dict(zip(rows, at(self.far), strict=True)) | self._far
+        for value in rows:
+            if self._far.get(value, _NONE).size <= _NARROW * self.far:
+                self._look_beyond(value)
+
+    def _look_beyond(self, value: ir.Value) -> None:
+        """Compute a narrow value beyond every number in what computes it, such as a window of 4,096 tokens."""
+        colours, subgraph = self.colours, Subgraph(self.model, [value])
+        length = beyond(subgraph.model.graph, self.far, self.limit)
+        if length is None:
+            return
+        if not is_of_pairs(value, SEQUENCE):
+            fed = {of: self._fed(of, length) for of in subgraph.inputs}
+            if (computed := subgraph.run(fed, {})) is not None:
+                self._far[value], self._longest[value] = computed[0], length
+        else:  # of pairs of tokens, such as whether a query sees a key
+            ones = {} if colours.mask is None else {colours.mask: 1}
+            if (pairs := far_pairs(self.model, [value], SEQUENCE, self.far, self.limit, ones)) is not None:
+                self._of_queries[value] = pairs.values[0]
 
     def has(self, value: ir.Value | None) -> bool:
         """Whether `arrays` has it."""
@@ -100,7 +124,7 @@ class Known:
 
     def all_lengths(self, value: ir.Value) -> list[int]:
         """The lengths of `arrays`."""
-        return [*self.lengths, *([self.far] if value in self._far else [])]
+        return [*self.lengths, *([self._longest.get(value, self.far)] if value in self._far else [])]
 
     def rank(self, value: ir.Value) -> int:
         return self._arrays[value][0].ndim if value in self._arrays else len(value.shape or ())
@@ -116,12 +140,14 @@ class Known:
 
     def constant_along(self, value: ir.Value, axes: Sequence[int]) -> Array | None:
         """One row of ``value`` where all rows along ``axes`` are equal, at every length."""
-        if value not in self._arrays or self.may_differ(value):
+        beyond = self._of_queries.get(value)
+        if value not in self._arrays or (self.may_differ(value) and beyond is None):
             return None
         first = self._arrays[value][0]
         for axis in axes:
             first = first.take([0], axis)
-        same = all(np.array_equal(x, np.broadcast_to(first, x.shape)) for x in self.arrays(value))
+        looked = [*self.arrays(value), *([] if beyond is None else [beyond])]
+        same = all(np.array_equal(x, np.broadcast_to(first, x.shape)) for x in looked)
         return first if same else None
 
     def counts(self, value: ir.Value) -> int | None:
@@ -131,6 +157,8 @@ class Known:
         if value not in self._arrays or not number or len(axes) != 1 or self.may_differ(value):
             return None
         start = self._arrays[value][0].reshape(-1)[0]
+        if not np.isfinite(start):
+            return None
         pairs = zip(self.arrays(value), self.all_lengths(value), strict=True)
         same = all(x.size == length and (x.reshape(-1) == start + np.arange(length)).all() for x, length in pairs)
         return int(start) if same else None
@@ -139,10 +167,22 @@ class Known:
         """Whether a number or a table in what computes ``value`` is beyond the longest length it was looked at."""
         return self._differs.get((value, self.all_lengths(value)[-1]), False)
 
+    def is_of_positions(self, value: ir.Value) -> bool:
+        """Whether each row is computed from its position and constants alone, element by element."""
+        node = value.producer()
+        if self.counts(value) is not None:
+            return True
+        if node is None or node.domain or node.op_type not in (*ELEMENTWISE, "Unsqueeze"):
+            return False
+        sized = [x for x in node.inputs if x is not None and x in self.colours.sized]
+        return bool(sized) and all(map(self.is_of_positions, sized))
+
     def check(self, node: ir.Node, value: ir.Value, axes: Sequence[int]) -> None:
         """Refuse unless the rows of fewer tokens are the first rows of more."""
         if value not in self._arrays:
             refuse(node, "a value of a position operator is read by its tokens")
+        if axes and self.is_of_positions(value):
+            return
         most = self.arrays(value)[-1]
         for array, length in zip(self.arrays(value), self.all_lengths(value), strict=True):
             first = most

@@ -179,6 +179,15 @@ def _gather_nd(read: Read) -> int:
     return read.axis - known[-1] + len(known) - 1
 
 
+@_rule("ScatterND")
+def _scatter_nd(read: Read) -> int:
+    """Into rows of the first axis, which is not that of the tokens: ``x[..., :n] = y`` between two Transposes."""
+    at = (read.node.inputs[1] or read.x).shape
+    if 1 in read.tokens or at is None or len(at) != 2 or at[1] != 1 or 0 in read.tokens.values():
+        read.mixes()
+    return _elementwise(read)
+
+
 @_rule("Slice")
 def _slice(read: Read) -> int:
     """Of other axes, or of all tokens."""

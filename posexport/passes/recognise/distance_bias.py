@@ -15,6 +15,7 @@ from posexport.ops.attention import AttentionSpec, Mask
 from posexport.ops.dropped_scores import DROPPED_DISTANCE, drops
 from posexport.passes.graph_pass import Context, PassResult
 from posexport.passes.recognise.content_bias import counted
+from posexport.passes.recognise.far_pairs import far_pairs
 from posexport.passes.recognise.known_bias import of_positions
 from posexport.passes.recognise.mask_structure import may_differ_beyond
 from posexport.passes.recognise.position_bias import seen_by_the_rest
@@ -74,7 +75,8 @@ class DistanceBias(Recognition):
     1. The mask is a sum of terms that add or, by Where, drop; conditions joined by And or Or are separate terms.
     2. The terms that follow from sizes alone and are over pairs of tokens are computed at several lengths. Minus the
        element of the diagonal, which no softmax sees, they depend on the distance alone at every length.
-    3. No number and no table in what computes them is beyond the longest length, unless no input is longer.
+    3. No number and no table in what computes them is beyond the longest length, unless no input is longer. Beyond
+       larger numbers a few queries are computed, where pairs are computed element by element.
     4. The numbers by distance are the last query's row and, if later keys are not dropped, the first one's, computed
        without the rows between.
     """
@@ -138,6 +140,8 @@ def _split(model: ir.Model, value: ir.Value, terms: _Terms) -> None:
 def _split_condition(model: ir.Model, value: ir.Value, terms: _Terms, *, drops_where: bool) -> None:
     node = value.producer()
     joined = "Or" if drops_where else "And"
+    if (always := number(value)) is not None and bool(always) != drops_where:
+        return
     if node is not None and not node.domain and node.op_type in (joined, "Not"):
         for operand in node.inputs:
             assert operand is not None
@@ -183,39 +187,66 @@ def _by_distance(model: ir.Model, terms: Sequence[_Term], heads: int, limit: int
     longest = longest if limit is None or tokens != SEQUENCE else min(limit, longest)
 
     # of the longest input: what each distance adds
-    looked = _relative(subgraph, terms, tokens, longest)
+    looked = _of_all(subgraph, terms, tokens, longest)
     if isinstance(looked, str):
         return looked
-    numbers_HW = np.concatenate([looked[:, 0, :0:-1], looked[:, -1, ::-1]], 1)
-    size = np.abs(numbers_HW[np.isfinite(numbers_HW)]).max(initial=0)
+    numbers_HW = _numbers(looked)
     for length in sorted({min(length, longest) for length in _SHORT} | {longest}):
-        relative = looked if length == longest else _relative(subgraph, terms, tokens, length)
+        relative = looked if length == longest else _of_all(subgraph, terms, tokens, length)
         if isinstance(relative, str):
             return relative
-        at = np.arange(length)
-        expected = numbers_HW[:, longest - 1 + at[:, None] - at]
-        is_kept = np.isfinite(expected)
-        off = np.abs(np.where(is_kept, relative, 0) - np.where(is_kept, expected, 0))
-        if (np.isfinite(relative) != is_kept).any() or (off > _ROUNDINGS * size).any():
+        if not _is_by_distance(relative, np.arange(length), numbers_HW):
             return _NO_DISTANCE
     is_whole = limit is not None and tokens == SEQUENCE and longest >= limit
-    if not is_whole and may_differ_beyond(subgraph.model.graph, longest):
+    if is_whole or not may_differ_beyond(subgraph.model.graph, longest):
+        return _named(numbers_HW, longest)
+
+    # of more tokens a few queries, which must agree with what fewer showed
+    far = far_pairs(model, [term.value for term in terms], tokens, longest, limit) if tokens == SEQUENCE else None
+    if far is None or any(value.shape[-2:] != (len(far.queries), far.length) for value in far.values):
         return f"its mask has a number or a table beyond the {longest} tokens that were looked at"
-    return _named(numbers_HW, longest)
+    relative = _relative(far.values, terms, far.queries, far.length)
+    if isinstance(relative, str):
+        return relative
+    numbers_HW = _numbers(relative)
+    agrees = _is_by_distance(looked, np.arange(longest), numbers_HW)
+    if not agrees or not _is_by_distance(relative, far.queries, numbers_HW):
+        return _NO_DISTANCE
+    return _named(numbers_HW, far.length)
 
 
-def _relative(subgraph: Subgraph, terms: Sequence[_Term], tokens: str, length: int) -> Array | str:
-    """The sum [H, T, T] minus its diagonal, -inf where it drops keys; or the reason why there is none."""
+def _numbers(relative: Array) -> Array:
+    """What each distance adds, [H, 2 T - 1]; the first and the last of the rows [H, R, T] decide."""
+    return np.concatenate([relative[:, 0, :0:-1], relative[:, -1, ::-1]], 1)
+
+
+def _is_by_distance(relative: Array, queries: Array, numbers_HW: Array) -> bool:
+    """Whether rows [H, R, T] of ``queries`` [R] are the numbers of their distances."""
+    zero = numbers_HW.shape[1] // 2
+    expected = numbers_HW[:, zero + queries[:, None] - np.arange(relative.shape[2])]
+    is_kept = np.isfinite(expected)
+    off = np.abs(np.where(is_kept, relative, 0) - np.where(is_kept, expected, 0))
+    size = np.abs(numbers_HW[np.isfinite(numbers_HW)]).max(initial=0)
+    return not ((np.isfinite(relative) != is_kept).any() or (off > _ROUNDINGS * size).any())
+
+
+def _of_all(subgraph: Subgraph, terms: Sequence[_Term], tokens: str, length: int) -> Array | str:
+    """`_relative` of all pairs of ``length`` tokens."""
     values = subgraph.run({}, {tokens: length})
     if values is None or any(value.shape[-2:] != (length, length) for value in values):
         return _NOT_COMPUTED
-    total = np.zeros((1, length, length), np.float32)
+    return _relative(values, terms, np.arange(length), length)
+
+
+def _relative(values: Sequence[Array], terms: Sequence[_Term], queries: Array, length: int) -> Array | str:
+    """The sum [H, R, T] at ``queries`` [R] minus its diagonal, -inf where it drops keys; or why there is none."""
+    total = np.zeros((1, len(queries), length), np.float32)
     for term, value in zip(terms, values, strict=True):
-        added = value.reshape(-1, length, length)
+        added = value.reshape(-1, len(queries), length)
         if term.drops is not None:
             added = np.where(added == term.drops, np.float32(_LOWEST), np.float32(0))
         total = total + np.maximum(added, _LOWEST / 4)
-    diagonal = np.diagonal(total, axis1=1, axis2=2)[..., None]
+    diagonal = np.take_along_axis(total, queries[None, :, None], 2)
     if drops(diagonal).any() or np.isnan(total).any():
         return _DIAGONAL
     return np.where(drops(total), -np.inf, total - diagonal)

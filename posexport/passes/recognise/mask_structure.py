@@ -82,12 +82,24 @@ def _structure(model: ir.Model, mask: ir.Value, samples: Samples) -> tuple[Struc
 
 def may_differ_beyond(graph: ir.Graph, longest: int) -> bool:
     """Whether something in ``graph`` may end or begin at more than ``longest`` tokens."""
+    return bool(numbers_beyond(graph, longest)) or has_table_beyond(graph, longest)
+
+
+def numbers_beyond(graph: ir.Graph, longest: int) -> list[int]:
+    """The numbers in ``graph``, without their signs, that may be lengths of ``longest`` tokens or more."""
+    lengths = [np.abs(array[array != DROPPED_DISTANCE]) for array in _constants(graph)]
+    return sorted({int(x) for array in lengths for x in array[(longest <= array) & (array < _NO_LENGTH)]})
+
+
+def has_table_beyond(graph: ir.Graph, longest: int) -> bool:
+    """Whether a constant of ``graph`` has more than ``longest`` rows."""
+    return any(size > longest for array in _constants(graph) for size in array.shape)
+
+
+def _constants(graph: ir.Graph) -> list[Array]:
     constants = [value.const_value for value in graph.initializers.values()]
     constants += [node.attributes["value"].as_tensor() for node in graph if "value" in node.attributes]
-    arrays = [np.asarray(tensor.numpy()) for tensor in constants if tensor is not None]
-    lengths = (array[array != DROPPED_DISTANCE] for array in arrays)
-    large = any(((longest <= np.abs(array)) & (np.abs(array) < _NO_LENGTH)).any() for array in lengths)
-    return large or any(size > longest for array in arrays for size in array.shape)
+    return [np.asarray(tensor.numpy()) for tensor in constants if tensor is not None]
 
 
 def _is(structure: Structure, mask: Array) -> bool:
