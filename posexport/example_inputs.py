@@ -36,6 +36,11 @@ def with_sizes(
     for spec in inputs:
         if spec.role == "lengths" and spec.name in arrays:
             sized[spec.name] = np.full_like(arrays[spec.name], size_among(inputs, arrays, SEQUENCE))
+        if spec.role == "shapes" and spec.name in arrays:
+            shapes_B2 = arrays[spec.name]
+            # the mask of the same images
+            mask = next(each for each in inputs if each.role == "mask" and each.axes == [spec.axes[0], spec.size])
+            sized[mask.name] = (np.arange(spec.size or 1) < shapes_B2.prod(1, keepdims=True)).astype(mask.dtype)
         if spec.role == "grids" and spec.name in arrays:
             side, images = spec.size or 1, arrays[spec.name].shape[0]
             tokens = size_among(inputs, arrays, PATCHES) // side**2
@@ -75,6 +80,9 @@ def random_content(spec: InputSpec, shape: Sequence[int], rng: np.random.Generat
         return (rng.random(shape) * (spec.size or 1)).astype(spec.dtype)
     if spec.role == "places":
         return np.stack([_places(shape[1], spec.size or 1, rng) for _ in range(shape[0])])
+    if spec.role == "shapes":
+        rows = rng.integers(1, (spec.size or 1) + 1, shape[0])
+        return np.stack((rows, rng.integers(1, (spec.size or 1) // rows + 1)), -1)
     if spec.role == "prompts":
         return rng.choice(PROMPTS, shape)
     return _boxes(spec, shape, rng) if spec.role == "boxes" else random_ids(spec, shape, rng)

@@ -1,6 +1,6 @@
 """Sizes of axes that follow from others: multiples, and the frames that convolutions make of samples."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 
 def multiple(size: int, step: int) -> int:
@@ -20,3 +20,14 @@ def samples(tokens: int, convolutions: Sequence[tuple[int, int]]) -> int:
     for kernel, stride in reversed(convolutions):
         tokens = (tokens - 1) * stride + kernel
     return tokens
+
+
+def primes(number: int) -> Iterator[int]:
+    """The prime factors of ``number``, each as often as it divides."""
+    divisor = 2
+    while number > 1:
+        if number % divisor == 0:
+            yield divisor
+            while number % divisor == 0:
+                number //= divisor
+        divisor += 1

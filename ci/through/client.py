@@ -51,7 +51,7 @@ def _logits(bundle: Path, tower: Any, ids_BT: Any, image_BT: Any, images: dict[s
             np.float32,
         )
         for value in decoder.get_inputs()
-        if value.name.startswith("past_key_values")
+        if value.name.startswith("past_")
     }
     length, parts = ids_BT.shape[1], []
     own = {value.name for value in decoder.get_inputs()}

@@ -1,6 +1,6 @@
 """Image processors by the names of transformers' classes: one line each. And the class of a model type."""
 
-from posexport.images import detection, maps, processors, qwen2_vl, timm
+from posexport.images import detection, maps, processors, qwen2_vl, sam, siglip2, timm
 from posexport.images.processor import ImageProcessor
 
 _CLASSES: tuple[type[ImageProcessor], ...] = (
@@ -23,6 +23,9 @@ _CLASSES: tuple[type[ImageProcessor], ...] = (
     processors.LlavaImageProcessor,
     processors.PoolFormerImageProcessor,
     qwen2_vl.Qwen2VLImageProcessor,
+    sam.Sam2ImageProcessor,
+    sam.SamImageProcessor,
+    siglip2.Siglip2ImageProcessor,
     timm.TimmWrapperImageProcessor,
     detection.ConditionalDetrImageProcessor,
     detection.DeformableDetrImageProcessor,
@@ -89,8 +92,11 @@ BY_MODEL_TYPE = {
     "resnet": "ConvNextImageProcessor",
     "rt_detr": "RTDetrImageProcessor",
     "rt_detr_v2": "RTDetrImageProcessor",
+    "sam": "SamImageProcessor",
+    "sam2": "Sam2ImageProcessor",
     "segformer": "SegformerImageProcessor",
     "siglip": "SiglipImageProcessor",
+    "siglip2": "Siglip2ImageProcessor",
     "swiftformer": "ViTImageProcessor",
     "swin": "ViTImageProcessor",
     "swinv2": "ViTImageProcessor",

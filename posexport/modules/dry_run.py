@@ -29,6 +29,7 @@ from posexport.modules.axes.sizes import (
 )
 from posexport.modules.call import CallError, call
 from posexport.modules.drawn_calls import TOKEN_AXES, DrawnCalls, Sizes
+from posexport.modules.left_out import has_values
 from posexport.sources.example import axis_sizes, example
 from posexport.spec import (
     ENCODER_SEQUENCE,
@@ -224,7 +225,7 @@ def _check_output(calls: DrawnCalls, name: str, tensor: Tensor) -> None:
             f"{calls.argument}: output {name} is {tensor.dtype}; posexport compares torch.float32, int64, int32 and "
             f"bool: return it {how}"
         )
-    if not bool(torch.isfinite(tensor).all()):
+    if not has_values(tensor):
         kind = "NaN" if bool(tensor.isnan().any()) else "an infinity"
         raise PosexportError(
             f"{calls.argument}: output {name} holds {kind} where nothing is padded; there is no value to compare with"
@@ -304,7 +305,7 @@ def _check_float64(calls: DrawnCalls, sizes: Sizes) -> None:
             "input or of a weight, x.dtype, where it names one"
         ) from failed.error
     for name, tensor in outputs.items():
-        if not bool(torch.isfinite(tensor).all()):
+        if not has_values(tensor):
             raise PosexportError(
                 f"{calls.argument}: output {name} is NaN or infinite in float64, the precision of the reference, and "
                 "finite in float32; a constant or a branch of the module fits one dtype alone"

@@ -99,6 +99,9 @@ def source_of_module(
         discovered, renamed = _discovered(argument, module, tensors, axes)
         length = _length(discovered.shapes, tensors)
         specs = [_spec(name, tensor, discovered.shapes[name], length) for name, tensor in tensors.items()]
+        # numbers that fit other inputs' sizes are drawn as the module declares them
+        declared = {spec.name: spec for spec in getattr(module, "inputs", ()) if spec.role == "shapes"}
+        specs = [msgspec.structs.replace(declared.get(spec.name, spec), axes=spec.axes) for spec in specs]
         specs, told = with_padding_values(module, specs, tensors)
     else:
         discovered, renamed, specs = Discovered(shapes={}), [], _without_example(argument, module, known)

@@ -103,5 +103,5 @@ def _same(before: Tensor, after: Tensor | None, compared: Tensor) -> bool:
         before, after = before[:, compared], after[:, compared]
     if not before.is_floating_point():
         return torch.equal(before, after)
-    limit = _ROUNDING * float(before.nan_to_num().abs().max())
+    limit = _ROUNDING * float(before.nan_to_num(neginf=0.0).abs().max())
     return torch.allclose(before, after, rtol=0, atol=limit, equal_nan=True)

@@ -57,7 +57,8 @@ def measure(y: Array, truth: Array, axes: Sequence[Axis], keep_BT: RealTokens) -
     """Error of ``y`` against ``truth``, both shaped as ``axes`` say; of integers, the share that is not equal.
 
     Where an axis of `TOKENS` is among the axes only tokens with ``keep_BT`` count. A number that is not
-    finite where the truth is, padded or not, fails; so does a truth that is all zero.
+    finite where the truth is, padded or not, fails; so does a truth that is all zero. Minus infinity is right where the
+    truth is the same.
     """
     if y.shape != truth.shape:
         return Measured(np.inf, 0.0, f"shape {list(y.shape)} instead of {list(truth.shape)}")
@@ -70,6 +71,7 @@ def measure(y: Array, truth: Array, axes: Sequence[Axis], keep_BT: RealTokens) -
             return Measured(np.inf, 0.0, "a number that is not finite")
         if keep is not None:
             y_, truth_ = y_[keep], truth_[keep]
+        y_, truth_ = counted(y_, truth_)
         if truth_.size:
             if not np.isfinite(truth_).all():
                 return Measured(np.inf, 0.0, NOT_FINITE)
@@ -78,6 +80,15 @@ def measure(y: Array, truth: Array, axes: Sequence[Axis], keep_BT: RealTokens) -
     if scale == 0.0:
         return Measured(np.inf, 0.0, "the float64 reference is all zero")
     return Measured(gap / scale, scale)
+
+
+def counted(y: Array, truth: Array) -> tuple[Array, Array]:
+    """Both without the entries that are minus infinity in both: what is left out is left out by both."""
+    left_out = np.isneginf(truth)
+    if not left_out.any():
+        return y, truth
+    left_out &= np.isneginf(y)
+    return y[~left_out], truth[~left_out]
 
 
 def is_exact(array: Array) -> bool:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
+from types import MappingProxyType
 from typing import Any
 
 from posexport.errors import PosexportError
@@ -135,6 +136,8 @@ def _id(token_id: TokenId, token: str, option: str, value: str) -> int:
 #: options of transformers' ``generate`` that change no text here: completions have no padding, the cache is used
 _WITHOUT_EFFECT = ("pad_token_id", "use_cache")
 
+#: what ``max_length`` is in transformers 4 where nobody says it
+_UNSAID = 20
 #: options with a default in a pipeline, and the options that this default depends on
 _DEFAULTED = ("max_new_tokens", "max_length", "min_new_tokens", "min_length", "do_sample", "temperature", "num_beams")
 
@@ -172,6 +175,26 @@ class GeneratingPipeline(TextPipeline):
                 if isinstance(first, int):
                     return first
         return None
+
+    def resolved(
+        self, options: Mapping[str, Any], defaults: Mapping[str, Any], of_task: Mapping[str, Any] = MappingProxyType({})
+    ) -> dict[str, Any]:
+        """Merges options of the call, the pipeline, the task and the checkpoint in transformers' order of priority.
+
+        The pipeline's ``defaults``, such as 256 new tokens, go before what generation_config.json says of the same;
+        a ``max_length`` of that file takes the place of new tokens.
+        """
+        at_start = {name: value for name, value in self._options.items() if options.get(name) == value}
+        call = {name: value for name, value in options.items() if name not in at_start}
+        length = at_start.get("max_length", self.stated.get("max_length"))
+        chosen = {**defaults, **at_start}
+        if length not in (None, _UNSAID) and chosen["max_new_tokens"] == defaults["max_new_tokens"]:
+            del chosen["max_new_tokens"]
+        chosen |= {**of_task, **call}
+        for new_tokens, total in (("max_new_tokens", "max_length"), ("min_new_tokens", "min_length")):
+            if chosen.get(new_tokens) is not None:
+                chosen.pop(total, None)
+        return chosen
 
     def sequences(
         self, begun: Sequence[int], completions: Sequence[Any], options: Mapping[str, Any]

@@ -68,15 +68,15 @@ class ImagePipeline(Pipeline):
                 )
         size = batches.batch_size or 1
         for start in range(0, len(items), size):
-            pictures = [_opened(item) for item in items[start : start + size]]
+            pictures = [opened_picture(item) for item in items[start : start + size]]
             arrays = self.processor(pictures, **(settings or {}))
             values = self.session.run({**(feeds or {}), **arrays}, outputs=list(outputs))
             for row, picture in enumerate(pictures):
                 # a copy: a view would keep the whole batch
-                yield _size(picture), {name: np.array(x[row], dtype=np.float32) for name, x in values.items()}
+                yield picture_size(picture), {name: np.array(x[row], dtype=np.float32) for name, x in values.items()}
 
 
-def _size(picture: Any) -> tuple[int, int]:
+def picture_size(picture: Any) -> tuple[int, int]:
     """Height and width of an opened picture."""
     if not isinstance(picture, np.ndarray):
         return int(picture.height), int(picture.width)
@@ -84,7 +84,8 @@ def _size(picture: Any) -> tuple[int, int]:
     return int(array.shape[1]), int(array.shape[2])
 
 
-def _opened(item: Any) -> Any:
+def opened_picture(item: Any) -> Any:
+    """An array as it is, or a picture that is opened."""
     if isinstance(item, list | tuple):
         raise PosexportError(f"a list of {len(item)} stands where a picture is needed; give one list of pictures")
     return item if isinstance(item, np.ndarray) else open_picture(item)

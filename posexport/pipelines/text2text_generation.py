@@ -11,8 +11,6 @@ from posexport.runtime.batches import Batches
 
 #: of transformers' pipeline
 DEFAULTS: dict[str, Any] = {"max_new_tokens": 256, "num_beams": 4}
-#: what ``max_length`` is in transformers 4 where nobody says it
-_UNSAID = 20
 
 
 class Text2TextGeneration(GeneratingPipeline):
@@ -64,7 +62,7 @@ class Text2TextGeneration(GeneratingPipeline):
                 raise PosexportError(f"stop_sequence {stop_sequence!r} has no tokens; give a text, or leave it out")
             options["eos_token_id"] = pieces[0]
         rows, more = self._encoder_rows([self._prefix + item for item in items], truncation, options)
-        generated = self.generated(rows, batches, {**self._resolved(options), **more})
+        generated = self.generated(rows, batches, {**self.resolved(options, DEFAULTS, self._of_task), **more})
         if return_tensors:
             name, start = f"{self.result}_token_ids", self.stated_token("decoder_start_token_id", "bos_token_id")
             begun = [] if start is None else [start]
@@ -90,24 +88,6 @@ class Text2TextGeneration(GeneratingPipeline):
     ) -> tuple[list[list[int]], dict[str, Any]]:
         """The ids that the encoder reads, and options that follow from the texts."""
         return [list(encoding.ids) for encoding in self.encoded(texts, truncation=truncation)], {}
-
-    def _resolved(self, options: dict[str, Any]) -> dict[str, Any]:
-        """Merges options of the call, the pipeline, the task and the checkpoint in transformers' order of priority.
-
-        The pipeline's 256 new tokens and 4 beams go before what generation_config.json says of these two; a
-        ``max_length`` of that file takes the place of 256 new tokens.
-        """
-        at_start = {name: value for name, value in self._options.items() if options.get(name) == value}
-        call = {name: value for name, value in options.items() if name not in at_start}
-        length = at_start.get("max_length", self.stated.get("max_length"))
-        chosen = {**DEFAULTS, **at_start}
-        if length not in (None, _UNSAID) and chosen["max_new_tokens"] == DEFAULTS["max_new_tokens"]:
-            del chosen["max_new_tokens"]
-        chosen |= {**self._of_task, **call}
-        for new_tokens, total in (("max_new_tokens", "max_length"), ("min_new_tokens", "min_length")):
-            if chosen.get(new_tokens) is not None:
-                chosen.pop(total, None)
-        return chosen
 
 
 class Summarization(Text2TextGeneration):

@@ -1,6 +1,6 @@
 """The graphs of a model, run in sequence: the outputs of one are inputs of the next. Most models have one graph."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -111,9 +111,9 @@ class Chain:
         """ONNX Runtime's execution providers, the same for all graphs."""
         return list(self.links[0].session.get_providers())
 
-    def needs(self, outputs: Sequence[str]) -> set[str]:
-        """The inputs of the model that ``outputs`` depend on."""
-        return self._reachable(outputs) - self._computed
+    def needs(self, outputs: Sequence[str], given: Collection[str] = ()) -> set[str]:
+        """The inputs of the model that ``outputs`` depend on, where outputs of earlier graphs are ``given``."""
+        return self._reachable(outputs, given) - self._computed
 
     def run(
         self, outputs: Sequence[str], feeds: Mapping[str, NDArray[Any]], options: "RunOptions | None" = None
@@ -147,11 +147,11 @@ class Chain:
     def _is_later(self, feeds: Mapping[str, NDArray[Any]]) -> bool:
         return any(name in feeds and feeds[name].shape[axis] for name, axis in self._past)
 
-    def _reachable(self, outputs: Sequence[str]) -> set[str]:
-        """Names of ``outputs`` and of all values that they are computed from."""
-        names = set(outputs)
+    def _reachable(self, outputs: Sequence[str], given: Collection[str] = ()) -> set[str]:
+        """Names of ``outputs`` and of all values that they are computed from, as far as ``given`` ones."""
+        names, known = set(outputs), set(given)
         for link in reversed(self.links):
-            if names & set(link.output_names.values()):
+            if (names - known) & set(link.output_names.values()):
                 names |= set(link.input_names.values())
         return names
 
@@ -164,13 +164,13 @@ class Chain:
         *,
         later: bool,
     ) -> Arrays:
-        needed, known = self._reachable(outputs), dict(feeds)
+        needed, known = self._reachable(outputs, self._computed & feeds.keys()), dict(feeds)
         for link in links:
             if link.when == "later" and not later:
                 continue
             alone = later and link.when == "first"
             left = needed - self._by_later if alone else needed
-            names = [name for name, whole in link.output_names.items() if whole in left]
+            names = [name for name, whole in link.output_names.items() if whole in left and whole not in feeds]
             if names:
                 with wrapped_session.denormals_as_zero():
                     arrays = link.one_token(known) if alone else link.feeds(known)

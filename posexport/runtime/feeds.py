@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 Row = TypeVar("Row", bound=Any)
 #: roles of inputs that have no default
-_NEEDED = ("tokens", "values", "grids", "boxes", "points", "prompts", "places")
+_NEEDED = ("tokens", "values", "grids", "boxes", "points", "prompts", "places", "shapes")
 
 
 def rows_of(manifest: Manifest, tokenizer: "Tokenizer") -> int | None:
@@ -319,8 +319,20 @@ def _bad_places(spec: InputSpec, array: Array) -> tuple[NDArray[np.bool_], str]:
     return bad, f"columns and rows below {spec.column_sizes}, or -1 and -1 for padding"
 
 
+def _bad_shapes(spec: InputSpec, array: Array) -> tuple[NDArray[np.bool_], str]:
+    """Rows and columns of more patches than there are, and what is needed."""
+    bad = (array < 1) | (array.prod(-1, keepdims=True) > spec.size)
+    return bad, f"rows and columns from 1 on, of at most {spec.size} patches together"
+
+
 #: role -> returns which elements are wrong, and the values that are accepted
-_BAD = {"boxes": _bad_boxes, "points": _bad_points, "prompts": _bad_prompts, "places": _bad_places}
+_BAD = {
+    "boxes": _bad_boxes,
+    "points": _bad_points,
+    "prompts": _bad_prompts,
+    "places": _bad_places,
+    "shapes": _bad_shapes,
+}
 
 
 def _named(specs: Sequence[InputSpec]) -> str:

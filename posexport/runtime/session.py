@@ -85,16 +85,19 @@ class Session(ScoreMethods):
         """The outputs (all, or those named) for arrays or nested lists by input name.
 
         ``attention_mask`` may be left out (no padding), ``token_type_ids`` (all 0), a decoder's cache (no past tokens),
-        and inputs that only other outputs depend on.
+        and inputs that only other outputs depend on. Outputs of an earlier graph may be inputs, such as the features
+        of an image for many prompts: that graph does not run again.
 
         Raises:
             PosexportError: inputs that the bundle does not accept, for example one over its limit; see
                 `posexport.runtime.feeds.prepare`.
         """
         names = self._chosen(outputs)
-        needed = self._chain.needs(names)
+        made = {name: np.asarray(inputs[name]) for name in self._chain.outputs & inputs.keys()}
+        needed = self._chain.needs(names, made)
+        inputs = {name: value for name, value in inputs.items() if name not in made}
         specs = [spec for spec in self.inputs if spec.name in needed or spec.name in inputs]
-        feeds = prepare(inputs, specs, self._manifest.limits)
+        feeds = {**prepare(inputs, specs, self._manifest.limits), **made}
         options = self._memory.options(
             feeds[spec.name] for spec in specs if spec.role not in CARRIED and spec.name in feeds
         )

@@ -5,7 +5,6 @@ from posexport.tasks.task import OF_BATCH, PipelineTask, Task
 TASK = Task(
     name="audio-classification",
     what="logits over labels of a whole sound",
-    reads=("audio",),
     outputs={"logits": OF_BATCH},
     # other classes have names of text classifiers
     ends=("ForAudioClassification",),

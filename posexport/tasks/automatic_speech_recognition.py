@@ -5,8 +5,6 @@ from posexport.tasks.task import OF_TOKENS, PipelineTask, Task
 TASK = Task(
     name="automatic-speech-recognition",
     what="logits of the next token, by a decoder that reads an encoder of audio",
-    reads=("audio",),
     outputs={"logits": OF_TOKENS},
-    varies=("batch", "length", "padding", "past"),
     pipelines=(PipelineTask("automatic-speech-recognition", "whisper_recognition:WhisperRecognition", "audio"),),
 )

@@ -5,7 +5,6 @@ from posexport.tasks.task import OF_TOKENS, PipelineTask, Task
 TASK = Task(
     name="ctc",
     what="logits over labels at every frame",
-    reads=("audio",),
     outputs={"logits": OF_TOKENS},
     ends=("ForCTC",),
     auto="AutoModelForCTC",

@@ -5,9 +5,8 @@ from posexport.tasks.task import OF_PIXELS, PipelineTask, Task
 TASK = Task(
     name="depth-estimation",
     what="the depth of every pixel of an image",
-    reads=("images",),
     outputs={"predicted_depth": OF_PIXELS},
-    varies=("batch", "size"),
+    sizes_vary=True,
     ends=("ForDepthEstimation",),
     auto="AutoModelForDepthEstimation",
     pipelines=(PipelineTask("depth-estimation", "depth_estimation:DepthEstimation", "images"),),

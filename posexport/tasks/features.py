@@ -6,7 +6,6 @@ from posexport.tasks.task import ANY, PipelineTask, Task
 TASK = Task(
     name="features",
     what="the hidden states",
-    reads=("text", "images", "audio"),
     outputs={"text_embeds": ANY, "image_embeds": ANY, "last_hidden_state": ANY, "pooler_output": ANY},
     ends=("ModelWithProjection", "Model", "Encoder"),
     pipelines=(

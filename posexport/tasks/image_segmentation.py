@@ -6,7 +6,6 @@ from posexport.tasks.task import ANY, PipelineTask, Task
 TASK = Task(
     name="image-segmentation",
     what="logits over labels for every pixel of an image, or a mask and logits for every query",
-    reads=("images",),
     outputs={
         # of pixels, or of DETR's queries
         "logits": ANY,
@@ -15,7 +14,7 @@ TASK = Task(
         "class_queries_logits": (BATCH, "queries", "labels"),
         "masks_queries_logits": (BATCH, "queries", HEIGHT, WIDTH),
     },
-    varies=("batch", "size", "padding"),
+    sizes_vary=True,
     ends=("ForSemanticSegmentation", "ForInstanceSegmentation", "ForUniversalSegmentation", "ForSegmentation"),
     auto="AutoModelForSemanticSegmentation",
     pipelines=(PipelineTask("image-segmentation", "image_segmentation:ImageSegmentation", "images"),),

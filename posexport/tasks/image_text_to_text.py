@@ -6,9 +6,7 @@ from posexport.tasks.text2text_generation import TASK as SEQ2SEQ
 TASK = Task(
     name="image-text-to-text",
     what="features of images, and logits of the next token by a decoder of embeddings",
-    reads=("text", "images"),
     outputs={"logits": OF_TOKENS},
-    varies=("batch", "length", "padding", "past", "image size"),
     # class names of encoder-decoders
     ends=SEQ2SEQ.ends,
     auto="AutoModelForImageTextToText",

@@ -6,9 +6,8 @@ from posexport.tasks.task import Task
 TASK = Task(
     name="keypoint-detection",
     what="a heat map of an image for every keypoint",
-    reads=("images",),
     outputs={"heatmaps": (BATCH, "keypoints", HEIGHT, WIDTH)},
-    varies=("batch", "size"),
+    sizes_vary=True,
     ends=("ForPoseEstimation", "ForKeypointDetection"),
     auto="AutoModelForKeypointDetection",
 )

@@ -6,9 +6,8 @@ from posexport.tasks.task import PipelineTask, Task
 TASK = Task(
     name="object-detection",
     what="a box and logits over labels for every object query of an image",
-    reads=("images",),
     outputs={"logits": (BATCH, "queries", "labels"), "pred_boxes": (BATCH, "queries", "edges")},
-    varies=("batch", "size", "padding"),
+    sizes_vary=True,
     ends=("ForObjectDetection",),
     auto="AutoModelForObjectDetection",
     pipelines=(PipelineTask("object-detection", "object_detection:ObjectDetection", "images"),),

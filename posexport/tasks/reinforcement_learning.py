@@ -6,7 +6,6 @@ from posexport.tasks.task import Task
 TASK = Task(
     name="reinforcement-learning",
     what="the next state, action and return at every step of a trajectory",
-    reads=("series",),
     outputs=dict.fromkeys(("state_preds", "action_preds", "return_preds"), (BATCH, SEQUENCE, "channels")),
     ends=("DecisionTransformerModel",),
 )

@@ -2,16 +2,11 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Literal
 
 from posexport.spec import BATCH, HEIGHT, SEQUENCE, WIDTH
 
-Kind = Literal["text", "images", "audio", "series"]
-#: what makes a bundle's inputs from each kind of data
-PREPARED_BY: Mapping[Kind, str] = MappingProxyType(
-    {"text": "the tokenizer", "images": "the image processor", "audio": "the feature extractor", "series": "the caller"}
-)
+Kind = Literal["text", "images", "audio"]
 #: instead of axes: as many as the model has
 ANY = ("...",)
 #: axes of frequent outputs
@@ -40,10 +35,10 @@ class Task:
     Attributes:
         name: a name of ``posexport list tasks``.
         what: the description in the list.
-        reads: kinds of data that it is about, each with what prepares it (`PREPARED_BY`).
         outputs: axes of the graph's outputs by transformers' names; a model may lack some outputs. `ANY`: models
             differ. Empty: all tensors that the model returns.
-        varies: what the proof varies.
+        sizes_vary: images have every size that the model takes, in the graph and in the proof; else the one that it
+            was trained for.
         ends: suffixes of the names of transformers' classes in ``architectures``; empty: not through transformers.
         auto: transformers' auto class.
         needs: keys that config.json must have, of tasks with the same suffixes.
@@ -52,15 +47,9 @@ class Task:
 
     name: str
     what: str
-    reads: tuple[Kind, ...] = ("text",)
     outputs: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    varies: tuple[str, ...] = ("batch", "length", "padding")
+    sizes_vary: bool = False
     ends: tuple[str, ...] = ()
     auto: str = "AutoModel"
     needs: tuple[str, ...] = ()
     pipelines: tuple[PipelineTask, ...] = ()
-
-    @property
-    def sizes_vary(self) -> bool:
-        """Whether images have every size that the model takes, in the proof too; else the one it was trained for."""
-        return "size" in self.varies

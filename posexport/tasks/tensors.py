@@ -5,6 +5,5 @@ from posexport.tasks.task import Task
 TASK = Task(
     name="tensors",
     what="all tensors that the model returns, under their names",
-    reads=("text", "images", "audio"),
-    varies=("batch", "length", "padding", "size"),
+    sizes_vary=True,
 )

@@ -6,7 +6,6 @@ TASK = Task(
     name="text2text-generation",
     what="an encoder's states, and logits of the next token by a decoder that reads them",
     outputs={"logits": OF_TOKENS},
-    varies=("batch", "length", "padding", "past"),
     ends=("ForConditionalGeneration", "MTModel"),
     auto="AutoModelForSeq2SeqLM",
     pipelines=(

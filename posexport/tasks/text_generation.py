@@ -6,7 +6,6 @@ TASK = Task(
     name="text-generation",
     what="logits over the vocabulary of the next token, at every token",
     outputs={"logits": OF_TOKENS},
-    varies=("batch", "length", "padding", "past"),
     ends=("ForCausalLM", "LMHeadModel"),
     auto="AutoModelForCausalLM",
     pipelines=(PipelineTask("text-generation", "text_generation:TextGeneration"),),

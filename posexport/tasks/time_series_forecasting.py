@@ -6,13 +6,11 @@ from posexport.tasks.task import Task
 TASK = Task(
     name="time-series-forecasting",
     what="the next steps of all channels of a series",
-    reads=("series",),
     outputs={
         "prediction_outputs": (BATCH, "steps", "channels"),
         "mean_predictions": (BATCH, "steps"),
         "full_predictions": (BATCH, "steps", "quantiles"),
     },
-    varies=("batch",),
     ends=("ForPrediction",),
     auto="AutoModelForTimeSeriesPrediction",
 )

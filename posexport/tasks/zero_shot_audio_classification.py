@@ -5,7 +5,6 @@ from posexport.tasks.task import Task
 TASK = Task(
     name="zero-shot-audio-classification",
     what="how well every sound fits every text, and the vectors of both",
-    reads=("text", "audio"),
     outputs={
         "logits_per_audio": ("sounds", "texts"),
         "logits_per_text": ("texts", "sounds"),

@@ -5,7 +5,6 @@ from posexport.tasks.task import PipelineTask, Task
 TASK = Task(
     name="zero-shot-image-classification",
     what="how well every image fits every text, and the vectors of both",
-    reads=("text", "images"),
     outputs={
         "logits_per_image": ("images", "texts"),
         "logits_per_text": ("texts", "images"),

@@ -6,9 +6,7 @@ from posexport.tasks.task import Task
 TASK = Task(
     name="zero-shot-image-segmentation",
     what="how well every pixel of an image fits its text",
-    reads=("text", "images"),
     outputs={"logits": (BATCH, HEIGHT, WIDTH)},
-    varies=("batch", "length", "padding"),
     ends=("ForImageSegmentation",),
     needs=("text_config",),
 )

@@ -6,13 +6,11 @@ from posexport.tasks.task import PipelineTask, Task
 TASK = Task(
     name="zero-shot-object-detection",
     what="boxes of every image, and how well each fits every text",
-    reads=("text", "images"),
     outputs={
         "logits": (BATCH, "boxes", "texts"),
         "pred_boxes": (BATCH, "boxes", "edges"),
         "objectness_logits": (BATCH, "boxes"),
     },
-    varies=("batch", "length", "padding"),
     ends=("ForObjectDetection",),
     auto="AutoModelForZeroShotObjectDetection",
     needs=("text_config",),

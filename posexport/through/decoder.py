@@ -4,9 +4,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from types import MappingProxyType
-from typing import Any
 
-import msgspec
 import torch
 from torch import Tensor
 
@@ -14,14 +12,11 @@ from posexport.definition.cached_decoder import CachedDecoder, CacheTensors, Dec
 from posexport.definition.forward_decoder import MASK, POSITIONS
 from posexport.encodings.encoding import Encoding
 from posexport.encodings.nope import NoPE
-from posexport.modules.user_module import UserModule, by_name
+from posexport.modules.user_module import UserModule
 from posexport.nn.cached_call import CachedCall, NotCachedError, cached_call
 from posexport.nn.caching import Caching, KeysAndValues, Reach
-from posexport.sources.source import Source
 from posexport.spec import BATCH, SEQUENCE, InputSpec, LengthContract
 from posexport.through.attention import Layer, PlannedCall
-from posexport.through.inputs import forward_parameters
-from posexport.through.module import TransformersModule
 
 
 class ThroughDecoder(CachedDecoder):
@@ -134,36 +129,3 @@ class EmbedsDecoder(ThroughDecoder):
             return super().forward(inputs_embeds, attention_mask, past_key_values, position_ids, **named)
         finally:
             MORE.reset(token)
-
-
-def embeds_decoder(
-    source: Source,
-    text: TransformersModule,
-    embed: Any,
-    name: str,
-    kind: type[EmbedsDecoder],
-    more: Sequence[InputSpec],
-    streams: int,
-) -> EmbedsDecoder:
-    """The decoder of ``source`` (`decoder_source`) with embeddings as its input.
-
-    Args:
-        source: the source of the decoder with token ids.
-        text: the module of the decoder without a cache.
-        embed: the embedding layer.
-        name: the name of the input.
-        kind: the class of the decoder.
-        more: its further inputs.
-        streams: vectors in an embedding (`posexport.through.towers.Tower`).
-    """
-    decoder = source.module
-    assert isinstance(decoder, ThroughDecoder)
-    ids, *others = text.inputs
-    tokens = msgspec.structs.replace(ids, name=name, dtype="float32", role="values", size=None, padding=0)
-    tokens = msgspec.structs.replace(tokens, axes=[*ids.axes, embed.weight.shape[-1]])
-    inputs = [tokens, *others, *(spec for spec in more if spec.name in forward_parameters(text.model))]
-    user = by_name(source.name, text.with_inputs(inputs), inputs, decoder.user.outputs)
-    tokens = msgspec.structs.replace(tokens, axes=[*ids.axes, streams * embed.weight.shape[-1]])
-    result = kind(user, decoder.layers, tokens, decoder.vocab, decoder.decoding.lengths).eval()
-    result.more = more
-    return result

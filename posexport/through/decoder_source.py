@@ -37,8 +37,6 @@ def decoder_source(source: Source, depth: int, task: str = TASK) -> Source:
     try:
         # record the attention and the states of every layer
         layers, kept = _layers(user, source)
-        if kept.tensors and task != TASK:
-            raise NotCachedError("its layers keep states between tokens, which are carried in models of text alone")
         if not layers and not kept.tensors:
             raise NotCachedError("its attention is code of its own, which no KV cache of posexport's goes through")
         if len(layers) < depth and not kept.tensors:

@@ -4,6 +4,7 @@ A further input is a function here and a line of `FURTHER`. Shape letters: B bat
 """
 
 import inspect
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -47,8 +48,11 @@ def inputs_of(label: str, model: Any, *, with_positions: bool = False, pairs: bo
             "images, raw sound and series through transformers"
         )
     # a mask of tokens, rows of a trajectory
-    if IDS not in names and MASK in names and any(spec.axes[:2] == _TEXT for spec in inputs):
-        inputs.append(InputSpec(name=MASK, dtype="int64", axes=_TEXT, role="mask"))
+    rows = next(
+        (spec.axes[:2] for spec in inputs if spec.axes[:2] in (_TEXT, [BATCH, SAMPLES]) and spec.name != SOUND), None
+    )
+    if IDS not in names and MASK in names and rows is not None:
+        inputs.append(InputSpec(name=MASK, dtype="int64", axes=rows, role="mask"))
     return inputs
 
 
@@ -68,7 +72,13 @@ def text_inputs(model: Any, names: set[str]) -> list[InputSpec]:
 
 
 def convolutions_of(config: Any) -> list[tuple[int, int]]:
-    """Kernel size and stride of each convolution between samples and tokens; empty for models of other inputs."""
+    """Kernel size and stride of each convolution between samples and tokens; empty for models of other inputs.
+
+    A layer that halves frames and rounds up makes as many as one without neighbours.
+    """
+    encoder = getattr(config, "encoder_config", None)
+    if factor := getattr(encoder, "subsampling_factor", 0):
+        return [(1, 2)] * int(math.log2(factor))
     sizes = [getattr(config, name, None) for name in ("conv_kernel", "conv_stride")]
     return list(zip(*sizes, strict=True)) if all(isinstance(size, list | tuple) for size in sizes) else []
 
@@ -77,13 +87,16 @@ def _pixels(label: str, config: Any, *, pairs: bool) -> InputSpec:
     """Pixel values, with the image size that the model was trained for."""
     vision = getattr(config, "vision_config", config)
     vision = getattr(vision, "backbone_config", None) or vision
+    # a zero-shot model compares any number of images with any number of texts
+    batch = BATCH if pairs or vision is config else f"image_{BATCH}"
+    if isinstance(patches := getattr(vision, "num_patches", None), int):
+        axes: list[Axis] = [batch, patches, vision.num_channels * vision.patch_size**2]
+        return InputSpec(name=PIXELS, dtype="float32", axes=axes, role="values")
     side = getattr(vision, "image_size", getattr(vision, "input_size", None))
     height, width = side if isinstance(side, list | tuple) else (side, side)
     channels = getattr(vision, "num_channels", 3)
     if not isinstance(height, int) or not isinstance(width, int):
         raise PosexportError(f"{label} says image_size = {side!r:.60}; it must say the sides of an image in pixels")
-    # a zero-shot model compares any number of images with any number of texts
-    batch = BATCH if pairs or vision is config else f"image_{BATCH}"
     return InputSpec(name=PIXELS, dtype="float32", axes=[batch, channels, height, width], role="values")
 
 
@@ -106,8 +119,13 @@ def _boxes(config: Any) -> InputSpec:
 
 
 def _spectrogram(config: Any) -> InputSpec:
-    """Frames of a sound with all mel bins that CLAP's encoder makes a square image of."""
-    audio = getattr(config, "audio_config", config)
+    """Frames of a sound with all mel bins: any number, or as many as CLAP's encoder makes a square image of."""
+    audio = getattr(config, "audio_config", None) or getattr(config, "encoder_config", config)
+    if not hasattr(audio, "spec_size"):
+        bins = getattr(audio, "num_mel_bins", None) or getattr(audio, "feature_projection_input_dim", None)
+        if not isinstance(bins, int):
+            raise PosexportError(f"{type(config).__name__} names no num_mel_bins, so the size of a frame is not known")
+        return InputSpec(name=FEATURES, dtype="float32", axes=[BATCH, SAMPLES, bins], role="values")
     frames = audio.spec_size * (audio.spec_size // audio.num_mel_bins)
     axes: list[Axis] = [f"audio_{BATCH}", 1, frames, audio.num_mel_bins]
     return InputSpec(name=FEATURES, dtype="float32", axes=axes, role="values")
@@ -124,6 +142,19 @@ def _noise(config: Any) -> InputSpec:
     edges = config.image_size if isinstance(config.image_size, list | tuple) else [config.image_size] * 2
     patches = (edges[0] // config.patch_size) * (edges[1] // config.patch_size)
     return InputSpec(name="noise", dtype="float32", axes=[BATCH, patches], role="values")
+
+
+def _of_patches(name: str) -> Callable[[Any], InputSpec]:
+    """Which patches of an image are no padding, or how many rows and columns of them there are (SigLIP 2)."""
+
+    def spec(config: Any) -> InputSpec:
+        vision = getattr(config, "vision_config", config)
+        batch = BATCH if vision is config else f"image_{BATCH}"
+        if name == "spatial_shapes":
+            return InputSpec(name=name, dtype="int64", axes=[batch, 2], role="shapes", size=vision.num_patches)
+        return InputSpec(name=name, dtype="int64", axes=[batch, vision.num_patches], role="mask")
+
+    return spec
 
 
 def _task(config: Any) -> InputSpec:
@@ -152,6 +183,8 @@ FURTHER: Mapping[str, Callable[[Any], InputSpec]] = {
     FEATURES: _spectrogram,
     "past_values": _series,
     "noise": _noise,
+    "pixel_attention_mask": _of_patches("pixel_attention_mask"),
+    "spatial_shapes": _of_patches("spatial_shapes"),
     "task_inputs": _task,
     "states": _steps("states", "state_dim"),
     "actions": _steps("actions", "act_dim"),

@@ -1,6 +1,7 @@
 """Imports transformers, which the extra ``posexport[transformers]`` installs, and checks its version."""
 
 import logging
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -9,6 +10,7 @@ from posexport.errors import PosexportError
 
 #: the version that ci/through tests with
 TESTED = "5.24.0"
+_UNCHECKED = "TRANSFORMERS_DISABLE_TORCH_CHECK"
 
 
 def library(purpose: str) -> Any:
@@ -32,6 +34,23 @@ def remarks(version: str) -> list[str]:
     if version == TESTED:
         return []
     return [f"transformers {version} is installed; posexport was tested with {TESTED}"]
+
+
+@contextmanager
+def unchecked() -> Iterator[None]:
+    """Turn transformers' checks of values off inside the block, which a graph has no way for.
+
+    Issue: huggingface/transformers' ``torch_compilable_check`` raises while a graph is traced. Seen in 5.24.
+    """
+    before = os.environ.get(_UNCHECKED)
+    os.environ[_UNCHECKED] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[_UNCHECKED]
+        else:
+            os.environ[_UNCHECKED] = before
 
 
 def _major(version: str) -> str:

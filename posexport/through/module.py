@@ -4,6 +4,7 @@ Shape letters: B batch, T tokens.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import msgspec
@@ -22,6 +23,7 @@ from posexport.system.user_code import is_external
 from posexport.tasks.registry import TASKS
 from posexport.tasks.task import ANY, Task
 from posexport.through.inputs import MASK, PIXELS, POSITIONS, convolutions_of, inputs_of
+from posexport.through.library import unchecked
 from posexport.through.states import masks_as_given
 from posexport.torch_fixes.symbolic_int import with_symbolic_ints
 
@@ -76,7 +78,7 @@ class TransformersModule(nn.Module):
 
     def forward(self, **tensors: Tensor) -> dict[str, Tensor]:
         self.add_positions(tensors)
-        with masks_as_given(self.model):
+        with masks_as_given(self.model), unchecked() if torch.compiler.is_compiling() else nullcontext():
             outputs = self.model(**tensors, return_dict=True)
         if self._outputs:
             named = {name: outputs[name] for name in self._outputs if outputs.get(name) is not None}

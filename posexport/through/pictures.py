@@ -25,6 +25,8 @@ from posexport.through.module import SymbolicSizes
 PIXEL_MASK = "pixel_mask"
 #: an example has so many rows and columns of patches, each of at least so many pixels
 _PATCHES, _PIXELS = (4, 6), 16
+#: factors of the small image where that is too small
+_LARGER = (2, 4, 8)
 #: height and width of further images, of patches of which no side has an even number; and of others
 _ODD, _EVEN = (128, 196), (160, 224)
 #: pixels from one of Swin's finest features to the next, and of its coarsest
@@ -130,8 +132,10 @@ def picture_module(label: str, model: Any, task: Task) -> PicturesModule:
         PosexportError: the model takes neither a small image nor one of the size that it was trained for.
     """
     trained = trained_size(model.config)
-    # a small image is enough to find the sizes; a model of one size takes that alone
-    sizes = [_small(model.config), *([] if trained is None else [trained])]
+    # a small image is enough to find the sizes; a model of one size takes that alone, and a detector
+    # images with as many places as it has queries
+    height, width = _small(model.config)
+    sizes = [(height, width), *([] if trained is None else [trained]), *((n * height, n * width) for n in _LARGER)]
     failures = []
     for size in sizes:
         try:
@@ -147,7 +151,7 @@ def picture_module(label: str, model: Any, task: Task) -> PicturesModule:
             continue
         module.trained = trained
         return module
-    (height, width), error = failures[-1]
+    (height, width), error = failures[0 if trained is None else 1]
     raise PosexportError(
         f"{label}: {type(model).__name__} cannot be called with an image of {height}x{width} alone: it raised "
         f"{raised(error)}; it is not converted through transformers"

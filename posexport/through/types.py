@@ -12,11 +12,23 @@ PROVEN: dict[str, str] = json.loads(files(__package__).joinpath("proven.json").r
 
 _MAXIMUM = "its recurrence keeps a running maximum beside its state, for which posexport has no operator"
 _VIDEO = "it reads videos, which posexport does not give it"
+_SOUND = "it reads sounds beside texts, and no graph of posexport's hands features of sounds to a decoder"
+_PARTS = "it cuts an image into as many parts as its size says, one after the other in Python"
 #: reason of the refusal, by model_type
 REFUSED: dict[str, str] = {
     **dict.fromkeys(("rwkv", "xlstm"), _MAXIMUM),
     "layoutlmv2": "its features of the page come from Detectron2, which transformers alone does not have",
-    **dict.fromkeys(("timesformer", "videomae", "vivit"), _VIDEO),
+    **dict.fromkeys(("timesformer", "videomae", "vivit", "vjepa2", "xclip"), _VIDEO),
+    **dict.fromkeys(
+        ("audioflamingo3", "granite_speech", "qwen2_5_omni", "qwen2_audio", "qwen3_omni_moe", "voxtral"), _SOUND
+    ),
+    **dict.fromkeys(("llava_next", "llava_onevision"), _PARTS),
+    **dict.fromkeys(
+        ("colpali", "colqwen2"),
+        "its texts must have as many image tokens as an image has features, as no input says",
+    ),
+    "instructblip": "its queries of an image read the instruction too, which no graph of posexport's gives them",
+    "vits": "the length of its sound depends on durations that it draws, and a graph's on sizes of inputs alone",
     "fnet": "it mixes tokens by Fourier transforms, and its graph missed parity",
     "mra": "it computes parts in float32 alone, so that there is no float64 to prove it by",
     "nystromformer": "it takes texts of one length alone",
@@ -24,7 +36,5 @@ REFUSED: dict[str, str] = {
     "sew-d": "its graph missed parity, by a cause that is not known yet",
     "upernet": "it pools features to fixed grids, and a graph keeps the sizes of the features that it was traced with",
     "superpoint": "it returns as many keypoints as it finds, a number that depends on the values of the image",
-    "grounding-dino": "its logits of missing words are minus infinity, which no comparison of errors takes",
     "timesfm": "it reads a list of series of other lengths, one after the other in Python",
-    "siglip2": "it reads patches of images of any shape, which posexport does not give it",
 }

@@ -25,10 +25,12 @@ from posexport.modules.user_module import UserModule, by_name
 from posexport.sources.source import Model, model_of
 from posexport.spec import InputSpec, LengthContract, OutputSpec, PartSpec, Promises, ProofPlan
 from posexport.tasks.task import Task
+from posexport.through import attention
 from posexport.through.agreement import use_posexport_attention
-from posexport.through.decoder import EmbedsDecoder, embeds_decoder
+from posexport.through.decoder import EmbedsDecoder
 from posexport.through.decoder_source import decoder_source
 from posexport.through.deepstack import Deepstack
+from posexport.through.embeds import embeds_decoder
 from posexport.through.gemma4 import PER_LAYER, Gemma4
 from posexport.through.grids import Grids
 from posexport.through.inputs import IDS, MASK, TYPES, text_inputs
@@ -53,7 +55,10 @@ TOWERS: Mapping[str, type[Tower]] = {
     "paddleocr_vl": Raster,
     "qwen2_5_vl": Grids,
     "qwen2_vl": Grids,
+    "qwen3_5": Grids,
+    "qwen3_5_moe": Grids,
     "qwen3_vl": Deepstack,
+    "qwen3_vl_moe": Deepstack,
     "smolvlm": Idefics,
 }
 
@@ -73,8 +78,15 @@ class DecoderPart(nn.Module):
         position_ids: Tensor,
         token_type_ids: Tensor | None = None,
         per_layer_inputs: Tensor | None = None,
+        past_conv: Any = None,
+        past_recurrent: Any = None,
     ) -> Any:
-        given = {TYPES: token_type_ids, PER_LAYER: per_layer_inputs}
+        given = {
+            TYPES: token_type_ids,
+            PER_LAYER: per_layer_inputs,
+            "past_conv": past_conv,
+            "past_recurrent": past_recurrent,
+        }
         more = {name: x for name, x in given.items() if x is not None}
         return self.decoder(inputs_embeds, attention_mask, past_key_values, position_ids, **more)
 
@@ -184,7 +196,9 @@ def make(checkpoint: Checkpoint, model: Any, task: Task) -> Model:
             f"{config.label} says model_type = {kind}, which reads images beside text; of such models "
             f"{', '.join(TOWERS)} are converted"
         )
-    # reference: transformers' logits and features, before anything in the model is replaced
+    # reference: transformers' logits and features without its cache, before anything in the model is replaced
+    model.config.use_cache = model.config.get_text_config().use_cache = False
+    attention.use(model, attention="eager", experts="eager")
     tower = TOWERS[kind](config, model).eval()
     ids_BT, images = _sample(model, tower)
     image_BT = ids_BT == model.config.image_token_id

@@ -85,6 +85,19 @@ def test_what_is_no_number_fails_even_where_padded(bad: float) -> None:
     assert "not finite" in found.note
 
 
+def test_minus_infinity_is_right_where_the_truth_is_the_same() -> None:
+    truth = np.array([[[4.0, -np.inf, 2.0], [-np.inf, -np.inf, 1.0]]])
+    y = truth.astype(np.float32)
+    assert criterion.measure(y, truth, HIDDEN, None) == (0.0, 4.0, "")
+    y[0, 1, 2] = 1.5
+    assert criterion.measure(y, truth, HIDDEN, None) == (0.125, 4.0, "")
+    for other in (-1e30, np.inf, np.nan):
+        wrong = y.copy()
+        wrong[0, 0, 1] = other
+        assert criterion.measure(wrong, truth, HIDDEN, None).error == np.inf
+    assert criterion.measure(y, -truth, HIDDEN, None).error == np.inf
+
+
 def test_a_reference_that_says_nothing_fails() -> None:
     zero = np.zeros((1, 2, 4))
     assert criterion.measure(zero, zero, HIDDEN, None).error == np.inf

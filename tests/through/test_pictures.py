@@ -57,8 +57,9 @@ def test_a_mask_is_an_input_where_it_changes_an_output() -> None:
 def test_a_small_image_then_one_of_the_trained_size() -> None:
     assert picture_module("x", Model(patch_size=14), DEPTH).inputs[0].axes == [BATCH, 3, 112, 168]
     assert picture_module("x", Model(least=200, image_size=224), DEPTH).inputs[0].axes == [BATCH, 3, 224, 224]
+    assert picture_module("x", Model(least=200), DEPTH).inputs[0].axes == [BATCH, 3, 256, 384]
     with pytest.raises(PosexportError, match=r"x: Model cannot be called with an image of 64x96 alone.*too small"):
-        picture_module("x", Model(least=200), DEPTH)
+        picture_module("x", Model(least=600), DEPTH)
 
 
 def test_a_size_that_is_not_accepted_is_not_proven() -> None:

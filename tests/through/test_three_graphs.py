@@ -19,8 +19,8 @@ from posexport.sources.source import Source, spec_of
 from posexport.spec import BATCH, IMAGES, PATCHES, SEQUENCE, InputSpec, Limits, OutputSpec
 from posexport.through.attention import attention
 from posexport.through.blocks import BLOCKS, BlocksDecoder
-from posexport.through.decoder import embeds_decoder
 from posexport.through.decoder_source import decoder_source
+from posexport.through.embeds import embeds_decoder
 from posexport.through.grids import Patches
 from posexport.through.module import TransformersModule
 from posexport.through.mrope import MRopeDecoder
@@ -103,7 +103,8 @@ class Packed(Tower):
             x_NC = x_NC + table(places_N)
         mask_NN = (at.frame_N[:, None] == at.frame_N).to(x_NC.dtype)
         means_NC = mask_NN @ x_NC / mask_NN.sum(1, keepdim=True)
-        return (x_NC * means_NC).unflatten(0, (-1, 4)).sum(1)
+        features: Tensor = (x_NC * means_NC).unflatten(0, (-1, 4)).sum(1)
+        return features
 
 
 class Blocks(Square):

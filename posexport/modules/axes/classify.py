@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from posexport.modules.axes.example_calls import ExampleCalls, TensorAxis
+from posexport.sizes import primes
 
 #: sizes that axes of size 1 are grown to: the first axis, the other axes
 _GROWN, _GROWN_FURTHER = 3, 5
@@ -18,6 +19,8 @@ _GROWN, _GROWN_FURTHER = 3, 5
 _FEW = 3
 #: the rank of an input with a batch, a sequence and channels
 _WITH_CHANNELS = 3
+#: parts of the way from the least sizes of some axes to those of the example
+_SHARES = 8
 #: calls that the search for a least size does not use up
 _SPARED = 6
 
@@ -41,6 +44,11 @@ class Varying:
     least: int = 1
     ends: bool = False
     outputs: frozenset[TensorAxis] = frozenset()
+
+    def between(self, share: int) -> int:
+        """The least size, or a multiple of the step so many of `_SHARES` nearer to the example's."""
+        steps = (self.size - self.least) // self.step
+        return self.least + -(-steps * share // _SHARES) * self.step
 
 
 @dataclass(kw_only=True)
@@ -98,6 +106,7 @@ class Classify:
         self._shrink_fixed()
         for group in self._result.varying:
             self._least(group)
+        self._least_together()
         return self._result
 
     def _at(self, axes: Sequence[TensorAxis], size: int) -> dict[str, tuple[int, ...]]:
@@ -297,7 +306,7 @@ class Classify:
     def _step(self, axes: Sequence[TensorAxis], size: int, sign: int) -> int:
         """The smallest divisor of ``size`` by which it can change."""
         step = size
-        for prime in _primes(size):
+        for prime in primes(size):
             while step % prime == 0 and step // prime > 1 and self._accepts(axes, size + sign * step // prime):
                 step //= prime
         return step
@@ -320,12 +329,21 @@ class Classify:
                 low = middle
         group.least = high * group.step
 
+    def _least_together(self) -> None:
+        """Raises least sizes that the module does not accept together, by one share of the way to the example's.
 
-def _primes(number: int) -> Iterator[int]:
-    divisor = 2
-    while number > 1:
-        if number % divisor == 0:
-            yield divisor
-            while number % divisor == 0:
-                number //= divisor
-        divisor += 1
+        A detector chooses 300 of the places of an image: a low image must be wide.
+        """
+        groups = [group for group in self._result.varying if any(axis for _, axis in group.members)]
+        low, high = -1, _SHARES
+        while len(groups) > 1 and high - low > 1 and self._calls.left > _SPARED:
+            share = (low + high) // 2 if low >= 0 else 0
+            shapes = {name: list(shape) for name, shape in self._base.items()}
+            for group in groups:
+                for name, axis in group.members:
+                    shapes[name][axis] = group.between(share)
+            accepted = self._calls({name: tuple(shape) for name, shape in shapes.items()}) is not None
+            low, high = (low, share) if accepted else (share, high)
+        if len(groups) > 1:
+            for group in groups:
+                group.least = group.between(high)

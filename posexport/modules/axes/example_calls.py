@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from posexport.errors import PosexportError
 from posexport.modules.call import CallError, call
+from posexport.modules.left_out import has_values
 from posexport.modules.user_module import copied
 from posexport.sources import memory_mapped
 from posexport.system.user_code import raised
@@ -67,7 +68,7 @@ class ExampleCalls:
         if any(output.numel() == 0 for output in outputs.values()):
             self.failures[-1] = "an output has no elements"
             return None
-        if any(output.is_floating_point() and not bool(output.isfinite().all()) for output in outputs.values()):
+        if not all(has_values(output) for output in outputs.values()):
             self.failures[-1] = "an output is NaN or infinite"
             return None
         return outputs

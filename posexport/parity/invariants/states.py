@@ -8,7 +8,7 @@ failure.
 Shape letters: B batch, T tokens, S past and new tokens, V vocabulary.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 
 from posexport.example_inputs import random_ids
 from posexport.parity.criterion import Array, measure
-from posexport.parity.grid.inputs import Feeds
+from posexport.parity.grid.inputs import Feeds, draw
+from posexport.parity.grid.point import GridPoint
 from posexport.parity.proof import Outcome, Proof, Run
 from posexport.parity.report.points import Invariant
 from posexport.parity.report.points import Outcome as Verdict
@@ -83,8 +84,9 @@ def check(reference: "DefinitionReference", subject: Run, proof: Proof, least: f
     names = [spec.name for spec in source.outputs]
     rng = np.random.default_rng(ROWS)
     rows = [random_ids(decoder.tokens, (length,), rng) for length in ROWS]
-    alone = [_alone(reference, _Reading(reference.truth, decoder, names), ids) for ids in rows]
-    readings = [_Reading(run, decoder, names) for run in (subject, reference.baseline, reference.truth)]
+    images = dict((source.limits.proof_sizes or [{}])[0])
+    readings = [_Reading(run, decoder, names, images) for run in (subject, reference.baseline, reference.truth)]
+    alone = [_alone(reference, readings[2], ids) for ids in rows]
     try:
         definition = getattr(source.module, "original", source.module)  # below stored weights
         windows = any(layer.window for layer in getattr(definition, "layers", ()))
@@ -105,10 +107,13 @@ def check(reference: "DefinitionReference", subject: Run, proof: Proof, least: f
 
 
 class _Reading:
-    """A program that reads rows in calls; ``names``: of its outputs."""
+    """A program that reads rows in calls.
 
-    def __init__(self, run: Run, decoder: DecoderInterface, names: Sequence[str]) -> None:
-        self.run, self.decoder, self.names = run, decoder, names
+    ``names``: of its outputs. ``sizes``: of axes of inputs that the decoder does not read, such as images.
+    """
+
+    def __init__(self, run: Run, decoder: DecoderInterface, names: Sequence[str], sizes: Mapping[str, int]) -> None:
+        self.run, self.decoder, self.names, self.sizes = run, decoder, names, tuple(sizes.items())
 
     def empty(self, rows: int) -> Feeds:
         """The cache and the states before the first token."""
@@ -135,7 +140,9 @@ class _Reading:
     def call(self, ids_BT: Ids, mask_BS: Ids, past: Feeds) -> tuple[Array, Feeds]:
         """The logits [B, T, V], and what the next call takes."""
         decoder = self.decoder
-        feeds = {decoder.tokens.name: ids_BT, decoder.mask.name: mask_BS, **of_text(decoder, ids_BT), **past}
+        other = draw(GridPoint(batch=len(ids_BT), length=ROWS[0], sizes=self.sizes), decoder.fixed)
+        text = {decoder.tokens.name: ids_BT, decoder.mask.name: mask_BS, **of_text(decoder, ids_BT)}
+        feeds = {**other, **text, **past}
         outputs = dict(zip(self.names, self.run(feeds), strict=True))
         return outputs[LOGITS], dict(zip(past, (outputs[name] for name in decoder.present), strict=True))
 

@@ -16,7 +16,7 @@ from posexport.bounds import Bound
 from posexport.bundle.manifest import SAMPLE, Manifest, model_of
 from posexport.bundle.read import read as read_manifest
 from posexport.bundle.variants import variant_file
-from posexport.parity.criterion import Array, Measured, is_exact
+from posexport.parity.criterion import Array, Measured, counted, is_exact
 from posexport.parity.engine import judgements, measure, prove
 from posexport.parity.grid.point import Budget, GridPoint
 from posexport.parity.judges import Guarded, StoredTolerances, UserTolerance
@@ -59,7 +59,8 @@ class Stored:
         if is_exact(y):
             stored_alike = flat_NC[np.ix_(self.rows, self.columns)].astype(self.values_NC.dtype)
             return Measured(float((stored_alike != self.values_NC).mean()), 1.0)
-        gap = float(np.abs(flat_NC[np.ix_(self.rows, self.columns)].astype(np.float64) - self.values_NC).max())
+        given, right = counted(flat_NC[np.ix_(self.rows, self.columns)].astype(np.float64), self.values_NC)
+        gap = float(np.abs(given - right).max(initial=0.0))
         if not np.isfinite(gap) or self.scale == 0.0:
             note = "a number that is not finite" if self.scale else "the float64 reference is all zero"
             return Measured(np.inf, 0.0, note)

@@ -155,7 +155,8 @@ class SampleWriter:
             self.tensors[f"{name}.rows"] = rows.astype(np.int32)
             self.tensors[f"{name}.columns"] = columns.astype(np.int32)
             self.tensors[f"{name}.values"] = flat_NC[np.ix_(rows, columns)].astype(np.float32)
-            scale = float(np.abs(flat_NC[keep_N]).max(initial=0.0))
+            kept_NC = flat_NC[keep_N]
+            scale = float(np.abs(kept_NC[~np.isneginf(kept_NC)]).max(initial=0.0))
             self.header.truths[-1].append(StoredScale(scale=scale if math.isfinite(scale) else 0.0))
 
     def finish(self, report: Report) -> None:

@@ -60,7 +60,11 @@ def to_half(model: ir.Model, interface: Interface, target: Target, options: Prec
     largest = float(ml_dtypes.finfo(numpy_type(dtype)).max)  # type: ignore[no-untyped-call]
     flow = Flow(calls, kernels, largest)
     held = {spec.name for spec in interface.inputs if spec.dtype == options.dtype.name}
-    ids = {spec.name for spec in interface.inputs if spec.role in ("tokens", "types", "flags", "blocks", "places")}
+    ids = {
+        spec.name
+        for spec in interface.inputs
+        if spec.role in ("tokens", "types", "flags", "blocks", "places", "shapes")
+    }
     for value in model.graph.inputs:
         if value.dtype is not None:
             flow.types[value] = value.dtype
