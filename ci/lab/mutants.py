@@ -172,6 +172,21 @@ EQUIVALENT = {
     ("posexport/passes/cache/insert.py", "vocabulary = (sizes(logits) or ())[-1]"): (
         "logits of the tokens of all rows are [B * T, V], whose last axis is the second one; any other fails"
     ),
+    ("posexport/export/trace.py", "least = limits.min_length if name == SEQUENCE else limits.min_sizes.get(name, 1)"): (
+        "PyTorch traces a dynamic size as 2 or more, whatever its least"
+    ),
+    ("posexport/export/trace.py", "return torch.export.Dim(name, min=least if least > 1 else None, max=None)"): (
+        "PyTorch traces a dynamic size as 2 or more, whatever its least"
+    ),
+    (
+        "posexport/export/negotiate.py",
+        'x = ir.val("x", ir.DataType.FLOAT, [1])',
+    ): "of a graph that is never run",
+    ("posexport/export/defaults.py", 'end = node.attributes.get_int("end", 2)'): "Slice ends at the last of two sizes",
+    (
+        "posexport/passes/recognise/repeated_heads.py",
+        "if picked is None or not shape or not whole or len(shape) != 4 or shape[1] == whole[1] or not node.graph:",
+    ): "a shortcut: what follows compares values",
     ("posexport/parity/agreement/on_grid.py", 'proof.progress(0, 0, f"what {report.precision} costs, {point}")'): (
         "what a line of progress counts"
     ),

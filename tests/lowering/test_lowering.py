@@ -1,5 +1,6 @@
 """Every lowering of every encoding against the definition in float64: around the edges of a block, padded, in calls."""
 
+import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -292,3 +293,18 @@ def test_reasons_are_given_for_what_is_not_taken() -> None:
     assert choice.rejected["group-query"] == "it is for caches of fixed size that the attention writes to itself"
     assert all(choice.rejected.values())
     assert {choice.lowering.name, *choice.rejected} == {each.name for each in ATTENTION.lowerings}
+
+
+@pytest.mark.parametrize(
+    ("batch", "tokens", "changed"),
+    [
+        ("B", "T", {}),
+        (2, "T", {"most_scores": 2 * 5 * 300**2}),
+        ("B", 7, {"longest": 7, "shortest": 7}),
+    ],
+)
+def test_fixed_sizes_of_queries_bound_the_scores(batch: str | int, tokens: str | int, changed: dict[str, int]) -> None:
+    """Attention of one row after the other has a fixed batch, attention inside windows a fixed number of queries."""
+    target, queries = Target("portable", 24, longest=300), ir.Value(shape=ir.Shape([batch, 5, tokens, 8]))
+    node = ir.node("Attention", [queries] * 3, {"heads": 5}, domain=DOMAIN)
+    assert functions._sized(target, AttentionSpec(), [node]) == dataclasses.replace(target, **changed)
