@@ -16,7 +16,7 @@ from posexport.ops.operator import DOMAIN
 from posexport.options.recipe import Recipe
 from posexport.passes import context, pipeline
 from posexport.passes.graph_pass import InsertedCache, PassResult
-from posexport.passes.padding.drop_padding import DropPadding
+from posexport.passes.padding.unpadding import Unpadding
 from posexport.passes.recognise import encoder_states
 from posexport.precision.apply import apply
 from posexport.precision.calibration import Calibration
@@ -129,7 +129,7 @@ def _lowered(source: Source, recipe: Recipe, clients_have: frozenset[str]) -> _L
     # the graph that ships
     names = [value.name or "" for value in model.graph.outputs]
     known = replace(known, output_names=names)
-    without = {} if recipe.unpad else {DropPadding.name: "--no-unpad was given"}
+    without = {} if recipe.unpad else {Unpadding.name: "--no-unpad was given"}
     passes |= pipeline.run(model, known, pipeline.OF_GRAPH, without=without)
     chosen = functions.attach(model, target, recipe.lowering)
     known = replace(known, specs={name: choice.spec for name, choice in chosen.items()})

@@ -24,7 +24,7 @@ from posexport.passes.log_of_sigmoid import LogOfSigmoid
 from posexport.passes.names import ControlFlowNames, OutputNames
 from posexport.passes.packed_heads import PackedHeads
 from posexport.passes.packed_projections import PackedProjections
-from posexport.passes.padding.drop_padding import DropPadding
+from posexport.passes.padding.unpadding import Unpadding
 from posexport.passes.recognise.attention_by_hand import AttentionByHand
 from posexport.passes.recognise.distance_bias import DistanceBias
 from posexport.passes.recognise.encoder_states import EncoderStates
@@ -79,7 +79,7 @@ PASSES: tuple[GraphPass, ...] = (
     # for attention with packed heads and no bias
     KeptKeys(),
     # padding: after all passes that look for attention, as it puts attention into branches
-    DropPadding(),
+    Unpadding(),
     # guard: after the exporter's optimiser and all passes that could move or drop it
     OutputNames(),
     SizeGuard(),

@@ -93,7 +93,7 @@ def test_it_is_recognised_and_right(tmp_path: Path, name: str, target: str, leng
     assert manifest.passes["recognised-attention"].nodes == expected.recognised
     attention = {name: lowering.nodes for name, lowering in manifest.lowerings.items() if name.endswith("Attention")}
     # attention that leaves padding out is there for a row too, but a decoder's
-    by_row = 0 if any("Causal" in name for name in attention) else manifest.passes["drop-padding"].nodes
+    by_row = 0 if any("Causal" in name for name in attention) else manifest.passes["unpadding"].nodes
     assert sum(attention.values()) == expected.recognised + by_row
 
 

@@ -137,7 +137,7 @@ def test_bundles(name: str, target: str, precision: str, tmp_path: Path) -> None
     assert torch.isfinite(answer).all()
     error_BT = (answer - wanted).abs().amax(-1) / wanted.abs().max()
     limit = {"fp32": 1e-5, "fp16": 2e-3, "int8": 0.03}[precision]
-    if manifest_of(tmp_path / "b").passes["drop-padding"].nodes:
+    if manifest_of(tmp_path / "b").passes["unpadding"].nodes:
         assert not answer[mask_BT == 0].any()
         error_BT[mask_BT == 0] = 0
     rows = [0, 1, 3] if name.startswith("encoder") else [0, 1, 2, 3]

@@ -42,14 +42,14 @@ CASES: dict[str, tuple[str, tuple[str, ...], str | None, Target, dict[str, int]]
         (),
         None,
         Target("cpu", 24),
-        {"flat-tokens": 17, "packed-heads": 2, "drop-padding": 2},
+        {"flat-tokens": 17, "packed-heads": 2, "unpadding": 2},
     ),
     "bert, cpu, opset 18": (
         "encoder-absolute",
         (),
         None,
         Target("cpu", 18),
-        {"gelu": 2, "flat-tokens": 17, "packed-heads": 2, "drop-padding": 2},
+        {"gelu": 2, "flat-tokens": 17, "packed-heads": 2, "unpadding": 2},
     ),
     "bert, cuda": (
         "encoder-absolute",
@@ -71,7 +71,7 @@ CASES: dict[str, tuple[str, tuple[str, ...], str | None, Target, dict[str, int]]
         ("activation=gelu_new",),
         None,
         Target("cpu", 18),
-        {"gelu": 2, "flat-tokens": 17, "packed-heads": 2, "drop-padding": 2},
+        {"gelu": 2, "flat-tokens": 17, "packed-heads": 2, "unpadding": 2},
     ),
     "gpt, cpu": ("decoder-absolute", (), "dynamic", Target("cpu", 24), {"flat-tokens": 17, "shared-bias": 2}),
     "gpt, cuda": (
@@ -104,7 +104,7 @@ CASES: dict[str, tuple[str, tuple[str, ...], str | None, Target, dict[str, int]]
         (),
         None,
         Target("cpu", 18),
-        {"gelu": 2, "flat-tokens": 17, "tabulated-projection": 2, "packed-heads": 2, "drop-padding": 2},
+        {"gelu": 2, "flat-tokens": 17, "tabulated-projection": 2, "packed-heads": 2, "unpadding": 2},
     ),
 }
 
@@ -210,7 +210,7 @@ def test_same_numbers_of_a_whole_model(case: str) -> None:
     for sizes in ((2, 7, 4), (1, 1, 5), (3, 2, 0)):
         given = feeds(source, *sizes)
         right = outputs(plain, given, optimized=False)
-        if done["drop-padding"]:  # hidden states of padding are zeros
+        if done["unpadding"]:  # hidden states of padding are zeros
             right = [value * given["attention_mask"][..., None] for value in right]
         for optimized in (True, False):
             for got, want in zip(outputs(rewritten, given, optimized=optimized), right, strict=True):

@@ -20,7 +20,7 @@ from posexport.sources import builtin
 from posexport.sources.prepare import with_kv_cache
 from posexport.spec import BATCH, CAPACITY, PAST, SEQUENCE, TOTAL
 from posexport.targets.target import Target
-from tests.passes.test_drop_padding import PADDED
+from tests.passes.test_unpadding import PADDED
 from tests.small import by_attention, in_short, shared
 from tests.tolerances import agree
 
@@ -48,8 +48,8 @@ def _session(model: ir.Model) -> onnxruntime.InferenceSession:
 def _model(name: str, cache: str, *, dropped: bool) -> ir.Model:
     model = ir.from_proto(_traced(name, cache)[1])
     model.ir_version = 10
-    found = run(model, Context(CPU), without={} if dropped else {"drop-padding": "a test"})
-    assert found["drop-padding"].nodes == 2 * dropped or "cope" in name, found["drop-padding"].rejected
+    found = run(model, Context(CPU), without={} if dropped else {"unpadding": "a test"})
+    assert found["unpadding"].nodes == 2 * dropped or "cope" in name, found["unpadding"].rejected
     functions.attach(model, CPU)
     return model
 

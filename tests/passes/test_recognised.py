@@ -254,7 +254,7 @@ def test_it_is_recognised_and_right(tmp_path: Path, model: type[Model], target: 
     for name, lowering in manifest.lowerings.items():
         found[re.sub("Packed|Biased|Counted", "", name)] += lowering.nodes
     # attention that leaves padding out is there for a row too
-    for_rows = manifest.passes["drop-padding"].nodes
+    for_rows = manifest.passes["unpadding"].nodes
     assert all(found[name] >= nodes for name, nodes in RECOGNISED[model].items())
     assert manifest.passes["recognised-attention"].nodes == found.total() - for_rows == sum(RECOGNISED[model].values())
     assert target == "cpu" or not for_rows

@@ -153,7 +153,7 @@ def test_they_are_right_up_to_the_end_and_around_it(tmp_path: Path, model: type[
     name = RECOGNISED[model].removesuffix("Scores")
     # attention that leaves padding out is there for a row too
     attention = sum(each.nodes for kind, each in manifest.lowerings.items() if name in kind)
-    assert attention == 2 + manifest.passes["drop-padding"].nodes
+    assert attention == 2 + manifest.passes["unpadding"].nodes
     session = ort.InferenceSession(str(tmp_path / "b" / "model.onnx"))
     beyond = {"input_ids": np.ones((1, END + 1), np.int64), "attention_mask": np.ones((1, END + 1), np.int64)}
     if limited:

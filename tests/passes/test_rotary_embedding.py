@@ -59,7 +59,7 @@ def test_it_is_a_rotation_and_right(tmp_path: Path, model: type[Llama], target: 
     manifest = read(tmp_path / "b")
     assert manifest.passes["rotary-embedding"].nodes == 4
     # the operator would stop it
-    assert target == "portable" or manifest.passes["drop-padding"].nodes
+    assert target == "portable" or manifest.passes["unpadding"].nodes
 
     is_the_module(tmp_path / "b", module, V, LENGTHS)
 

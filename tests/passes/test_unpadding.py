@@ -53,7 +53,7 @@ def _traced(name: str) -> onnx.ModelProto:
 def _model(name: str, *, dropped: bool) -> tuple[ir.Model, dict[str, PassResult]]:
     model = ir.from_proto(_traced(name))
     model.ir_version = 10
-    found = run(model, Context(CPU), without={} if dropped else {"drop-padding": "a test"})
+    found = run(model, Context(CPU), without={} if dropped else {"unpadding": "a test"})
     functions.attach(model, CPU)
     return model, found
 
@@ -69,7 +69,7 @@ def _feeds(model: ir.Model, mask: np.ndarray) -> dict[str, np.ndarray]:
 def test_real_tokens_have_the_same_values(name: str) -> None:
     kept, _ = _model(name, dropped=False)
     model, found = _model(name, dropped=True)
-    assert found["drop-padding"].nodes == 2, found["drop-padding"].rejected
+    assert found["unpadding"].nodes == 2, found["unpadding"].rejected
     for mask, _drops in PADDED.values():
         (want,), (got,) = outputs(kept, _feeds(kept, mask)), outputs(model, _feeds(model, mask))
         if mask.any():
@@ -125,5 +125,5 @@ def test_rows_of_a_table_are_those_of_real_tokens(tmp_path: Path) -> None:
     options = ConvertOptions(target="cpu", lengths=LENGTHS[:1], example_inputs=inputs, threads=1)
     done = convert(module, tmp_path / "bundle", options)
     assert done.good, done.to_text()
-    assert read(tmp_path / "bundle").passes["drop-padding"].nodes == 2
+    assert read(tmp_path / "bundle").passes["unpadding"].nodes == 2
     is_the_module(tmp_path / "bundle", module, 61, LENGTHS[:1])

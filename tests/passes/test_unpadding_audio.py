@@ -18,13 +18,13 @@ from posexport.export.trace import trace
 from posexport.graph.builder import Builder
 from posexport.models.speech import frame_mask
 from posexport.passes.graph_pass import Context
-from posexport.passes.padding import drop_padding
+from posexport.passes.padding import unpadding
 from posexport.passes.padding.between import _Row
 from posexport.passes.pipeline import run
 from posexport.sizes import samples
 from posexport.sources import builtin
 from posexport.sources.source import Source
-from tests.passes.test_drop_padding import CPU
+from tests.passes.test_unpadding import CPU
 from tests.small import by_attention, in_short
 from tests.tolerances import agree
 
@@ -62,7 +62,7 @@ def _model(name: str) -> tuple[ir.Model, tuple[str, ...]]:
     """With an output that says whether padding is left out, and why it never is."""
     model = ir.from_proto(_traced(name))
     model.ir_version = 10
-    result = run(model, Context(CPU))["drop-padding"]
+    result = run(model, Context(CPU))["unpadding"]
     for value in [value for node in model.graph for value in node.outputs if value.name == "padding_is_dropped"]:
         value.shape = ir.Shape([])
         model.graph.outputs.append(value)
@@ -121,9 +121,9 @@ def test_padding_stays_where_a_convolution_reads_it(name: str, reason: str) -> N
 
 
 def _wrong_frames(patch: pytest.MonkeyPatch) -> None:
-    gather = drop_padding.gather
+    gather = unpadding.gather
     patch.setattr(
-        drop_padding,
+        unpadding,
         "gather",
         lambda graph, g, nodes, keep: gather(graph, g, nodes, _put(graph, g, keep)),
     )

@@ -40,7 +40,7 @@ _LAYOUT = {"Transpose", "Reshape", "Identity", "Cast"}
 _ELEMENTWISE = {"Where", "Add", "Sub", "Mul", "Neg", "Sigmoid"}
 
 
-class DropPadding(GraphPass):
+class Unpadding(GraphPass):
     """Run linear layers on the rows of real tokens, and attention row by row, in batches with enough padding.
 
     Before: ``Reshape [B * T, C] -> Gemm -> posexport::Attention (mask) -> Gemm``
@@ -49,7 +49,7 @@ class DropPadding(GraphPass):
     For ONNX Runtime on the CPU. Every attention of the graph must have the same padding mask.
     """
 
-    name = "drop-padding"
+    name = "unpadding"
     phase = "padding"
     description = "linear layers and attention on real tokens only where a batch has padding"
 
