@@ -12,7 +12,7 @@ import torch
 
 from posexport.checkpoints.config import Config
 from posexport.checkpoints.directory import Directory
-from posexport.through import vision
+from posexport.through import attention, vision
 
 #: of the largest logit: what the graphs may differ by
 ROUNDING = 5e-5
@@ -25,12 +25,13 @@ def difference(source: Path, bundle: Path, kind: Any) -> float:
 
     ``kind``: the class of transformers. Its model computes in float64, with all tokens in one call.
     """
-    model = kind.from_pretrained(source, attn_implementation="eager").eval()
+    model = kind.from_pretrained(source).eval()
+    attention.use(model, attention="eager", experts="eager")
     tower = vision.TOWERS[model.config.model_type](Config(Directory(source), "config.json"), model)
     ids_BT, images = vision._sample(model, tower)  # noqa: SLF001 (as the conversion is checked)
     more = torch.randint(8, 64, (len(ids_BT), _STEPS), generator=torch.Generator().manual_seed(1))
     ids_BT = torch.cat((ids_BT, more), 1)
-    image_BT = ids_BT == model.config.image_token_id
+    image_BT = ids_BT == getattr(model.config, tower.token)
     want = vision._reference_logits(model, ids_BT, {**images, **tower.model_inputs(image_BT)}).numpy()  # noqa: SLF001
     given = {name: x.numpy() for name, x in tower.decoder_inputs(image_BT, images).items()}
     got = _logits(bundle, tower, ids_BT.numpy(), image_BT.numpy(), {k: x.numpy() for k, x in images.items()}, given)
@@ -39,7 +40,7 @@ def difference(source: Path, bundle: Path, kind: Any) -> float:
 
 def _logits(bundle: Path, tower: Any, ids_BT: Any, image_BT: Any, images: dict[str, Any], given: dict[str, Any]) -> Any:
     """[B, T, V]: everything but the last tokens in one call, these one by one."""
-    files = (vision.VISION, vision.EMBED, vision.DECODER)
+    files = (tower.file, vision.EMBED, vision.DECODER)
     see, embed, decoder = (onnxruntime.InferenceSession(bundle / name) for name in files)
     (features,) = see.run(None, {tower.graph_names.get(name, name): x for name, x in images.items()})
     embeds_BTC, *more = embed.run(None, {"input_ids": ids_BT})

@@ -13,6 +13,7 @@ _NAMES = (
     # before text2text-generation: classes with the same suffixes
     "image-to-text",
     "image-text-to-text",
+    "audio-text-to-text",
     "text2text-generation",
     "automatic-speech-recognition",
     "sequence-classification",

@@ -6,7 +6,7 @@ TASK = Task(
     name="text2text-generation",
     what="an encoder's states, and logits of the next token by a decoder that reads them",
     outputs={"logits": OF_TOKENS},
-    ends=("ForConditionalGeneration", "MTModel"),
+    ends=("ForConditionalGeneration", "MTModel", "ForTextToText"),
     auto="AutoModelForSeq2SeqLM",
     pipelines=(
         PipelineTask("text2text-generation", "text2text_generation:Text2TextGeneration"),

@@ -24,6 +24,7 @@ from posexport.tasks.registry import TASKS
 from posexport.tasks.task import ANY, Task
 from posexport.through.inputs import MASK, PIXELS, POSITIONS, convolutions_of, inputs_of
 from posexport.through.library import unchecked
+from posexport.through.phrases import in_graphs
 from posexport.through.states import masks_as_given
 from posexport.torch_fixes.symbolic_int import with_symbolic_ints
 
@@ -78,7 +79,11 @@ class TransformersModule(nn.Module):
 
     def forward(self, **tensors: Tensor) -> dict[str, Tensor]:
         self.add_positions(tensors)
-        with masks_as_given(self.model), unchecked() if torch.compiler.is_compiling() else nullcontext():
+        with (
+            masks_as_given(self.model),
+            in_graphs(self.model),
+            unchecked() if torch.compiler.is_compiling() else nullcontext(),
+        ):
             outputs = self.model(**tensors, return_dict=True)
         if self._outputs:
             named = {name: outputs[name] for name in self._outputs if outputs.get(name) is not None}

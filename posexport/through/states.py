@@ -72,7 +72,7 @@ def keeping(model: nn.Module, past: Mapping[str, Sequence[Tensor]] | None = None
     token = _CURRENT.set(states)
     try:
         with ExitStack() as stack:
-            for file in _files(model):
+            for file in files_of(model):
                 for name in _FUNCTIONS.keys() & vars(file).keys():
                     stack.enter_context(patched(file, name, _FUNCTIONS[name]))
                 for name in _FORWARDS.keys() & vars(file).keys():
@@ -91,7 +91,7 @@ def masks_as_given(model: nn.Module) -> Iterator[None]:
     """
     with ExitStack() as stack:
         if _CURRENT.get() is None:
-            for file in _files(model):
+            for file in files_of(model):
                 if _MASK_FUNCTION in vars(file):
                     stack.enter_context(patched(file, _MASK_FUNCTION, lambda attention_mask=None, **_: attention_mask))
                 if (layer := vars(file).get("MiniMaxLightningAttention")) is not None:
@@ -108,10 +108,10 @@ def _decay_factors(layer: Any, at: int) -> Tensor:
 
 def has_states(model: nn.Module) -> bool:
     """Whether a modeling file of ``model`` has a function or a layer that keeps a state."""
-    return any(_KEEP & vars(file).keys() for file in _files(model))
+    return any(_KEEP & vars(file).keys() for file in files_of(model))
 
 
-def _files(model: nn.Module) -> list[ModuleType]:
+def files_of(model: nn.Module) -> list[ModuleType]:
     """The Python modules of transformers that the classes of ``model`` are in."""
     names = dict.fromkeys(type(part).__module__ for part in model.modules())
     return [sys.modules[name] for name in names if name.startswith("transformers.models.")]

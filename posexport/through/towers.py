@@ -56,6 +56,8 @@ class EmbedPart(nn.Module):
 class Tower(nn.Module):
     """Maps images [B, 3, H, W] to features [B, P, C]; the arguments of ``forward`` are named as in ``inputs``."""
 
+    #: the graph, its output, and the key of config.json for the token that it stands for
+    file, features, token = "vision_encoder.onnx", FEATURES, "image_token_id"
     #: a row has several images: [B, N, 3, H, W]
     multiple_images = False
     sizes = Sizes()
@@ -92,13 +94,13 @@ class Tower(nn.Module):
         """The features; a call with the example shows their sizes."""
         with torch.no_grad():
             features = self(**self.example(torch.Generator()))
-        return [OutputSpec(name=FEATURES, axes=[*self._image_axes, *features.shape[len(self._image_axes) :]])]
+        return [OutputSpec(name=self.features, axes=[*self._image_axes, *features.shape[len(self._image_axes) :]])]
 
     def example(self, random: torch.Generator) -> Images:
         """Images for `ROWS` rows: one image per row, all with the same number of features."""
         sizes = {BATCH: ROWS, IMAGES: 1}
         shape = [sizes[axis] if isinstance(axis, str) else axis for axis in self.inputs[0].axes]
-        return {PIXELS: torch.randn(shape, generator=random)}
+        return {self.inputs[0].name: torch.randn(shape, generator=random)}
 
     def more_images(self, random: torch.Generator) -> Images:
         """Further images for a comparison of features; empty if `example` covers all cases."""
@@ -119,6 +121,11 @@ class Tower(nn.Module):
     def decoder_inputs(self, image_BT: Tensor, images: Images) -> dict[str, Tensor]:
         """Decoder inputs of every token other than embeddings and mask."""
         return {}
+
+    def of_texts(self, model: Any) -> nn.Module:
+        """The part of ``model`` that maps tokens or their embeddings to logits."""
+        whole: nn.Module = model
+        return whole
 
     def attention_replaced(self) -> None:
         """Called after the model's attention was replaced by posexport's."""
@@ -147,11 +154,19 @@ class Features(Tower):
 
     def __init__(self, config: Config, model: Any) -> None:
         super().__init__(config, model)
-        self.model = model.model
+        self.model = getattr(model, "model", model)
 
     def forward(self, pixel_values: Tensor) -> Tensor:
         features_BPC: Tensor = self.model.get_image_features(pixel_values=pixel_values, return_dict=True).pooler_output
         return features_BPC
+
+
+class Queries(Features):
+    """Features of queries that read an image, for a model of texts of its own (BLIP-2, arXiv:2301.12597)."""
+
+    def of_texts(self, model: Any) -> nn.Module:
+        language: nn.Module = model.language_model
+        return language
 
 
 class Gemma3(Tower):

@@ -19,9 +19,7 @@ REFUSED: dict[str, str] = {
     **dict.fromkeys(("rwkv", "xlstm"), _MAXIMUM),
     "layoutlmv2": "its features of the page come from Detectron2, which transformers alone does not have",
     **dict.fromkeys(("timesformer", "videomae", "vivit", "vjepa2", "xclip"), _VIDEO),
-    **dict.fromkeys(
-        ("audioflamingo3", "granite_speech", "qwen2_5_omni", "qwen2_audio", "qwen3_omni_moe", "voxtral"), _SOUND
-    ),
+    **dict.fromkeys(("audioflamingo3", "granite_speech", "qwen2_5_omni", "qwen2_audio", "qwen3_omni_moe"), _SOUND),
     **dict.fromkeys(("llava_next", "llava_onevision"), _PARTS),
     **dict.fromkeys(
         ("colpali", "colqwen2"),

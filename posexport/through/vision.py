@@ -36,15 +36,17 @@ from posexport.through.grids import Grids
 from posexport.through.inputs import IDS, MASK, TYPES, text_inputs
 from posexport.through.module import TransformersModule, checkpoint_source
 from posexport.through.raster import Raster
-from posexport.through.towers import FEATURES, ROWS, EmbedPart, Features, Gemma3, Idefics, Images, Llava, Tower
+from posexport.through.sounds import Windows
+from posexport.through.towers import ROWS, EmbedPart, Features, Gemma3, Idefics, Images, Llava, Queries, Tower
 from posexport.torch_fixes.module_precision import in_precision
 
-VISION, EMBED, DECODER = "vision_encoder.onnx", "embed_tokens.onnx", "decoder_model_merged.onnx"
+EMBED, DECODER = "embed_tokens.onnx", "decoder_model_merged.onnx"
 EMBEDS = "inputs_embeds"
 #: text tokens after the image in the example
 _AFTER = 6
 #: the vision tower by model_type
 TOWERS: Mapping[str, type[Tower]] = {
+    "blip-2": Queries,
     "gemma3": Gemma3,
     "gemma4": Gemma4,
     "glm_ocr": Grids,
@@ -60,6 +62,7 @@ TOWERS: Mapping[str, type[Tower]] = {
     "qwen3_vl": Deepstack,
     "qwen3_vl_moe": Deepstack,
     "smolvlm": Idefics,
+    "voxtral": Windows,
 }
 
 
@@ -106,7 +109,7 @@ class ThroughVision(Definition):
         super().__init__()
         self.vision, self.embed, self.decoder = vision, embed, decoder
         self._tokens, self._graph_names = tokens, dict(tower.graph_names)
-        self._sizes = tower.sizes
+        self._sizes, self._file = tower.sizes, tower.file
 
     @property
     def encoding(self) -> Encoding:
@@ -154,7 +157,7 @@ class ThroughVision(Definition):
             DecoderPart(self.decoder),
         )
         signatures: list[tuple[str, list[InputSpec], list[OutputSpec]]] = [
-            (VISION, list(vision.inputs), list(vision.outputs)),
+            (self._file, list(vision.inputs), list(vision.outputs)),
             (EMBED, [self._tokens], self._embeds),
             (DECODER, self.decoder.inputs, self.decoder.outputs),
         ]
@@ -193,7 +196,7 @@ def make(checkpoint: Checkpoint, model: Any, task: Task) -> Model:
     kind = config.text("model_type")
     if kind not in TOWERS:
         raise PosexportError(
-            f"{config.label} says model_type = {kind}, which reads images beside text; of such models "
+            f"{config.label} says model_type = {kind}, which reads images or sounds beside text; of such models "
             f"{', '.join(TOWERS)} are converted"
         )
     # reference: transformers' logits and features without its cache, before anything in the model is replaced
@@ -201,15 +204,20 @@ def make(checkpoint: Checkpoint, model: Any, task: Task) -> Model:
     attention.use(model, attention="eager", experts="eager")
     tower = TOWERS[kind](config, model).eval()
     ids_BT, images = _sample(model, tower)
-    image_BT = ids_BT == model.config.image_token_id
+    image_BT = ids_BT == getattr(model.config, tower.token)
     more = tower.more_images(torch.Generator().manual_seed(1))
     features = _reference_features(model, more)
     reference = _reference_logits(model, ids_BT, {**images, **tower.model_inputs(image_BT)})
     # the decoder: posexport's attention, then its KV cache, then embeddings as its input
-    text = TransformersModule(model, task.outputs, text_inputs(model, {IDS, MASK}), with_positions=True).eval()
+    inputs = text_inputs(model, {IDS, MASK})
+    text = TransformersModule(tower.of_texts(model), task.outputs, inputs, with_positions=True).eval()
     remarks = use_posexport_attention(config.label, text)
     tower.attention_replaced()
-    without_cache = checkpoint_source(checkpoint, text, task.name, [*remarks, _CLIENT_REMARK])
+    in_place = (
+        f"a client puts {tower.features} in the place of the {EMBEDS} of their tokens; the graphs are proven one after "
+        "another, the decoder on embeddings of tokens"
+    )
+    without_cache = checkpoint_source(checkpoint, text, task.name, [*remarks, in_place])
     decoder = decoder_source(without_cache, model.config.get_text_config().num_hidden_layers, task.name)
     given = model.get_input_embeddings()
     embeds = embeds_decoder(decoder, text, given, EMBEDS, tower.decoder, tower.more, tower.streams)
@@ -237,12 +245,6 @@ def make(checkpoint: Checkpoint, model: Any, task: Task) -> Model:
     return model_of(definition, task.name, trial=decoder)
 
 
-_CLIENT_REMARK = (
-    f"a client puts {FEATURES} in the place of the {EMBEDS} of image tokens; the graphs are proven one after another, "
-    "the decoder on embeddings of tokens"
-)
-
-
 def _vision(argument: str, tower: Tower) -> UserModule:
     return by_name(argument, _NamedOutput(tower).eval(), tower.inputs, tower.outputs)
 
@@ -268,7 +270,7 @@ class _NamedOutput(nn.Module):
         self.tower = tower
 
     def forward(self, **images: Tensor) -> dict[str, Tensor]:
-        return {FEATURES: self.tower(**images)}
+        return {self.tower.features: self.tower(**images)}
 
 
 def _sample(model: Any, tower: Tower) -> tuple[Tensor, Images]:
@@ -277,7 +279,7 @@ def _sample(model: Any, tower: Tower) -> tuple[Tensor, Images]:
     images = tower.example(random)
     with torch.no_grad():
         features = tower.tokens_per_image(images)
-    settings, image = model.config.get_text_config(), model.config.image_token_id
+    settings, image = model.config.get_text_config(), getattr(model.config, tower.token)
     text_BT = torch.randint(1, settings.vocab_size - 1, (ROWS, 2 + _AFTER), generator=random)
     text_BT = torch.where(text_BT == image, image - 1 if image else 1, text_BT)
     return torch.cat((text_BT[:, :2], torch.full((ROWS, features), image), text_BT[:, 2:]), 1), images
