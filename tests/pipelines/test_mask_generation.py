@@ -75,6 +75,7 @@ def test_as_transformers(kind: str, tmp_path: Path) -> None:
         library = transformers.SamImageProcessorPil(**size)
         processor = transformers.SamProcessor(image_processor=library)
     else:
+        pytest.importorskip("torchvision", exc_type=ImportError)
         library = transformers.Sam2ImageProcessor(size={"height": 64, "width": 64})
         processor = transformers.Sam2Processor(image_processor=library)
     library.save_pretrained(folder)
