@@ -24,6 +24,7 @@ sys.path.append(str(Path(__file__).parent.parent))
 from ci.lab.bench_suites.markdown import tables
 from ci.lab.cuda_dry.table import table as cuda_dry
 from ci.lab.providers.table import table as provider
+from ci.lab.scoreboard import table as scoreboard
 
 RESULTS = Path(__file__).parent / "results"
 #: charts, which pages of docs/ show
@@ -414,4 +415,9 @@ TABLES: dict[str, Callable[[], str]] = {
     "openvino": partial(provider, "openvino"),
     "costs-encoder": partial(costs, "encoder"),
     "costs-decoder": partial(costs, "decoder"),
+    "scoreboard": scoreboard.totals,
+    "scoreboard-line": scoreboard.sentence,
+    "scoreboard-pairs": scoreboard.by_family,
+    "scoreboard-faults": scoreboard.faults,
+    "scoreboard-refusals": scoreboard.refusals,
 } | {suite: partial(speed, suite) for suite in SUITES}

@@ -3,15 +3,14 @@
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
-import transformers
 import yaml
 
+TABLE = Path(__file__).with_name("checkpoints.yaml")
 
-def table() -> dict[str, dict[str, Any]]:
+
+def table(path: Path = TABLE) -> dict[str, dict[str, Any]]:
     """Entries by name, with the settings of their groups."""
-    groups = yaml.safe_load(Path(__file__).with_name("checkpoints.yaml").read_text())
+    groups = yaml.safe_load(path.read_text())
     return {
         name: {**row, "settings": row["settings"] if row.get("alone") else {**group["settings"], **row["settings"]}}
         for group in groups.values()
@@ -26,6 +25,11 @@ def is_type(entry: dict[str, Any]) -> bool:
 
 def make(target: Path, entry: dict[str, Any]) -> None:
     """A checkpoint whose weights are large enough that positions matter."""
+    # a table is read where only yaml is installed
+    import numpy as np
+    import torch
+    import transformers
+
     cls = getattr(transformers, entry["class"])
     torch.manual_seed(0)
     model = cls(cls.config_class(**entry["settings"])).eval()

@@ -1,0 +1,59 @@
+"""transformers.exporters of transformers 5.24: ``CHECKPOINT DIRECTORY TASK``, as its documentation calls it.
+
+``OnnxConfig(dynamic=True)``; what generates goes through ``export_for_generation``, which writes a file for the prompt
+and one for a step. Of an encoder-decoder it leaves the encoder out, which is then exported by itself.
+"""
+
+import sys
+from pathlib import Path
+
+ENVIRONMENT = REFERENCE = "scoreboard"
+PACKAGES = ("transformers", "torch", "onnxscript")
+
+
+def command(python: Path, checkpoint: Path, into: Path, task: str) -> list[str]:
+    """This module, since the exporter has no command line."""
+    return [str(python), "-m", __name__, str(checkpoint), str(into), task]
+
+
+def stages(into: Path) -> dict[str, Path]:
+    """One file, or the prompt's and the step's, with the encoder's folder."""
+    if not (into / "decode.onnx").exists():
+        return {"first": into / "model.onnx", "step": into / "model.onnx"}
+    encoder = into / "encoder" / "model.onnx"
+    found = {"first": into / "prefill.onnx", "step": into / "decode.onnx"}
+    return {"encoder": encoder, **found} if encoder.exists() else found
+
+
+RENAMES = {
+    "attention_mask": "encoder_attention_mask",
+    "encoder_outputs.last_hidden_state": "encoder_hidden_states",
+}
+
+
+def main(checkpoint: str, directory: str, task: str) -> None:
+    import torch
+    from transformers.exporters.exporter_onnx import OnnxConfig, OnnxExporter
+
+    from ci.lab.scoreboard.exporters.torch import SAMPLE, SAMPLE_LEFT
+    from ci.lab.scoreboard.reference import load
+    from ci.lab.scoreboard.samples import accepted, sample, tensors
+
+    model, config = load(checkpoint), OnnxConfig(dynamic=True)
+    generates = task in ("text-generation", "text2text-generation")
+    size = SAMPLE_LEFT if task == "text-generation" else SAMPLE
+    inputs = tensors(sample(model, size), {*accepted(model)} - {"pixel_mask"}, torch.float32)
+    if not generates:
+        OnnxExporter().export(model, inputs, config=config).save_pretrained(directory)
+        return
+    inputs.pop("token_type_ids", None)
+    if task == "text2text-generation":
+        encoder = OnnxExporter().export(model.get_encoder(), dict(inputs), config=config)
+        encoder.save_pretrained(Path(directory, "encoder"))
+        # one token alone would fix the length of the prompt, and of the cache behind it
+        inputs["decoder_input_ids"] = torch.arange(6, 6 + 2 * 3).reshape(2, 3)
+    OnnxExporter().export_for_generation(model, inputs, config=config).save_pretrained(directory)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

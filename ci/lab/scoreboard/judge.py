@@ -1,0 +1,268 @@
+"""Judges the files of an exporter against the original library: ``EXPORTER CHECKPOINT DIRECTORY TASK``, prints JSON.
+
+Plain ONNX Runtime on the CPU. Inputs are fed by their names, and the reference takes the same inputs: what a file has
+no input for is not passed to the library either. Knows nothing of how a file was made but `exporters`: which file
+computes what, and names that mean something else there.
+"""
+
+import contextlib
+import importlib
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from ci.lab.scoreboard import points as at
+from ci.lab.scoreboard.graph import File, OutsideError, RunError, UnknownError
+from ci.lab.scoreboard.points import Point
+from ci.lab.scoreboard.samples import Arrays, Size, longest, mask, modality, native_pixels, positions, sample
+
+#: of the largest value of an output: what may differ; and of what float32 misses in PyTorch itself
+TOLERANCE, NOISE = 1e-4, 8.0
+
+
+class Model(Protocol):
+    """The original library: outputs in float64 and in float32."""
+
+    model: Any
+
+    def __call__(self, arrays: Arrays, calls: list[int]) -> tuple[Arrays, Arrays]: ...
+
+
+@dataclass
+class Finding:
+    """What was seen at all points."""
+
+    right: int = 0
+    outside: list[str] = field(default_factory=list)
+    skipped: list[str] = field(default_factory=list)
+    wrong: list[tuple[str, float, str]] = field(default_factory=list)
+    failed: list[tuple[str, str]] = field(default_factory=list)
+    worst: float = 0.0
+
+    def verdict(self) -> dict[str, Any]:
+        """right, sizes (right at the sizes that it declares), wrong, fails or unjudged, with the first point."""
+        counts = {"right": self.right, "outside": self.outside, "skipped": self.skipped, "worst": self.worst}
+        if self.wrong:
+            point, off, said = self.wrong[0]
+            return {"verdict": "wrong", "point": point, "off": off, "said": said, "wrong": len(self.wrong), **counts}
+        if self.failed:
+            point, said = self.failed[0]
+            return {"verdict": "fails", "point": point, "said": said, "failed": len(self.failed), **counts}
+        if not self.right:
+            return {"verdict": "unjudged", "said": (self.skipped or self.outside or [""])[0], **counts}
+        return {"verdict": "sizes" if self.outside else "right", **counts}
+
+
+class Judge:
+    """The files of an exporter against a model; ``stages``: encoder, first (of a prompt) and step (behind a cache)."""
+
+    def __init__(self, stages: dict[str, File], model: Model, kind: str) -> None:
+        self._stages, self._model, self._kind = stages, model, kind
+        self._takes = {name for file in stages.values() for name in file.inputs}
+        self.finding = Finding()
+
+    def points(self) -> list[Point]:
+        """The points for the kind of the model."""
+        model = self._model.model
+        if self._kind in ("rows", "decoder", "seq2seq"):
+            what = modality(model)
+            if what == "image":
+                return at.images(native_pixels(model.config))
+            if what == "sound":
+                return at.sounds()
+            plan: Callable[[int], list[Point]] = getattr(at, self._kind)
+            return plan(self._longest(model))
+        raise ValueError(self._kind)
+
+    def _longest(self, model: Any) -> int:
+        """The most tokens that the model itself takes; tables of some begin behind an offset."""
+        most = longest(model.config)
+        for length in range(most, most - 5, -1):
+            with contextlib.suppress(Exception):
+                self._expected(Point(Size(1, length), (length,), 2 if self._kind == "seq2seq" else 0))
+                return length
+        return 23
+
+    def run(self) -> Finding:
+        """All points."""
+        what = modality(self._model.model)
+        for point in self.points():
+            name = point.described(what)
+            if point.size.rows and not any("attention_mask" in taken for taken in self._takes):
+                self.finding.outside.append(f"{name}: the file takes no mask")
+                continue
+            try:
+                arrays, expected = self._expected(point)
+            except Exception as err:  # noqa: BLE001 (what the library itself refuses is no point)
+                self.finding.skipped.append(f"{name}: the library: {_sentence(err)}")
+                continue
+            self._judge(point, name, arrays, expected)
+        return self.finding
+
+    def _expected(self, point: Point) -> tuple[Arrays, list[tuple[Arrays, Arrays]]]:
+        """Inputs, and the library's outputs (float64, float32) of those that the file takes.
+
+        A decoder without an input for positions may count them from the first column, as ``forward`` does, or from
+        the first real token, as ``generate`` does: both are right.
+        """
+        model = self._model.model
+        arrays = sample(model, point.size, seed=1)
+        if "input_ids" in arrays:
+            # of one type: an input of some files, though no tokenizer of such a model gives it
+            arrays.setdefault("token_type_ids", np.zeros_like(arrays["input_ids"]))
+        if self._kind == "seq2seq":
+            rng, config = np.random.default_rng(2), model.config.get_text_config(decoder=True)
+            arrays["decoder_input_ids"] = rng.integers(5, config.vocab_size, (point.size.batch, point.decoder))
+        if self._kind == "decoder":
+            arrays["position_ids"] = positions(mask(point.size))
+        same = {"encoder_attention_mask": "attention_mask"} if self._kind == "seq2seq" else {}
+        taken = {same.get(name, name) for name in self._takes}
+        ways = [taken]
+        if self._kind == "decoder" and point.size.rows and "position_ids" not in taken:
+            ways.append({*taken, "position_ids"})
+        given = [{name: x for name, x in arrays.items() if name in way} for way in ways]
+        return arrays, [self._model(each, list(point.calls)) for each in given]
+
+    def _judge(self, point: Point, name: str, arrays: Arrays, expected: list[tuple[Arrays, Arrays]]) -> None:
+        """Run the file at a point, in its calls, and compare every call."""
+        finding, done = self.finding, list[tuple[slice, Arrays]]()
+        try:
+            start = 0
+            for end, got in self._calls(point, arrays):
+                done.append((slice(start, end) if self._kind != "rows" else slice(None), got))
+                start = end
+        except OutsideError as err:
+            finding.outside.append(f"{name}: {err}")
+            return
+        except UnknownError as err:
+            finding.skipped.append(f"{name}: {err}")
+            return
+        except RunError as err:
+            finding.failed.append((f"{name}, step {len(done)}" if done else name, _sentence(err)))
+            return
+        # right where it agrees with one way to call the library in all calls
+        try:
+            found = [self._first_off(point, done, *each) for each in expected]
+        except UnknownError as err:
+            finding.skipped.append(f"{name}: {err}")
+            return
+        if None in found:
+            finding.right += 1
+            return
+        index, off, said = next(each for each in found if each is not None)
+        finding.wrong.append((f"{name}, step {index}" if index else name, off, said))
+
+    def _first_off(
+        self, point: Point, done: list[tuple[slice, Arrays]], want: Arrays, single: Arrays
+    ) -> tuple[int, float, str] | None:
+        """The first call with a difference beyond the tolerance."""
+        for index, (cut, got) in enumerate(done):
+            if off := self._off(point, got, want, single, cut):
+                return index, *off
+        return None
+
+    def _calls(self, point: Point, arrays: Arrays) -> Any:
+        """The end of every call and the file's outputs at the tokens since the call before."""
+        first, step = self._stages["first"], self._stages["step"]
+        if self._kind == "rows":
+            yield 0, first(arrays)
+            return
+        state, encoded = Arrays(), Arrays()
+        if self._kind == "seq2seq" and "encoder" in self._stages:
+            outputs = self._stages["encoder"](arrays)
+            encoded = {"encoder_hidden_states": outputs["last_hidden_state"]}
+            encoded["encoder_attention_mask"] = arrays["attention_mask"]
+            state = {key: x for key, x in outputs.items() if key.startswith("cache.")}
+        tokens = "decoder_input_ids" if self._kind == "seq2seq" else "input_ids"
+        start = 0
+        for end in point.calls:
+            file = step if start else first
+            begin = start if file.caches else 0
+            fed = {**arrays, **encoded, tokens: arrays[tokens][:, begin:end]}
+            if self._kind == "seq2seq":
+                fed["decoder_attention_mask"] = np.ones((point.size.batch, end), np.int64)
+                fed["position_ids"] = np.broadcast_to(np.arange(begin, end), (point.size.batch, end - begin))
+            else:
+                fed["attention_mask"] = arrays["attention_mask"][:, :end]
+                fed["position_ids"] = arrays["position_ids"][:, begin:end]
+            fed["cache_position"] = np.arange(begin, end)
+            outputs = file({**fed, **state})
+            state |= {key: x for key, x in outputs.items() if key.startswith("cache.")}
+            yield end, {name: x[:, start - begin :] if name == "logits" else x for name, x in outputs.items()}
+            start = end
+
+    def _off(self, point: Point, got: Arrays, want: Arrays, single: Arrays, cut: slice) -> tuple[float, str] | None:
+        """What differs most at real tokens and by how much of the scale; nothing where all is within tolerance."""
+        named = [name for name in want if name in got and (self._kind == "rows" or name == "logits")]
+        main = next(iter(want)) if self._kind == "rows" else "logits"
+        if main not in named:
+            raise UnknownError(f"no output {main}, but {', '.join(name for name in got if 'cache' not in name)}")
+        for name in named:
+            library, float32 = (x[name][:, cut] if self._kind != "rows" else x[name] for x in (want, single))
+            if got[name].shape != library.shape:
+                return 1.0, f"{name} has the shape {list(got[name].shape)} instead of {list(library.shape)}"
+            kept = self._kept(point, library, cut)
+            file, library, float32 = (np.asarray(x, np.float64)[kept] for x in (got[name], library, float32))
+            library = np.where(np.isnan(library), float32, library)
+            if np.isnan(library).any():
+                raise UnknownError(f"the library: {name} is not a number")
+            same = file == library
+            scale = float(np.abs(library[np.isfinite(library)]).max(initial=1e-30))
+            noise = float(np.abs(np.where(library == float32, 0.0, library - float32)).max(initial=0.0))
+            apart = float(np.abs(np.where(same, 0.0, file - library)).max(initial=0.0))
+            if not apart <= max(TOLERANCE * scale, NOISE * noise):
+                return apart / scale, f"{name} is off by {apart / scale:.1e} of its scale (PyTorch {noise / scale:.0e})"
+            self.finding.worst = max(self.finding.worst, float(f"{apart / scale:.1e}"))
+        return None
+
+    def _kept(self, point: Point, library: np.ndarray, cut: slice) -> Any:
+        """What is compared of an output: real tokens, or rows that are read at a real token."""
+        if self._kind == "seq2seq" or not point.size.rows:
+            return np.s_[:]
+        real = mask(point.size)
+        if self._kind == "decoder":
+            return real[:, cut] == 1
+        if library.ndim > 1 and library.shape[1] == real.shape[1]:
+            return real == 1
+        return real[:, 0] == 1
+
+
+def _sentence(err: Exception) -> str:
+    name = "" if isinstance(err, RunError) else f"{type(err).__name__}: "
+    return f"{name}{' '.join(str(err).split())}"[:300]
+
+
+def kind(task: str) -> str:
+    """rows (one call), decoder or seq2seq."""
+    if task == "text2text-generation":
+        return "seq2seq"
+    return "decoder" if task == "text-generation" else "rows"
+
+
+def main(exporter: str, checkpoint: str, directory: str, task: str) -> None:
+    from ci.lab.scoreboard.reference import Reference
+
+    module = importlib.import_module(f"ci.lab.scoreboard.exporters.{exporter}")
+    paths: dict[str, Path] = module.stages(Path(directory))
+    files: dict[str, File] = {}
+    for stage, path in paths.items():
+        renames = module.RENAMES if "encoder" in paths and stage != "encoder" else {}
+        with contextlib.suppress(StopIteration):
+            files[stage] = next(file for file in files.values() if file.path == path)
+            continue
+        try:
+            files[stage] = File(path, renames)
+        except Exception as err:  # noqa: BLE001 (what ONNX Runtime does not load)
+            print(json.dumps({"verdict": "fails", "point": f"loading {path.name}", "said": _sentence(err)}))
+            return
+    reference = Reference(checkpoint)
+    print(json.dumps(Judge(files, reference, kind(task)).run().verdict()))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,63 @@
+"""The pairs of model type and task that the scoreboard has, in the order in which they run."""
+
+import sys
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+ROOT = Path(__file__).parent.parent.parent.parent
+sys.path.append(str(ROOT / "ci/through"))
+from tiny import table  # noqa: E402
+
+#: how a class of transformers ends, and the task, by the names of Hugging Face
+_TASKS = {
+    "ForMaskedLM": "fill-mask", "ForSequenceClassification": "text-classification",
+    "ForTokenClassification": "token-classification", "ForQuestionAnswering": "question-answering",
+    "ForCausalLM": "text-generation", "LMHeadModel": "text-generation",
+    "ForConditionalGeneration": "text2text-generation", "MTModel": "text2text-generation",
+    "ForImageClassification": "image-classification", "ForObjectDetection": "object-detection",
+    "ForSemanticSegmentation": "semantic-segmentation", "ForInstanceSegmentation": "image-segmentation",
+    "ForUniversalSegmentation": "image-segmentation", "ForImageSegmentation": "image-segmentation",
+    "ForDepthEstimation": "depth-estimation", "ForPoseEstimation": "keypoint-detection",
+    "ForKeypointDetection": "keypoint-detection", "ForCTC": "automatic-speech-recognition",
+    "ForXVector": "audio-xvector", "ForAudioFrameClassification": "audio-frame-classification",
+    "ForAudioClassification": "audio-classification", "ForPrediction": "time-series-forecasting",
+}  # fmt: skip
+#: models of two parts with a loop of their own between them, which the judge does not play yet
+_UNJUDGED = ("vision-language", "masks", "long")
+_UNJUDGED_NAMES = ("moonshine", "blip-captions", "decision_transformer", "timesfm", "imagegpt", "siglip2")
+
+
+def task(entry: dict[str, Any], group: str) -> str:
+    """The task of an entry's class."""
+    fitting = [name for ending, name in _TASKS.items() if entry["class"].endswith(ending)]
+    if fitting == ["text-classification"] and group in ("sound", "heads") and "Esm" not in entry["class"]:
+        return "audio-classification"
+    return fitting[0] if fitting else "feature-extraction"
+
+
+def groups() -> dict[str, dict[str, Any]]:
+    """Entries by family group and name: class, settings and task."""
+    found: dict[str, dict[str, Any]] = {}
+    for file in (ROOT / "ci/lab/scoreboard/defined.yaml", ROOT / "ci/through/checkpoints.yaml"):
+        entries = table(file)
+        for group, rows in yaml.safe_load(file.read_text()).items():
+            if group in _UNJUDGED:
+                continue
+            for name in rows["checkpoints"]:
+                entry = entries[name]
+                if name.endswith(("-through", "-live")) or name in _UNJUDGED_NAMES:
+                    continue
+                keep = {key: entry[key] for key in ("class", "settings", "narrow", "weights") if key in entry}
+                found.setdefault(group, {})[name] = {**keep, "task": task(entry, group)}
+    return found
+
+
+def pairs() -> dict[str, dict[str, Any]]:
+    """Entries by name with their group: the first group, then one of every group in turn."""
+    named = ([(name, {**row, "group": key}) for name, row in rows.items()] for key, rows in groups().items())
+    first, *others = named
+    turns = [each for turn in zip_longest(*others) for each in turn if each is not None]
+    return dict([*first, *turns])

@@ -1,0 +1,108 @@
+"""The original library's model of a checkpoint, and its outputs in float64 and float32 with eager attention."""
+
+import contextlib
+import copy
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from ci.lab.scoreboard.samples import accepted, tensors
+
+#: RoPE frequencies that depend on the length of the call: the reference takes the same calls, with its cache
+_BY_LENGTH = ("dynamic", "longrope")
+
+
+def load(checkpoint: str, **options: Any) -> Any:
+    """The class that the checkpoint names, float32, in inference mode; no tensor may be missing from the file."""
+    import torch
+    import transformers
+
+    config = transformers.AutoConfig.from_pretrained(checkpoint)
+    cls = getattr(transformers, config.architectures[0])
+    model, report = cls.from_pretrained(checkpoint, dtype=torch.float32, output_loading_info=True, **options)
+    if report["missing_keys"]:
+        raise ValueError(f"transformers {transformers.__version__} finds no {min(report['missing_keys'])}")
+    return model.eval()
+
+
+class Reference:
+    """A checkpoint's model; every call goes to a fresh copy, since some models keep state between calls."""
+
+    def __init__(self, checkpoint: str) -> None:
+        import torch
+
+        try:
+            self.model = load(checkpoint, attn_implementation="eager")
+        except ValueError as err:
+            if "attn_implementation" not in str(err):
+                raise
+            self.model = load(checkpoint)
+        self._double = copy.deepcopy(self.model).to(torch.float64)
+
+    def __call__(self, arrays: Mapping[str, np.ndarray], calls: list[int]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Outputs by name in float64 and in float32, which is the reference where a model cannot compute in float64.
+
+        Outputs of several ``calls`` (lengths) are computed in one, but where frequencies depend on the length.
+        """
+        import torch
+
+        # float32 first: what it refuses is no point
+        single = self._outputs(self.model, arrays, torch.float32, calls)
+        try:
+            return self._outputs(self._double, arrays, torch.float64, calls), single
+        except (RuntimeError, ValueError):
+            return single, single
+
+    def _outputs(self, model: Any, arrays: Mapping[str, np.ndarray], dtype: Any, calls: list[int]) -> dict[str, Any]:
+        import torch
+
+        model = copy.deepcopy(model)
+        given = tensors(arrays, accepted(model), dtype)
+        with torch.inference_mode(), _softmax_in(dtype):
+            if len(calls) > 1 and self._by_length():
+                return {"logits": np.concatenate(self._cached(model, given, calls), 1)}
+            outputs = model(**given)
+        return {name: x.numpy() for name, x in outputs.items() if _compared(name, x)}
+
+    def _by_length(self) -> bool:
+        config = self.model.config
+        rope: dict[str, Any] = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
+        return rope.get("rope_type", rope.get("type")) in _BY_LENGTH
+
+    def _cached(self, model: Any, given: dict[str, Any], calls: list[int]) -> list[Any]:
+        """Logits of calls that end at the given lengths, each with the cache of the one before."""
+        cache, start, parts = None, 0, []
+        for end in calls:
+            cut = {name: x[:, start:end] for name, x in given.items() if name in ("input_ids", "position_ids")}
+            cut |= {name: x[:, :end] for name, x in given.items() if name == "attention_mask"}
+            outputs = model(**cut, past_key_values=cache, use_cache=True)
+            cache, start = outputs.past_key_values, end
+            parts.append(outputs.logits.numpy())
+        return parts
+
+
+@contextlib.contextmanager
+def _softmax_in(dtype: Any) -> Iterator[None]:
+    """Softmax in float64, also where models ask for float32.
+
+    In float32 the least float64, which masks, is minus infinity, and rows of padding become NaN.
+    """
+    import torch
+
+    original = torch.nn.functional.softmax
+
+    def softmax(x: Any, *args: Any, **options: Any) -> Any:
+        if dtype == torch.float64 and options.get("dtype") == torch.float32:
+            options["dtype"] = dtype
+        return original(x, *args, **options)
+
+    torch.nn.functional.softmax = softmax
+    try:
+        yield
+    finally:
+        torch.nn.functional.softmax = original
+
+
+def _compared(name: str, value: Any) -> bool:
+    return hasattr(value, "is_floating_point") and value.is_floating_point() and value.dim() > 0 and name != "loss"
