@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import onnxruntime
 
-#: keys and values of layers, or states, before a call and behind it: the same name for both
+#: keys and values of layers, or states, before and after a call: the same name for both
 _CACHE = re.compile(r"^(?:past_key_values|present|past|cache_params)[._]")
 _TYPES = {
     "tensor(float)": np.float32, "tensor(double)": np.float64, "tensor(float16)": np.float16,
@@ -34,23 +34,23 @@ def standard(name: str, renames: Mapping[str, str]) -> str:
 
 
 class File:
-    """A session; called with arrays by standard names, of which it takes those that it has inputs for."""
+    """A session; called with arrays by standard names, and reads those that it has inputs for."""
 
     def __init__(self, path: Path, renames: Mapping[str, str] | None = None) -> None:
         self.path = path
         options = onnxruntime.SessionOptions()
         options.log_severity_level = 4
         self._session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-        self.inputs = {standard(each.name, renames or {}): each for each in self._session.get_inputs()}
-        self.outputs = [standard(each.name, renames or {}) for each in self._session.get_outputs()]
+        self.inputs = {standard(value.name, renames or {}): value for value in self._session.get_inputs()}
+        self.outputs = [standard(value.name, renames or {}) for value in self._session.get_outputs()]
 
     @property
     def caches(self) -> bool:
-        """Whether it takes a cache."""
+        """True for a graph with a KV cache or states as inputs."""
         return any(name.startswith("cache.") for name in self.inputs)
 
     def __call__(self, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Outputs by standard names. A cache that is not given is empty.
+        """Outputs by standard names. A missing cache is empty.
 
         Raises:
             OutsideError: an array has another size than the file declares.

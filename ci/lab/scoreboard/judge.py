@@ -1,8 +1,8 @@
 """Judges the files of an exporter against the original library: ``EXPORTER CHECKPOINT DIRECTORY TASK``, prints JSON.
 
-Plain ONNX Runtime on the CPU. Inputs are fed by their names, and the reference takes the same inputs: what a file has
-no input for is not passed to the library either. Knows nothing of how a file was made but `exporters`: which file
-computes what, and names that mean something else there.
+Plain ONNX Runtime on the CPU. Inputs are fed by their names, and the reference gets the same ones: inputs that the file
+lacks are not passed to the library. Of an exporter it reads only which file is the encoder, the prefill and the decode
+step, and names with another meaning there.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ from ci.lab.scoreboard.graph import File, OutsideError, RunError, UnknownError
 from ci.lab.scoreboard.points import Point
 from ci.lab.scoreboard.samples import Arrays, Size, longest, mask, modality, native_pixels, positions, sample
 
-#: of the largest value of an output: what may differ; and of what float32 misses in PyTorch itself
+#: of the largest value of an output: what may differ; and in units of the float32 error of PyTorch
 TOLERANCE, NOISE = 1e-4, 8.0
 
 
@@ -35,7 +35,7 @@ class Model(Protocol):
 
 @dataclass
 class Finding:
-    """What was seen at all points."""
+    """Results of all points of a file."""
 
     right: int = 0
     outside: list[str] = field(default_factory=list)
@@ -59,7 +59,7 @@ class Finding:
 
 
 class Judge:
-    """The files of an exporter against a model; ``stages``: encoder, first (of a prompt) and step (behind a cache)."""
+    """The files of an exporter against a model; ``stages``: encoder, first (of a prompt) and step (with a cache)."""
 
     def __init__(self, stages: dict[str, File], model: Model, kind: str) -> None:
         self._stages, self._model, self._kind = stages, model, kind
@@ -75,12 +75,12 @@ class Judge:
                 return at.images(native_pixels(model.config))
             if what == "sound":
                 return at.sounds()
-            plan: Callable[[int], list[Point]] = getattr(at, self._kind)
-            return plan(self._longest(model))
+            make: Callable[[int], list[Point]] = getattr(at, self._kind)
+            return make(self._longest(model))
         raise ValueError(self._kind)
 
     def _longest(self, model: Any) -> int:
-        """The most tokens that the model itself takes; tables of some begin behind an offset."""
+        """Maximum length of the model; some position tables begin at an offset."""
         most = longest(model.config)
         for length in range(most, most - 5, -1):
             with contextlib.suppress(Exception):
@@ -89,7 +89,7 @@ class Judge:
         return 23
 
     def run(self) -> Finding:
-        """All points."""
+        """Judge every point."""
         what = modality(self._model.model)
         for point in self.points():
             name = point.described(what)
@@ -98,14 +98,14 @@ class Judge:
                 continue
             try:
                 arrays, expected = self._expected(point)
-            except Exception as err:  # noqa: BLE001 (what the library itself refuses is no point)
+            except Exception as err:  # noqa: BLE001 (the library refuses the input)
                 self.finding.skipped.append(f"{name}: the library: {_sentence(err)}")
                 continue
             self._judge(point, name, arrays, expected)
         return self.finding
 
     def _expected(self, point: Point) -> tuple[Arrays, list[tuple[Arrays, Arrays]]]:
-        """Inputs, and the library's outputs (float64, float32) of those that the file takes.
+        """Inputs, and the library's outputs (float64, float32) for the inputs of the file.
 
         A decoder without an input for positions may count them from the first column, as ``forward`` does, or from
         the first real token, as ``generate`` does: both are right.
@@ -125,8 +125,8 @@ class Judge:
         ways = [taken]
         if self._kind == "decoder" and point.size.rows and "position_ids" not in taken:
             ways.append({*taken, "position_ids"})
-        given = [{name: x for name, x in arrays.items() if name in way} for way in ways]
-        return arrays, [self._model(each, list(point.calls)) for each in given]
+        passed = [{name: x for name, x in arrays.items() if name in way} for way in ways]
+        return arrays, [self._model(arguments, list(point.calls)) for arguments in passed]
 
     def _judge(self, point: Point, name: str, arrays: Arrays, expected: list[tuple[Arrays, Arrays]]) -> None:
         """Run the file at a point, in its calls, and compare every call."""
@@ -147,14 +147,14 @@ class Judge:
             return
         # right where it agrees with one way to call the library in all calls
         try:
-            found = [self._first_off(point, done, *each) for each in expected]
+            differences = [self._first_off(point, done, *outputs) for outputs in expected]
         except UnknownError as err:
             finding.skipped.append(f"{name}: {err}")
             return
-        if None in found:
+        if None in differences:
             finding.right += 1
             return
-        index, off, said = next(each for each in found if each is not None)
+        index, off, said = next(difference for difference in differences if difference is not None)
         finding.wrong.append((f"{name}, step {index}" if index else name, off, said))
 
     def _first_off(
@@ -206,8 +206,8 @@ class Judge:
             library, float32 = (x[name][:, cut] if self._kind != "rows" else x[name] for x in (want, single))
             if got[name].shape != library.shape:
                 return 1.0, f"{name} has the shape {list(got[name].shape)} instead of {list(library.shape)}"
-            kept = self._kept(point, library, cut)
-            file, library, float32 = (np.asarray(x, np.float64)[kept] for x in (got[name], library, float32))
+            real = self._real(point, library, cut)
+            file, library, float32 = (np.asarray(x, np.float64)[real] for x in (got[name], library, float32))
             library = np.where(np.isnan(library), float32, library)
             if np.isnan(library).any():
                 raise UnknownError(f"the library: {name} is not a number")
@@ -220,8 +220,8 @@ class Judge:
             self.finding.worst = max(self.finding.worst, float(f"{apart / scale:.1e}"))
         return None
 
-    def _kept(self, point: Point, library: np.ndarray, cut: slice) -> Any:
-        """What is compared of an output: real tokens, or rows that are read at a real token."""
+    def _real(self, point: Point, library: np.ndarray, cut: slice) -> Any:
+        """Index of the compared values: real tokens, or rows that are read at a real token."""
         if self._kind == "seq2seq" or not point.size.rows:
             return np.s_[:]
         real = mask(point.size)

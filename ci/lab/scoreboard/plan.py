@@ -25,13 +25,13 @@ _TASKS = {
     "ForXVector": "audio-xvector", "ForAudioFrameClassification": "audio-frame-classification",
     "ForAudioClassification": "audio-classification", "ForPrediction": "time-series-forecasting",
 }  # fmt: skip
-#: models of two parts with a loop of their own between them, which the judge does not play yet
+#: models of two parts with a loop between them, which the judge does not play yet
 _UNJUDGED = ("vision-language", "masks", "long")
 _UNJUDGED_NAMES = ("moonshine", "blip-captions", "decision_transformer", "timesfm", "imagegpt", "siglip2")
 
 
 def task(entry: dict[str, Any], group: str) -> str:
-    """The task of an entry's class."""
+    """Hugging Face's task name for the class of an entry."""
     fitting = [name for ending, name in _TASKS.items() if entry["class"].endswith(ending)]
     if fitting == ["text-classification"] and group in ("sound", "heads") and "Esm" not in entry["class"]:
         return "audio-classification"
@@ -40,7 +40,7 @@ def task(entry: dict[str, Any], group: str) -> str:
 
 def groups() -> dict[str, dict[str, Any]]:
     """Entries by family group and name: class, settings and task."""
-    found: dict[str, dict[str, Any]] = {}
+    grouped: dict[str, dict[str, Any]] = {}
     for file in (ROOT / "ci/lab/scoreboard/defined.yaml", ROOT / "ci/through/checkpoints.yaml"):
         entries = table(file)
         for group, rows in yaml.safe_load(file.read_text()).items():
@@ -51,13 +51,13 @@ def groups() -> dict[str, dict[str, Any]]:
                 if name.endswith(("-through", "-live")) or name in _UNJUDGED_NAMES:
                     continue
                 keep = {key: entry[key] for key in ("class", "settings", "narrow", "weights") if key in entry}
-                found.setdefault(group, {})[name] = {**keep, "task": task(entry, group)}
-    return found
+                grouped.setdefault(group, {})[name] = {**keep, "task": task(entry, group)}
+    return grouped
 
 
 def pairs() -> dict[str, dict[str, Any]]:
     """Entries by name with their group: the first group, then one of every group in turn."""
-    named = ([(name, {**row, "group": key}) for name, row in rows.items()] for key, rows in groups().items())
-    first, *others = named
-    turns = [each for turn in zip_longest(*others) for each in turn if each is not None]
+    named = ([(name, {**entry, "group": key}) for name, entry in rows.items()] for key, rows in groups().items())
+    first, *rest = named
+    turns = [pair for turn in zip_longest(*rest) for pair in turn if pair is not None]
     return dict([*first, *turns])

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from ci.lab.scoreboard.samples import Size
 
-#: cached steps behind a prompt
+#: cached decode steps after a prompt
 STEPS = 5
 
 
@@ -30,14 +30,14 @@ def _steps(prompt: int) -> tuple[int, ...]:
 
 
 def rows(longest: int) -> list[Point]:
-    """A text model without a cache."""
+    """Points of a text model without KV cache."""
     sizes = [Size(1, 1), Size(1, 7), Size(3, 7), Size(2, 23), Size(1, longest)]
     padded = [Size(3, 11, rows=(11, 6, 1), side=side) for side in ("right", "left")]
     return [Point(size, (size.tokens,)) for size in (*sizes, *padded) if size.tokens <= longest]
 
 
 def decoder(longest: int) -> list[Point]:
-    """A causal model: prompts in one call, then prompts with steps behind a cache."""
+    """A causal model: prompts in one call, then prompts with cached decode steps."""
     stepped = [(Size(1, 7 + STEPS), 7), (Size(2, 1 + STEPS), 1), (Size(1, longest), longest - STEPS)]
     left = Size(3, 11 + STEPS, rows=(11 + STEPS, 6 + STEPS, 1 + STEPS), side="left")
     return [*rows(longest), *(Point(size, _steps(prompt)) for size, prompt in (*stepped, (left, 11)))]
@@ -46,10 +46,10 @@ def decoder(longest: int) -> list[Point]:
 def seq2seq(longest: int) -> list[Point]:
     """An encoder-decoder: texts of several lengths, with the decoder's prompt in one call and then in steps."""
     sizes = [(Size(1, 1), 1), (Size(1, 7), 4), (Size(3, 7), 9), (Size(2, 23), 3), (Size(1, longest), longest)]
-    found = [Point(size, (count,), count) for size, count in sizes]
+    points = [Point(size, (count,), count) for size, count in sizes]
     stepped = [(Size(1, 7), 1), (Size(2, 9), 4)]
     stepped += [(Size(3, 11, rows=(11, 6, 1), side=side), 3) for side in ("right", "left")]
-    return found + [Point(size, _steps(prompt), prompt + STEPS) for size, prompt in stepped]
+    return points + [Point(size, _steps(prompt), prompt + STEPS) for size, prompt in stepped]
 
 
 def images(native: tuple[int, int]) -> list[Point]:

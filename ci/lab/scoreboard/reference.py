@@ -27,7 +27,7 @@ def load(checkpoint: str, **options: Any) -> Any:
 
 
 class Reference:
-    """A checkpoint's model; every call goes to a fresh copy, since some models keep state between calls."""
+    """A checkpoint's model; every call uses a fresh copy, since some models keep state between calls."""
 
     def __init__(self, checkpoint: str) -> None:
         import torch
@@ -58,11 +58,11 @@ class Reference:
         import torch
 
         model = copy.deepcopy(model)
-        given = tensors(arrays, accepted(model), dtype)
+        inputs = tensors(arrays, accepted(model), dtype)
         with torch.inference_mode(), _softmax_in(dtype):
             if len(calls) > 1 and self._by_length():
-                return {"logits": np.concatenate(self._cached(model, given, calls), 1)}
-            outputs = model(**given)
+                return {"logits": np.concatenate(self._cached(model, inputs, calls), 1)}
+            outputs = model(**inputs)
         return {name: x.numpy() for name, x in outputs.items() if _compared(name, x)}
 
     def _by_length(self) -> bool:
@@ -70,12 +70,12 @@ class Reference:
         rope: dict[str, Any] = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
         return rope.get("rope_type", rope.get("type")) in _BY_LENGTH
 
-    def _cached(self, model: Any, given: dict[str, Any], calls: list[int]) -> list[Any]:
-        """Logits of calls that end at the given lengths, each with the cache of the one before."""
+    def _cached(self, model: Any, inputs: dict[str, Any], calls: list[int]) -> list[Any]:
+        """Logits of calls that end at these lengths, each with the cache of the one before."""
         cache, start, parts = None, 0, []
         for end in calls:
-            cut = {name: x[:, start:end] for name, x in given.items() if name in ("input_ids", "position_ids")}
-            cut |= {name: x[:, :end] for name, x in given.items() if name == "attention_mask"}
+            cut = {name: x[:, start:end] for name, x in inputs.items() if name in ("input_ids", "position_ids")}
+            cut |= {name: x[:, :end] for name, x in inputs.items() if name == "attention_mask"}
             outputs = model(**cut, past_key_values=cache, use_cache=True)
             cache, start = outputs.past_key_values, end
             parts.append(outputs.logits.numpy())

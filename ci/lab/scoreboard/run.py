@@ -1,4 +1,4 @@
-"""The scoreboard: small checkpoints through five exporters, and one judge; a row a pair and exporter.
+"""The scoreboard: small checkpoints through five exporters, and one judge; a line for each pair and exporter.
 
 Rows are in ci/results/scoreboard.jsonl; one that is there for the same entry and versions is left out. ``--table``
 writes docs/scoreboard.md and runs nothing.
@@ -44,24 +44,24 @@ def versions(environment: str, packages: tuple[str, ...]) -> dict[str, str]:
     """Installed versions of packages."""
     code = "import importlib.metadata as m, json, sys; print(json.dumps({p: m.version(p) for p in sys.argv[1:]}))"
     named = [name for name in packages if name != "posexport"]
-    found: dict[str, str] = json.loads(subprocess.check_output([python(environment), "-c", code, *named]))
-    return found
+    installed: dict[str, str] = json.loads(subprocess.check_output([python(environment), "-c", code, *named]))
+    return installed
 
 
 def recorded() -> dict[tuple[str, str], dict[str, Any]]:
     """The rows of ci/results/scoreboard.jsonl."""
     lines = RECORD.read_text().splitlines() if RECORD.exists() else []
-    return {(row["pair"], row["exporter"]): row for row in map(json.loads, lines)}
+    return {(result["pair"], result["exporter"]): result for result in map(json.loads, lines)}
 
 
-def record(row: dict[str, Any]) -> None:
-    """Put a row in its place; two runs may go on at once."""
+def record(result: dict[str, Any]) -> None:
+    """Put a result in its place; a lock keeps concurrent runs apart."""
     with Path(__file__).open() as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        rows = {**recorded(), (row["pair"], row["exporter"]): row}
-        written = RECORD.with_suffix(".tmp")
-        written.write_text("".join(json.dumps(rows[key]) + "\n" for key in sorted(rows)))
-        written.replace(RECORD)
+        rows = {**recorded(), (result["pair"], result["exporter"]): result}
+        temporary = RECORD.with_suffix(".tmp")
+        temporary.write_text("".join(json.dumps(rows[key]) + "\n" for key in sorted(rows)))
+        temporary.replace(RECORD)
 
 
 def run(command: list[str]) -> tuple[int, str, str, float, float]:
@@ -69,7 +69,7 @@ def run(command: list[str]) -> tuple[int, str, str, float, float]:
     environment = {**os.environ, **_QUIET, "PYTHONPATH": str(ROOT)}
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
         began = time.monotonic()
-        # its own group, so that what it started ends with it
+        # a process group, so that what it started ends with it
         process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=out, stderr=err, start_new_session=True)
         late = threading.Timer(_LIMIT, os.killpg, (process.pid, signal.SIGKILL))
         late.start()
@@ -107,14 +107,14 @@ def checkpoint(name: str, entry: dict[str, Any], environment: str, into: Path) -
 
 
 def digest(entry: dict[str, Any]) -> str:
-    """What tells whether a row is of the entry as it is."""
+    """What tells whether a result is of the entry as it is."""
     return sha256(json.dumps(entry, sort_keys=True).encode()).hexdigest()[:12]
 
 
-def judged(name: str, entry: dict[str, Any], exporter: str, into: Path, *, kept: bool) -> dict[str, Any]:
+def judged(name: str, entry: dict[str, Any], exporter: str, into: Path, *, reuse: bool) -> dict[str, Any]:
     """The verdict on what an exporter makes of a checkpoint, with seconds and memory of the export.
 
-    ``kept``: files of the run before are judged anew.
+    ``reuse``: judges the files of the previous run.
     """
     module = importlib.import_module(f"ci.lab.scoreboard.exporters.{exporter}")
     try:
@@ -123,7 +123,7 @@ def judged(name: str, entry: dict[str, Any], exporter: str, into: Path, *, kept:
         return {"verdict": "refuses", "said": f"no checkpoint of this type in its version of transformers: {error}"}
     folder = into / "exports" / exporter / name
     before = recorded().get((name, exporter), {})
-    if kept and all(path.exists() for path in module.stages(folder).values()) and "seconds" in before:
+    if reuse and all(path.exists() for path in module.stages(folder).values()) and "seconds" in before:
         cost = {key: before[key] for key in ("seconds", "peak_mb")}
     else:
         shutil.rmtree(folder, ignore_errors=True)
@@ -136,25 +136,25 @@ def judged(name: str, entry: dict[str, Any], exporter: str, into: Path, *, kept:
     judge = [str(python(module.REFERENCE)), "-m", "ci.lab.scoreboard.judge"]
     code, out, err, *_ = run([*judge, exporter, str(source), str(folder), entry["task"]])
     try:
-        found: dict[str, Any] = json.loads(out.strip().splitlines()[-1])
+        verdict: dict[str, Any] = json.loads(out.strip().splitlines()[-1])
     except (IndexError, json.JSONDecodeError):
-        found = {"verdict": "unjudged", "said": reason(out, err)}
-    return {**found, **cost}
+        verdict = {"verdict": "unjudged", "said": reason(out, err)}
+    return {**verdict, **cost}
 
 
-def one(name: str, exporter: str, into: Path, *, kept: bool) -> None:
-    """Export, judge and record one row."""
+def one(name: str, exporter: str, into: Path, *, reuse: bool) -> None:
+    """Export, judge and record one result."""
     entry = pairs()[name]
     module = importlib.import_module(f"ci.lab.scoreboard.exporters.{exporter}")
     commit = subprocess.check_output(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, text=True).strip()
     today = datetime.datetime.now(datetime.UTC).date().isoformat()
-    row = {
+    result = {
         "pair": name, "exporter": exporter, "class": entry["class"], "task": entry["task"], "group": entry["group"],
-        **judged(name, entry, exporter, into, kept=kept), "entry": digest(entry), "commit": commit,
+        **judged(name, entry, exporter, into, reuse=reuse), "entry": digest(entry), "commit": commit,
         "versions": versions(module.ENVIRONMENT, module.PACKAGES), "date": today,
     }  # fmt: skip
-    record(row)
-    shown = {key: row.get(key) for key in ("pair", "exporter", "verdict", "point", "said", "seconds", "peak_mb")}
+    record(result)
+    shown = {key: result.get(key) for key in ("pair", "exporter", "verdict", "point", "said", "seconds", "peak_mb")}
     print(json.dumps({key: value for key, value in shown.items() if value is not None}), flush=True)
 
 
@@ -170,20 +170,20 @@ def main() -> None:
     options = parser.parse_args()
     if options.table:
         sys.exit(subprocess.call([python(""), "ci/write_docs.py"], cwd=ROOT))
-    plan, done, into = pairs(), recorded(), options.into.absolute()
-    fitting = [name for name in plan if any(fnmatch.fnmatch(name, each) for each in options.only or ["*"])]
+    entries, done, into = pairs(), recorded(), options.into.absolute()
+    fitting = [name for name in entries if any(fnmatch.fnmatch(name, pattern) for pattern in options.only or ["*"])]
     if not fitting:
         sys.exit(f"no pair is called {', '.join(options.only)}; --list names them")
     for name in fitting:
         todo = [
-            each
-            for each in options.exporter or EXPORTERS
-            if options.again or done.get((name, each), {}).get("entry") != digest(plan[name])
+            exporter
+            for exporter in options.exporter or EXPORTERS
+            if options.again or done.get((name, exporter), {}).get("entry") != digest(entries[name])
         ]
         if options.list and todo:
             print(name)
         for exporter in [] if options.list else todo:
-            one(name, exporter, into, kept=options.rejudge)
+            one(name, exporter, into, reuse=options.rejudge)
 
 
 if __name__ == "__main__":

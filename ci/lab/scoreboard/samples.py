@@ -50,8 +50,8 @@ def modality(model: Any) -> str:
 
 def native_pixels(config: Any) -> tuple[int, int]:
     """Height and width that a configuration names, 64x64 where it names none."""
-    for each in (config, *(getattr(config, name, None) for name in ("vision_config", "backbone_config", "encoder"))):
-        size = getattr(each, "image_size", None)
+    for section in (config, *(getattr(config, name, None) for name in ("vision_config", "backbone_config", "encoder"))):
+        size = getattr(section, "image_size", None)
         if size is not None:
             return (size, size) if isinstance(size, int) else (size[0], size[1])
     return 64, 64
@@ -61,12 +61,12 @@ def longest(config: Any) -> int:
     """Tokens that a configuration's table of positions has, at most 256."""
     text = config.get_text_config()
     names = ("max_position_embeddings", "n_positions", "max_encoder_position_embeddings", "max_seq_len")
-    found = [getattr(text, name) for name in names if isinstance(getattr(text, name, None), int)]
-    return int(min([*(size for size in found if size > 0), 256]))
+    sizes = [getattr(text, name) for name in names if isinstance(getattr(text, name, None), int)]
+    return int(min([*(size for size in sizes if size > 0), 256]))
 
 
 def mask(size: Size) -> np.ndarray:
-    """[B, T]: 1 at real tokens."""
+    """Attention mask [B, T] with 1 at real tokens."""
     rows = np.array(size.rows or [size.tokens] * size.batch)[:, None]
     places = np.arange(size.tokens)[None]
     return (places < rows if size.side != "left" else places >= size.tokens - rows).astype(np.int64)
@@ -101,13 +101,13 @@ def sample(model: Any, size: Size, seed: int = 0) -> Arrays:
 
 def _text(config: Any, size: Size, rng: np.random.Generator) -> Arrays:
     shape = (size.batch, size.tokens)
-    ids, kept = rng.integers(_FIRST_WORD, config.vocab_size, shape), mask(size)
+    ids, attention = rng.integers(_FIRST_WORD, config.vocab_size, shape), mask(size)
     padding = getattr(config, "pad_token_id", None)
-    ids = np.where(kept, ids, padding if isinstance(padding, int) and 0 <= padding < config.vocab_size else 0)
-    arrays = {"input_ids": ids, "attention_mask": kept}
+    ids = np.where(attention, ids, padding if isinstance(padding, int) and 0 <= padding < config.vocab_size else 0)
+    arrays = {"input_ids": ids, "attention_mask": attention}
     kinds = getattr(config, "type_vocab_size", 0)
     if isinstance(kinds, int) and kinds > 1:
-        arrays["token_type_ids"] = rng.integers(0, kinds, shape) * kept
+        arrays["token_type_ids"] = rng.integers(0, kinds, shape) * attention
     return arrays
 
 
@@ -123,14 +123,14 @@ def _features(config: Any, size: Size, rng: np.random.Generator) -> Arrays:
     return {"input_features": features, "attention_mask": np.ones((size.batch, frames), np.int64)}
 
 
-def positions(kept: np.ndarray) -> np.ndarray:
+def positions(attention: np.ndarray) -> np.ndarray:
     """Position ids as transformers' ``generate`` makes them of a mask [B, T]."""
-    counted: np.ndarray = np.maximum(kept.cumsum(1) - 1, 0)
+    counted: np.ndarray = np.maximum(attention.cumsum(1) - 1, 0)
     return counted
 
 
 def tensors(arrays: Mapping[str, np.ndarray], names: Sequence[str] | set[str], dtype: Any) -> dict[str, Any]:
-    """The named arrays as tensors, those of floating point in ``dtype``."""
+    """The named arrays as tensors, floating point in ``dtype``."""
     import torch
 
     taken = {name: torch.from_numpy(np.ascontiguousarray(x)) for name, x in arrays.items() if name in names}

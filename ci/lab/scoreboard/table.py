@@ -36,11 +36,11 @@ ENOUGH = 100
 
 def complete() -> dict[str, dict[str, dict[str, Any]]]:
     """The rows of pairs that all exporters have, by pair and exporter."""
-    found: dict[str, dict[str, dict[str, Any]]] = {}
+    by_pair: dict[str, dict[str, dict[str, Any]]] = {}
     for line in RESULTS.read_text().splitlines() if RESULTS.exists() else []:
-        row = json.loads(line)
-        found.setdefault(row["pair"], {})[row["exporter"]] = row
-    return {pair: rows for pair, rows in found.items() if len(rows) == len(EXPORTERS)}
+        result = json.loads(line)
+        by_pair.setdefault(result["pair"], {})[result["exporter"]] = result
+    return {pair: rows for pair, rows in by_pair.items() if len(rows) == len(EXPORTERS)}
 
 
 def _counts(exporter: str) -> Counter[str]:
@@ -55,14 +55,16 @@ def totals() -> str:
     heads = [f"{len(done)} pairs", *VERDICTS.values(), "seconds, median", "peak memory, median"]
     lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     for exporter, label in EXPORTERS.items():
-        rows, counts = [each[exporter] for each in done.values()], _counts(exporter)
+        rows, counts = [by_exporter[exporter] for by_exporter in done.values()], _counts(exporter)
         named = ", ".join(f"{name} {version}" for name, version in rows[0]["versions"].items() if name != "torch")
         cells = [f"{label} ({named})" if exporter != "posexport" else label]
         cells += [str(counts[verdict] or "") for verdict in VERDICTS]
-        written = [row for row in rows if "seconds" in row and row["verdict"] != "refuses"]
-        costs = [statistics.median(row[key] for row in written) if written else 0 for key in ("seconds", "peak_mb")]
+        exported = [result for result in rows if "seconds" in result and result["verdict"] != "refuses"]
+        costs = [
+            statistics.median(result[key] for result in exported) if exported else 0 for key in ("seconds", "peak_mb")
+        ]
         lines.append(f"| {' | '.join([*cells, f'{costs[0]:.0f}', f'{costs[1]:.0f} MB'])} |")
-    dates = sorted(row["date"] for rows in done.values() for row in rows.values())
+    dates = sorted(result["date"] for rows in done.values() for result in rows.values())
     commits = sorted({rows["posexport"]["commit"] for rows in done.values()})
     shown = ", ".join(commits[:4]) + (f" and {len(commits) - 4} more" if len(commits) > 4 else "")
     lines += ["", f"{dates[0]} to {dates[-1]}; posexport at commits {shown}."]
@@ -70,7 +72,7 @@ def totals() -> str:
 
 
 def by_family() -> str:
-    """A row a pair."""
+    """One line per pair."""
     groups: dict[str, list[str]] = {}
     for pair, rows in sorted(complete().items()):
         first = next(iter(rows.values()))
@@ -85,14 +87,16 @@ def by_family() -> str:
 
 
 def faults() -> str:
-    """What is wrong or fails, with the first point and by how much; what is not judged, with the reason."""
+    """Wrong and failing files with the first point and the difference; unjudged pairs with the reason."""
     lines = ["| exporter, pair | verdict | first point | what |", "|---|---|---|---|"]
     for exporter, label in EXPORTERS.items():
         for pair, rows in sorted(complete().items()):
-            row = rows[exporter]
-            if row["verdict"] in ("wrong", "fails", "unjudged"):
-                said = _short(row.get("said", ""))
-                lines.append(f"| {label}, `{pair}` | {VERDICTS[row['verdict']]} | {row.get('point', '')} | {said} |")
+            result = rows[exporter]
+            if result["verdict"] in ("wrong", "fails", "unjudged"):
+                said = _short(result.get("said", ""))
+                lines.append(
+                    f"| {label}, `{pair}` | {VERDICTS[result['verdict']]} | {result.get('point', '')} | {said} |"
+                )
     return "\n".join(lines)
 
 
@@ -109,7 +113,7 @@ def refusals() -> str:
 
 
 def _short(sentence: str) -> str:
-    """A sentence for a cell."""
+    """A sentence cut and escaped for a table cell."""
     cut = sentence if len(sentence) <= 160 else sentence[:157] + "..."
     return cut.replace("|", "\\|").replace("<", "&lt;").replace("`", "'")
 
@@ -121,6 +125,6 @@ def sentence() -> str:
         counts = _counts(exporter)
         right = counts["right"] + counts["sizes"]
         said.append(f"{label} right for {right}, wrong for {counts['wrong']}, failing for {counts['fails']}")
-    found = "; ".join(said) if len(done) >= ENOUGH else "its totals are there"
+    totals_ = "; ".join(said) if len(done) >= ENOUGH else "its totals are there"
     pairs = f"The [scoreboard](docs/scoreboard.md) has {len(done)} pairs of model type and task, and one judge for all"
-    return textwrap.fill(f"{pairs}: {found}.", 118)
+    return textwrap.fill(f"{pairs}: {totals_}.", 118)

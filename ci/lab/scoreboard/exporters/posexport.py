@@ -13,9 +13,9 @@ def command(python: Path, checkpoint: Path, into: Path, _task: str) -> list[str]
 
 def stages(into: Path) -> dict[str, Path]:
     """The files of a bundle by what they compute."""
-    found = {"encoder": "encoder_model.onnx", "first": "decoder_model.onnx", "step": "decoder_model.onnx"}
+    names = {"encoder": "encoder_model.onnx", "first": "decoder_model.onnx", "step": "decoder_model.onnx"}
     if (into / "decoder_model.onnx").exists():
-        return {stage: into / name for stage, name in found.items()}
+        return {stage: into / name for stage, name in names.items()}
     return {"first": into / "model.onnx", "step": into / "model.onnx"}
 
 

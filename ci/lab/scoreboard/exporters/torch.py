@@ -1,6 +1,6 @@
-"""``torch.onnx.export(dynamo=True)`` with dynamic axes written by hand: ``CHECKPOINT DIRECTORY TASK``.
+"""``torch.onnx.export(dynamo=True)`` with manual dynamic axes: ``CHECKPOINT DIRECTORY TASK``.
 
-As a careful engineer writes it: a sample of two rows of which one is padded, every axis that varies declared dynamic,
+As a careful engineer writes it: a sample of two rows, one of them padded, every axis that varies declared dynamic,
 and a decoder with its KV cache as inputs and outputs. An encoder-decoder is one graph without a cache. Height and width
 of images are dynamic where PyTorch follows it, else only the batch.
 """
@@ -20,12 +20,12 @@ _BATCH, _PAST = 2, 4
 
 
 def command(python: Path, checkpoint: Path, into: Path, task: str) -> list[str]:
-    """This module."""
+    """``python -m`` with this module: PyTorch has no command line."""
     return [str(python), "-m", __name__, str(checkpoint), str(into), task]
 
 
 def stages(into: Path) -> dict[str, Path]:
-    """One file."""
+    """Everything is one graph."""
     return {"first": into / "model.onnx", "step": into / "model.onnx"}
 
 
@@ -62,9 +62,9 @@ def _export(model: Any, path: str) -> None:
         dims["input_features"] = [0, 1]
     if "past_values" in dims or inputs.get("input_values", torch.zeros(0)).dim() == 3:
         dims = {name: [0] for name in dims}
-    for part in model.modules():
-        if hasattr(getattr(part, "config", None), "use_cache"):
-            part.config.use_cache = False
+    for submodule in model.modules():
+        if hasattr(getattr(submodule, "config", None), "use_cache"):
+            submodule.config.use_cache = False
     # the names that transformers gives the outputs
     leaves = {name: tree_leaves(value) for name, value in model(**inputs).items()}
     names = [name for name, values in leaves.items() for value in values if isinstance(value, torch.Tensor)]
@@ -96,7 +96,7 @@ def _cache(model: Any) -> list[Any]:
 
 
 def _export_decoder(model: Any, flat: list[Any], path: str) -> None:
-    """Logits and the grown cache of new tokens behind a cache, which may be empty."""
+    """Logits and the grown cache of new tokens after a cached prefix, which may be empty."""
     import torch
     import transformers
 
@@ -116,14 +116,14 @@ def _export_decoder(model: Any, flat: list[Any], path: str) -> None:
             layers = outputs.past_key_values.layers
             return outputs.logits, *(x for layer in layers for x in (layer.keys, layer.values))
 
-    # two rows of new tokens behind a cache, of which one is padded on the left
+    # two rows of new tokens after a cached prefix, one row padded on the left
     new, total = SAMPLE_LEFT.tokens - _PAST, SAMPLE_LEFT.tokens
-    kept = mask(SAMPLE_LEFT)
+    attention = mask(SAMPLE_LEFT)
     takes_positions = "position_ids" in accepted(model)
     inputs = {
         "input_ids": torch.arange(6, 6 + _BATCH * new).reshape(_BATCH, new),
-        "attention_mask": torch.from_numpy(kept),
-        "position_ids": torch.from_numpy(positions(kept)[:, total - new :]) if takes_positions else None,
+        "attention_mask": torch.from_numpy(attention),
+        "position_ids": torch.from_numpy(positions(attention)[:, total - new :]) if takes_positions else None,
         "past": flat,
     }
     dynamic = torch.export.Dim.DYNAMIC

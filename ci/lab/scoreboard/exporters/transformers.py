@@ -1,7 +1,7 @@
 """transformers.exporters of transformers 5.24: ``CHECKPOINT DIRECTORY TASK``, as its documentation calls it.
 
-``OnnxConfig(dynamic=True)``; what generates goes through ``export_for_generation``, which writes a file for the prompt
-and one for a step. Of an encoder-decoder it leaves the encoder out, which is then exported by itself.
+``OnnxConfig(dynamic=True)``; generative models use ``export_for_generation``, which writes a file for prefill and one
+for a decode step. It leaves the encoder of an encoder-decoder out, which is then exported by itself.
 """
 
 import sys
@@ -21,8 +21,8 @@ def stages(into: Path) -> dict[str, Path]:
     if not (into / "decode.onnx").exists():
         return {"first": into / "model.onnx", "step": into / "model.onnx"}
     encoder = into / "encoder" / "model.onnx"
-    found = {"first": into / "prefill.onnx", "step": into / "decode.onnx"}
-    return {"encoder": encoder, **found} if encoder.exists() else found
+    files = {"first": into / "prefill.onnx", "step": into / "decode.onnx"}
+    return {"encoder": encoder, **files} if encoder.exists() else files
 
 
 RENAMES = {
@@ -50,7 +50,7 @@ def main(checkpoint: str, directory: str, task: str) -> None:
     if task == "text2text-generation":
         encoder = OnnxExporter().export(model.get_encoder(), dict(inputs), config=config)
         encoder.save_pretrained(Path(directory, "encoder"))
-        # one token alone would fix the length of the prompt, and of the cache behind it
+        # one token alone would fix the length of the prompt, and of its cache
         inputs["decoder_input_ids"] = torch.arange(6, 6 + 2 * 3).reshape(2, 3)
     OnnxExporter().export_for_generation(model, inputs, config=config).save_pretrained(directory)
 
