@@ -52,6 +52,7 @@ NOT_RUN = {
     "performance.md": 2,
     "pictures-and-sound.md": 6,
     "providers.md": 1,
+    "scoreboard.md": 1,
 }
 
 

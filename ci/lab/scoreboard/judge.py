@@ -8,6 +8,7 @@ step, and names with another meaning there.
 import contextlib
 import importlib
 import json
+import re
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -23,6 +24,10 @@ from ci.lab.scoreboard.samples import Arrays, Size, longest, mask, modality, nat
 
 #: of the largest value of an output: what may differ; and in units of the float32 error of PyTorch
 TOLERANCE, NOISE = 1e-4, 8.0
+
+
+#: of ONNX Runtime's messages, what is the same in all
+_NOISE = re.compile(r"\[ONNXRuntimeError\] : \d+ : \w+ : |Non-zero status code returned while |/onnxruntime_src/\S+ ")
 
 
 class Model(Protocol):
@@ -234,7 +239,7 @@ class Judge:
 
 def _sentence(err: Exception) -> str:
     name = "" if isinstance(err, RunError) else f"{type(err).__name__}: "
-    return f"{name}{' '.join(str(err).split())}"[:300]
+    return _NOISE.sub("", f"{name}{' '.join(str(err).split())}")[:300]
 
 
 def kind(task: str) -> str:

@@ -97,7 +97,7 @@ def _softmax_in(dtype: Any) -> Iterator[None]:
             options["dtype"] = dtype
         return original(x, *args, **options)
 
-    torch.nn.functional.softmax = softmax
+    torch.nn.functional.softmax = softmax  # type: ignore[assignment]
     try:
         yield
     finally:

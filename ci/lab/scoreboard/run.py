@@ -48,20 +48,20 @@ def versions(environment: str, packages: tuple[str, ...]) -> dict[str, str]:
     return installed
 
 
-def recorded() -> dict[tuple[str, str], dict[str, Any]]:
-    """The rows of ci/results/scoreboard.jsonl."""
-    lines = RECORD.read_text().splitlines() if RECORD.exists() else []
+def recorded(path: Path) -> dict[tuple[str, str], dict[str, Any]]:
+    """The lines of a record by pair and exporter."""
+    lines = path.read_text().splitlines() if path.exists() else []
     return {(result["pair"], result["exporter"]): result for result in map(json.loads, lines)}
 
 
-def record(result: dict[str, Any]) -> None:
+def record(path: Path, result: dict[str, Any]) -> None:
     """Put a result in its place; a lock keeps concurrent runs apart."""
     with Path(__file__).open() as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        rows = {**recorded(), (result["pair"], result["exporter"]): result}
-        temporary = RECORD.with_suffix(".tmp")
+        rows = {**recorded(path), (result["pair"], result["exporter"]): result}
+        temporary = path.with_suffix(".tmp")
         temporary.write_text("".join(json.dumps(rows[key]) + "\n" for key in sorted(rows)))
-        temporary.replace(RECORD)
+        temporary.replace(path)
 
 
 def run(command: list[str]) -> tuple[int, str, str, float, float]:
@@ -111,10 +111,10 @@ def digest(entry: dict[str, Any]) -> str:
     return sha256(json.dumps(entry, sort_keys=True).encode()).hexdigest()[:12]
 
 
-def judged(name: str, entry: dict[str, Any], exporter: str, into: Path, *, reuse: bool) -> dict[str, Any]:
+def judged(name: str, entry: dict[str, Any], exporter: str, into: Path, before: dict[str, Any]) -> dict[str, Any]:
     """The verdict on what an exporter makes of a checkpoint, with seconds and memory of the export.
 
-    ``reuse``: judges the files of the previous run.
+    ``before``: the line of the previous run, to judge its files again.
     """
     module = importlib.import_module(f"ci.lab.scoreboard.exporters.{exporter}")
     try:
@@ -122,8 +122,7 @@ def judged(name: str, entry: dict[str, Any], exporter: str, into: Path, *, reuse
     except RuntimeError as error:
         return {"verdict": "refuses", "said": f"no checkpoint of this type in its version of transformers: {error}"}
     folder = into / "exports" / exporter / name
-    before = recorded().get((name, exporter), {})
-    if reuse and all(path.exists() for path in module.stages(folder).values()) and "seconds" in before:
+    if "seconds" in before and all(path.exists() for path in module.stages(folder).values()):
         cost = {key: before[key] for key in ("seconds", "peak_mb")}
     else:
         shutil.rmtree(folder, ignore_errors=True)
@@ -142,20 +141,20 @@ def judged(name: str, entry: dict[str, Any], exporter: str, into: Path, *, reuse
     return {**verdict, **cost}
 
 
-def one(name: str, exporter: str, into: Path, *, reuse: bool) -> None:
-    """Export, judge and record one result."""
+def one(name: str, exporter: str, into: Path, before: dict[str, Any]) -> dict[str, Any]:
+    """The line of a pair and exporter."""
     entry = pairs()[name]
     module = importlib.import_module(f"ci.lab.scoreboard.exporters.{exporter}")
     commit = subprocess.check_output(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, text=True).strip()
     today = datetime.datetime.now(datetime.UTC).date().isoformat()
-    result = {
+    result: dict[str, Any] = {
         "pair": name, "exporter": exporter, "class": entry["class"], "task": entry["task"], "group": entry["group"],
-        **judged(name, entry, exporter, into, reuse=reuse), "entry": digest(entry), "commit": commit,
+        **judged(name, entry, exporter, into, before), "entry": digest(entry), "commit": commit,
         "versions": versions(module.ENVIRONMENT, module.PACKAGES), "date": today,
     }  # fmt: skip
-    record(result)
     shown = {key: result.get(key) for key in ("pair", "exporter", "verdict", "point", "said", "seconds", "peak_mb")}
     print(json.dumps({key: value for key, value in shown.items() if value is not None}), flush=True)
+    return result
 
 
 def main() -> None:
@@ -166,11 +165,12 @@ def main() -> None:
     parser.add_argument("--rejudge", action="store_true", help="with --again: judge the files that are there")
     parser.add_argument("--list", action="store_true", help="the pairs that have rows to run, in their order")
     parser.add_argument("--table", action="store_true", help="write docs/scoreboard.md")
+    parser.add_argument("--record", type=Path, default=RECORD, help="in place of ci/results/scoreboard.jsonl")
     parser.add_argument("--into", type=Path, default=ROOT / ".cache/scoreboard")
     options = parser.parse_args()
     if options.table:
         sys.exit(subprocess.call([python(""), "ci/write_docs.py"], cwd=ROOT))
-    entries, done, into = pairs(), recorded(), options.into.absolute()
+    entries, done, into = pairs(), recorded(options.record), options.into.absolute()
     fitting = [name for name in entries if any(fnmatch.fnmatch(name, pattern) for pattern in options.only or ["*"])]
     if not fitting:
         sys.exit(f"no pair is called {', '.join(options.only)}; --list names them")
@@ -183,7 +183,8 @@ def main() -> None:
         if options.list and todo:
             print(name)
         for exporter in [] if options.list else todo:
-            one(name, exporter, into, reuse=options.rejudge)
+            before = done.get((name, exporter), {}) if options.rejudge else {}
+            record(options.record, one(name, exporter, into, before))
 
 
 if __name__ == "__main__":

@@ -56,7 +56,8 @@ def totals() -> str:
     lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     for exporter, label in EXPORTERS.items():
         rows, counts = [by_exporter[exporter] for by_exporter in done.values()], _counts(exporter)
-        named = ", ".join(f"{name} {version}" for name, version in rows[0]["versions"].items() if name != "torch")
+        installed = rows[0]["versions"]
+        named = ", ".join(f"{name} {installed[name]}" for name in dict.fromkeys([*list(installed)[:1], "transformers"]))
         cells = [f"{label} ({named})" if exporter != "posexport" else label]
         cells += [str(counts[verdict] or "") for verdict in VERDICTS]
         exported = [result for result in rows if "seconds" in result and result["verdict"] != "refuses"]
