@@ -145,7 +145,9 @@ def one(name: str, exporter: str, into: Path, before: dict[str, Any]) -> dict[st
     """The line of a pair and exporter."""
     entry = pairs()[name]
     module = importlib.import_module(f"ci.lab.scoreboard.exporters.{exporter}")
-    commit = subprocess.check_output(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, text=True).strip()
+    # of the product alone: results stay those of a commit whose tools changed
+    log = ["git", "log", "-1", "--format=%h", "--", "posexport", "models"]
+    commit = subprocess.check_output(log, cwd=ROOT, text=True).strip()
     today = datetime.datetime.now(datetime.UTC).date().isoformat()
     result: dict[str, Any] = {
         "pair": name, "exporter": exporter, "class": entry["class"], "task": entry["task"], "group": entry["group"],
