@@ -1,4 +1,4 @@
-"""Minus infinity as an output: a score of what is left out, such as a word that a text does not have."""
+"""Minus infinity as an output: the score of a masked class, for example of a padded word of a text."""
 
 import torch
 from torch import Tensor

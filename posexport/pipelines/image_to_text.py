@@ -41,17 +41,19 @@ class ImageToText(GeneratingPipeline):
             generate_kwargs: options of `Session.generate`: ``num_beams`` and others.
             options: the same.
         """
-        given = {**(generate_kwargs or {}), **options}
+        stated = {**(generate_kwargs or {}), **options}
         if max_new_tokens is not None:
             if "max_new_tokens" in (generate_kwargs or {}):
                 raise PosexportError("max_new_tokens stands in the call and in generate_kwargs; give it once")
-            given["max_new_tokens"] = max_new_tokens
-        chosen, size = self.resolved(given, DEFAULTS), batches.batch_size or 1
+            stated["max_new_tokens"] = max_new_tokens
+        chosen, size = self.resolved(stated, DEFAULTS), batches.batch_size or 1
         answers = []
         for start in range(0, len(items), size):
             arrays = self.processor([opened_picture(item) for item in items[start : start + size]])
             done = self.session.generate(arrays, **chosen).completions
-            texts = [{"generated_text": self.decode(each.tokens, skip_special_tokens=True)} for each in done]
+            texts = [
+                {"generated_text": self.decode(completion.tokens, skip_special_tokens=True)} for completion in done
+            ]
             count = len(texts) // len(items[start : start + size])
             answers += [texts[place : place + count] for place in range(0, len(texts), count)]
         return answers

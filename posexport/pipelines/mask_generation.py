@@ -1,4 +1,4 @@
-"""``mask-generation``: masks of everything in a picture, or of what is at its points (SAM, arXiv:2304.02643).
+"""``mask-generation``: masks of all objects in a picture, or of the objects at points (SAM, arXiv:2304.02643).
 
 Shape letters: G groups of points, P points of a group, M masks of a group, N masks, H height, W width.
 """
@@ -63,7 +63,7 @@ class MaskGeneration(ImagePipeline):
             input_points: columns and rows of points in pixels of the picture, [[x, y], ...] of one object or
                 [[[x, y], ...], ...] of several. Then ``masks`` is [objects, masks, height, width] and ``scores``
                 [objects, masks], without a filter. None: a grid of points, and the options below.
-            input_labels: of every point 1 for the object, 0 for what is not of it; None: 1.
+            input_labels: of every point 1 for the object, 0 for the background; None: 1.
             input_boxes: refused: the graphs read points.
             points_per_batch: points in a call.
             points_per_crop: points in a row and a column of the grid.
@@ -71,7 +71,7 @@ class MaskGeneration(ImagePipeline):
             stability_score_thresh: the share of a mask that must be left at a higher threshold.
             stability_score_offset: how much higher, and lower for the whole.
             mask_threshold: the logit of a pixel of a mask.
-            crops_nms_thresh: of two masks whose boxes overlap by more, the better one stays.
+            crops_nms_thresh: if the boxes of two masks overlap by more, the better mask stays.
             output_bboxes_mask: ``bounding_boxes`` too.
         """
         if input_boxes is not None:
@@ -80,14 +80,14 @@ class MaskGeneration(ImagePipeline):
             raise PosexportError(
                 f"points_per_batch and points_per_crop must be at least 1, got {points_per_batch}, {points_per_crop}"
             )
-        found = []
+        results = []
         for item in items:
             picture = opened_picture(item)
             size, features = picture_size(picture), self._encoded(picture)
             if input_points is not None:
                 points_GP2, labels_GP = prompts(input_points, input_labels, size)
                 masks_GMHW, scores_GM = self._decoded(features, points_GP2, labels_GP, size)
-                found.append({"masks": masks_GMHW > mask_threshold, "scores": scores_GM})
+                results.append({"masks": masks_GMHW > mask_threshold, "scores": scores_GM})
                 continue
             kept: list[tuple[Masks, NDArray[np.float32]]] = []
             points_G2 = grid(points_per_crop, size)
@@ -102,11 +102,11 @@ class MaskGeneration(ImagePipeline):
             boxes_N4 = boxes_of(found_NHW)
             best = suppressed(boxes_N4, best_N, crops_nms_thresh)
             answer: dict[str, Any] = {"masks": [found_NHW[n] for n in best], "scores": best_N[best]}
-            found.append(answer | ({"bounding_boxes": boxes_N4[best]} if output_bboxes_mask else {}))
-        return found
+            results.append(answer | ({"bounding_boxes": boxes_N4[best]} if output_bboxes_mask else {}))
+        return results
 
     def _encoded(self, picture: Any) -> dict[str, NDArray[Any]]:
-        """The features of a picture."""
+        """Run the image encoder."""
         return self.session.run(self.processor([picture]), outputs=self._features)
 
     def _decoded(
@@ -118,8 +118,8 @@ class MaskGeneration(ImagePipeline):
     ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """Logits of the masks of every group in the size of the picture, and their scores."""
         points = self._prepares.points(points_GP2, size)
-        given = {**features, POINTS: points[None], LABELS: labels_GP[None]}
-        outputs = self.session.run(given, outputs=[MASKS, SCORES])
+        inputs = {**features, POINTS: points[None], LABELS: labels_GP[None]}
+        outputs = self.session.run(inputs, outputs=[MASKS, SCORES])
         masks = outputs[MASKS][0].astype(np.float32)
         # in two steps where the picture was padded, as transformers does
         height, width = self._prepares.shape_of(size)

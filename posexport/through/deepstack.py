@@ -1,7 +1,7 @@
 """Images that the first layers of a decoder read too (DeepStack, arXiv:2406.04334): Qwen3-VL's.
 
-What these layers add to the states of image tokens is behind their features, and behind embeddings of text it is zero,
-so that a client does what it does for other models.
+The vectors that these layers add to image tokens are appended to the image features; zeros are appended to the
+embeddings of text. Clients need no change.
 
 Shape letters: B batch, T tokens, K tokens of all images, C model size.
 """
@@ -24,7 +24,7 @@ _ADDED: ContextVar[Sequence[Tensor]] = ContextVar("posexport_deepstack", default
 
 
 class DeepstackEmbedPart(EmbedPart):
-    """Embeddings with zeros behind them."""
+    """Token embeddings with appended zeros."""
 
     def __init__(self, model: Any) -> None:
         super().__init__(model)
@@ -35,7 +35,7 @@ class DeepstackEmbedPart(EmbedPart):
 
 
 class DeepstackDecoder(MRopeDecoder):
-    """Decoder whose embeddings have what the first layers add behind them."""
+    """Decoder of embeddings with appended vectors, which the first layers add to their outputs."""
 
     def _logits(self, ids_BT: Tensor, mask_BT: Tensor, at: Reach) -> Tensor:
         width = self.user.inputs[0].axes[-1]
@@ -49,7 +49,7 @@ class DeepstackDecoder(MRopeDecoder):
 
 
 class Deepstack(Grids):
-    """The vision tower of Qwen3-VL: patches and grids to features with those of the decoder's first layers behind."""
+    """The vision tower of Qwen3-VL: patches and grids to features, with the vectors of the decoder's first layers."""
 
     decoder, embed = DeepstackDecoder, DeepstackEmbedPart
 

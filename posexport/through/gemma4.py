@@ -28,7 +28,7 @@ class WindowBlocksDecoder(BlocksDecoder):
 
 
 class PerLayerEmbedPart(EmbedPart):
-    """Token ids to embeddings at the input and at every layer; those of images are of padding."""
+    """Token ids to embeddings for the input and for every layer; image tokens get the padding token's."""
 
     names = ("inputs_embeds", PER_LAYER)
 

@@ -1,4 +1,4 @@
-"""Texts of several phrases, whose tokens attend to their phrase alone (Grounding DINO, arXiv:2303.05499).
+"""Attention among the tokens of one phrase of a text (Grounding DINO, arXiv:2303.05499).
 
 Shape letters: B batch, T tokens.
 """

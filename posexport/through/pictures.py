@@ -132,8 +132,8 @@ def picture_module(label: str, model: Any, task: Task) -> PicturesModule:
         PosexportError: the model takes neither a small image nor one of the size that it was trained for.
     """
     trained = trained_size(model.config)
-    # a small image is enough to find the sizes; a model of one size takes that alone, and a detector
-    # images with as many places as it has queries
+    # a small image is enough to find the sizes; a model of one size takes only that, and a
+    # detector needs at least as many positions as queries
     height, width = _small(model.config)
     sizes = [(height, width), *([] if trained is None else [trained]), *((n * height, n * width) for n in _LARGER)]
     failures = []

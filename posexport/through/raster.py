@@ -1,4 +1,4 @@
-"""Images of any size whose patches are in the order of rows, and become tokens behind the encoder: PaddleOCR-VL's.
+"""Images of any size with patches in raster order, merged into tokens after the encoder: PaddleOCR-VL's.
 
 Shape letters: N patches of all images, I images, K tokens of all images, C model size.
 """
@@ -29,7 +29,7 @@ class Raster(Grids):
         ]
 
     def forward(self, pixel_values: Tensor, image_grid_thw: Tensor) -> Tensor:
-        # rows and columns of the patches, and the place of each where those of a token are together
+        # rows and columns of the patches in raster order, and the raster index of every patch in token order
         patches, tokens = (Patches(image_grid_thw, pixel_values.shape[0], side) for side in (1, self._side))
         indices, weights = patches.resampled(self._edge, pixel_values.dtype, corners=False)
         states_NC = self.visual(

@@ -1,4 +1,4 @@
-"""Sounds beside texts: windows of one length, whose features stand for audio tokens (Voxtral, arXiv:2507.13264).
+"""Audio towers of audio-language models: windows of one length to features (Voxtral, arXiv:2507.13264).
 
 Shape letters: B windows, P features of a window, C model size.
 """

@@ -56,7 +56,7 @@ class EmbedPart(nn.Module):
 class Tower(nn.Module):
     """Maps images [B, 3, H, W] to features [B, P, C]; the arguments of ``forward`` are named as in ``inputs``."""
 
-    #: the graph, its output, and the key of config.json for the token that it stands for
+    #: file name of the graph, name of its output, and key of config.json for the placeholder token
     file, features, token = "vision_encoder.onnx", FEATURES, "image_token_id"
     #: a row has several images: [B, N, 3, H, W]
     multiple_images = False
@@ -64,10 +64,10 @@ class Tower(nn.Module):
     #: names of inputs of the exported graph that differ from those in ``inputs``
     graph_names: Mapping[str, str] = MappingProxyType({})
     decoder: type[EmbedsDecoder] = EmbedsDecoder
-    #: inputs of the decoder beside those of any decoder
+    #: further inputs of the decoder
     more: Sequence[InputSpec] = ()
     embed: type[EmbedPart] = EmbedPart
-    #: vectors of the model's size in an embedding and in a feature, one behind the other
+    #: number of vectors of the model's size in an embedding and in a feature, concatenated
     streams = 1
 
     def __init__(self, config: Config, model: Any) -> None:
@@ -162,7 +162,7 @@ class Features(Tower):
 
 
 class Queries(Features):
-    """Features of queries that read an image, for a model of texts of its own (BLIP-2, arXiv:2301.12597)."""
+    """Features of queries that read an image; the language model is a separate model (BLIP-2, arXiv:2301.12597)."""
 
     def of_texts(self, model: Any) -> nn.Module:
         language: nn.Module = model.language_model
