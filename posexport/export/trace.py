@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import onnx_ir as ir
 import torch
+from onnxscript import opset18 as op18
 from torch import nn
 
 from posexport.definition.forward_decoder import ForwardDecoder
@@ -42,9 +43,9 @@ def trace(source: Source, opset: int, *, optimize: bool = True) -> ir.Model:
     try:
         return _traced(source, opset, uses, optimize=optimize)
     except NotTracedError:
-        if not uses.int_lines:
+        if not (uses.int_lines or uses.constants):
             raise
-        # once more, with sizes that stay symbolic where the module calls int() of one; its first error counts
+        # once more, with sizes that stay symbolic where the module makes a number of one; its first error counts
         with contextlib.suppress(NotTracedError), with_symbolic_ints(source.module, _is_users):
             return _traced(source, opset, SizeUses(), optimize=optimize)
         raise
@@ -95,6 +96,7 @@ def _traced(source: Source, opset: int, uses: SizeUses, *, optimize: bool) -> ir
                 output_names=[spec.name for spec in source.outputs],
                 opset_version=opset,
                 optimize=optimize,
+                custom_translation_table={torch.sym_sqrt: _square_root},
                 verbose=False,
             )
     except torch.onnx.errors.OnnxExporterError as err:
@@ -114,6 +116,11 @@ def _traced(source: Source, opset: int, uses: SizeUses, *, optimize: bool) -> ir
     program.model.meta[SIZE_USES] = uses
     defaults.add(program.model, source.inputs)
     return program.model
+
+
+def _square_root(x: Any) -> Any:
+    """The square root of a size, for which PyTorch's exporter has no operators."""
+    return op18.Sqrt(op18.Cast(x, to=ir.DataType.FLOAT))
 
 
 def _dimension(name: str, limits: LengthContract) -> Any:

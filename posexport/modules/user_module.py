@@ -22,7 +22,7 @@ from posexport.sources.source import TracedModule
 from posexport.spec import BATCH, SEQUENCE, InputSpec, OutputSpec
 from posexport.system.user_code import is_external, raised
 from posexport.torch_fixes.as_exported import as_exported
-from posexport.torch_fixes.buffers import with_buffers_kept
+from posexport.torch_fixes.module_state import with_state_kept
 
 _M = TypeVar("_M", bound=nn.Module)
 _TWO_PRECISIONS = "the proof needs copies of it in two precisions"
@@ -58,13 +58,14 @@ class UserModule(TracedModule):
         if torch.compiler.is_dynamo_compiling():  # the exporter's second try, which follows Python code, not modes
             return tuple(self._declared(named_outputs(self.module(**tensors))).values())
         if torch.compiler.is_compiling():  # the tracer reports by itself what it cannot follow
-            with as_exported(), with_buffers_kept(self.module), traced() as mode, TakingWays(self.ways):
+            with as_exported(), with_state_kept(self.module), traced() as mode, TakingWays(self.ways):
                 outputs = self._declared(named_outputs(self.module(**tensors)))
             self.attentions[:] = mode.reasons
             return tuple(outputs.values())
         sizes = sizes_of(self.inputs, tensors)
         try:
-            outputs = self._declared(call(self.module, tensors, mode=called()))
+            with with_state_kept(self.module):
+                outputs = self._declared(call(self.module, tensors, mode=called()))
         except PosexportError as err:
             raise PosexportError(f"{self.argument}: {err}") from err
         except CallError as failed:

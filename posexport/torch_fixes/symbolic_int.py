@@ -1,16 +1,18 @@
 """Sizes in a traced module stay symbolic where Python makes numbers of them.
 
-``int(height * patch_size)``, transformers' ``torch_int(height)``, ``len(x)``, ``torch.as_tensor([height, width])``,
-``torch.linspace(0, height, height)`` and ``x.split(batch)`` make numbers of sizes, so that the graph takes no others.
-Inside the block the first three return symbols, and the others compute with them. Other values are converted as usual;
-the proof at other sizes decides whether the graph is right.
+``int(height * patch_size)``, transformers' ``torch_int(height)``, ``len(x)``, ``math.sqrt(length)``,
+``torch.as_tensor([height, width])``, ``torch.linspace(0, height, height)`` and ``x.split(batch)`` make numbers of
+sizes, so that the graph takes no others. Inside the block the first four return symbols, and the others compute with
+them. Other values are converted as usual; the proof at other sizes decides whether the graph is right.
 
 Issue: pytorch/pytorch 138853. Seen in 2.13.
 """
 
+import math
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -49,6 +51,17 @@ def _torch_int(x: Any) -> Any:
 def _len(x: Any) -> Any:
     """``len`` that returns the symbolic size of a tensor's first axis."""
     return x.shape[0] if isinstance(x, Tensor) else len(x)
+
+
+class _Math(ModuleType):
+    """The module ``math``, with a square root that keeps symbolic numbers."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(math, name)
+
+    @staticmethod
+    def sqrt(x: Any) -> Any:
+        return torch.sym_sqrt(x) if isinstance(x, _SYMBOLS) else math.sqrt(x)
 
 
 def _check(*_: Any, **__: Any) -> None:
@@ -106,6 +119,9 @@ def with_symbolic_ints(model: nn.Module, chosen: Callable[[str], bool]) -> Itera
                 if key in scope or key in _BUILTIN:
                     undo.callback(_restore, scope, key, scope.get(key))
                     scope[key] = value
+            if scope.get("math") is math:
+                undo.callback(_restore, scope, "math", math)
+                scope["math"] = _Math("math")
         yield
 
 

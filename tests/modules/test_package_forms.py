@@ -1,5 +1,6 @@
 """Modules in the forms that installed packages have: bool masks, one length, shortcuts by values, names imported."""
 
+import math
 from pathlib import Path
 
 import numpy as np
@@ -178,7 +179,8 @@ class HalfRead(nn.Module):
         self.embed, self.layer = nn.Embedding(VOCAB, D), layer()
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.layer(self.embed(x[:, : int(x.shape[1] / 2) + 1]))  # type: ignore[no-any-return]
+        half = self.embed(x[:, : int(x.shape[1] / 2) + 1]) * (4 / math.sqrt(x.shape[1]))
+        return self.layer(half)  # type: ignore[no-any-return]
 
 
 def test_a_number_of_a_size_stays_symbolic(tmp_path: Path) -> None:

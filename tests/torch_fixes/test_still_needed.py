@@ -20,13 +20,13 @@ from posexport.errors import PosexportError
 from posexport.export import trace
 from posexport.torch_fixes import arange, complex_views
 from posexport.torch_fixes.attention_flags import with_decided_flags
-from posexport.torch_fixes.buffers import with_buffers_kept
 from posexport.torch_fixes.causal_mask import without_mask_detection
 from posexport.torch_fixes.default_dtype import computing_in
 from posexport.torch_fixes.exporter_output import without_exporter_output
 from posexport.torch_fixes.fast_path import without_fast_path
 from posexport.torch_fixes.helper_lines import with_helper_lines
 from posexport.torch_fixes.module_precision import in_precision
+from posexport.torch_fixes.module_state import with_state_kept
 from posexport.torch_fixes.shape_solver import with_unsolved_sizes
 from posexport.torch_fixes.size_uses import recording_size_uses
 from posexport.torch_fixes.vmap_index import indexed
@@ -265,13 +265,13 @@ class KeepsBias(nn.Module):
         return x + self.bias[:length, :length].sum(0)
 
 
-def test_buffers() -> None:
+def test_module_state() -> None:
     alone, kept = KeepsBias(), KeepsBias()
     shapes = ({0: Dim("B"), 1: Dim("T")},)
     torch.export.export(alone, (X,), dynamic_shapes=shapes)
     with pytest.raises(RuntimeError):
         alone(X)  # the trace's tensor is its bias now
-    with with_buffers_kept(kept):
+    with with_state_kept(kept):
         torch.export.export(kept, (X,), dynamic_shapes=shapes)
     assert kept.bias is None
     assert kept(X).shape == X.shape

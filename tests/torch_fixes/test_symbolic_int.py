@@ -1,5 +1,8 @@
 """Sizes that Python makes numbers of stay symbolic in a trace: the graph's values at another size are the module's."""
 
+import math
+import sys
+
 import torch
 from torch import Tensor, nn
 
@@ -17,7 +20,7 @@ class Sizes(nn.Module):
         sizes = torch.as_tensor([(height, width), (twice, len(x))])
         rows = torch.linspace(0.5, height - 0.5, height, dtype=x.dtype)
         first, second = torch.cat((x, 2 * x)).split(x.shape[0])  # type: ignore[no-untyped-call]
-        out: Tensor = (first + second) * rows[:, None] + sizes.sum() + torch.ones(twice).sum()
+        out: Tensor = (first + second) * rows[:, None] / math.sqrt(width) + sizes.sum() + torch.ones(twice).sum()
         return out
 
 
@@ -42,3 +45,4 @@ def test_the_graph_takes_other_sizes() -> None:
         agree(program(x), module(x), "operator", torch.float32)
     assert "int" not in globals()
     assert "len" not in globals()
+    assert globals()["math"] is sys.modules["math"]
