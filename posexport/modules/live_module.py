@@ -45,6 +45,7 @@ from posexport.spec import (
     Promises,
 )
 from posexport.targets.dtypes import DTYPES, MODEL_DTYPE
+from posexport.torch_fixes.module_state import with_state_kept
 
 #: the dynamic axes that a user's module may have, also with an input's name and ``_`` before them
 _AXES = (BATCH, SEQUENCE, ENCODER_SEQUENCE, HEIGHT, WIDTH, SAMPLES)
@@ -335,7 +336,7 @@ def _with_vocabularies(
     ]
     try:
         if hooks and tensors:
-            with calling():
+            with calling(), with_state_kept(module):
                 module(**tensors)
     finally:
         for hook in hooks:

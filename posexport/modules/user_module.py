@@ -64,8 +64,7 @@ class UserModule(TracedModule):
             return tuple(outputs.values())
         sizes = sizes_of(self.inputs, tensors)
         try:
-            with with_state_kept(self.module):
-                outputs = self._declared(call(self.module, tensors, mode=called()))
+            outputs = self._declared(call(self.module, tensors, mode=called()))
         except PosexportError as err:
             raise PosexportError(f"{self.argument}: {err}") from err
         except CallError as failed:

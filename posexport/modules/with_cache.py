@@ -25,6 +25,7 @@ from posexport.passes.graph_pass import NotCausalError, NotInsertedError
 from posexport.sources.example import axis_sizes, example
 from posexport.sources.source import Source
 from posexport.spec import BATCH, SEQUENCE, OutputSpec
+from posexport.torch_fixes.module_state import with_state_kept
 
 
 def with_cache(source: Source, task: str | None) -> Source:
@@ -149,7 +150,7 @@ def is_causal(user: UserModule) -> bool:
     other_BT = ids_BT.clone()
     other_BT[:, -1] = (other_BT[:, -1] + 1) % size
     try:
-        with torch.no_grad():
+        with torch.no_grad(), with_state_kept(user.module):
             before, after = (user(**tensors | {ids.name: x_BT})[0] for x_BT in (ids_BT, other_BT))
     except PosexportError:  # what it took before was another example
         return False

@@ -101,7 +101,10 @@ def _remainder(branch: torch.SymBool) -> Remainder | None:
     (size,) = condition.free_symbols
     divisors = {int(each.args[1]) for each in condition.atoms(Mod, PythonMod, FloorDiv) if each.args[1].is_number}
     for divisor in sorted(divisors):
-        whole, *others = (bool(condition.subs(size, 2 * divisor + rest)) for rest in range(divisor))
+        try:
+            whole, *others = (bool(condition.subs(size, 2 * divisor + rest)) for rest in range(divisor))
+        except ArithmeticError:  # other parts of the condition may not be defined at these sizes
+            continue
         if others and whole not in others:
             sources = branch.node.shape_env.var_to_sources.get(size, [])
             inputs = (each for each in sources if hasattr(getattr(each, "base", None), "local_name"))

@@ -207,3 +207,25 @@ def test_a_constant_number_is_an_output(tmp_path: Path) -> None:
     agree(session.run({"tokens": ids(13).numpy()})["scale"], [np.exp(1.7)], "operator", np.float32)
     with pytest.raises(PosexportError, match="output scale is one number for the whole batch"):
         module_source(Scaled(loss=True).eval(), {"tokens": ids()})
+
+
+class LastLength(nn.Module):
+    """A table that is made anew where the length is not the last call's, as ESM-2's rotation does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.layer = nn.Embedding(VOCAB, D), layer()
+        self.length, self.table = -1, None
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.shape[1] != self.length:
+            self.length = x.shape[1]
+            self.table = torch.arange(self.length)[:, None].cos()
+        return self.layer(self.embed(x) + self.table)  # type: ignore[no-any-return]
+
+
+def test_a_length_that_a_call_left_is_no_special_case(tmp_path: Path) -> None:
+    module = LastLength()
+    session = converted(tmp_path, module, {"x": ids(11)})
+    (output,) = session.run({"x": ids(17).numpy()}).values()
+    agree(output, module(ids(17)), "model in float32", np.float32)
