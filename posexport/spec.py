@@ -270,7 +270,7 @@ class ProofPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Limits(LengthContract, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The contract of a bundle, with the sizes of the `ProofPlan` of its proof.
+    """The contract of a bundle, with the fields of a `ProofPlan`: a msgspec Struct has one base.
 
     Attributes:
         proof_lengths: the lengths of the parity grid; empty: the default ones.

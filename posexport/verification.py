@@ -74,7 +74,7 @@ def verify(target: Path, against: "str | nn.Module | None" = None, options: Veri
         # another tool's graph has other inputs, and other ways to reject lengths
         if manifest is None and (foreign := _foreign(target, source, remark)) is not None:
             return prove_model(source, target, proof_options, foreign)
-        specs = [graph.spec for graph in source.parts]
+        specs = source.part_specs
         files, expected = [spec.file for spec in manifest.parts] if manifest else [], [spec.file for spec in specs]
         if files != expected:
             names = " and ".join(expected) or "one graph"

@@ -32,8 +32,8 @@ def catalogue(kind: str) -> list[dict[str, Any]]:
 
         rows = TABLES[kind]()
     else:
-        rows = [dict(row) for row in stored()[kind]]
-    known = {row["name"] for row in rows}
+        rows = [dict(entry) for entry in stored()[kind]]
+    known = {entry["name"] for entry in rows}
     added = {name: package for name, package in added_by_packages(kind).items() if name not in known}
     return rows + [
         {"name": name, "what": f"from the package {package}", "package": package} for name, package in added.items()
@@ -42,7 +42,7 @@ def catalogue(kind: str) -> list[dict[str, Any]]:
 
 def names(kind: str) -> list[str]:
     """The names of a kind, without what costs time to find out."""
-    return [row["name"] for row in catalogue(kind)]
+    return [entry["name"] for entry in catalogue(kind)]
 
 
 def kinds() -> list[str]:
@@ -61,7 +61,7 @@ def as_text() -> str:
     from posexport.catalogue.registries import TABLES
 
     def table(kind: str) -> str:
-        rows = ",\n".join(f"  {json.dumps(row, ensure_ascii=False)}" for row in TABLES[kind]())
+        rows = ",\n".join(f"  {json.dumps(entry, ensure_ascii=False)}" for entry in TABLES[kind]())
         return f' "{kind}": [\n{rows}\n ]'
 
     return "{\n" + ",\n".join(map(table, TABLES)) + "\n}\n"

@@ -112,7 +112,7 @@ def manifest_of(
         **source.facts,
         posexport=VERSION,
         source=SourceInfo(name=source.public_name, kind=source.kind, sha256=source.sha256, revision=source.revision),
-        parts=[part.spec for part in source.parts],
+        parts=source.part_specs,
         opset=built[0].opset,
         ir_version=built[0].ir_version,
         session_options=_session_options(source, directory, recipe),

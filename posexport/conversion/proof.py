@@ -38,7 +38,7 @@ def proof(
     from posexport.parity.sample.writer import SampleWriter
 
     sample = SampleWriter()
-    wishes = ProofOptions(
+    proof_options = ProofOptions(
         provider=options.provider or DEFAULT_PROVIDER,
         precision=options.record.name,
         lengths=options.lengths,
@@ -46,7 +46,7 @@ def proof(
         progress=progress or (lambda *_: None),
         sample=sample,
     )
-    report = prove_model(source, model_of(directory, source.parts), wishes)
+    report = prove_model(source, model_of(directory, source.parts), proof_options)
     (directory / variant_file(PARITY, variant)).write_bytes(report.to_json())
     if report.points:
         sample.save(directory, variant_file(SAMPLE, variant))
@@ -67,7 +67,7 @@ def agreement_on_texts(
     from posexport.parity.subjects.half import computes, emulated_if, widened
 
     provider, computed = options.provider or DEFAULT_PROVIDER, options.computed
-    parts = [part.spec for part in source.parts]
+    parts = source.part_specs
     # a provider that computes in float32 would not show what others round
     emulated = None if computes(provider, computed) else computed
     log = RangeLog(options.threads) if emulated == "fp16" else None
@@ -91,7 +91,7 @@ def agreement_on_texts(
 
 def explained(name: str, built: Sequence[Built], err: PosexportError) -> PosexportError:
     """``err`` with the user's line in place of ONNX Runtime's words, where a row of the refusals knows them."""
-    sentence = next((found for graph in built if (found := graph.written.about(str(err)))), None)
+    sentence = next((text for graph in built if (text := graph.written.about(str(err)))), None)
     if sentence is None:
         return err
     path = aside("posexport-run-", str(err) + "\n")

@@ -90,12 +90,16 @@ def write(
     variant: "PrecisionName | None" = None,
     before_proof: Callable[[], None] = lambda: None,
 ) -> Written:
-    """The files of the bundle of a source that `prepare` takes; ``name``: what to call it in place of its name.
+    """Write the files of a bundle, with the proof.
 
-    A decoder of the user's that no task is named for, and that cannot be traced with a KV cache, is converted for
-    features. A module whose graph fails, and which treats the multiples of a number in another way than other sizes, is
-    converted for these multiples. ``variant``: the precision, where files of another one are in ``directory``.
-    ``before_proof``: is called when the graphs are there, and may raise.
+    A user's decoder without a named task that cannot be traced with a KV cache is converted for features. A module that
+    treats multiples of a number in another way than other sizes, and has a graph that fails, is converted for these
+    multiples.
+
+    Args:
+        name: what the source is called in place of its name.
+        variant: the precision, where ``directory`` has files of another one.
+        before_proof: is called when the graphs are there, and may raise.
 
     Raises:
         MissedError: parity was missed, and ``options`` do not keep a failed bundle.
@@ -111,13 +115,13 @@ def write(
         try:
             return in_steps({})
         except _OtherStepsError as failed:
-            written = in_steps({axis: step.divisor for axis, step in failed.steps.items()})
+            result = in_steps({axis: step.divisor for axis, step in failed.steps.items()})
             for axis, step in failed.steps.items():
                 remark(
                     f"{axis} must be a multiple of {step.divisor}: {step.line} treats other sizes in another way, and "
                     "a graph has one of the two"
                 )
-            return written
+            return result
 
     try:
         return attempt(options)
@@ -128,14 +132,14 @@ def write(
         "it"
     )
     try:
-        written = attempt(msgspec.structs.replace(options, task="features"))
+        result = attempt(msgspec.structs.replace(options, task="features"))
     except MissedError:
         remark(sentence)
         raise
     except PosexportError as err:  # an option may need the cache, or the module cannot be traced at all
         raise untraced from err
     remark(sentence)
-    return written
+    return result
 
 
 def _write(
@@ -289,7 +293,7 @@ def _check_precision(recipe: "Recipe", built: "list[Built]", remark: Callable[[s
 
     results = [graph.precision for graph in built]
     check_quantized(recipe, results)
-    for sentence in dict.fromkeys(each for result in results for each in result.remarks):
+    for sentence in dict.fromkeys(text for result in results for text in result.remarks):
         remark(sentence)
     if sentence := larger(results):
         remark(sentence)
@@ -345,6 +349,6 @@ def _check_axes(source: "Source", directory: Path, options: ConvertOptions) -> N
     from posexport.parity.subjects.half import emulated_if, loads
 
     computed = options.computed
-    model, parts = model_of(directory, source.parts), [part.spec for part in source.parts]
+    model, parts = model_of(directory, source.parts), source.part_specs
     with emulated_if(None if loads(CPU.name, computed) else computed, model, parts) as graph:
         check_axes(source, graph)

@@ -18,7 +18,7 @@ def check_axes(source: Source, model: Path | bytes) -> None:
         PosexportError: naming the axis that the graph fixes, and where.
     """
     source = widened(source)
-    runner = Runner.of(source, model, [part.spec for part in source.parts])
+    runner = Runner.of(source, model, source.part_specs)
     limit = source.limits.max_length
     for step in (1, 2):
         sizes = {name: size + step for name, size in axis_sizes(source.inputs, source.limits.trace_sizes).items()}

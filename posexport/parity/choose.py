@@ -34,7 +34,6 @@ from posexport.parity.sample.writer import SampleWriter
 from posexport.parity.subjects.half import HALVES, computes, emulated_if, loads, widened, widened_parts
 from posexport.parity.subjects.runner import Make, Runner
 from posexport.sources.source import Source
-from posexport.spec import PartSpec
 from posexport.targets.precisions import FP32, PRECISIONS, PrecisionName
 from posexport.targets.providers import DEFAULT_PROVIDER, provider_named
 
@@ -114,7 +113,7 @@ def chosen(
     """
     widened_source = widened(source if foreign is None else foreign.source)
     rounded = options.computed if options.copied else None
-    emulation = emulated_if(rounded, model, _specs(widened_source), everywhere=options.everything)
+    emulation = emulated_if(rounded, model, widened_source.part_specs, everywhere=options.everything)
     with torch_threads(options.threads), emulation as graph:
         yield _Choice(widened_source, model, graph, options, foreign).proof()
 
@@ -193,12 +192,12 @@ class _Choice:
             from posexport.parity.foreign.runner import ForeignRunner
 
             return ForeignRunner(self._foreign, model, **how)
-        return Runner.of(source, model, _specs(source), **how)
+        return Runner.of(source, model, source.part_specs, **how)
 
     @contextmanager
     def _watched_copy(self, log: RangeLog) -> Iterator[Runner]:
         """An emulated copy on the CPU, of a graph for a provider that computes in float16."""
-        with emulated_if(WATCHED, self._model, _specs(self._widened_source)) as graph:
+        with emulated_if(WATCHED, self._model, self._widened_source.part_specs) as graph:
             yield self._opened(_widened_parts(self._source), graph, log.session)
 
     def _grid(self) -> list[GridPoint]:
@@ -242,7 +241,7 @@ class _Choice:
         if not provider_named(options.provider).built_in:
             from posexport.parity.placement import Placement
 
-            yield Placement(self._subject, self._graph, tuple(_specs(source)))
+            yield Placement(self._subject, self._graph, tuple(source.part_specs))
         if options.some is not None:
             return
         if self._log is not None:
@@ -282,14 +281,9 @@ class _Choice:
             yield CostOnGrid(self._widened_source)
 
 
-def _specs(source: Source) -> list[PartSpec]:
-    """The inputs and outputs of each graph of a source with several; empty for one graph."""
-    return [graph.spec for graph in source.parts]
-
-
 def _widened_parts(source: Source) -> Source:
     """``source`` with the inputs and outputs of its parts in float32, as an emulated copy has them."""
-    specs = widened_parts(_specs(source))
+    specs = widened_parts(source.part_specs)
     graphs = [replace(graph, spec=spec) for graph, spec in zip(source.parts, specs, strict=True)]
     return msgspec.structs.replace(source, parts=graphs)
 

@@ -51,8 +51,8 @@ class Session(ScoreMethods):
         cache = " and a KV cache" if any(spec.role == "cache" for spec in self.inputs) else ""
         if any(spec.role == "state" for spec in self.inputs):
             cache += " and states between tokens"
-        kept = carried(self.inputs, self.outputs)
-        outputs = ", ".join(f"{spec.name} {_sizes(spec)}" for spec in self.outputs if spec not in kept)
+        presents = carried(self.inputs, self.outputs)
+        outputs = ", ".join(f"{spec.name} {_sizes(spec)}" for spec in self.outputs if spec not in presents)
         limit = self._manifest.limits.max_length
         longest = "any length" if limit is None else f"at most {limit} tokens"
         provider = self.providers[0].removesuffix("ExecutionProvider").lower()
@@ -85,19 +85,19 @@ class Session(ScoreMethods):
         """The outputs (all, or those named) for arrays or nested lists by input name.
 
         ``attention_mask`` may be left out (no padding), ``token_type_ids`` (all 0), a decoder's cache (no past tokens),
-        and inputs that only other outputs depend on. Outputs of an earlier graph may be inputs, such as the features
-        of an image for many prompts: that graph does not run again.
+        and inputs that only other outputs depend on. Outputs of an earlier graph may be inputs (the features of an
+        image for many prompts): that graph does not run again.
 
         Raises:
             PosexportError: inputs that the bundle does not accept, for example one over its limit; see
                 `posexport.runtime.feeds.prepare`.
         """
         names = self._chosen(outputs)
-        made = {name: np.asarray(inputs[name]) for name in self._chain.outputs & inputs.keys()}
-        needed = self._chain.needs(names, made)
-        inputs = {name: value for name, value in inputs.items() if name not in made}
+        computed = {name: np.asarray(inputs[name]) for name in self._chain.outputs & inputs.keys()}
+        needed = self._chain.needs(names, computed)
+        inputs = {name: value for name, value in inputs.items() if name not in computed}
         specs = [spec for spec in self.inputs if spec.name in needed or spec.name in inputs]
-        feeds = {**prepare(inputs, specs, self._manifest.limits), **made}
+        feeds = {**prepare(inputs, specs, self._manifest.limits), **computed}
         options = self._memory.options(
             feeds[spec.name] for spec in specs if spec.role not in CARRIED and spec.name in feeds
         )
@@ -134,7 +134,7 @@ class Session(ScoreMethods):
             options: options of the processor, for example ``sampling_rate`` for arrays of samples.
 
         Raises:
-            PosexportError: both or neither, a bundle without such an input, or a file that cannot be read.
+            PosexportError: both or neither, a bundle without this input, or a file that cannot be read.
         """
         kinds = {kind: value for kind, value in (("images", images), ("audio", audio)) if value is not None}
         if len(kinds) != 1:
@@ -203,7 +203,7 @@ class Session(ScoreMethods):
     ) -> Iterator[str]:
         """The completion of one prompt, piece by piece: ``for piece in session.stream("Once"): print(piece, end="")``.
 
-        A piece has whole characters and no part of a stop string. Arguments and errors are those of `generate`.
+        A piece has whole characters and no part of a stop string. Arguments and errors: see `generate`.
         """
         decoder_prompts = None if decoder_prompt is None else [decoder_prompt]
         events = self._events([prompt], config, decoder_prompts, options, texts=True)

@@ -13,7 +13,7 @@ from posexport.definition.definition import Definition, Part
 from posexport.encodings.encoding import Encoding
 from posexport.models.conformer import FixedBatchNorm
 from posexport.nn.norms import RMSNorm
-from posexport.spec import BY_TRIAL, MODEL, Limits, ModelSpec, Promises, SourceKind
+from posexport.spec import BY_TRIAL, MODEL, Limits, ModelSpec, PartSpec, Promises, SourceKind
 
 
 class Model(ModelSpec, frozen=True, kw_only=True):
@@ -39,6 +39,11 @@ class Model(ModelSpec, frozen=True, kw_only=True):
     remarks: list[str] = msgspec.field(default_factory=list)
     notes: list[str] = msgspec.field(default_factory=list)
     tools: dict[str, str] = msgspec.field(default_factory=dict)
+
+    @property
+    def part_specs(self) -> list[PartSpec]:
+        """The file, inputs and outputs of each of ``parts``; empty for one graph."""
+        return [part.spec for part in self.parts]
 
 
 class Source(Model, frozen=True, kw_only=True):

@@ -80,7 +80,7 @@ def cover(
     progress: Progress = lambda *_: None,
 ) -> Coverage:
     """Run a copy of ``model`` that says which branches run, at points of the grid and then at larger ones."""
-    watched = Watched.of(source, model, [part.spec for part in source.parts], provider=provider, threads=threads)
+    watched = Watched.of(source, model, source.part_specs, provider=provider, threads=threads)
     return _Search(source, watched, points, budget, progress).run()
 
 
