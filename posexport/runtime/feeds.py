@@ -170,10 +170,10 @@ def _complete(sizes: dict[str, tuple[int, str]], specs: Sequence[InputSpec]) -> 
     if CAPACITY in axes and SEQUENCE in sizes:
         new, setter = sizes[SEQUENCE]
         total, mask = sizes.setdefault(TOTAL, (new, setter))  # without a mask there is no past
-        places, cache = sizes.setdefault(CAPACITY, (total, "the empty cache"))
-        if not new <= total <= places:
+        slots, cache = sizes.setdefault(CAPACITY, (total, "the empty cache"))
+        if not new <= total <= slots:
             raise PosexportError(
-                f"{mask} has {TOTAL} {total}, but there are {new} new tokens and {cache} has {places} places; give a "
+                f"{mask} has {TOTAL} {total}, but there are {new} new tokens and {cache} has {slots} slots; give a "
                 "mask over past and new tokens, and a cache with room for both"
             )
     if TOTAL not in axes or SEQUENCE not in sizes:

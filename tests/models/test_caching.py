@@ -231,7 +231,7 @@ def test_a_bundle_with_a_static_cache_takes_no_cache_or_one_with_room(static: Pa
     alone = session.run({"input_ids": ids})
     assert alone["present.0.key"].shape == (1, 5, 4, 4)
     past = {name.replace("present", "past_key_values"): array for name, array in alone.items() if "present" in name}
-    with pytest.raises(PosexportError, match=r"are 1 new tokens and past_key_values\.0\.key has 4 places; give a mask"):
+    with pytest.raises(PosexportError, match=r"are 1 new tokens and past_key_values\.0\.key has 4 slots; give a mask"):
         session.run({"input_ids": [[7]], "attention_mask": [[1] * 5], **past})
 
 
