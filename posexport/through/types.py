@@ -12,7 +12,7 @@ PROVEN: dict[str, str] = json.loads(files(__package__).joinpath("proven.json").r
 
 _MAXIMUM = "its recurrence keeps a running maximum beside its state, for which posexport has no operator"
 _VIDEO = "it reads videos, which posexport does not give it"
-_SOUND = "it reads sounds beside texts, and no graph of posexport's hands features of sounds to a decoder"
+_SOUND = "it keeps as many features of a sound as the mask says, a number that depends on the values of the mask"
 _PARTS = "it cuts an image into as many parts as its size says, one after the other in Python"
 #: reason of the refusal, by model_type
 REFUSED: dict[str, str] = {
