@@ -25,6 +25,7 @@ REFUSED: dict[str, str] = {
         ("colpali", "colqwen2"),
         "its texts must have as many image tokens as an image has features, as no input says",
     ),
+    "depth_pro": "it decides in Python by the height and width of an image how to cut it",
     "instructblip": "its queries of an image read the instruction too, which no graph of posexport's gives them",
     "vits": "the length of its sound depends on durations that it draws, and a graph's on sizes of inputs alone",
     "fnet": "it mixes tokens by Fourier transforms, and its graph missed parity",
