@@ -21,11 +21,10 @@ def test_points_are_placed_in_the_prepared_picture() -> None:
     points = np.array([[[50.0, 30.0], [0, 15]]])
     sam = SamImageProcessor(size={"longest_edge": 47}, pad_size={"height": 48, "width": 48})
     assert (sam.shape_of(SIZE), sam.padded()) == ((28, 47), (48, 48))
-    np.testing.assert_allclose(sam.points(points, SIZE), [[[47, 28], [0, 14]]], rtol=1e-6)
-    np.testing.assert_allclose(
-        Sam2ImageProcessor(size={"height": 64, "width": 64}).points(points, SIZE), [[[64, 64], [0, 32]]], rtol=1e-6
-    )
-    np.testing.assert_allclose(grid(2, SIZE), [[12.5, 7.5], [37.5, 7.5], [12.5, 22.5], [37.5, 22.5]])
+    agree(sam.points(points, SIZE), [[[47, 28], [0, 14]]], "rounded", np.float32)
+    sam2 = Sam2ImageProcessor(size={"height": 64, "width": 64})
+    agree(sam2.points(points, SIZE), [[[64, 64], [0, 32]]], "rounded", np.float32)
+    agree(grid(2, SIZE), [[12.5, 7.5], [37.5, 7.5], [12.5, 22.5], [37.5, 22.5]], "rounded", np.float64)
 
 
 def test_boxes_stability_and_suppression() -> None:
@@ -34,7 +33,7 @@ def test_boxes_stability_and_suppression() -> None:
     masks[0, 4, 2:8] = 0.5
     masks[1, 1:5, 3:8] = 9
     assert boxes_of(masks > 0).tolist() == [[2, 1, 7, 4], [3, 1, 7, 4], [0, 0, 0, 0]]
-    np.testing.assert_allclose(stability(masks, 0, 1), [0.75, 1, 0])
+    agree(stability(masks, 0, 1), [0.75, 1, 0], "rounded", np.float32)
     boxes = np.array([[0, 0, 10, 10], [0, 0, 10, 9], [20, 20, 30, 30], [0, 0, 4, 4]])
     scores = np.array([0.5, 0.9, 0.4, 0.8], np.float32)
     assert suppressed(boxes, scores, 0.7).tolist() == [1, 3, 2]
