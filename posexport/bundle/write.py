@@ -173,6 +173,7 @@ def _signals_as_exceptions() -> Iterator[Callable[[], None]]:
 
     defaults = {"SIGINT": signal.default_int_handler, "SIGTERM": signal.SIG_DFL, "SIGHUP": signal.SIG_DFL}
     handlers = {signal.Signals[name]: default for name, default in defaults.items() if hasattr(signal, name)}
+    # only the main thread may set handlers, and only default ones are replaced
     if threading.current_thread() is not threading.main_thread():
         handlers = {}
     changed = {number: default for number, default in handlers.items() if signal.getsignal(number) is default}

@@ -246,6 +246,7 @@ def _changes(label: str, settings: Mapping[str, Any], tensors: Mapping[str, Tens
         stem, suffix = _apart(path)
         if suffix in ("lora_B.weight", "lora_embedding_B"):
             continue
+        # a whole weight replaces the model's
         if not suffix:
             if "lora_" in path:
                 raise PosexportError(f"{label} holds {name}, which is no part of plain LoRA: {_BY_PEFT}")
@@ -257,6 +258,7 @@ def _changes(label: str, settings: Mapping[str, Any], tensors: Mapping[str, Tens
                 f"{label} changes the embedding {stem}, whose weights the head shares, and of the head nothing: "
                 "merged they would change both; untie them with peft, and convert that"
             )
+        # the two matrices of a product that is added
         other = name.replace("lora_embedding_A", "lora_embedding_B").replace("lora_A.", "lora_B.")
         if other not in tensors or value.ndim != 2 or tensors[other].ndim != 2:
             raise PosexportError(

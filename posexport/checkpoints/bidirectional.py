@@ -31,6 +31,7 @@ def as_stated(plan: Plan, config: Config, family: Family, task: str) -> Plan:
     """
     if config.values.get(KEY) is None or config.flag(KEY, True):
         return plan
+    # models that have no causal mask, or need it
     model = plan.model
     if isinstance(model, HeadedDecoder) and not model.causal:
         raise PosexportError(
@@ -54,6 +55,7 @@ def as_stated(plan: Plan, config: Config, family: Family, task: str) -> Plan:
         f"says {KEY} = false: tokens attend to later ones too, which is computed; transformers before 5.2 ignores the "
         "key and computes a causal model"
     )
+    # the same layers without the mask, for features
     decoder = model.decoder
     with torch.device("meta"):
         if decoder.encoding is not None:

@@ -72,6 +72,7 @@ def of_modules(
     first = dense[0].dense
     assert first is not None
     mask = next((Config(directory, f"{folder}config.json") for name, folder in modules if name == MASK_MODULE), None)
+    # the rules of tokens, by the settings of PyLate or of sentence-transformers
     settings = optional(directory, SETTINGS)
     texts = texts_config(directory, below)
     filler = _filler(directory, below)

@@ -271,6 +271,7 @@ def with_messages(directory: Directory, below: str, rules: PairRules) -> PairRul
     stated = modes.get("message") if isinstance(modes, dict) else None
     if stated is None:
         return rules
+    # messages need a chat template, and are flat or structured as it reads them
     template = template_of(directory, below)
     if template is None:
         raise PosexportError(

@@ -200,6 +200,7 @@ def open_weights(directory: Directory, below: str, *, allow_pickle: bool) -> Wei
     """The weights in the folder ``below`` of a directory: safetensors, single or sharded, else .bin if allowed."""
     for suffix, stem in ((".safetensors", "model"), (".bin", "pytorch_model")):
         single, index = f"{below}{stem}{suffix}", f"{below}{stem}{suffix}.index.json"
+        # one file, or an index with shards
         file = directory.find(single)
         indexed = directory.find(index)
         if file is None and indexed is None:
@@ -212,6 +213,7 @@ def open_weights(directory: Directory, below: str, *, allow_pickle: bool) -> Wei
         if file is not None:
             return _joined(directory, {single: file}, {single: file}, suffix, None)
         assert indexed is not None
+        # every shard of the index must be there
         where = _weight_map(directory, index, suffix)
         files = {below + name: directory.find(below + name) for name in sorted(set(where.values()))}
         if absent := [name for name, path in files.items() if path is None]:

@@ -107,6 +107,7 @@ def manifest_of(
 ) -> Manifest:
     from posexport.parity.report.record import verdict
 
+    # by the report; `proven_on` names the provider that ran
     proven = verdict(report).proven
     return Manifest(
         **source.facts,

@@ -39,6 +39,7 @@ def oracle(
     """As released: the correlations of all positions of the table, overwritten for the first token, then looked up."""
     assert trained is None
     table = params["table"]
+    # correlations of all pairs of positions
     normed = (table - table.mean(-1, keepdims=True)) / np.sqrt(table.var(-1, keepdims=True) + 1e-5)
     normed = normed * params["norm.weight"] + params["norm.bias"]
     size = hidden // heads
@@ -53,6 +54,7 @@ def oracle(
         everything[:, :, 0] = to_cls
         everything[:, 0, :] = from_cls
     assert everything.shape[1] == max_positions
+    # looked up pair by pair, with the bias of the distance
     out = np.zeros((len(q_BHTD), heads, q_BHTD.shape[2], k_BHSD.shape[2]))
     near, half = buckets // 4, buckets // 2
     for b, i, j in np.ndindex(len(out), *out.shape[2:]):

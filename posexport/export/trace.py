@@ -146,6 +146,7 @@ def _grouped(by_name: dict[str, Any]) -> dict[str, Any]:
 
 def _name_axes(model: ir.Model, source: Source, uses: SizeUses) -> None:
     """Check that inputs and outputs have the axes the source declares, and give the outputs' axes their names."""
+    # inputs: every dynamic axis must still be one
     for value, spec in zip(model.graph.inputs, source.inputs, strict=True):
         got = [dim if isinstance(dim, int) else dim.value for dim in value.shape or ()]
         for size, axis in zip(got, spec.axes, strict=True):
@@ -162,6 +163,7 @@ def _name_axes(model: ir.Model, source: Source, uses: SizeUses) -> None:
                 f"{source.name}: input {spec.name} was traced with axes {got}, declared {spec.axes}; "
                 "an axis that the model fixes cannot be declared dynamic"
             )
+    # outputs: their names must be free in the graph
     if len(model.graph.outputs) != len(source.outputs):
         raise NotTracedError(
             f"{source.name} gives {len(model.graph.outputs)} outputs, declared {[o.name for o in source.outputs]}"

@@ -72,6 +72,7 @@ def remarks(files: Mapping[str, Path]) -> list[str]:
         return [f"pictures cannot be prepared by this bundle, it runs arrays: {err}"]
     if processor is None or described is None:
         return []
+    # defaults that differ between versions of transformers, then settings that nothing reads
     file, settings = described
     kind = type(processor)
     silent = _WITHOUT_EFFECT | kind.WITHOUT_EFFECT

@@ -143,6 +143,7 @@ class Attention(EncodedAttention):
             return self._cross(x, context, attention_mask, position_ids)
         if self.context_hidden != self.hidden:
             raise PosexportError(f"this layer was made for a context of {self.context_hidden} channels; give context")
+        # inside a decoder with a KV cache the call has the mask, the positions and the past
         call = current()
         if call is not None:
             if not self.causal or past is not None:

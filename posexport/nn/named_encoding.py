@@ -35,6 +35,7 @@ def encoding_of(
         raise PosexportError(
             f"encoding must be the name of an encoding (posexport list encodings) or an Encoding, got {encoding!r:.60}"
         )
+    # by name: the layer's sizes, and settings, which may not contradict them
     entry = lookup(encoding)
     known = settings_of(entry)
     arguments = {key: value for key, value in sizes.items() if key in known}

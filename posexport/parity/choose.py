@@ -238,12 +238,14 @@ class _Choice:
                 from posexport.parity.invariants.states import StatesHold
 
                 yield StatesHold(self._reference, self._subject)
+        # also for some points alone: where nodes ran
         if not provider_named(options.provider).built_in:
             from posexport.parity.placement import Placement
 
             yield Placement(self._subject, self._graph, tuple(source.part_specs))
         if options.some is not None:
             return
+        # of the whole grid: the range of float16, what depends on the tool that wrote the graph, the sample
         if self._log is not None:
             yield Range(self._log, None if options.copied else partial(self._watched_copy, self._log))
         if self._foreign is not None:

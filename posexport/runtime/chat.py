@@ -176,6 +176,7 @@ def _compiled(text: str, label: str) -> "Template":
             body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
             return nodes.Scope(body).set_lineno(line)
 
+    # as transformers has it: no access to attributes that change anything
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[Generation, loopcontrols]
     )

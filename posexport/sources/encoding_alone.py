@@ -65,6 +65,7 @@ def alone(name: str, pairs: Sequence[str] = ()) -> EncodingAlone:
     for key, value in sizes.items():
         if not (key == "seed" or value >= 1) or abs(value) > LARGEST:
             raise PosexportError(f"--set {key} must be a whole number from 1 to {LARGEST}, got {value}")
+    # the size of a head, where nothing states it
     divides = sizes["hidden"] % sizes["heads"] == 0
     if not divides and "head_size" in settings_of(entry) and "head_size" not in stated:
         raise PosexportError(
@@ -73,6 +74,7 @@ def alone(name: str, pairs: Sequence[str] = ()) -> EncodingAlone:
     head_size = convert("--set head_size", stated.get("head_size", str(sizes["hidden"] // sizes["heads"])), int)
     seed = sizes.pop("seed")
     sizes["head_size"] = cast(int, head_size)
+    # learned tables are drawn with the seed
     with torch.random.fork_rng(devices=()):
         torch.manual_seed(seed)
         encoding, used = build(name, sizes, stated)

@@ -41,6 +41,7 @@ def compare(data: bytes, files: Mapping[str, Path], settings: Settings, render: 
         except Exception as err:  # noqa: BLE001 - whatever the library raises
             reason = " ".join(str(err).split())[:200]
             return Comparison("by rules", [f"{name} does not load this tokenizer, so ids are by rules: {reason}"])
+        # ids of texts and pairs, chats, and texts that are decoded
         ours = Tokenizer.from_buffer(data)
         ours.no_truncation()
         ours.no_padding()

@@ -53,6 +53,7 @@ def plan(config: Config, task: str, prefix: str, names: NameMap, head: FillMaskN
         stack = Decoder(settings, encoding)
         scored = PredictionHead(settings, stack.token) if task == GENERATION else None
         model: Definition = DecoderModel(stack, scored)
+    # where the weights are: token types are added to positions, as every token has type 0
     assert head.decoder is not None
     token = f"{prefix}.embeddings.word_embeddings"
     types = AddRow(f"{prefix}.embeddings.token_type_embeddings.weight", config.size("type_vocab_size", 2))

@@ -62,6 +62,7 @@ def _settings(config: Config) -> CanineConfig:
             f"{config.label} says hidden_size = {hidden}, num_attention_heads = {heads}, num_hash_functions = "
             f"{hashes}; heads and hash functions must divide the size"
         )
+    # null pads with id 0
     unsaid = config.values.get("pad_token_id") is None
     return CanineConfig.of(
         hidden=hidden,

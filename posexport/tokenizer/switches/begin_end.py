@@ -21,6 +21,7 @@ def apply(content: Content, settings: Settings) -> list[str]:
     has = _has(content, ids, tokens)
     if not settings.facts.template:
         return _unheard(settings, has)
+    # the tokens to add, by the settings or the class's defaults
     remarks, adds = [], dict(has)
     for key, token in tokens.items():
         default = settings.facts.template_default
@@ -34,6 +35,7 @@ def apply(content: Content, settings: Settings) -> list[str]:
                 f"no file says {key}: texts are as the post-processor of tokenizer.json has them, as in transformers "
                 f"5; transformers 4.57 takes {str(_DEFAULTS[key]).lower()}"
             )
+    # a new post-processor where the file's adds other tokens
     changed = [key for key in ADDED if adds[key] != has[key]]
     if changed:
         first, last = (tokens[key] if adds[key] else None for key in ADDED)

@@ -53,6 +53,7 @@ def _steps(content: Content, settings: Settings) -> list[str]:
                 f"{settings.shown('do_lower_case')}, and the normalizer of tokenizer.json not: ids are those of "
                 f"tokenizer.json, as in transformers 4.57"
             )
+    # accents, of ALBERT alone
     if settings.name == "AlbertTokenizer" and settings.says("keep_accents"):
         strips, wants = any(s.get("type") == "StripAccents" for s in steps), not settings.flag("keep_accents", False)
         if strips != wants:

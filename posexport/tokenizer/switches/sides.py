@@ -13,11 +13,13 @@ def apply(content: Content, settings: Settings) -> list[str]:
     side = settings.side(
         "truncation_side", "right" if truncation is None else truncation.get("direction", "Right").lower()
     )
+    # truncation, only where the settings or the file have a limit
     limit = settings.cut if settings.cut is not None or truncation is None else settings.longest
     content["truncation"] = None
     if limit is not None:
         content["truncation"] = {"direction": side.capitalize(), "max_length": limit, "strategy": "LongestFirst"}
         content["truncation"] |= {"stride": 0}
+    # padding: the side and the token
     default = settings.facts.padding_side if padding is None else padding.get("direction", "Right").lower()
     direction = settings.side("padding_side", default).capitalize()
     token = settings.token("pad_token")

@@ -47,6 +47,7 @@ def sizes(
             raise PosexportError(f"--length {length} is about tokens, and this bundle takes images; leave it out")
         height, width = limits.proof_image_sizes[0]
         return {BATCH: batch, HEIGHT: height, WIDTH: width}
+    # new tokens: within the limit, in steps that the bundle takes
     most = [] if limits.max_length is None else [limits.max_length]
     limits_of_length = most if SEQUENCE in limits.limited_axes else []
     if length is None:
@@ -58,6 +59,7 @@ def sizes(
     if any(length + behind > limit for limit in limits_of_length):
         with_past = f" with --past {behind}" if behind else ""
         raise PosexportError(f"--length {length}{with_past} is too long: {limit_sentence(limits)}; give less")
+    # the other axes follow from past and new tokens
     far = min([length + behind, *(most if ENCODER_SEQUENCE in limits.limited_axes else [])])
     total = behind + length
     proof_sizes = limits.proof_sizes[-1] if limits.proof_sizes else {}
