@@ -127,6 +127,7 @@ class Tupe(StretchableTable):
         bucket_edges = two_sided_edges(self.name, buckets, max_distance)
         if trained is not None and not 1 <= trained <= max_positions:
             raise PosexportError(f"{self.name}: trained must be from 1 to max_positions={max_positions}, got {trained}")
+        # a table, projections of it, and buckets of distances; one row more for the first token
         self.max_positions = max_positions
         self.trained = max_positions if trained is None else trained
         self.heads = heads

@@ -67,6 +67,7 @@ def pipeline(
         check=check,
         provider_options=provider_options,
     )
+    # arguments, in either order
     check_options(options_of_load)
     if not isinstance(bundle, str | PathLike | Session):
         raise PosexportError(f"bundle must be a path or an open session, got {type(bundle).__name__}")

@@ -113,6 +113,7 @@ class QuestionAnswering(TextPipeline):
         stride = min(length // 2, 128) if doc_stride is None else doc_stride
         if stride > length:
             raise PosexportError(f"doc_stride ({stride}) is larger than max_seq_len ({length}); give a smaller one")
+        # question and context as a pair, of which only the context is cut into parts
         first = self.texts.padding_side == "right"
         rows = self.encoded(
             [
@@ -127,6 +128,7 @@ class QuestionAnswering(TextPipeline):
         logits = self.run_rows(
             [chunk.encoding for chunk in chunks], batches, [START, END], lambda _, outputs: dict(outputs)
         )
+        # the best spans of all parts of an example
         choice = Choice(top_k, max_answer_len, handle_impossible_answer, align_to_words)
         return [
             self._answer(

@@ -70,6 +70,7 @@ class TextGeneration(GeneratingPipeline):
         encode = {"truncation": truncation, "max_length": max_length, "add_special_tokens": add_special_tokens}
         encode = {name: value for name, value in encode.items() if value is not None}
         encode.update(tokenizer_options(tokenizer_encode_kwargs))
+        # prompts as ids, and the options of generation
         template_options = {"tools": tools, "documents": documents}
         rows = [
             self._prompt(item, before, encode, continue_final_message, template_options, at)
@@ -82,6 +83,7 @@ class TextGeneration(GeneratingPipeline):
         options = self._completed(options, self._length(before, encode) if before else 0)
         if handle_long_generation is not None:
             rows = [self._with_room(ids, options, handle_long_generation) for ids in rows]
+        # completions as ids or texts
         answers: list[list[dict[str, Any]]] = []
         for item, ids, completions in zip(items, rows, self.generated(rows, batches, options), strict=True):
             if return_tensors:

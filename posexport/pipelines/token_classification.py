@@ -93,6 +93,7 @@ class TokenClassification(TextPipeline):
             if isinstance(item, list) != is_split_into_words:
                 needed = "a list of words" if is_split_into_words else "a text (lists of words: is_split_into_words)"
                 raise PosexportError(f"input {number} must be {needed}, got {type(item).__name__}")
+        # parts of long texts, the entities of each part, and one list for each text
         chunks = self._parts(items, stride, split=is_split_into_words)
         texts = [joint.join(item) if is_split_into_words else item for item in items]
         starts = [_starts_of_words(item, len(joint)) if is_split_into_words else None for item in items]

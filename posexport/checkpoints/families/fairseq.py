@@ -96,6 +96,7 @@ def text_plan(
     modules["head.out"] = origin("lm_head")
     both = ("shared.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
     before = both[:2] if shared else both[1:2]
+    # the encoder alone, with a classifier, or with a decoder
     with torch.device("meta"):
         encoder = Encoder(
             EncoderConfig.of(vocab=vocab, types=0, **half(config, "encoder"), **arrangement), encodings[0]

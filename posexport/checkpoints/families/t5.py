@@ -58,6 +58,7 @@ def _build(
     settings = EncoderConfig.of(types=0, **arrangement)
     modules = {"head.out": origin("lm_head" if task == GENERATION else "classifier")}
     model: EncoderModel | EncoderDecoderModel | HeadedEncoderDecoder
+    # the encoder alone, with a classifier, or with a decoder
     with torch.device("meta"):
         encoder = Encoder(settings, _encoding(config, settings, table_in_every_layer, bidirectional=True))
         modules |= _modules("encoder", "groups", settings)
@@ -75,6 +76,7 @@ def _build(
         else:
             after = None
             model = EncoderModel(encoder, _head(config, settings, task))
+    # the embedding has several names in the file, and must be equal under all
     tables = ["shared.weight", "encoder.embed_tokens.weight", *(["decoder.embed_tokens.weight"] if after else [])]
     tied_head = task == GENERATION and after is not None and after.head.tied
     tokens = [f"transformer.{table}" for table in tables] + (["lm_head.weight"] if tied_head else [])

@@ -58,6 +58,7 @@ def to_half(model: ir.Model, interface: Interface, target: Target, options: Prec
     kernels = Kernels(target, model.opset_imports[""])
     calls = separate_calls(model)
     largest = float(ml_dtypes.finfo(numpy_type(dtype)).max)  # type: ignore[no-untyped-call]
+    # the types of inputs, and what is computed from ids
     flow = Flow(calls, kernels, largest)
     held = {spec.name for spec in interface.inputs if spec.dtype == options.dtype.name}
     ids = {
@@ -72,6 +73,7 @@ def to_half(model: ir.Model, interface: Interface, target: Target, options: Prec
             flow.info[value] = Info(Kind.ACTIVATION, half=value.name in held)
     ids_read = (value for value in model.graph.inputs if value.name in ids)
     flow.contents = dependents(model.graph, ids_read, function=calls.get)
+    # forward: which values can be half; backward: which must be, by their readers
     Forward(flow).run(model.graph)
     for value in model.graph.outputs:
         half = options.io == "half" or is_cache_output(value.name or "")
@@ -81,6 +83,7 @@ def to_half(model: ir.Model, interface: Interface, target: Target, options: Prec
         (flow.half.add if value.name in held and value in flow.info else flow.half.discard)(value)
     for value in model.graph.initializers.values():
         flow.decide(value)
+    # write the casts, the outputs and the weights
     casts = Casts(flow, dtype)
     outputs = [options.io == "half" or is_cache_output(value.name or "") for value in model.graph.outputs]
     casts.write(model.graph)

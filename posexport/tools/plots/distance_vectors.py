@@ -118,6 +118,7 @@ def _norms(tables: dict[str, tuple[Array, int]], layers: int) -> Panel:
             same = all(np.array_equal(norm_HW[0], other) for other in norm_HW[1:])
             lines |= {f"head {h}": line for h, line in enumerate(norm_HW[: 1 if same else LINES])}
 
+    # drawn over the distances of the table
     def draw(axes: "Axes") -> None:
         colours = of_layers(len(lines)) if len(tables) > 1 else of_lines(len(lines))
         for (name, line_W), colour in zip(lines.items(), colours, strict=True):
