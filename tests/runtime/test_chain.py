@@ -72,6 +72,16 @@ def test_what_one_gives_is_fed_to_the_next(chain: Chain) -> None:
     assert set(feeds) == {"x", "y"}
 
 
+def test_an_output_of_an_earlier_graph_may_be_an_input(chain: Chain) -> None:
+    feeds = {"twice": numbers(6), "y": numbers(1)}
+    assert chain.needs(["answer"], feeds) == {"y"}
+    assert chain.run(["answer"], feeds)[0].tolist() == [5]
+    assert [link.session.runs for link in chain.links] == [[], [["z"]]]
+    more, answer = chain.run(["more", "answer"], {**feeds, "x": numbers(2)})
+    assert (more.tolist(), answer.tolist()) == ([3], [5])
+    assert chain.links[0].session.runs == [["m"]]
+
+
 def test_nobody_runs_for_nothing(chain: Chain) -> None:
     (more,) = chain.run(["more"], {"x": numbers(3)})
     assert more.tolist() == [4]
