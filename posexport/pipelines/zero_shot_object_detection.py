@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from posexport.errors import PosexportError
 from posexport.pipelines.images import ImagePipeline
 from posexport.pipelines.object_detection import BOXES, box_of, check_threshold, in_pixels
 from posexport.pipelines.pipeline import sigmoid
@@ -17,6 +18,9 @@ from posexport.pipelines.zero_shot import NamedLabels, checked_labels
 from posexport.runtime.batches import Batches
 from posexport.runtime.scores import LOGITS
 
+#: models with a logit for every text; Grounding DINO's are of words
+_BY_TEXT = ("owlvit", "owlv2")
+
 
 class ZeroShotObjectDetection(NamedLabels, ImagePipeline, TextPipeline):
     """Inputs are pictures."""
@@ -24,6 +28,11 @@ class ZeroShotObjectDetection(NamedLabels, ImagePipeline, TextPipeline):
     shortening = "shorter labels"
 
     def setup(self) -> None:
+        if (kind := self.files.config.get("model_type")) not in _BY_TEXT:
+            raise PosexportError(
+                f"the logits of {kind} are of words of one text, and this pipeline scores texts "
+                f"({', '.join(_BY_TEXT)}); use session.run"
+            )
         ImagePipeline.setup(self)
         TextPipeline.setup(self)
         self._square = self.files.config.get("model_type") == "owlv2"

@@ -1,6 +1,7 @@
 """Boxes of what texts describe: as ``transformers.pipeline`` returns them for the same tiny checkpoint."""
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 import posexport
 from ci.answers.images import PICTURES
 from posexport import PosexportError
+from posexport.pipelines.zero_shot_object_detection import ZeroShotObjectDetection
 from tests.tolerances import agree
 
 COLOUR, TURNED = (str(PICTURES / name) for name in ("colour.png", "turned.jpg"))
@@ -70,3 +72,9 @@ def test_boxes_as_the_library(folder: Path) -> None:
 def test_labels_are_needed(folder: Path) -> None:
     with pytest.raises(PosexportError, match=r"candidate_labels must be a list of texts, got None"):
         posexport.pipeline(folder.parent / "bundle")(COLOUR)
+
+
+def test_logits_of_words_are_no_scores_of_texts() -> None:
+    files = SimpleNamespace(config={"model_type": "grounding-dino"})
+    with pytest.raises(PosexportError, match=r"logits of grounding-dino are of words of one text, .*use session.run"):
+        ZeroShotObjectDetection.setup(SimpleNamespace(files=files))  # type: ignore[arg-type]
