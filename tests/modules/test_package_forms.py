@@ -210,17 +210,18 @@ def test_a_constant_number_is_an_output(tmp_path: Path) -> None:
 
 
 class LastLength(nn.Module):
-    """A table that is made anew where the length is not the last call's, as ESM-2's rotation does."""
+    """A table that is made anew where the length is not the last call's, as ESM-2's is, from integers by an einsum."""
 
     def __init__(self) -> None:
         super().__init__()
         self.embed, self.layer = nn.Embedding(VOCAB, D), layer()
         self.length, self.table = -1, None
+        self.register_buffer("frequencies", torch.rand(D))
 
     def forward(self, x: Tensor) -> Tensor:
         if x.shape[1] != self.length:
             self.length = x.shape[1]
-            self.table = torch.arange(self.length)[:, None].cos()
+            self.table = torch.einsum("i,j->ij", torch.arange(self.length), self.frequencies).cos()
         return self.layer(self.embed(x) + self.table)  # type: ignore[no-any-return]
 
 

@@ -197,12 +197,21 @@ def _as_sdpa_mask(mask: Tensor) -> Tensor:
     return ~mask if mask.dtype == torch.bool else mask
 
 
+def of_one_dtype(operands: tuple[object, ...]) -> tuple[object, ...]:
+    """The operands of an einsum in the dtype that PyTorch computes in: Einsum of ONNX takes one dtype."""
+    if len(operands) == 1 and isinstance(operands[0], tuple | list):
+        operands = tuple(operands[0])
+    tensors = [x for x in operands if isinstance(x, Tensor)]
+    if len(tensors) < len(operands) or len({x.dtype for x in tensors}) == 1:
+        return operands
+    dtype = reduce(torch.promote_types, (x.dtype for x in tensors))
+    return tuple(x.to(dtype) for x in tensors)
+
+
 def as_product(
     equation: object, operands: tuple[object, ...], matmul: Callable[[Tensor, Tensor], Tensor]
 ) -> Tensor | None:
     """``bthd,bshd->bhts`` and the like as a product: batch axes, one contracted and one free axis each; else None."""
-    if len(operands) == 1 and isinstance(operands[0], tuple | list):
-        operands = tuple(operands[0])
     if not isinstance(equation, str) or len(operands) != 2:
         return None
     x, y = operands

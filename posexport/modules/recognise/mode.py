@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from posexport.modules.recognise import attention
-from posexport.modules.recognise.attention import Projected, as_product, multi_head_refusal
+from posexport.modules.recognise.attention import Projected, as_product, multi_head_refusal, of_one_dtype
 from posexport.torch_fixes import arange, complex_views, vmap_index
 from posexport.torch_fixes.attention_flags import SDPA
 
@@ -40,8 +40,9 @@ class Recognised(TorchFunctionMode):
             bound.apply_defaults()
             return self._multi_head(dict(bound.arguments))
         if func is torch.einsum and args and not kwargs:
-            product = as_product(args[0], tuple(args[1:]), self._matmul)
-            return func(*args) if product is None else product
+            operands = of_one_dtype(tuple(args[1:]))
+            product = as_product(args[0], operands, self._matmul)
+            return func(args[0], *operands) if product is None else product
         if (indexed := vmap_index.indexed(func, args)) is not None:
             return indexed
         if (elements := arange.elements(func, tuple(args), kwargs)) is not None:
