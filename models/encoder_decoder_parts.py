@@ -38,8 +38,8 @@ class Wiring:
     def __init__(self, encoder: Encoder | Side, decoder: Half, head: nn.Module | None) -> None:
         self.encoder, self.decoder, self.head = encoder, decoder, head
         side, config, cache = side_of(encoder), decoder.config, decoder.caching.cache
-        decoder_cache = CacheTensors([(config.kv_heads, config.head_size)] * config.layers, part="decoder.")
-        cross = CacheTensors([(config.heads, config.head_size)] * config.layers, part="encoder.")
+        decoder_cache = CacheTensors([(config.kv_heads, config.head_size)] * config.layers, prefix="decoder.")
+        cross = CacheTensors([(config.heads, config.head_size)] * config.layers, prefix="encoder.")
         axis = side.states_axis
         self.side_inputs = side.inputs
         #: the mask of the encoder's states

@@ -14,7 +14,7 @@ PROMPTS = (1, 0, -1, -10)
 
 
 def example_input(spec: InputSpec, shape: Sequence[int], rng: np.random.Generator) -> NDArray[Any]:
-    """An array of ``shape``: random ids or N(0, 1) values; nothing masked, flagged or kept, no position given.
+    """An array of ``shape``: random ids or N(0, 1) values; nothing is masked or flagged, positions are counted.
 
     Some tokens are of images, where a model takes some: a graph without any has a mask that looks causal.
     """
@@ -39,7 +39,7 @@ def with_sizes(
         if spec.role == "shapes" and spec.name in arrays:
             shapes_B2 = arrays[spec.name]
             # the mask of the same images
-            mask = next(each for each in inputs if each.role == "mask" and each.axes == [spec.axes[0], spec.size])
+            mask = next(other for other in inputs if other.role == "mask" and other.axes == [spec.axes[0], spec.size])
             sized[mask.name] = (np.arange(spec.size or 1) < shapes_B2.prod(1, keepdims=True)).astype(mask.dtype)
         if spec.role == "grids" and spec.name in arrays:
             side, images = spec.size or 1, arrays[spec.name].shape[0]
@@ -58,7 +58,7 @@ def size_among(inputs: Sequence[InputSpec], arrays: Mapping[str, NDArray[Any]], 
 
 
 def _grid(tokens: int, rng: np.random.Generator) -> tuple[int, int, int]:
-    """Frames (more than one in some draws), rows and columns of so many tokens."""
+    """Frames (more than one in some draws), rows and columns of a number of tokens."""
     frames = 2 if tokens % 2 == 0 and rng.random() < 0.3 else 1
     heights = [n for n in range(1, tokens // frames + 1) if tokens // frames % n == 0]
     height = int(rng.choice(heights))
@@ -66,7 +66,7 @@ def _grid(tokens: int, rng: np.random.Generator) -> tuple[int, int, int]:
 
 
 def _places(patches: int, side: int, rng: np.random.Generator) -> NDArray[np.int64]:
-    """Columns and rows of so many patches of an image, [P, 2], row by row; each a multiple of ``side``."""
+    """Columns and rows of a number of patches of an image, [P, 2], row by row; each a multiple of ``side``."""
     _, _, width = _grid(max(1, patches // side**2), rng)
     index = np.arange(patches)
     return np.stack((index % (width * side), index // (width * side)), -1)

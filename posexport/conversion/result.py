@@ -87,9 +87,9 @@ class Conversion:
 
     def to_text(self, *, width: int | None = None, colour: bool = False) -> str:
         """The table of the proof, and where the bundle is; ``width`` and ``colour`` as of `Report.to_text`."""
-        from posexport.parity.report.point_table import fitted, plain
+        from posexport.parity.report.point_table import fitted, to_text
 
-        lines = [] if self.report is None else [plain(self.report, width=width, colour=colour)]
+        lines = [] if self.report is None else [to_text(self.report, width=width, colour=colour)]
         if self.manifest is None:
             lines.append(f"nothing was written to {self.output}; --keep-failed writes it anyway, marked as not proven")
         else:

@@ -41,17 +41,17 @@ class CacheTensors:
     Attributes:
         shapes: KV heads and channels of a key, by layer.
         value_sizes: channels of a value, by layer; empty: as of keys.
-        part: a prefix of names.
+        prefix: of names.
     """
 
     shapes: Sequence[tuple[int, int]]
     value_sizes: Sequence[int] = ()
-    part: str = ""
+    prefix: str = ""
 
     def outputs(self, name: str, length: Axis) -> list[OutputSpec]:
         """``name.0.key``, ``name.0.value``, ``name.1.key`` ..., with ``length`` tokens or slots."""
         return [
-            OutputSpec(name=f"{name}.{index}.{self.part}{half}", axes=[BATCH, heads, length, channels])
+            OutputSpec(name=f"{name}.{index}.{self.prefix}{half}", axes=[BATCH, heads, length, channels])
             for index, (heads, size) in enumerate(self.shapes)
             for half, channels in (("key", size), ("value", (self.value_sizes or [size] * (index + 1))[index]))
         ]
@@ -63,7 +63,7 @@ class CacheTensors:
 
 @dataclass(frozen=True)
 class StateTensors:
-    """States between tokens. ``shapes``: of those of each kind, without the batch, in the order of their layers."""
+    """States between tokens. ``shapes``: of the states of each kind, without the batch, in the order of the layers."""
 
     shapes: Mapping[str, Sequence[Sequence[int]]] = field(default_factory=dict)
 
@@ -112,7 +112,7 @@ class Decoding:
         cache: keys and values of every layer.
         encodings: every encoding in it, the input's included.
         lengths: what these allow together.
-        states: what layers keep between tokens beside the cache.
+        states: what layers keep between tokens, apart from the cache.
     """
 
     tokens: InputSpec

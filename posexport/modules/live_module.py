@@ -103,18 +103,18 @@ def source_of_module(
         # numbers that fit other inputs' sizes are drawn as the module declares them
         declared = {spec.name: spec for spec in getattr(module, "inputs", ()) if spec.role == "shapes"}
         specs = [msgspec.structs.replace(declared.get(spec.name, spec), axes=spec.axes) for spec in specs]
-        specs, told = with_padding_values(module, specs, tensors)
+        specs, on_masks = with_padding_values(module, specs, tensors)
     else:
         discovered, renamed, specs = Discovered(shapes={}), [], _without_example(argument, module, known)
-        told = []
+        on_masks = []
     # limits and outputs, from calls at several sizes
     limits = limits_of_module(module)
     if any(spec.role == "lengths" for spec in specs):
         limits = msgspec.structs.replace(limits, paddings=["right", "ragged-right"])
     results = dry_run(argument, module, specs, tensors, limits, in_steps(discovered.groups, axis_sizes(specs), steps))
-    found = results.limits
+    limits = results.limits
     if discovered.tokens is not None:
-        found = msgspec.structs.replace(found, min_length=discovered.tokens, max_length=discovered.tokens)
+        limits = msgspec.structs.replace(limits, min_length=discovered.tokens, max_length=discovered.tokens)
     specs, bounded = _with_vocabularies(module, specs, tensors)
     user = by_name(argument, module, specs, results.outputs)
     user.ways = ways_that_fit(DrawnCalls(argument, module, specs).module, specs, results.limits.trace_sizes)
@@ -127,13 +127,21 @@ def source_of_module(
         module=user,
         inputs=specs,
         outputs=results.outputs,
-        limits=found,
+        limits=limits,
         encoding=None if first is None else first.spec,
         task="features",
         sha256=hashlib.sha256(fingerprint + digest(module).encode()).hexdigest(),
         further=results.further,
         promises=Promises(padding_invariant=False, positional=None if first is None else bool(first.hooks)),
-        remarks=[*remarks, *renamed, *discovered.remarks, *told, *bounded, *results.remarks, *remarks_on(user.ways)],
+        remarks=[
+            *remarks,
+            *renamed,
+            *discovered.remarks,
+            *on_masks,
+            *bounded,
+            *results.remarks,
+            *remarks_on(user.ways),
+        ],
         notes=discovered.notes,
     )
 

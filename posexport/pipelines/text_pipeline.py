@@ -27,7 +27,7 @@ Row = dict[str, NDArray[Any]]
 
 
 class TextPipeline(Pipeline):
-    """A task whose inputs are texts.
+    """A task with texts as inputs.
 
     Attributes:
         shortening: the option for inputs that are too long.
@@ -123,8 +123,8 @@ class TextPipeline(Pipeline):
         ``outputs``: names; those with an axis of tokens are cut to the tokens of the row.
         """
         results: list[Any] = [None] * len(rows)
-        for number, row in self._outputs(rows, batches, outputs):
-            results[number] = keep(number, row)
+        for number, values in self._outputs(rows, batches, outputs):
+            results[number] = keep(number, values)
         return results
 
     def _outputs(
@@ -135,7 +135,7 @@ class TextPipeline(Pipeline):
             raise PosexportError(
                 f"the pipeline {self.task} needs the output {missing[0]}, and this bundle gives {', '.join(axes)}"
             )
-        for chosen in self._calls([len(row.ids) for row in rows], batches):
+        for chosen in self._calls([len(encoding.ids) for encoding in rows], batches):
             feeds = self.texts.padded([rows[number] for number in chosen])
             values = self.session.run(feeds, outputs=outputs)
             for place, number in enumerate(chosen):
@@ -166,12 +166,12 @@ class TextPipeline(Pipeline):
 
     def _check_lengths(self, rows: "Sequence[Encoding]") -> None:
         limits = self.session.manifest.limits
-        for number, row in enumerate(rows):
-            if not row.ids:
+        for number, encoding in enumerate(rows):
+            if not encoding.ids:
                 raise PosexportError(f"input {number} has no tokens; leave it out")
-            if limits.max_length is not None and len(row.ids) > limits.max_length:
+            if limits.max_length is not None and len(encoding.ids) > limits.max_length:
                 raise PosexportError(
-                    f"input {number} has {len(row.ids)} tokens, {limit_sentence(limits)}; shorten it or give "
+                    f"input {number} has {len(encoding.ids)} tokens, {limit_sentence(limits)}; shorten it or give "
                     f"{self.shortening}"
                 )
 

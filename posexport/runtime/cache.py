@@ -35,9 +35,9 @@ def left_padded(prompts: Sequence[Sequence[int]], padding: int) -> tuple[Ids, Id
     length = max(map(len, prompts))
     ids_BT = np.full((len(prompts), length), padding, dtype=np.int64)
     keep_BT = np.zeros_like(ids_BT)
-    for row, prompt in enumerate(prompts):
-        ids_BT[row, length - len(prompt) :] = prompt
-        keep_BT[row, length - len(prompt) :] = 1
+    for index, prompt in enumerate(prompts):
+        ids_BT[index, length - len(prompt) :] = prompt
+        keep_BT[index, length - len(prompt) :] = 1
     return ids_BT, keep_BT
 
 
@@ -113,7 +113,7 @@ def renamed(decoder: DecoderInterface, link: Link, embedding: Link | None = None
     """
     inputs = {whole: name for name, whole in link.input_names.items()}
     if embedding is not None:
-        # embeddings at the input; those of every layer may follow
+        # embeddings at the input; embeddings of every layer may follow
         inputs[decoder.tokens.name] = inputs[next(iter(embedding.output_names.values()))]
     outputs = {whole: name for name, whole in link.output_names.items()}
     tokens, mask, *past = (_rename(spec, inputs) for spec in (decoder.tokens, decoder.mask, *decoder.past))
@@ -152,8 +152,8 @@ class Cache:
         self._embedding = chain.embedding(decoder.tokens.name)
         self._decoder = renamed(decoder, last, self._embedding)
         inputs = {whole: name for name, whole in last.input_names.items()}
-        made = self._embedding.output_names.values() if self._embedding is not None else ()
-        self._embedding_names = [inputs[whole] for whole in made]
+        embeddings = self._embedding.output_names.values() if self._embedding is not None else ()
+        self._embedding_names = [inputs[whole] for whole in embeddings]
         self._last = None if device == HOST else LastToken(provider, self._logits_type())
         before = chain.before_last(fixed or {}, self._embedding)
         self._fixed = {name: self._on_device(array) for name, array in before.items()}
@@ -314,8 +314,8 @@ def refuse(task: str, inputs: Sequence[InputSpec], outputs: Sequence[OutputSpec]
         return PosexportError(
             f"this is a {task} model; generate needs a text-generation or text2text-generation one: use posexport run"
         )
-    kept = carried(inputs, outputs)
-    gives = ", ".join(spec.name for spec in outputs if spec not in kept)
+    presents = carried(inputs, outputs)
+    gives = ", ".join(spec.name for spec in outputs if spec not in presents)
     takes = ", ".join(spec.name for spec in inputs if spec.role not in CARRIED)
     cache = "a cache" if any(spec.role in CARRIED for spec in inputs) else "no cache"
     return PosexportError(

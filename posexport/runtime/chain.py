@@ -111,9 +111,9 @@ class Chain:
         """ONNX Runtime's execution providers, the same for all graphs."""
         return list(self.links[0].session.get_providers())
 
-    def needs(self, outputs: Sequence[str], given: Collection[str] = ()) -> set[str]:
-        """The inputs of the model that ``outputs`` depend on, where outputs of earlier graphs are ``given``."""
-        return self._reachable(outputs, given) - self._computed
+    def needs(self, outputs: Sequence[str], known: Collection[str] = ()) -> set[str]:
+        """The inputs of the model that ``outputs`` depend on, where outputs of earlier graphs are ``known``."""
+        return self._reachable(outputs, known) - self._computed
 
     def run(
         self, outputs: Sequence[str], feeds: Mapping[str, NDArray[Any]], options: "RunOptions | None" = None
@@ -147,11 +147,11 @@ class Chain:
     def _is_later(self, feeds: Mapping[str, NDArray[Any]]) -> bool:
         return any(name in feeds and feeds[name].shape[axis] for name, axis in self._past)
 
-    def _reachable(self, outputs: Sequence[str], given: Collection[str] = ()) -> set[str]:
-        """Names of ``outputs`` and of all values that they are computed from, as far as ``given`` ones."""
-        names, known = set(outputs), set(given)
+    def _reachable(self, outputs: Sequence[str], known: Collection[str] = ()) -> set[str]:
+        """Names of ``outputs`` and of all values that they are computed from, as far as ``known`` ones."""
+        names = set(outputs)
         for link in reversed(self.links):
-            if (names - known) & set(link.output_names.values()):
+            if (names - set(known)) & set(link.output_names.values()):
                 names |= set(link.input_names.values())
         return names
 
@@ -187,10 +187,10 @@ def all_inputs(session: "InferenceSession") -> list[Any]:
 def open_chain(
     model: Path | bytes, parts: Sequence[PartSpec], make: "Callable[[Path | bytes], InferenceSession]"
 ) -> Chain:
-    """Opens a model; with ``parts``, ``model`` is the directory of their files, each of which is opened once."""
+    """Open a model; with ``parts``, ``model`` is the directory of their files. Every file is opened once."""
     if parts:
         assert isinstance(model, Path)
-        sessions = {file: make(model / file) for file in dict.fromkeys(part.file for part in parts)}
+        sessions = {file: make(model / file) for file in dict.fromkeys(p.file for p in parts)}
         return Chain([Link(sessions[p.file], p.input_names, p.output_names, p.when, p.inputs) for p in parts])
     session = make(model)
     inputs, outputs = (

@@ -44,7 +44,7 @@ class SizeUses:
 
 @dataclass(frozen=True)
 class Remainder:
-    """The size of an axis, by input and number, and the ``divisor`` whose multiples a branch treats apart."""
+    """The size of an axis, by input and number, and a ``divisor``: a branch treats its multiples apart."""
 
     input: str
     axis: int
@@ -53,7 +53,7 @@ class Remainder:
 
 @contextmanager
 def recording_size_uses(uses: SizeUses | None = None) -> Iterator[SizeUses]:
-    """Records, in ``uses`` if it is given, what the code inside the block does with the sizes of a trace."""
+    """Record, in ``uses`` or a new record, what the code inside the block does with the sizes of a trace."""
     # the frames that called the tracer are not the module's, even where they are the user's script
     uses, outside = uses or SizeUses(), sys._getframe(2)  # noqa: SLF001 (the generator's, contextlib's, the block's)
     to_bool: Callable[[torch.SymBool], bool] = torch.SymBool.__bool__
@@ -94,19 +94,20 @@ def recording_size_uses(uses: SizeUses | None = None) -> Iterator[SizeUses]:
 
 
 def _remainder(branch: torch.SymBool) -> Remainder | None:
-    """The size and the divisor of a branch such as ``if length % 8: pad``; None for another branch."""
+    """The size and the divisor of a branch like ``if length % 8: pad``; None for another branch."""
     condition = branch.node.expr
     if len(condition.free_symbols) != 1:
         return None
     (size,) = condition.free_symbols
-    divisors = {int(each.args[1]) for each in condition.atoms(Mod, PythonMod, FloorDiv) if each.args[1].is_number}
-    for divisor in sorted(divisors):
+    numbers = (division.args[1] for division in condition.atoms(Mod, PythonMod, FloorDiv))
+    for divisor in sorted({int(number) for number in numbers if number.is_number}):
         try:
-            whole, *others = (bool(condition.subs(size, 2 * divisor + rest)) for rest in range(divisor))
+            # the branch for multiples of the divisor, and for every other remainder
+            of_multiples, *of_rest = (bool(condition.subs(size, 2 * divisor + rest)) for rest in range(divisor))
         except ArithmeticError:  # other parts of the condition may not be defined at these sizes
             continue
-        if others and whole not in others:
+        if of_rest and of_multiples not in of_rest:
             sources = branch.node.shape_env.var_to_sources.get(size, [])
-            inputs = (each for each in sources if hasattr(getattr(each, "base", None), "local_name"))
-            return next((Remainder(each.base.local_name, each.idx, divisor) for each in inputs), None)
+            axes = (source for source in sources if hasattr(getattr(source, "base", None), "local_name"))
+            return next((Remainder(axis.base.local_name, axis.idx, divisor) for axis in axes), None)
     return None

@@ -25,7 +25,7 @@ from posexport.parity.foreign.runner import Beyond, own_words
 from posexport.parity.foreign.signature import Call, Declared, Signature
 from posexport.parity.grid.point import Budget, GridPoint
 from posexport.parity.judges import Criterion
-from posexport.parity.report.point_table import plain
+from posexport.parity.report.point_table import to_text
 from posexport.parity.report.points import Point
 from posexport.parity.report.report import Report
 from posexport.parity.subjects.runner import RunError
@@ -216,7 +216,7 @@ def test_a_failure_without_an_output_begins_with_the_point() -> None:
         baseline_error=None, worst_baseline_error=None, tolerance=None, verdict="fail", note="it was answered",
     )  # fmt: skip
     report = Report(scope="grid", provider="cpu", precision="fp32", points=[point])
-    assert "FAILED: length 34, batch 1, no padding: it was answered" in plain(report)
+    assert "FAILED: length 34, batch 1, no padding: it was answered" in to_text(report)
 
 
 def test_a_length_that_is_fixed_is_told_and_found(tmp_path: Path) -> None:

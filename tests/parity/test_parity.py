@@ -15,7 +15,7 @@ from posexport.parity.grid.grid import grid, lengths_of, splits
 from posexport.parity.grid.inputs import DRAWS, draw, inputs_of, keep_mask
 from posexport.parity.grid.point import GridPoint, available, needed_bytes
 from posexport.parity.references.definition import MOST, baseline_errors, more_draws
-from posexport.parity.report.point_table import plain
+from posexport.parity.report.point_table import to_text
 from posexport.parity.report.points import Point
 from posexport.parity.report.report import Report
 from posexport.sources.source import Source
@@ -307,7 +307,7 @@ def test_points_too_large_for_memory_are_skipped_with_the_reason(absolute: tuple
     assert all("of memory" in p.note for p in skipped)
     assert report.passed
     assert not report.summary().complete
-    assert "skipped: length 17, batch 1, no padding: needs about" in plain(report)
+    assert "skipped: length 17, batch 1, no padding: needs about" in to_text(report)
     nothing = proven(right, model, lengths=[17], memory_limit=1)
     assert not nothing.passed
     assert nothing.describe().startswith("no point was checked: needs about")
@@ -486,7 +486,7 @@ def test_table_shows_the_worst_of_each_padding() -> None:
         a_point(length=21, error=None, baseline_error=None, tolerance=None, verdict="rejected", output=""),
     ]
     report = Report(scope="grid", provider="cpu", precision="fp32", points=points)
-    text = plain(report)
+    text = to_text(report)
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines() if line.startswith("|")]
     assert rows[0] == ["length", "no padding", "right", "worst", "PyTorch fp32", "tolerance", "verdict"]
     assert rows[1] == ["17", "3.0e-07", "5.0e-06", "5.0e-06", "2.0e-07", "1.9e-06", "FAIL"]

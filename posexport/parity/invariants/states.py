@@ -1,7 +1,7 @@
 """States between tokens: rows with padding anywhere, every way to split a row, and states that are really read.
 
 A row that is read in several calls, with padding on either side of each, has the logits that its author's forward has
-for the row alone, in one call without padding and without a cache. No point of the grid has tokens behind padding, and
+for the row alone, in one call without padding and without a cache. No point of the grid has tokens after padding, and
 only these show a recurrence that decays at padding. A state that is constant, or that no later token depends on, is a
 failure.
 
@@ -109,7 +109,7 @@ def check(reference: "DefinitionReference", subject: Run, proof: Proof, least: f
 class _Reading:
     """A program that reads rows in calls.
 
-    ``names``: of its outputs. ``sizes``: of axes of inputs that the decoder does not read, such as images.
+    ``names``: of its outputs. ``sizes``: of axes of inputs that the decoder does not read, for example images.
     """
 
     def __init__(self, run: Run, decoder: DecoderInterface, names: Sequence[str], sizes: Mapping[str, int]) -> None:
@@ -158,13 +158,13 @@ class _Reading:
             ids = np.full((len(rows), width), self.decoder.tokens.padding, np.int64)
             new = np.zeros_like(ids)
             places = [slice(0, n) if side == "right" else slice(width - n, width) for n in counts]
-            for row, (count, place) in enumerate(zip(counts, places, strict=True)):
-                ids[row, place], new[row, place] = rows[row][done[row] : done[row] + count], 1
-                done[row] += count
+            for index, (count, place) in enumerate(zip(counts, places, strict=True)):
+                ids[index, place], new[index, place] = rows[index][done[index] : done[index] + count], 1
+                done[index] += count
             mask = np.concatenate((mask, new), 1)
             y, past = self.call(ids, mask, past)
-            for row, place in enumerate(places):
-                logits[row].append(y[row, place])
+            for index, place in enumerate(places):
+                logits[index].append(y[index, place])
         return [np.concatenate(parts) for parts in logits]
 
 

@@ -107,7 +107,7 @@ def remarks(proof: Record) -> list[str]:
     return lines
 
 
-def plain(proof: Record, *, width: int | None = None, colour: bool = False) -> str:
+def to_text(proof: Record, *, width: int | None = None, colour: bool = False) -> str:
     """Table and remarks as text; of a terminal with ``width`` columns no line is wider."""
     # a file takes all columns: the one for `few` is seldom there
     columns = width or _BORDERS + 12 * any(point.padding == "few" for point in proof.points)

@@ -11,7 +11,7 @@ from xml.etree.ElementTree import Element, SubElement, indent, tostring
 import msgspec
 
 from posexport.errors import PosexportError
-from posexport.parity.report.point_table import plain
+from posexport.parity.report.point_table import to_text
 from posexport.parity.report.points import Point, where
 from posexport.parity.report.record import CACHE as CACHE
 from posexport.parity.report.record import Record, verdict
@@ -51,7 +51,7 @@ class Report(Record, frozen=True, kw_only=True):
         ``width``: of a terminal in columns, to which the table and the sentences are fitted; None: sentences are not
         broken. ``colour``: verdicts have ANSI colours.
         """
-        return plain(self, width=width, colour=colour)
+        return to_text(self, width=width, colour=colour)
 
     def to_json(self) -> bytes:
         """The report as JSON that people can read, its verdict first, ending in a newline."""
@@ -96,7 +96,7 @@ def junit(report: Report, name: str) -> bytes:
         "provider": report.provider,
         "precision": report.precision,
     }
-    return _document(name, f"{name}.{report.provider}", list(_cases(report)), properties, plain(report))
+    return _document(name, f"{name}.{report.provider}", list(_cases(report)), properties, to_text(report))
 
 
 def junit_error(sentence: str, name: str) -> bytes:

@@ -1,4 +1,4 @@
-"""Decomposes what a Softmax reads into the product of Q and K, scales, a soft cap, masks and biases.
+"""Decomposes the input of a Softmax into the product of Q and K, scales, a soft cap, masks and biases.
 
 Shape letters: B batch, H heads, N = B * H, T queries, S keys.
 """
@@ -13,7 +13,7 @@ from posexport.graph.queries import number, only, producer, sizes
 from posexport.ops.dropped_scores import drops
 from posexport.passes.recognise.content_bias import Scaled
 
-#: inputs that may be scores, of what computes scores from scores
+#: operators that compute scores from scores, with the inputs that may be scores
 _SCORES = {"Mul": (0, 1), "Div": (0,), "Add": (0, 1), "Sub": (0,), "Where": (1, 2), "Tanh": (0,), "Reshape": (0,)}
 
 
@@ -22,7 +22,7 @@ class Scores:
     """The parts of scores, the last one first.
 
     Attributes:
-        product: the MatMul of queries and keys; None: the scores are no such sum.
+        product: the MatMul of queries and keys; None: the scores are another sum.
         scale: the constant that the product is multiplied by, in the tangent where there is a cap.
         added: masks and biases, each with the factor it is multiplied by: -1 where it is subtracted, and scales after
             the sum.
@@ -132,7 +132,7 @@ def _step(node: ir.Node, total: Scores) -> ir.Value | None:
     if node.op_type in ("Mul", "Div"):
         scaled = _scaled_by(node, total)
         return _scaled_by_query(node, total) if scaled is None else scaled
-    # what is added before a cap or a factor is no mask of the node's
+    # a term that is added before a cap or a factor is no mask of the node
     bare = total.after_cap is not None or total.of_queries
     if node.op_type in ("Add", "Sub") and not bare:
         return _sum(node, total)

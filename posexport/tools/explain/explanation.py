@@ -70,7 +70,7 @@ def explain(
     if not record.built_in:
         check_loads(provider)
     arrays = feeds.draw(manifest.inputs, manifest.limits, named)
-    graphs: Sequence[tuple[str, Manifest | PartSpec]] = [(part.file, part) for part in manifest.parts]
+    graphs: Sequence[tuple[str, Manifest | PartSpec]] = [(spec.file, spec) for spec in manifest.parts]
     graphs = graphs or [(MODEL, manifest)]
     later = bool(named.get(PAST))
     parts = []
@@ -85,7 +85,7 @@ def explain(
                 if when == "first" and later:  # what it gives is in the cache
                     arrays |= _outputs(opened.link, opened.link.one_token(arrays))
                     continue
-                parts.append(_part(opened, opened.link.feeds(arrays), manifest, provider))
+                parts.append(_graph_cost(opened, opened.link.feeds(arrays), manifest, provider))
                 if number < len(graphs) - 1:
                     arrays |= _outputs(opened.link, opened.link.feeds(arrays))
             except Exception as err:
@@ -135,7 +135,7 @@ def _open(
     return _Opened(file, list(graph.inputs), shared, link, origins)
 
 
-def _part(opened: _Opened, arrays: Feeds, manifest: Manifest, provider: str) -> GraphCost:
+def _graph_cost(opened: _Opened, arrays: Feeds, manifest: Manifest, provider: str) -> GraphCost:
     """Call a graph some times and read the profile of the last ones."""
     session = opened.link.session
     call = _bound(session, arrays, opened, provider)
@@ -147,7 +147,7 @@ def _part(opened: _Opened, arrays: Feeds, manifest: Manifest, provider: str) -> 
         runs=runs,
         ms=median(interleave(InProcess(call, 0), None, BUDGET).ms),
         profiled_ms=median(run.us for run in profiled) / 1e3,
-        kernels_ms=sum(row.ms for row in rows),
+        kernels_ms=sum(cost.ms for cost in rows),
         decisions=_decisions(manifest, opened.origins),
         rows=rows,
     )
@@ -191,7 +191,7 @@ def _rows(costs: Sequence[Cost], origins: Origins) -> list[CostRow]:
         )
         for origin, some in by_origin.items()
     ]
-    return sorted(rows, key=lambda row: (SHARES.index(row.share), -row.ms))
+    return sorted(rows, key=lambda cost: (SHARES.index(cost.share), -cost.ms))
 
 
 def _kernels(costs: Sequence[Cost]) -> list[Kernel]:
