@@ -253,10 +253,10 @@ def test_keys_may_be_kept_without_their_rotation(encoding: str, static: bool) ->
 
 
 class Given(decoders.NanoGpt):
-    """Positions are an argument."""
+    """Positions are an argument; masks go by the order of the tokens."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, attention: Make) -> None:
+        super().__init__(partial(decoders.Block, attention))
         self.wpe = nn.Embedding(V, decoders.C)
 
     def forward(self, idx: Tensor, position_ids: Tensor) -> Tensor:
@@ -267,9 +267,12 @@ class Given(decoders.NanoGpt):
         return logits
 
 
-def test_positions_that_are_given_are_those_of_the_new_tokens() -> None:
+@pytest.mark.parametrize(
+    "attention", [pytest.param(decoders.SelfAttention, marks=pytest.mark.all), decoders.ByHand, ByKeys]
+)
+def test_positions_that_are_given_are_those_of_the_new_tokens(attention: Make) -> None:
     torch.manual_seed(0)
-    module, ids = Given().eval(), rows()
+    module, ids = Given(attention).eval(), rows()
     graph, whole = by_the_pass(module), np.ones_like(ids)
     for since in (0, 5):
         positions = torch.arange(since, since + TOKENS).expand(ids.shape)

@@ -35,7 +35,7 @@ class Colours:
         positions: the input of positions, [B, T], if there is one.
         content: computed from elements of the ids.
         sized: not from these, but from the number of tokens or from the mask.
-        of_mask: values of ``sized`` that are computed from elements of the mask.
+        of_mask, of_positions: values of ``sized`` that are computed from elements of the mask, or of the positions.
         opaque: values of ``sized`` that operators of posexport compute, which have no function yet.
     """
 
@@ -45,6 +45,7 @@ class Colours:
     content: set[ir.Value] = field(default_factory=set)
     sized: set[ir.Value] = field(default_factory=set)
     of_mask: set[ir.Value] = field(default_factory=set)
+    of_positions: set[ir.Value] = field(default_factory=set)
     opaque: set[ir.Value] = field(default_factory=set)
 
 
@@ -53,6 +54,7 @@ def coloured(graph: ir.Graph, ids: ir.Value, mask: ir.Value | None, positions: i
     colours = Colours(ids, mask, positions, {ids})
     colours.sized |= {value for value in (mask, positions) if value is not None}
     colours.of_mask |= {mask} if mask is not None else set()
+    colours.of_positions |= {positions} if positions is not None else set()
     for node in graph:
         inputs, outputs = set(node.inputs), node.outputs
         if bodies(node) and colours.content & inputs:
@@ -67,8 +69,9 @@ def coloured(graph: ir.Graph, ids: ir.Value, mask: ir.Value | None, positions: i
                 colours.sized.update(outputs)
             if node.domain or colours.opaque & inputs:
                 colours.opaque.update(outputs)
-            if colours.of_mask & inputs:
-                colours.of_mask.update(outputs)
+            for computed in (colours.of_mask, colours.of_positions):
+                if computed & inputs:
+                    computed.update(outputs)
     return colours
 
 

@@ -23,7 +23,8 @@ class Counted:
         mask: the new input, [B, S].
         batch, new, past, total: B, T, S - T and S, int64 [1].
         queries, keys: slots of the new tokens [T] and of all [S].
-        position_ids, key_positions: the number of tokens before each that the mask keeps, [B, T] and [B, S].
+        counted_ids, counted_keys: the number of tokens before each that the mask keeps, [B, T] and [B, S].
+        position_ids, key_positions: the same, or positions that are an input.
         padding: the term added to the scores of each key, [B, 1, 1, S].
     """
 
@@ -36,6 +37,8 @@ class Counted:
     keys: ir.Value
     position_ids: ir.Value
     key_positions: ir.Value
+    counted_ids: ir.Value
+    counted_keys: ir.Value
     padding: ir.Value
 
     @classmethod
@@ -51,7 +54,8 @@ class Counted:
         # a position of a padded token is one of a token that there is
         before = g.op("Clip", g.Sub(g.CumSum(mask, 1), 1), 0, shape=[BATCH, TOTAL])
         dropped = g.Where(g.Equal(mask, 0), LOWEST, 0.0)
-        position_ids = g.op("Slice", before, past, total, [1], shape=[BATCH, SEQUENCE])
+        counted_keys = before
+        position_ids = counted_ids = g.op("Slice", before, past, total, [1], shape=[BATCH, SEQUENCE])
         if given is not None:
             position_ids, before = _moved(g, mask, past, position_ids, before, given)
         return cls(
@@ -64,6 +68,8 @@ class Counted:
             keys=g.op("Range", 0, g.scalar(total), 1, shape=[TOTAL]),
             position_ids=position_ids,
             key_positions=before,
+            counted_ids=counted_ids,
+            counted_keys=counted_keys,
             padding=g.op("Unsqueeze", dropped, [1, 2], shape=[BATCH, 1, 1, TOTAL]),
         )
 

@@ -144,7 +144,7 @@ def _slice(rows: "Rows", node: ir.Node, value: ir.Value, roles: Roles) -> ir.Val
     if len(axes) != 1 or len(roles) != 1 or x in known.colours.sized or starts[0] < 0 or steps != [1]:
         return None
     (axis,) = axes
-    at = rows.positions(roles[axis])
+    at = rows.positions(value, roles[axis])
     picked = g.Gather(rows.whole.of(x), g.Add(at, starts[0]) if starts[0] else at, axis=axis)
     return rows.batch_in_front(picked, axis, known.rank(value) + 1)
 
@@ -241,7 +241,7 @@ def _trilu(rows: "Rows", node: ir.Node, value: ir.Value, roles: Roles) -> ir.Val
     is_upper = bool(node.attributes.get_int("upper", 1))
     if is_upper or offset is None or set(roles) != {rank - 2, rank - 1} or x.dtype is None:
         return None
-    before = g.Add(g.Unsqueeze(rows.positions(roles[rank - 2]), [2]), offset[0])
-    lower = g.LessOrEqual(g.Unsqueeze(rows.positions(roles[rank - 1]), [1]), before)
+    before = g.Add(g.Unsqueeze(rows.positions(value, roles[rank - 2]), [2]), offset[0])
+    lower = g.LessOrEqual(g.Unsqueeze(rows.positions(value, roles[rank - 1]), [1]), before)
     lower = g.Unsqueeze(lower, list(range(1, rank - 1))) if rank > 2 else lower
     return g.Where(lower, rows.pick(x, roles), np.zeros((), x.dtype.numpy()))

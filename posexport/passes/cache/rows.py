@@ -30,9 +30,15 @@ class Rows:
             self._picked[key] = self._of(value, roles)
         return self._picked[key]
 
-    def positions(self, role: str) -> ir.Value:
-        """[B, T] of queries or [B, S] of keys."""
-        return self.counted.position_ids if role == "queries" else self.counted.key_positions
+    def positions(self, value: ir.Value, role: str) -> ir.Value:
+        """Which rows of ``value`` are those of queries, [B, T], or of keys, [B, S].
+
+        Only what is computed from positions that are an input goes by these; masks go by the order of the tokens.
+        """
+        counted = self.counted
+        if value in self.known.colours.of_positions:
+            return counted.position_ids if role == "queries" else counted.key_positions
+        return counted.counted_ids if role == "queries" else counted.counted_keys
 
     def count(self, role: str) -> ir.Value:
         """T or S, int64 [1]."""
@@ -75,7 +81,7 @@ class Rows:
     def _counted(self, value: ir.Value, roles: Roles, start: int) -> ir.Value:
         """Rows of a value that counts tokens from ``start``."""
         ((axis, role),) = roles.items()
-        at = self.positions(role)
+        at = self.positions(value, role)
         if start:
             at = self.g.Add(at, start)
         if value.dtype != ir.DataType.INT64:
@@ -87,13 +93,15 @@ class Rows:
         """Rows gathered from the value for all tokens."""
         g, rank = self.g, self.known.rank(value)
         (first, role), *others = sorted(roles.items())
-        rows = self.batch_in_front(g.Gather(self.whole.of(value), self.positions(role), axis=first), first, rank + 1)
+        rows = self.batch_in_front(
+            g.Gather(self.whole.of(value), self.positions(value, role), axis=first), first, rank + 1
+        )
         for axis, other in others:
             # the batch and this axis in front: of every row its positions
             at = axis + 1
             order = [0, at, *(place for place in range(1, rank + 1) if place != at)]
             picked = g.op(
-                "GatherND", g.Transpose(rows, perm=order), g.Unsqueeze(self.positions(other), [2]), batch_dims=1
+                "GatherND", g.Transpose(rows, perm=order), g.Unsqueeze(self.positions(value, other), [2]), batch_dims=1
             )
             rows = g.Transpose(picked, perm=[order.index(place) for place in range(rank + 1)])
         return rows
