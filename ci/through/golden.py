@@ -73,7 +73,8 @@ def difference(name: str, own: Source, through: Source, bundle: Path) -> dict[st
     session = posexport.load(bundle)
     worst: dict[str, float] = {}
     modules = [in_precision(copy.deepcopy(source.module), torch.float64).eval() for source in (own, through)]
-    shared = [spec for spec in own.outputs if spec.name in {each.name for each in through.outputs}]
+    names = {spec.name for spec in through.outputs if spec.compared}
+    shared = [spec for spec in own.outputs if spec.name in names]
     for point, stored in {**points(name), "drawn": drawn(through)}.items():
         if not fits(stored, through):
             continue

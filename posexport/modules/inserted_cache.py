@@ -26,17 +26,18 @@ _ROWS, _LENGTH = 3, 9
 _OPSET = 18
 
 
-def by_pass(source: Source, user: UserModule) -> tuple[Source, str]:
+def by_pass(source: Source, user: UserModule, *, with_positions: bool = False) -> tuple[Source, str]:
     """Return the source of a decoder with an inserted KV cache, and its attentions as a string for a remark.
 
-    The module is traced here to see whether its graph can have a cache, and the shapes of the cache.
+    The module is traced here to see whether its graph can have a cache, and the shapes of the cache. With
+    ``with_positions`` its forward takes ``position_ids``, which are no input of ``source``.
 
     Raises:
         NotInsertedError, NotCachedError: why it cannot, with the user's line.
     """
     # how the graph's inputs are called in forward
     tokens, vocab = tokens_of(source, user)
-    inputs = {spec.name for spec in source.inputs}
+    inputs = {spec.name for spec in source.inputs} | ({POSITIONS} if with_positions else set())
     interface = Interface(
         tokens=msgspec.structs.replace(tokens, name=IDS),
         names={IDS: tokens.name} | {name: name for name in (MASK, POSITIONS) if name in inputs},

@@ -31,7 +31,6 @@ from posexport.through.agreement import use_posexport_attention
 from posexport.through.decoder_source import decoder_source
 from posexport.through.inputs import POSITIONS, SOUND, forward_parameters
 from posexport.through.module import TransformersModule, checkpoint_source, module_for_task
-from posexport.through.states import has_states
 
 
 def make(checkpoint: Checkpoint) -> Model:
@@ -244,10 +243,6 @@ def _module(config: Config, model: Any, task: Task) -> tuple[TransformersModule,
     """The module to export, and the remarks of `use_posexport_attention`."""
     _without_cache(model)
     with_positions = task is GENERATION and POSITIONS in forward_parameters(model)
-    if task is GENERATION and not with_positions and not has_states(model):
-        raise PosexportError(
-            f"{config.label}: {type(model).__name__} takes no {POSITIONS}, which a KV cache needs; use --task features"
-        )
     varies = task.sizes_vary or any(hasattr(model.config, name) for name in ("backbone_config", "pretrained_cfg"))
     if pictures.reads_images(model) and (varies or pictures.trained_size(model.config) is None):
         module: TransformersModule = pictures.picture_module(config.label, model, task)

@@ -1,4 +1,9 @@
-"""The source of a causal language model of transformers with a KV cache and states, checked against its forward."""
+"""The source of a causal language model of transformers with a KV cache and states.
+
+Where transformers' attention calls the functions of `posexport.through.attention`, these keep the cache, checked here
+against the model's forward. Attention that transformers computes by code of its own gets its cache in the graph
+(`posexport.modules.inserted_cache`).
+"""
 
 import copy
 
@@ -6,16 +11,20 @@ import msgspec
 import torch
 from torch import Tensor
 
+from posexport.definition.forward_decoder import POSITIONS
 from posexport.errors import PosexportError
 from posexport.modules.decoder_facts import TASK, as_source, limited, small, tokens_of
 from posexport.modules.in_parts import differ, in_calls
+from posexport.modules.inserted_cache import by_pass
 from posexport.modules.user_module import UserModule
 from posexport.nn.cached_call import NotCachedError
+from posexport.passes.graph_pass import NotInsertedError
 from posexport.sources.source import Source
 from posexport.spec import LengthContract
 from posexport.through import states
 from posexport.through.attention import Layer, noting
 from posexport.through.decoder import ThroughDecoder
+from posexport.through.inputs import forward_parameters
 from posexport.through.states import States
 from posexport.through.states_decoder import StatesDecoder
 from posexport.torch_fixes.module_precision import in_precision
@@ -35,36 +44,65 @@ def decoder_source(source: Source, depth: int, task: str = TASK) -> Source:
     user = source.module
     assert isinstance(user, UserModule)
     try:
-        # record the attention and the states of every layer
-        layers, kept = _layers(user, source)
-        if not layers and not kept.tensors:
-            raise NotCachedError("its attention is code of its own, which no KV cache of posexport's goes through")
-        if len(layers) < depth and not kept.tensors:
-            raise NotCachedError(
-                f"posexport saw the attention of {len(layers)} of its {depth} layers; a layer without "
-                "attention keeps a state of its own"
-            )
-        # the longest input that the decoder with a cache accepts
-        tokens, vocab = tokens_of(source, user)
-
-        def make(limits: LengthContract) -> ThroughDecoder:
-            if not kept.tensors:
-                return ThroughDecoder(user, layers, tokens, vocab, limits).eval()
-            return StatesDecoder(user, layers, tokens, vocab, limits, kept.shapes).eval()
-
-        decoder, remarks = limited(source, make)
-        # compare logits with and without the cache, in float64 if memory allows a copy
-        trial, dtype = decoder, torch.float32
-        if small(user):
-            trial, dtype = copy.deepcopy(decoder), torch.float64
-            in_precision(trial, dtype)
-            dtype = _narrowest(trial)
-        _check(trial, dtype)
+        try:
+            return _called(source, user, depth)
+        except NotCachedError as err:
+            if task != TASK:
+                raise
+            return _inserted(source, user, err)
     except NotCachedError as err:
         raise PosexportError(
             f"{source.name} cannot be converted for {task} through transformers: {err}"
             + ("; the task features converts its hidden states, without a KV cache" if task == TASK else "")
         ) from err
+
+
+def _inserted(source: Source, user: UserModule, reason: NotCachedError) -> Source:
+    """The source with a cache that a pass inserts into the graph; ``reason``: why the model's calls do not keep one."""
+    try:
+        cached, _ = by_pass(source, user, with_positions=_takes_positions(user))
+    except (NotInsertedError, NotCachedError) as err:
+        raise NotCachedError(f"{reason}: {err}") from err
+    return msgspec.structs.replace(cached, encoding=None, encodings=[])
+
+
+def _takes_positions(user: UserModule) -> bool:
+    return POSITIONS in forward_parameters(user.module.model)
+
+
+def _called(source: Source, user: UserModule, depth: int) -> Source:
+    """The source with a cache that the calls of attention keep.
+
+    Raises:
+        NotCachedError: a layer has none, or logits are others than without it.
+    """
+    # record the attention and the states of every layer
+    layers, kept = _layers(user, source)
+    if not kept.tensors and not _takes_positions(user):
+        raise NotCachedError(f"{type(user.module.model).__name__} takes no {POSITIONS}")
+    if not layers and not kept.tensors:
+        raise NotCachedError("its attention is code of its own, which no KV cache of posexport's goes through")
+    if len(layers) < depth and not kept.tensors:
+        raise NotCachedError(
+            f"posexport saw the attention of {len(layers)} of its {depth} layers; a layer without "
+            "attention keeps a state of its own"
+        )
+    # the longest input that the decoder with a cache accepts
+    tokens, vocab = tokens_of(source, user)
+
+    def make(limits: LengthContract) -> ThroughDecoder:
+        if not kept.tensors:
+            return ThroughDecoder(user, layers, tokens, vocab, limits).eval()
+        return StatesDecoder(user, layers, tokens, vocab, limits, kept.shapes).eval()
+
+    decoder, remarks = limited(source, make)
+    # compare logits with and without the cache, in float64 if memory allows a copy
+    trial, dtype = decoder, torch.float32
+    if small(user):
+        trial, dtype = copy.deepcopy(decoder), torch.float64
+        in_precision(trial, dtype)
+        dtype = _narrowest(trial)
+    _check(trial, dtype)
     return msgspec.structs.replace(as_source(source, decoder, remarks), encoding=None)
 
 

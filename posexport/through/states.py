@@ -106,11 +106,6 @@ def _decay_factors(layer: Any, at: int) -> Tensor:
     return factors
 
 
-def has_states(model: nn.Module) -> bool:
-    """Whether a modeling file of ``model`` has a function or a layer that keeps a state."""
-    return any(_KEEP & vars(file).keys() for file in files_of(model))
-
-
 def files_of(model: nn.Module) -> list[ModuleType]:
     """The Python modules of transformers that the classes of ``model`` are in."""
     names = dict.fromkeys(type(part).__module__ for part in model.modules())
@@ -291,6 +286,5 @@ _FORWARDS: dict[str, Callable[..., Any]] = {
     "MiniMaxLightningAttention": _lightning_attention,
     "RecurrentGemmaRecurrentBlock": _rg_lru,
 }
-_KEEP = _STATEFUL.keys() | _FORWARDS.keys()
 _MASK_FUNCTION = "create_recurrent_attention_mask"
 _FUNCTIONS: dict[str, Callable[..., Any]] = {**_STATEFUL, _MASK_FUNCTION: lambda **_: None}

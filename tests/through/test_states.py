@@ -274,8 +274,7 @@ def test_a_second_judge_reads_each_row_alone(checkpoint: Callable[[str], Path]) 
         agree(logits.numpy(), wanted.numpy(), "model", np.float64, 8)
 
 
-def test_a_model_without_such_functions_has_no_states() -> None:
-    assert not states.has_states(torch.nn.Linear(2, 2))
+def test_every_layer_with_a_state_has_a_function() -> None:
     names: Mapping[str, object] = states._FUNCTIONS
     assert names.keys() > states._STATEFUL.keys()
 
