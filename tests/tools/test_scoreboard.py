@@ -1,4 +1,4 @@
-"""The scoreboard's judge: right files are right, and what is broken on purpose is called so, at the smallest point."""
+"""The scoreboard's judge: right files are right, broken ones are wrong from the smallest point."""
 
 from pathlib import Path
 from typing import Any
@@ -47,7 +47,7 @@ encoder (int64[B, T] input_ids, int64[B, T] attention_mask) => (float[B, T, 4] l
     placed = Add (e, c)
     logits = Add (placed, read)
 }}"""
-#: every token reads the sum of the real tokens up to it, of which the cache has those before
+#: every token reads the sum of the real tokens up to it, earlier ones from the cache
 DECODER = f"""<ir_version: 8, opset_import: ["": 18]>
 decoder (int64[B, N] input_ids, int64[B, S] attention_mask, int64[B, N] position_ids,
          float[B, 1, P, 4] past_key_values_0_key) => (float[B, N, 4] logits, float[B, 1, S, 4] present_0_key) {{
@@ -101,9 +101,9 @@ class Library:
             raise IndexError("index out of range in self")
         waves = np.array([0.7, 1.1, 1.9, 2.3])
         e = np.cos(ids[..., None] * waves)
-        kept = arrays.get("attention_mask", np.ones_like(ids))[..., None]
+        attention = arrays.get("attention_mask", np.ones_like(ids))[..., None]
         places = arrays.get("position_ids", np.arange(ids.shape[1])[None])
-        read = (e * kept).cumsum(1) if self._causal else (e * kept).sum(1, keepdims=True)
+        read = (e * attention).cumsum(1) if self._causal else (e * attention).sum(1, keepdims=True)
         logits = e + np.sin(places[..., None] * waves) + read
         return {"logits": logits}, {"logits": logits + 0.1 * self._chaotic * np.abs(logits).max()}
 
@@ -122,11 +122,11 @@ def changed(text: str, old: str, new: str) -> str:
 
 @pytest.mark.parametrize(("text", "kind", "count"), [(ENCODER, "rows", 7), (DECODER, "decoder", 11)])
 def test_right_files(text: str, kind: str, count: int, tmp_path: Path) -> None:
-    found = verdict(text, tmp_path, Library(causal=kind == "decoder"), kind)
-    assert (found["verdict"], found["right"], found["skipped"]) == ("right", count, [])
+    result = verdict(text, tmp_path, Library(causal=kind == "decoder"), kind)
+    assert (result["verdict"], result["right"], result["skipped"]) == ("right", count, [])
 
 
-#: what is broken, how, and the point from which it shows
+#: the defect, the edit that makes it, and the point from which it shows
 BROKEN = {
     "positions shifted by one": (ENCODER, "Range (zero,", "Range (one,", "batch 1, length 1"),
     "the mask is ignored": (ENCODER, "ReduceSum (real,", "ReduceSum (e,", "right padding to 11/6/1"),
@@ -149,16 +149,16 @@ def test_broken_files_are_wrong(name: str, tmp_path: Path) -> None:
         text = changed(text, "ids = Range (zero, count, one)", "ids = Range (one, counted, one)")
         text = changed(text, "count = Squeeze (width)", "count = Squeeze (width)\n    counted = Add (count, one)")
     kind = "rows" if text.startswith(ENCODER[:60]) else "decoder"
-    found = verdict(text, tmp_path, Library(causal=kind == "decoder"), kind)
-    assert found["verdict"] == "wrong"
-    assert point in found["point"] or name.startswith("positions are counted")
-    assert found["off"] > 1e-2
+    result = verdict(text, tmp_path, Library(causal=kind == "decoder"), kind)
+    assert result["verdict"] == "wrong"
+    assert point in result["point"] or name.startswith("positions are counted")
+    assert result["off"] > 1e-2
 
 
 def test_fixed_axes_are_no_faults(tmp_path: Path) -> None:
     fixed = changed(changed(ENCODER, "int64[B, T] input_ids", "int64[1, T] input_ids"), "int64[B, T]", "int64[1, T]")
-    found = verdict(fixed, tmp_path, Library(causal=False), "rows")
-    assert (found["verdict"], found["right"], len(found["outside"])) == ("sizes", 3, 4)
+    result = verdict(fixed, tmp_path, Library(causal=False), "rows")
+    assert (result["verdict"], result["right"], len(result["outside"])) == ("sizes", 3, 4)
     # the same shape without the declaration is a file that fails to run
     frozen = changed(ENCODER, "placed = Add (e, c)", "one_row = Constant <value_ints = [1, -1, 4]> ()\n"
                      "    rows = Reshape (e, one_row)\n    placed = Add (rows, c)")  # fmt: skip
@@ -167,8 +167,8 @@ def test_fixed_axes_are_no_faults(tmp_path: Path) -> None:
 
 def test_what_the_judge_does_not_know_is_no_fault(tmp_path: Path) -> None:
     more = changed(ENCODER, "attention_mask) =>", "attention_mask, float[B] temperature) =>")
-    found = verdict(more, tmp_path, Library(causal=False), "rows")
-    assert (found["verdict"], "temperature" in found["said"]) == ("unjudged", True)
+    result = verdict(more, tmp_path, Library(causal=False), "rows")
+    assert (result["verdict"], "temperature" in result["said"]) == ("unjudged", True)
     other = changed(ENCODER, "logits", "scores")
     assert "no output logits, but scores" in verdict(other, tmp_path, Library(causal=False), "rows")["said"]
 
@@ -177,8 +177,8 @@ def test_a_file_without_a_mask_is_judged_without_padding(tmp_path: Path) -> None
     bare = changed(ENCODER, ", int64[B, T] attention_mask", "")
     bare = changed(changed(bare, "m = Cast <to = 1> (attention_mask)", ""), "m3 = Unsqueeze (m, last)", "")
     bare = changed(bare, "real = Mul (e, m3)", "real = Identity (e)")
-    found = verdict(bare, tmp_path, Library(causal=False), "rows")
-    assert (found["verdict"], found["right"], len(found["outside"])) == ("sizes", 5, 2)
+    result = verdict(bare, tmp_path, Library(causal=False), "rows")
+    assert (result["verdict"], result["right"], len(result["outside"])) == ("sizes", 5, 2)
 
 
 def test_what_pytorch_misses_itself_is_no_fault(tmp_path: Path) -> None:
@@ -202,7 +202,7 @@ def test_names_of_caches_and_of_nested_errors() -> None:
 def test_samples_and_the_plan() -> None:
     assert mask(Size(2, 4, rows=(4, 1), side="left")).tolist() == [[1, 1, 1, 1], [0, 0, 0, 1]]
     assert positions(np.array([[0, 0, 1, 1]])).tolist() == [[0, 0, 0, 1]]
-    plan = pairs()
-    assert len(plan) >= 180
-    assert list(plan)[:2] == ["bert", "roberta"]
-    assert len({entry["group"] for entry in list(plan.values())[12:24]}) > 8
+    entries = pairs()
+    assert len(entries) >= 180
+    assert list(entries)[:2] == ["bert", "roberta"]
+    assert len({entry["group"] for entry in list(entries.values())[12:24]}) > 8

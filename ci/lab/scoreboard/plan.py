@@ -27,7 +27,7 @@ _TASKS = {
 }  # fmt: skip
 #: models of two parts with a loop between them, which the judge does not play yet
 _UNJUDGED = ("vision-language", "masks", "long")
-_UNJUDGED_NAMES = ("moonshine", "blip-captions", "decision_transformer", "timesfm", "imagegpt", "siglip2")
+_UNJUDGED_NAMES = ("moonshine", "blip-captions", "decision_transformer", "timesfm", "imagegpt", "siglip2", "clap")
 
 
 def task(entry: dict[str, Any], group: str) -> str:

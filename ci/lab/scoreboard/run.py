@@ -29,7 +29,10 @@ RECORD = ROOT / "ci/results/scoreboard.jsonl"
 EXPORTERS = ("posexport", "optimum", "transformers", "mobius", "torch")
 #: seconds that an export and a judgement may take
 _LIMIT = 300
-_COLOURS, _ERROR = re.compile("\x1b\\[[0-9;]*m"), re.compile(r"^(?:[\w.]*(?:Error|Exception|Violation\w*)\b|Error: )")
+_COLOURS, _ERROR = (
+    re.compile("\x1b\\[[0-9;]*m"),
+    re.compile(r"^(?:[\w.]*(?:Error|Exception|Violation\w*|SymNode|Unsupported)\b|Error: )"),
+)
 #: errors that say only in what step another one was raised
 _WRAPPERS = ("TorchExportError", "ConversionError", "export_program failed")
 _QUIET = {"TRANSFORMERS_VERBOSITY": "error", "HF_HUB_OFFLINE": "1", "TQDM_DISABLE": "1", "PYTHONWARNINGS": "ignore"}
@@ -145,7 +148,7 @@ def one(name: str, exporter: str, into: Path, before: dict[str, Any]) -> dict[st
     """The line of a pair and exporter."""
     entry = pairs()[name]
     module = importlib.import_module(f"ci.lab.scoreboard.exporters.{exporter}")
-    # of the product alone: results stay those of a commit whose tools changed
+    # the last commit of the product: changes of tools and pages leave results valid
     log = ["git", "log", "-1", "--format=%h", "--", "posexport", "models"]
     commit = subprocess.check_output(log, cwd=ROOT, text=True).strip()
     today = datetime.datetime.now(datetime.UTC).date().isoformat()

@@ -29,7 +29,7 @@ class Size:
 
     def described(self, modality: str) -> str:
         """The size as a report names it."""
-        sizes = {"text": f"length {self.tokens}", "sound": f"{self.sound} samples"}
+        sizes = {"text": f"length {self.tokens}", "sound": f"{self.sound} samples", "series": "its context"}
         what = sizes.get(modality) or f"{self.pixels[0]}x{self.pixels[1]} pixels"
         padding = f", {self.side} padding to {'/'.join(map(str, self.rows))} tokens" if self.rows else ""
         return f"batch {self.batch}, {what}{padding}"
@@ -41,28 +41,32 @@ def accepted(model: Any) -> set[str]:
 
 
 def modality(model: Any) -> str:
-    """text, image or sound: what decides the sizes that the judge varies."""
+    """text, image, sound or series: what decides the sizes that the judge varies."""
     name = model.main_input_name
     if name in ("input_values", "input_features"):
         return "sound"
+    if "past_values" in accepted(model):
+        return "series"
     return "text" if "input_ids" in accepted(model) else "image"
 
 
 def native_pixels(config: Any) -> tuple[int, int]:
     """Height and width that a configuration names, 64x64 where it names none."""
     for section in (config, *(getattr(config, name, None) for name in ("vision_config", "backbone_config", "encoder"))):
-        size = getattr(section, "image_size", None)
+        size = getattr(section, "image_size", getattr(section, "input_size", None))
         if size is not None:
             return (size, size) if isinstance(size, int) else (size[0], size[1])
     return 64, 64
 
 
 def longest(config: Any) -> int:
-    """Tokens that a configuration's table of positions has, at most 256."""
+    """Tokens that a configuration's table of positions has, at most 256; those that dynamic NTK extends it to."""
     text = config.get_text_config()
     names = ("max_position_embeddings", "n_positions", "max_encoder_position_embeddings", "max_seq_len")
     sizes = [getattr(text, name) for name in names if isinstance(getattr(text, name, None), int)]
-    return int(min([*(size for size in sizes if size > 0), 256]))
+    rope: Mapping[str, Any] = getattr(text, "rope_parameters", None) or getattr(text, "rope_scaling", None) or {}
+    factor = rope["factor"] if rope.get("rope_type") == "dynamic" else 1
+    return int(min([*(size * factor for size in sizes if size > 0), 256]))
 
 
 def mask(size: Size) -> np.ndarray:
@@ -113,7 +117,7 @@ def _text(config: Any, size: Size, rng: np.random.Generator) -> Arrays:
 
 def _features(config: Any, size: Size, rng: np.random.Generator) -> Arrays:
     """Spectrograms: [B, mel, 2 * positions] of Whisper, else [B, frames, mel]."""
-    if hasattr(config, "max_source_positions"):
+    if config.model_type == "whisper":
         shape = (size.batch, config.num_mel_bins, 2 * config.max_source_positions)
         return {"input_features": rng.standard_normal(shape)}
     inner = getattr(config, "encoder_config", config)

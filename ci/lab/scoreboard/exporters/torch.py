@@ -42,19 +42,13 @@ def main(checkpoint: str, directory: str, task: str) -> None:
 
 
 def _export(model: Any, path: str) -> None:
-    """One call of ``forward``, with the inputs that a tokenizer or a processor gives."""
+    """The graph of one call of ``forward``."""
     import torch
     from torch.utils._pytree import tree_leaves
 
-    from ci.lab.scoreboard.samples import accepted, modality, sample, tensors
-
-    inputs = tensors(sample(model, SAMPLE), accepted(model) - {"pixel_mask"}, torch.float32)
-    if model.config.is_encoder_decoder:
-        inputs.pop("token_type_ids", None)
+    inputs = traced(model, SAMPLE)
+    if model.config.is_encoder_decoder and "input_ids" in inputs:
         inputs["decoder_input_ids"] = torch.arange(6, 6 + 2 * 5).reshape(2, 5)
-    if modality(model) == "sound" and "input_values" in inputs:
-        # of sounds a processor gives a mask only with some models
-        inputs.pop("attention_mask", None)
     sizes = {name: range(x.dim()) for name, x in inputs.items()}
     fixed = {"pixel_values": 1, "bbox": 2}
     dims = {name: [axis for axis in axes if axis != fixed.get(name)] for name, axes in sizes.items()}
@@ -75,6 +69,19 @@ def _export(model: Any, path: str) -> None:
         if "pixel_values" not in inputs:
             raise
         _to_onnx(model, inputs, dims | {"pixel_values": [0]}, names, path)
+
+
+def traced(model: Any, size: Size) -> dict[str, Any]:
+    """The inputs that a tokenizer or a processor gives."""
+    import torch
+
+    from ci.lab.scoreboard.samples import accepted, sample, tensors
+
+    inputs = tensors(sample(model, size), accepted(model) - {"pixel_mask"}, torch.float32)
+    # only some models of sound get a mask
+    dropped = ["token_type_ids"] if model.config.is_encoder_decoder else []
+    dropped += ["attention_mask"] if "input_values" in inputs else []
+    return {name: x for name, x in inputs.items() if name not in dropped}
 
 
 def _to_onnx(model: Any, inputs: dict[str, Any], dims: dict[str, list[int]], outputs: list[str], path: str) -> None:

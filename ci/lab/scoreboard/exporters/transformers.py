@@ -35,18 +35,15 @@ def main(checkpoint: str, directory: str, task: str) -> None:
     import torch
     from transformers.exporters.exporter_onnx import OnnxConfig, OnnxExporter
 
-    from ci.lab.scoreboard.exporters.torch import SAMPLE, SAMPLE_LEFT
+    from ci.lab.scoreboard.exporters.torch import SAMPLE, SAMPLE_LEFT, traced
     from ci.lab.scoreboard.reference import load
-    from ci.lab.scoreboard.samples import accepted, sample, tensors
 
     model, config = load(checkpoint), OnnxConfig(dynamic=True)
     generates = task in ("text-generation", "text2text-generation")
-    size = SAMPLE_LEFT if task == "text-generation" else SAMPLE
-    inputs = tensors(sample(model, size), {*accepted(model)} - {"pixel_mask"}, torch.float32)
+    inputs = traced(model, SAMPLE_LEFT if task == "text-generation" else SAMPLE)
     if not generates:
         OnnxExporter().export(model, inputs, config=config).save_pretrained(directory)
         return
-    inputs.pop("token_type_ids", None)
     if task == "text2text-generation":
         encoder = OnnxExporter().export(model.get_encoder(), dict(inputs), config=config)
         encoder.save_pretrained(Path(directory, "encoder"))
