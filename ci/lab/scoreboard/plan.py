@@ -27,7 +27,10 @@ _TASKS = {
 }  # fmt: skip
 #: models of two parts with a loop between them, which the judge does not play yet
 _UNJUDGED = ("vision-language", "masks", "long")
-_UNJUDGED_NAMES = ("moonshine", "blip-captions", "decision_transformer", "timesfm", "imagegpt", "siglip2", "clap")
+_UNJUDGED_NAMES = (
+    "moonshine", "blip-captions", "decision_transformer", "timesfm", "imagegpt", "siglip2", "clap", "oneformer",
+    "tapas", "seamless_m4t_v2", "vit_mae", "superpoint", "timesformer", "videomae", "vivit",
+)  # fmt: skip
 
 
 def task(entry: dict[str, Any], group: str) -> str:
@@ -48,7 +51,7 @@ def groups() -> dict[str, dict[str, Any]]:
                 continue
             for name in rows["checkpoints"]:
                 entry = entries[name]
-                if name.endswith(("-through", "-live")) or name in _UNJUDGED_NAMES:
+                if name.endswith(("-through", "-live")) or name in _UNJUDGED_NAMES or "timm" in name:
                     continue
                 keep = {key: entry[key] for key in ("class", "settings", "narrow", "weights") if key in entry}
                 grouped.setdefault(group, {})[name] = {**keep, "task": task(entry, group)}
