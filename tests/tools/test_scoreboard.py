@@ -193,6 +193,7 @@ def test_what_pytorch_misses_itself_is_no_fault(tmp_path: Path) -> None:
 def test_names_of_caches_and_of_nested_errors() -> None:
     assert standard("past_key_values.0.key", {}) == standard("present.0.key", {}) == "cache.0.key"
     assert standard("input.past_key_values.layers.0.keys", {}) == "cache.layers.0.keys"
+    assert standard("past_values", {}) == "past_values"
     assert standard("attention_mask", {"attention_mask": "encoder_attention_mask"}) == "encoder_attention_mask"
     nested = "ValueError: the cause\nx.TorchExportError: Failed in step 1/3\n<class 'x'>"
     assert reason("", nested) == "ValueError: the cause"

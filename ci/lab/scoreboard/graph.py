@@ -8,7 +8,7 @@ import numpy as np
 import onnxruntime
 
 #: keys and values of layers, or states, before and after a call: the same name for both
-_CACHE = re.compile(r"^(?:past_key_values|present|past|cache_params)[._]")
+_CACHE = re.compile(r"^(?:past_key_values|present|past(?!_values$)|cache_params)[._]")
 _TYPES = {
     "tensor(float)": np.float32, "tensor(double)": np.float64, "tensor(float16)": np.float16,
     "tensor(int64)": np.int64, "tensor(int32)": np.int32, "tensor(bool)": np.bool_,

@@ -10,7 +10,7 @@ import importlib
 import json
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -66,9 +66,13 @@ class Finding:
 class Judge:
     """The files of an exporter against a model; ``stages``: encoder, first (of a prompt) and step (with a cache)."""
 
-    def __init__(self, stages: dict[str, File], model: Model, kind: str) -> None:
+    def __init__(
+        self, stages: dict[str, File], model: Model, kind: str, states: Mapping[str, int] | None = None
+    ) -> None:
         self._stages, self._model, self._kind = stages, model, kind
         self._takes = {name for file in stages.values() for name in file.inputs}
+        ends = (states or {}).items()
+        self._states = {name: np.array(x) for name in self._takes for end, x in ends if name.endswith(end)}
         self.finding = Finding()
 
     def points(self) -> list[Point]:
@@ -188,7 +192,7 @@ class Judge:
         if self._kind == "rows":
             yield 0, first(arrays)
             return
-        state, encoded = Arrays(), Arrays()
+        state, encoded = dict(self._states), Arrays()
         if self._kind == "seq2seq" and "encoder" in self._stages:
             outputs = self._stages["encoder"](arrays)
             encoded = {"encoder_hidden_states": outputs["last_hidden_state"]}
@@ -274,7 +278,8 @@ def main(exporter: str, checkpoint: str, directory: str, task: str) -> None:
             print(json.dumps({"verdict": "fails", "point": f"loading {path.name}", "said": _sentence(err)}))
             return
     reference = Reference(checkpoint)
-    print(json.dumps(Judge(files, reference, kind(task)).run().verdict()))
+    states = module.states(reference.model.config) if hasattr(module, "states") else None
+    print(json.dumps(Judge(files, reference, kind(task), states).run().verdict()))
 
 
 if __name__ == "__main__":

@@ -34,13 +34,18 @@ _GROUPS = {
 ENOUGH = 100
 
 
-def complete() -> dict[str, dict[str, dict[str, Any]]]:
-    """The rows of pairs that all exporters have, by pair and exporter."""
+def recorded() -> dict[str, dict[str, dict[str, Any]]]:
+    """All lines by pair and exporter."""
     by_pair: dict[str, dict[str, dict[str, Any]]] = {}
     for line in RESULTS.read_text().splitlines() if RESULTS.exists() else []:
         result = json.loads(line)
         by_pair.setdefault(result["pair"], {})[result["exporter"]] = result
-    return {pair: rows for pair, rows in by_pair.items() if len(rows) == len(EXPORTERS)}
+    return by_pair
+
+
+def complete() -> dict[str, dict[str, dict[str, Any]]]:
+    """The pairs that all exporters have."""
+    return {pair: rows for pair, rows in recorded().items() if len(rows) == len(EXPORTERS)}
 
 
 def _counts(exporter: str) -> Counter[str]:
@@ -68,7 +73,14 @@ def totals() -> str:
     dates = sorted(result["date"] for rows in done.values() for result in rows.values())
     commits = sorted({rows["posexport"]["commit"] for rows in done.values()})
     shown = ", ".join(commits[:4]) + (f" and {len(commits) - 4} more" if len(commits) > 4 else "")
+    alone = Counter(
+        VERDICTS[rows["posexport"]["verdict"]]
+        for pair, rows in recorded().items()
+        if pair not in done and "posexport" in rows
+    )
+    more = "; ".join(f"{count} {verdict}" for verdict, count in alone.most_common())
     lines += ["", f"{dates[0]} to {dates[-1]}; posexport at commits {shown}."]
+    lines += [f"Of {alone.total()} more pairs only posexport has been judged so far: {more}."] if alone else []
     return "\n".join(lines)
 
 
@@ -91,8 +103,8 @@ def faults() -> str:
     """Wrong and failing files with the first point and the difference; unjudged pairs with the reason."""
     lines = ["| exporter, pair | verdict | first point | what |", "|---|---|---|---|"]
     for exporter, label in EXPORTERS.items():
-        for pair, rows in sorted(complete().items()):
-            result = rows[exporter]
+        for pair, rows in sorted(recorded().items()):
+            result = rows.get(exporter, {"verdict": ""})
             if result["verdict"] in ("wrong", "fails", "unjudged"):
                 said = _short(result.get("said", ""))
                 lines.append(

@@ -6,6 +6,7 @@ for a decode step. It leaves the encoder of an encoder-decoder out, which is the
 
 import sys
 from pathlib import Path
+from typing import Any
 
 ENVIRONMENT = REFERENCE = "scoreboard"
 PACKAGES = ("transformers", "torch", "onnxscript")
@@ -29,6 +30,12 @@ RENAMES = {
     "attention_mask": "encoder_attention_mask",
     "encoder_outputs.last_hidden_state": "encoder_hidden_states",
 }
+
+
+def states(config: Any) -> dict[str, int]:
+    """Inputs that its caches hold beside keys and values, by the ends of their names."""
+    window = getattr(config.get_text_config(), "sliding_window", None)
+    return {"_sliding_window_tensor": window} if window else {}
 
 
 def main(checkpoint: str, directory: str, task: str) -> None:
