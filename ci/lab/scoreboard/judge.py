@@ -119,7 +119,8 @@ class Judge:
         """Inputs, and the library's outputs (float64, float32) for the inputs of the file.
 
         A decoder without an input for positions may count them from the first column, as ``forward`` does, or from
-        the first real token, as ``generate`` does: both are right.
+        the first real token, as ``generate`` does: both are right. So are padded rows that are each as the library
+        gives them alone: its recurrences go on over padding on the left.
         """
         model = self._model.model
         arrays = sample(model, point.size, seed=1)
@@ -137,7 +138,20 @@ class Judge:
         if self._kind == "decoder" and point.size.rows and "position_ids" not in taken:
             ways.append({*taken, "position_ids"})
         passed = [{name: x for name, x in arrays.items() if name in way} for way in ways]
-        return arrays, [self._model(arguments, list(point.calls)) for arguments in passed]
+        expected = [self._model(arguments, list(point.calls)) for arguments in passed]
+        if self._kind == "decoder" and point.size.rows:
+            expected.append(self._alone(passed[0], mask(point.size) == 1))
+        return arrays, expected
+
+    def _alone(self, arguments: Arrays, real: np.ndarray) -> tuple[Arrays, Arrays]:
+        """The library's logits (float64, float32) of each row without its padding, at the row's place."""
+        placed: tuple[Arrays, Arrays] = {}, {}
+        for row, columns in enumerate(real):
+            cut = {name: x[row : row + 1, columns] for name, x in arguments.items()}
+            for outputs, alone in zip(placed, self._model(cut, [int(columns.sum())]), strict=True):
+                size = alone["logits"].shape[-1]
+                outputs.setdefault("logits", np.zeros((*real.shape, size)))[row, columns] = alone["logits"][0]
+        return placed
 
     def _judge(self, point: Point, name: str, arrays: Arrays, expected: list[tuple[Arrays, Arrays]]) -> None:
         """Run the file at a point, in its calls, and compare every call."""

@@ -30,6 +30,7 @@ _UNJUDGED = ("vision-language", "masks", "long")
 _UNJUDGED_NAMES = (
     "moonshine", "blip-captions", "decision_transformer", "timesfm", "imagegpt", "siglip2", "clap", "oneformer",
     "tapas", "seamless_m4t_v2", "vit_mae", "superpoint", "timesformer", "videomae", "vivit",
+    "owlvit", "owlv2",  # texts for every image, or of one image each
 )  # fmt: skip
 
 
