@@ -10,7 +10,7 @@ import torch
 from posexport.lowering.blocks import BLOCK
 from posexport.parity.criterion import EPS, tolerance
 from posexport.parity.grid.grid import switches
-from posexport.parity.report.point_table import plain
+from posexport.parity.report.point_table import to_text
 from posexport.parity.report.points import Point
 from posexport.parity.report.record import check_medians
 from posexport.parity.report.report import Report
@@ -148,7 +148,7 @@ def test_the_same_error_at_every_length_fails(right: Source, tmp_path: Path) -> 
     assert not report.passed
     assert {p.verdict for p in report.points} == {"pass"}
     assert report.describe().startswith("the median error of last_hidden_state over 21 points (2 to 40) is ")
-    assert "FAIL: the median error of last_hidden_state over 21 points (2 to 40) is " in plain(report)
+    assert "FAIL: the median error of last_hidden_state over 21 points (2 to 40) is " in to_text(report)
     assert Report.from_json(report.to_json()) == report
 
 
@@ -164,4 +164,4 @@ def test_a_right_model_says_so(right: Source, tmp_path: Path) -> None:
     report = proof(right, right, tmp_path, [2, 17, 40])
     assert report.passed, report.describe()
     assert "median error at most" in report.describe()
-    assert "ok: the median error of last_hidden_state over 21 points (2 to 40) is" in plain(report)
+    assert "ok: the median error of last_hidden_state over 21 points (2 to 40) is" in to_text(report)

@@ -13,7 +13,7 @@ from torch import nn
 from posexport.parity.invariants import rollout as steps
 from posexport.parity.judges import Criterion
 from posexport.parity.references.precision_copy import PrecisionCopy
-from posexport.parity.report.point_table import plain
+from posexport.parity.report.point_table import to_text
 from posexport.parity.report.points import Invariant
 from posexport.parity.report.report import Report
 from posexport.parity.subjects.runner import Runner
@@ -59,7 +59,7 @@ def test_a_decoders_proof_has_64_steps(rope: Report) -> None:
     assert logits.tolerance is not None
     assert 0 < logits.error <= logits.tolerance <= allowed("model in float32", np.float32)
     assert (free.verdict, free.note) == ("pass", "192 of 192 tokens are certain")
-    assert "ok: 64 greedy decode steps choose PyTorch's tokens (length 80)" in plain(rope)
+    assert "ok: 64 greedy decode steps choose PyTorch's tokens (length 80)" in to_text(rope)
 
 
 @pytest.mark.all
