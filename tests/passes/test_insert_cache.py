@@ -385,7 +385,7 @@ REFUSED: dict[str, tuple[Make, str]] = {
 }
 
 
-@pytest.mark.all(but=("window-of", "length", "first"))
+@pytest.mark.all(but=("length", "first"))
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_mixes_tokens_outside_attention_is_refused_with_the_line(name: str) -> None:
     make, why = REFUSED[name]
