@@ -1,5 +1,7 @@
 """The directory of a bundle: whether it may be written to, temporary directories next to it, and the rename at the end.
 
+What Ctrl-C leaves is removed by `posexport.bundle.write.staged`, what a killed process leaves by the next run.
+
 ``.NAME.posexport-PID-RANDOM`` is a bundle being written, or the one it replaced until that is removed. The same with
 ``.old`` is the replaced bundle between two renames, on systems without an atomic exchange; if the process was killed
 there, the next run renames it back.

@@ -39,7 +39,7 @@ class ConvertOptions(Recipe, frozen=True, kw_only=True):
         int | None,
         Option(
             group=EXPERT,
-            help="ONNX opset of the graph; default 18, with --target cpu or cuda 23.",
+            help="ONNX opset of the graph; default 18, with --target cpu 23, with --target cuda 24.",
         ),
     ] = None  # type: ignore[assignment]
     precision: Annotated[

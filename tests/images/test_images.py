@@ -117,8 +117,10 @@ def test_where_settings_stand(tmp_path: Path) -> None:
     assert processor(picture)["pixel_values"].shape == (1, 3, 9, 9)
     with pytest.raises(PosexportError, match="does not say how pictures are prepared"):
         opened(tmp_path / "sound", {"feature_extractor_type": "WhisperFeatureExtractor"})
-    with pytest.raises(PosexportError, match="names no image_processor_type, and none is known for model_type 'sam'"):
-        opened(tmp_path / "unknown", {"size": 9}, config={"model_type": "sam"})
+    with pytest.raises(
+        PosexportError, match="names no image_processor_type, and none is known for model_type 'vitmatte'"
+    ):
+        opened(tmp_path / "unknown", {"size": 9}, config={"model_type": "vitmatte"})
     assert set(BY_MODEL_TYPE.values()) <= set(PROCESSORS)
 
 
@@ -127,7 +129,10 @@ def test_where_settings_stand(tmp_path: Path) -> None:
     [
         ("{", "is no JSON"),
         ("[1]", "holds no JSON object"),
-        ({"image_processor_type": "SamImageProcessor"}, "names SamImageProcessor, which prepares pictures in a way"),
+        (
+            {"image_processor_type": "VitMatteImageProcessor"},
+            "names VitMatteImageProcessor, which prepares pictures in a way",
+        ),
         ({**VIT, "size": {"shortest_edge": 3, "height": 4}}, "size has shortest_edge, height; give one of"),
         ({**VIT, "size": 0}, "size.height is 0; it must be at least 1"),
         ({**VIT, "size": [4]}, r"size is \[4\]; give \[height, width\]"),
@@ -230,9 +235,9 @@ def test_remarks(tmp_path: Path) -> None:
     assert sentence == (
         "preprocessor_config.json does not say resample; transformers 4.57 takes 2 and 5.24, which is followed, 3"
     )
-    (sentence,) = said({"image_processor_type": "SamImageProcessor"})
+    (sentence,) = said({"image_processor_type": "VitMatteImageProcessor"})
     assert sentence.startswith(
-        "pictures cannot be prepared by this bundle, it runs arrays: preprocessor_config.json names Sam"
+        "pictures cannot be prepared by this bundle, it runs arrays: preprocessor_config.json names VitMatte"
     )
     (sentence,) = said({**VIT, "auto_map": {"AutoImageProcessor": "code.Mine"}})
     assert "which is not run; pictures are prepared as by ViTImageProcessor" in sentence

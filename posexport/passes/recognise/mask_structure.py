@@ -1,4 +1,4 @@
-"""Masks over pairs of tokens that are causality, padding or both, by values at several sizes."""
+"""Recognises causal masks, padding masks and both in one, by their values at several sizes."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

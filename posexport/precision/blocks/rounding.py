@@ -172,7 +172,7 @@ def factor(moments: NDArray[np.float64]) -> Factor:
 
 
 def second_order(matrix: Floats, known: Factor, bits: int, size: int) -> Rounded:
-    """``matrix`` [K, N] in blocks of its rows, with the scales of `nearest`."""
+    """GPTQ: ``matrix`` [K, N] in blocks of its rows, with the scales of `nearest`."""
     k, n = matrix.shape
     half, upper = 1 << (bits - 1), known.upper
     scales = nearest(matrix, bits, size).scales
