@@ -136,7 +136,7 @@ def test_a_remark_goes_above_the_bar(capsys: pytest.CaptureFixture[str]) -> None
 
 def test_help_names_the_opsets_that_are_written(tmp_path: Path) -> None:
     text = " ".join(CliRunner().invoke(group, ["convert", "--help"]).output.split())
-    assert "default 18, with --target cpu or cuda 23" in text
+    assert "default 18, with --target cpu 23, with --target cuda 24" in text
     for target, opset in (("portable", 18), ("cpu", 23)):
         done = posexport.convert("encoder-t5", tmp_path / target, target=target, verify=False, **TINY)
         assert done.manifest is not None
