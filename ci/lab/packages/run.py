@@ -1,0 +1,159 @@
+"""Converts modules of public packages by the default command and judges the graphs; run by ``ci/lab/packages/run``.
+
+The judge is plain ONNX Runtime against the module's forward at other sizes than the example's: 1e-4 of the largest
+value may differ. ci/results/packages.jsonl has a line for each module; one that is there is left out without
+``--again``.
+"""
+
+import argparse
+import json
+import os
+import resource
+import subprocess
+import sys
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import torch
+from torch import Tensor, nn
+
+import posexport
+from ci.lab.packages.modules import AXES, CASES
+from posexport.bundle.manifest import Manifest
+from posexport.modules.call import named_outputs
+from posexport.sizes import multiple
+from posexport.spec import BATCH, SEQUENCE
+
+ROOT = Path(__file__).parent.parent.parent.parent
+RECORD = ROOT / "ci/results/packages.jsonl"
+#: what may differ, of the largest value
+TOLERANCE = 1e-4
+#: batch, and by how much other axes are larger than at least
+_SIZES = ((1, 9), (3, 14), (2, 23))
+_LIMIT = 400
+
+
+def made(name: str) -> tuple[nn.Module, dict[str, Tensor]]:
+    """The module in eval mode, with weights so large that positions matter, and its example."""
+    torch.manual_seed(0)
+    module, inputs = CASES[name][1]()
+    with torch.no_grad():
+        for parameter in module.parameters():
+            if parameter.dim() > 1 and float(parameter.std()) < 0.08:
+                parameter.mul_(3)
+    return module.eval(), inputs
+
+
+def judged(name: str, bundle: Path, manifest: Manifest) -> float:
+    """The largest difference at all sizes, of the largest value; infinity for another shape."""
+    session = onnxruntime.InferenceSession(bundle / "model.onnx", providers=["CPUExecutionProvider"])
+    outputs, worst = [spec.name for spec in manifest.outputs if spec.compared], 0.0
+    for batch, more in _SIZES:
+        module, example = made(name)
+        tensors, fed = drawn(manifest, example, batch, more)
+        with torch.no_grad():
+            expected = named_outputs(module(**tensors))
+        for want, got in zip(expected.values(), session.run(outputs, fed), strict=True):
+            if want.dim() and tuple(want.shape) != got.shape:
+                return float("inf")
+            worst = max(worst, float(np.abs(got - want.numpy()).max() / max(float(want.abs().max()), 1e-30)))
+    return worst
+
+
+def drawn(
+    manifest: Manifest, example: dict[str, Tensor], batch: int, more: int
+) -> tuple[dict[str, Tensor], dict[str, np.ndarray]]:
+    """Inputs of the module, and of the graph: nothing is padded, and a KV cache is empty.
+
+    The axes of the example's inputs have ``batch`` rows and are by ``more`` larger than at least.
+    """
+    limits, sizes = manifest.limits, dict[str, int]()
+    tensors, fed = dict[str, Tensor](), dict[str, np.ndarray]()
+    for number, spec in enumerate(manifest.inputs):
+        # a decoder's ids have a name of the bundle's
+        name = next(iter(example)) if spec.role == "tokens" and spec.name not in example else spec.name
+        for axis in (axis for axis in spec.axes if isinstance(axis, str)):
+            size = multiple(
+                max(limits.min_sizes.get(axis, 1), limits.min_length) + more, limits.size_steps.get(axis, 1)
+            )
+            most = limits.max_length if axis in limits.limited_axes else limits.max_sizes.get(axis)
+            sizes.setdefault(axis, batch if axis == BATCH else min(size + number, most or size + number))
+        if name not in example:
+            length = 0 if spec.role == "cache" else sizes[SEQUENCE]
+            shape = [batch if axis == BATCH else length if isinstance(axis, str) else axis for axis in spec.axes]
+            fed[spec.name] = np.full(shape, spec.role != "cache", spec.dtype)
+            continue
+        shape, first = [sizes[axis] if isinstance(axis, str) else axis for axis in spec.axes], example[name]
+        if first.is_floating_point():
+            tensors[name] = torch.randn(shape)
+        elif spec.role == "mask":
+            tensors[name] = torch.full(shape, 1 - spec.padding, dtype=first.dtype)
+        else:
+            tensors[name] = torch.randint(0, int(first.max()) + 1, shape, dtype=first.dtype)
+        fed[spec.name] = tensors[name].numpy().copy()
+    return tensors, fed
+
+
+def converted(name: str, into: Path) -> dict[str, Any]:
+    """The line of a module."""
+    module, inputs = made(name)
+    began, line = time.process_time(), {"module": name, "package": CASES[name][0]}
+    bundle = into / name
+    try:
+        result = posexport.convert(module, bundle, example_inputs=inputs, axes=AXES.get(name), force=True)
+    except posexport.PosexportError as err:
+        line |= {"outcome": "refused", "said": str(err)}
+    else:
+        assert result.manifest is not None
+        line |= {"outcome": "right", "said": result.verdict}
+        line["attention"] = any("ttention" in str(lowering) for lowering in result.manifest.lowerings)
+        line["off"] = judged(name, bundle, result.manifest)
+        if line["off"] > TOLERANCE:
+            line["outcome"] = "wrong"
+    seconds = round(time.process_time() - began)
+    memory = round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6, 2)
+    commit = subprocess.check_output(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, text=True).strip()
+    return {**line, "cpu_seconds": seconds, "gigabytes": memory, "commit": commit, "torch": torch.__version__}
+
+
+def record(line: dict[str, Any]) -> None:
+    lines = RECORD.read_text().splitlines() if RECORD.exists() else []
+    kept = [old for old in lines if json.loads(old)["module"] != line["module"]]
+    RECORD.write_text("\n".join(sorted([*kept, json.dumps(line)])) + "\n")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help="default: all")
+    parser.add_argument("--into", type=Path, default=ROOT / ".cache/packages-run")
+    parser.add_argument("--again", action="store_true", help="what is recorded, too")
+    parser.add_argument("--one", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    warnings.filterwarnings("ignore")
+    sys.path.append(os.environ["PACKAGES"])  # behind the environment's own packages
+    if options.one:
+        record(converted(options.one, options.into))
+        return
+    done = {json.loads(line)["module"] for line in RECORD.read_text().splitlines()} if RECORD.exists() else set()
+    for name in options.names or CASES:
+        if options.again or name not in done:
+            # a process for each: what packages change in PyTorch stays there
+            command = [sys.executable, "-m", "ci.lab.packages.run", "--one", name, "--into", str(options.into)]
+            try:
+                ended = subprocess.run(
+                    command, cwd=ROOT, stderr=subprocess.PIPE, text=True, timeout=_LIMIT, check=False
+                )
+                said = ended.stderr.strip().splitlines()[-1:] if ended.returncode else []
+            except subprocess.TimeoutExpired:
+                said = [f"not done within {_LIMIT} s"]
+            if said:
+                record({"module": name, "package": CASES[name][0], "outcome": "crashed", "said": said[0]})
+            print(name, *said, flush=True)
+
+
+if __name__ == "__main__":
+    main()
