@@ -88,14 +88,17 @@ class Words:
 
 
 class Library:
-    """The outputs of ENCODER and DECODER, in NumPy; ``chaotic``: float32 misses a tenth of the scale."""
+    """The outputs of ENCODER and DECODER, in NumPy.
+
+    ``chaotic``: float32 misses a tenth of the scale. ``drifts``: a step adds 9 for every cached token.
+    """
 
     model: Any = Words()
 
-    def __init__(self, *, causal: bool, chaotic: bool = False) -> None:
-        self._causal, self._chaotic = causal, chaotic
+    def __init__(self, *, causal: bool, chaotic: bool = False, drifts: bool = False) -> None:
+        self._causal, self._chaotic, self._drifts = causal, chaotic, drifts
 
-    def __call__(self, arrays: Arrays, calls: list[int]) -> tuple[Arrays, Arrays]:
+    def __call__(self, arrays: Arrays, calls: list[int], *, cached: bool = False) -> tuple[Arrays, Arrays]:
         ids = arrays["input_ids"]
         if ids.shape[1] > Config.max_position_embeddings:
             raise IndexError("index out of range in self")
@@ -105,6 +108,8 @@ class Library:
         places = arrays.get("position_ids", np.arange(ids.shape[1])[None])
         read = (e * attention).cumsum(1) if self._causal else (e * attention).sum(1, keepdims=True)
         logits = e + np.sin(places[..., None] * waves) + read
+        if cached and self._drifts:
+            logits[:, calls[0] :] += 9.0 * np.arange(calls[0], ids.shape[1])[:, None]
         return {"logits": logits}, {"logits": logits + 0.1 * self._chaotic * np.abs(logits).max()}
 
 
@@ -153,6 +158,13 @@ def test_broken_files_are_wrong(name: str, tmp_path: Path) -> None:
     assert result["verdict"] == "wrong"
     assert point in result["point"] or name.startswith("positions are counted")
     assert result["off"] > 1e-2
+
+
+def test_steps_as_the_library_takes_them_are_right(tmp_path: Path) -> None:
+    text, old, new, _ = BROKEN["the cache is not read"]
+    drifting = changed(text, old, new)
+    assert verdict(drifting, tmp_path, Library(causal=True, drifts=True), "decoder")["verdict"] == "right"
+    assert verdict(drifting, tmp_path, Library(causal=True), "decoder")["verdict"] == "wrong"
 
 
 def test_fixed_axes_are_no_faults(tmp_path: Path) -> None:

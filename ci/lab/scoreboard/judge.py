@@ -35,7 +35,7 @@ class Model(Protocol):
 
     model: Any
 
-    def __call__(self, arrays: Arrays, calls: list[int]) -> tuple[Arrays, Arrays]: ...
+    def __call__(self, arrays: Arrays, calls: list[int], *, cached: bool = False) -> tuple[Arrays, Arrays]: ...
 
 
 @dataclass
@@ -120,7 +120,8 @@ class Judge:
 
         A decoder without an input for positions may count them from the first column, as ``forward`` does, or from
         the first real token, as ``generate`` does: both are right. So are padded rows that are each as the library
-        gives them alone: its recurrences go on over padding on the left.
+        gives them alone: its recurrences go on over padding on the left. So are steps as the library takes them with
+        its cache: they may differ from the same tokens in one call.
         """
         model = self._model.model
         arrays = sample(model, point.size, seed=1)
@@ -141,6 +142,9 @@ class Judge:
         expected = [self._model(arguments, list(point.calls)) for arguments in passed]
         if self._kind == "decoder" and point.size.rows:
             expected.append(self._alone(passed[0], mask(point.size) == 1))
+        if self._kind == "decoder" and len(point.calls) > 1:
+            with contextlib.suppress(Exception):
+                expected += [self._model(arguments, list(point.calls), cached=True) for arguments in passed]
         return arrays, expected
 
     def _alone(self, arguments: Arrays, real: np.ndarray) -> tuple[Arrays, Arrays]:

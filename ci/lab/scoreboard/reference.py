@@ -12,6 +12,9 @@ from ci.lab.scoreboard.samples import accepted, tensors
 #: RoPE frequencies that depend on the length of the call: the reference takes the same calls, with its cache
 _BY_LENGTH = ("dynamic", "longrope")
 
+#: what models call their cache
+_CACHES = ("past_key_values", "cache_params", "cache")
+
 
 def load(checkpoint: str, **options: Any) -> Any:
     """The class that the checkpoint names, float32, in inference mode; no tensor may be missing from the file."""
@@ -40,17 +43,21 @@ class Reference:
             self.model = load(checkpoint)
         self._double = copy.deepcopy(self.model).to(torch.float64)
 
-    def __call__(self, arrays: Mapping[str, np.ndarray], calls: list[int]) -> tuple[dict[str, Any], dict[str, Any]]:
+    def __call__(
+        self, arrays: Mapping[str, np.ndarray], calls: list[int], *, cached: bool = False
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
         """Outputs by name in float64 and in float32, which is the reference where a model cannot compute in float64.
 
         Outputs of several ``calls`` (lengths) are computed in one, but where frequencies depend on the length.
+        ``cached``: each call with the model's cache of the one before, logits alone.
         """
         import torch
 
         # float32 first: what it refuses is no point
-        single = self._outputs(self.model, arrays, torch.float32, calls)
+        cached = len(calls) > 1 and (cached or self._by_length())
+        single = self._outputs(self.model, arrays, torch.float32, calls if cached else [])
         try:
-            return self._outputs(self._double, arrays, torch.float64, calls), single
+            return self._outputs(self._double, arrays, torch.float64, calls if cached else []), single
         except (RuntimeError, ValueError):
             return single, single
 
@@ -60,7 +67,7 @@ class Reference:
         model = copy.deepcopy(model)
         inputs = tensors(arrays, accepted(model), dtype)
         with torch.inference_mode(), _softmax_in(dtype):
-            if len(calls) > 1 and self._by_length():
+            if calls:
                 return {"logits": np.concatenate(self._cached(model, inputs, calls), 1)}
             outputs = model(**inputs)
         return {name: x.numpy() for name, x in outputs.items() if _compared(name, x)}
@@ -72,12 +79,13 @@ class Reference:
 
     def _cached(self, model: Any, inputs: dict[str, Any], calls: list[int]) -> list[Any]:
         """Logits of calls that end at these lengths, each with the cache of the one before."""
-        cache, start, parts = None, 0, []
+        cache, start, parts = dict[str, Any](), 0, []
         for end in calls:
             cut = {name: x[:, start:end] for name, x in inputs.items() if name in ("input_ids", "position_ids")}
             cut |= {name: x[:, :end] for name, x in inputs.items() if name == "attention_mask"}
-            outputs = model(**cut, past_key_values=cache, use_cache=True)
-            cache, start = outputs.past_key_values, end
+            outputs = model(**cut, **cache, use_cache=True)
+            # the same name in and out
+            cache, start = {name: outputs[name] for name in _CACHES if outputs.get(name) is not None}, end
             parts.append(outputs.logits.numpy())
         return parts
 

@@ -8,7 +8,7 @@ PACKAGES = ("mobius-onnx", "transformers", "torch")
 
 def command(python: Path, checkpoint: Path, into: Path, _task: str) -> list[str]:
     """The documented command line; a task is detected from the checkpoint."""
-    return [str(python.parent / "mobius"), "build", "--model", str(checkpoint), str(into)]
+    return [str(python), str(python.parent / "mobius"), "build", "--model", str(checkpoint), str(into)]
 
 
 def stages(into: Path) -> dict[str, Path]:

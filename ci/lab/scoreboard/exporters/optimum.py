@@ -13,7 +13,7 @@ _CACHED = ("text-generation", "text2text-generation")
 def command(python: Path, checkpoint: Path, into: Path, task: str) -> list[str]:
     """``optimum-cli export onnx`` with the task."""
     named = f"{task}-with-past" if task in _CACHED else task
-    program = [str(python.parent / "optimum-cli"), "export", "onnx"]
+    program = [str(python), str(python.parent / "optimum-cli"), "export", "onnx"]
     return [*program, "--model", str(checkpoint), "--task", named, str(into)]
 
 
