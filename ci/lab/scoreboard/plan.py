@@ -30,12 +30,13 @@ _UNJUDGED = ("vision-language", "masks", "long")
 _UNJUDGED_NAMES = (
     "moonshine", "blip-captions", "decision_transformer", "timesfm", "imagegpt", "siglip2", "clap", "oneformer",
     "tapas", "seamless_m4t_v2", "vit_mae", "superpoint", "timesformer", "videomae", "vivit",
-    "owlvit", "owlv2",  # texts for every image, or of one image each
 )  # fmt: skip
 
 
 def task(entry: dict[str, Any], group: str) -> str:
     """Hugging Face's task name for the class of an entry."""
+    if entry["class"].startswith(("OwlViT", "Owlv2")):  # objects are named by texts
+        return "zero-shot-object-detection"
     fitting = [name for ending, name in _TASKS.items() if entry["class"].endswith(ending)]
     if fitting == ["text-classification"] and group in ("sound", "heads") and "Esm" not in entry["class"]:
         return "audio-classification"
