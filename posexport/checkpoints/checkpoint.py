@@ -6,6 +6,7 @@ from pathlib import Path
 from posexport.checkpoints.families.registry import FAMILIES
 from posexport.checkpoints.makers import DEFINED, MAKERS, TRANSFORMERS, Maker
 from posexport.checkpoints.opened import open_checkpoint
+from posexport.checkpoints.undefined import undefined
 from posexport.options.recipe import DefinitionName
 from posexport.sources.source import Source
 
@@ -31,6 +32,7 @@ def checkpoint_source(
         allow_pickle: weights may be .bin files.
         definition: ``released`` computes what transformers' code does where it differs from the paper
             (docs/papers-and-code.md), ``transformers`` takes that library's model of types that posexport defines too.
+            A class or task that a definition lacks is always that library's.
         name: what to call it; None: as its folder is called.
         label: what files that leave this machine call it; None: its ``model_type``.
         revision: its commit on the Hugging Face Hub.
@@ -41,8 +43,11 @@ def checkpoint_source(
     """
     checkpoint = open_checkpoint(directory, task=task, allow_pickle=allow_pickle, released=definition == "released")
     model_type = checkpoint.config.values.get("model_type")
-    foreign = isinstance(model_type, str) and FAMILIES.get(model_type) is None
-    maker: Maker = MAKERS[TRANSFORMERS if foreign or definition == "transformers" else DEFINED]
+    family = FAMILIES.get(model_type) if isinstance(model_type, str) else None
+    foreign = isinstance(model_type, str) and family is None
+    # a class that the type's definition lacks is transformers' too
+    lacking = None if family is None or definition == "transformers" else undefined(checkpoint, family)
+    maker: Maker = MAKERS[TRANSFORMERS if foreign or lacking or definition == "transformers" else DEFINED]
     model = maker.make(checkpoint)
     return Source.of(
         model,
@@ -54,5 +59,5 @@ def checkpoint_source(
         files=checkpoint.bundle_files,
         text_rules=checkpoint.text_rules,
         pair_rules=checkpoint.pair_rules(model.task),
-        remarks=[*remarks, *model.remarks, *checkpoint.remarks],
+        remarks=[*remarks, *([lacking] if lacking else []), *model.remarks, *checkpoint.remarks],
     )

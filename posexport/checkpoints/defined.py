@@ -9,6 +9,7 @@ from posexport.checkpoints.makers import Maker
 from posexport.checkpoints.opened import EMBEDDING_TASKS, Checkpoint
 from posexport.errors import PosexportError
 from posexport.sources.source import Model, model_of
+from posexport.system.extras import is_installed
 
 
 def make(checkpoint: Checkpoint) -> Model:
@@ -55,20 +56,27 @@ def _family(config: Config) -> Family:
 
 def _task(task: str | None, config: Config, family: Family) -> tuple[str, list[str]]:
     """The task, and remarks on how it was chosen."""
-    known = list(dict.fromkeys([*family.architectures.values(), *family.tasks]))
+    known = family.all_tasks
     if task not in (None, *EMBEDDING_TASKS, *known):
-        raise PosexportError(f"{config.label}: {family.model_type} has no task {task}; it has {', '.join(known)}")
+        raise PosexportError(
+            f"{config.label}: {family.model_type} has no task {task}; it has {', '.join(known)}{_more(family)}"
+        )
     if task is not None:
         return task, []
     # the task of the class that config.json names
     architecture = config.architecture()
     if architecture is None:
         return "features", [f"{config.label} names no architectures; taken for the task features"]
-    end = next((end for end in family.architectures if architecture.endswith(end)), None)
-    if end is None or (architecture.endswith("LMHeadModel") and end == "Model"):
+    task = family.task_of(architecture)
+    if task is None:
         raise PosexportError(
             f"{config.label} says architectures = {architecture}, which is no task here; "
-            f"{family.advice or 'choose --task out of ' + ', '.join(known)}"
+            f"{family.advice or 'choose --task out of ' + ', '.join(known)}{_more(family)}"
         )
-    task = family.architectures[end]
-    return task, [f"{architecture} is taken for the task {task}"] if end == "ForPreTraining" else []
+    return task, [f"{architecture} is taken for the task {task}"] if architecture.endswith("ForPreTraining") else []
+
+
+def _more(family: Family) -> str:
+    """The end of a sentence about what the definition lacks, where transformers' class might do."""
+    missing = not family.advice and not is_installed("transformers")
+    return "; transformers' classes are converted with pip install 'posexport[transformers]'" if missing else ""

@@ -254,7 +254,6 @@ def changed(name: str, to: Path, config: dict[str, object], tensors: dict[str, t
         ("swinv2-model", {"image_size": [3, 40]}, "image_size, patch_size and windows do not fit"),
         ("swinv2-model", {"pretrained_window_sizes": [0]}, "must hold a number for each of 2 stages"),
         ("swinv2-model", {"pretrained_window_sizes": [0, 1]}, "pretrained_window must be 0"),
-        ("swin-model", {"architectures": ["SwinForMaskedImageModeling"]}, "is no task here; choose --task"),
     ],
 )
 def test_configurations_that_are_refused(name: str, config: dict[str, object], message: str, tmp_path: Path) -> None:

@@ -241,7 +241,7 @@ class Judge:
             library, float32 = (x[name][:, cut] if self._kind != "rows" else x[name] for x in (want, single))
             if got[name].shape != library.shape:
                 return 1.0, f"{name} has the shape {list(got[name].shape)} instead of {list(library.shape)}"
-            real = self._real(point, library, cut)
+            real = self._real(point, name, library, cut)
             file, library, float32 = (np.asarray(x, np.float64)[real] for x in (got[name], library, float32))
             library = np.where(np.isnan(library), float32, library)
             if np.isnan(library).any():
@@ -255,11 +255,13 @@ class Judge:
             self.finding.worst = max(self.finding.worst, float(f"{apart / scale:.1e}"))
         return None
 
-    def _real(self, point: Point, library: np.ndarray, cut: slice) -> Any:
-        """Index of the compared values: real tokens, or rows that are read at a real token."""
+    def _real(self, point: Point, name: str, library: np.ndarray, cut: slice) -> Any:
+        """Index of the compared values: real tokens, or texts that are read at a real token."""
         if self._kind == "seq2seq" or not point.size.rows:
             return np.s_[:]
         real = mask(point.size)
+        if name == "logits_per_image":  # [images, texts]
+            return np.s_[:, real[:, 0] == 1]
         if self._kind == "decoder":
             return real[:, cut] == 1
         if library.ndim > 1 and library.shape[1] == real.shape[1]:

@@ -42,3 +42,18 @@ class Family:
     pooler: str | None = None
     score: str | None = None
     advice: str | None = None
+
+    @property
+    def all_tasks(self) -> list[str]:
+        """The tasks of its classes, and the others."""
+        return list(dict.fromkeys([*self.architectures.values(), *self.tasks]))
+
+    def task_of(self, architecture: str) -> str | None:
+        """The task of a class in ``architectures``; None for other classes."""
+        end = next((end for end in self.architectures if architecture.endswith(end)), None)
+        # BertLMHeadModel ends as BertModel does
+        return (
+            None
+            if end is None or (architecture.endswith("LMHeadModel") and end == "Model")
+            else self.architectures[end]
+        )

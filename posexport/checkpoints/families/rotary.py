@@ -157,5 +157,4 @@ def family(model_type: str, build: Callable[[Config, str], Plan]) -> Family:
         build,
         prefix="model",
         roots=("embed_tokens.", "layers.", "norm.", "final_layernorm."),
-        advice="only language models and features are read; choose --task features for the hidden states",
     )
