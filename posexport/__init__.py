@@ -5,7 +5,7 @@ Importing this imports neither torch nor onnxruntime.
 
 from typing import TYPE_CHECKING
 
-from posexport.api import convert, list_available, load, pipeline, replace, torch_onnx_export, verify
+from posexport.api import audit, convert, list_available, load, pipeline, replace, torch_onnx_export, verify
 from posexport.errors import PosexportError
 from posexport.version import VERSION
 
@@ -15,16 +15,20 @@ if TYPE_CHECKING:
     from posexport.runtime.generation_config import GenerationConfig
     from posexport.runtime.session import Session
     from posexport.serve.drop_in.finish import ExportedModel
+    from posexport.tools.audit.finding import Finding, Findings
 
 __version__ = VERSION
 __all__ = [
     "Conversion",
     "ExportedModel",
+    "Finding",
+    "Findings",
     "GenerationConfig",
     "PosexportError",
     "Report",
     "Session",
     "__version__",
+    "audit",
     "convert",
     "list_available",
     "load",
@@ -38,6 +42,8 @@ __all__ = [
 _LATER = {
     "Conversion": "posexport.conversion.result",
     "ExportedModel": "posexport.serve.drop_in.finish",
+    "Finding": "posexport.tools.audit.finding",
+    "Findings": "posexport.tools.audit.finding",
     "GenerationConfig": "posexport.runtime.generation_config",
     "Report": "posexport.parity.report.report",
     "Session": "posexport.runtime.session",

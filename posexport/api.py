@@ -8,7 +8,7 @@ from posexport.conversion.options import GROUPS, ConvertOptions
 from posexport.errors import PosexportError
 from posexport.options import commands as options_of_verify
 from posexport.options.check import as_path, check_choice, check_options
-from posexport.options.commands import OpenOptions, Progress, Remark, VerifyOptions
+from posexport.options.commands import AUDIT_GROUPS, AuditOptions, OpenOptions, Progress, Remark, VerifyOptions
 from posexport.options.option import PROOF, RUNTIME, StrPath, describe, taking
 from posexport.pipelines.open import pipeline as pipeline
 from posexport.system.extras import require
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from posexport.parity.report.report import Report
     from posexport.runtime.session import Session
     from posexport.serve.drop_in.finish import ExportedModel
+    from posexport.tools.audit.finding import Findings
 
 
 class _Conversion(ConvertOptions, frozen=True):
@@ -109,6 +110,43 @@ def verify(arguments: _Verification) -> "Report":
 
 
 describe(verify, _Verification, VerifyOptions, options_of_verify.GROUPS)
+
+
+class _Audit(AuditOptions, frozen=True):
+    """The arguments of `audit`: its positional one, and all options as keywords."""
+
+    path: StrPath
+
+
+@taking(_Audit)
+def audit(arguments: _Audit) -> "Findings":
+    """Find what an ONNX file of any tool gets wrong, by the file alone. Needs no PyTorch, and runs nothing.
+
+    Args:
+        path: an ``.onnx`` file, or a folder with some.
+        options: OPTIONS
+
+    Returns:
+        The findings, the worst first, each with its code, nodes and remedy; ``at_least("error")`` filters them.
+
+    Raises:
+        PosexportError: no file, a damaged one, or one that refers to bytes that it may not.
+
+    Examples:
+        >>> import posexport
+        >>> done = posexport.convert("encoder-rope", "rope-audited", settings={"layers": 1}, verify=False)
+        >>> len(posexport.audit("rope-audited/model.onnx"))
+        0
+    """
+    require("posexport.audit", "onnx_ir", "onnx_shape_inference")
+    from posexport.tools.audit.audit import audit as run
+
+    check_options(arguments)
+    options = AuditOptions(**{name: getattr(arguments, name) for name in AuditOptions.__struct_fields__})
+    return run(as_path("path", arguments.path), options)
+
+
+describe(audit, _Audit, AuditOptions, AUDIT_GROUPS)
 
 
 class _Loading(OpenOptions, frozen=True):

@@ -17,6 +17,7 @@ from posexport.sources.definitions import KINDS
 from posexport.tasks.registry import TASKS
 from posexport.through.library import TESTED
 from posexport.through.types import PROVEN, REFUSED
+from posexport.tools.audit.registry import RULES
 
 #: sizes of the model for which the limits of encodings are shown
 _SIZES = {"hidden": 60, "heads": 5, "head_size": 12, "max_positions": 128}
@@ -91,6 +92,12 @@ def lowerings() -> list[dict[str, str]]:
     return [{"name": name, "what": what} for name, what in rows.items()]
 
 
+def rules() -> list[dict[str, str]]:
+    """The rules of an audit by code."""
+    named = {code: RULES[code] for code in sorted(RULES)}
+    return [{"name": code, "what": f"{rule.name}: {rule.finds} ({rule.severity})"} for code, rule in named.items()]
+
+
 #: by kind
 TABLES: Mapping[str, Any] = {
     "encodings": encodings,
@@ -99,4 +106,5 @@ TABLES: Mapping[str, Any] = {
     "tasks": tasks,
     "families": families,
     "lowerings": lowerings,
+    "rules": rules,
 }

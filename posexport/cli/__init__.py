@@ -15,8 +15,8 @@ from posexport.system.extras import explain_missing
 from posexport.version import VERSION
 
 COMMANDS = (
-    *("bench", "check-shift", "compare", "convert", "deploy", "explain", "generate", "list", "plot", "run"),
-    *("tokenizer", "verify"),
+    *("audit", "bench", "check-shift", "compare", "convert", "deploy", "explain", "generate", "list", "plot"),
+    *("run", "tokenizer", "verify"),
 )
 
 
@@ -42,7 +42,7 @@ def group() -> None:
     \b
     Exit codes:
         0    success
-        1    the check failed: the ONNX model differs from PyTorch
+        1    the check failed: the ONNX model differs from PyTorch, or an audit found an error
         2    bad input or a missing provider; one sentence on stderr says what to do
         70   a bug of posexport: please report it
         130  interrupted

@@ -11,13 +11,13 @@ _PRECISION = "type posexport convert SOURCE -o DIR --precision fp16, bf16, int8 
 
 #: commands
 COMMANDS = {
-    "audit": "there is no audit yet; posexport verify MODEL.onnx --against SOURCE compares a graph with its source",
     "benchmark": "type posexport bench MODEL",
     "chat": 'type posexport generate DIR --chat --prompt "..."',
-    "check": "type posexport verify DIR, or posexport check-shift ENCODING",
+    "check": "type posexport verify DIR, posexport audit MODEL.onnx, or posexport check-shift ENCODING",
     "download": "type hf download REPOSITORY --local-dir DIR, then posexport convert DIR -o BUNDLE",
     "encode": 'type posexport run DIR --text "..."',
     "export": "type posexport convert SOURCE -o DIR",
+    "lint": "type posexport audit MODEL.onnx",
     "infer": 'type posexport run DIR --text "..."',
     "inference": 'type posexport run DIR --text "..."',
     "inspect": "type posexport explain DIR",

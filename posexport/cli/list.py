@@ -42,6 +42,7 @@ def command(kind: str | None, as_json: bool) -> None:
         tasks       what --task takes
         lowerings   what --lowering takes
         ops         position operators
+        rules       what audit finds
         providers   execution providers of this machine
 
     \b

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from posexport.options.option import EXPERT, PROOF, RUNTIME, SOURCE, Option
+from posexport.options.option import EXPERT, PROOF, RULES, RUNTIME, SOURCE, Option
 from posexport.options.recipe import DefinitionName
 from posexport.targets.precisions import PrecisionName
 from posexport.targets.provider_options import CUDA_OPTIONS
@@ -164,3 +164,31 @@ class VerifyOptions(ParityOptions, frozen=True, kw_only=True):
     provider_options: ProviderOptions = None
     progress: ProgressCall = None
     remark: RemarkCall = None
+
+
+#: the headings of ``posexport audit --help``
+AUDIT_GROUPS = (RULES, RUNTIME)
+
+
+class AuditOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """The options of `posexport.audit`."""
+
+    select: Annotated[
+        Sequence[str],
+        Option(
+            group=RULES,
+            metavar="CODE",
+            complete="rules",
+            help="Only rules whose code starts with CODE: PX101, PX2 (repeatable).",
+        ),
+    ] = ()
+    ignore: Annotated[
+        Sequence[str],
+        Option(
+            group=RULES, metavar="CODE", complete="rules", help="Not rules whose code starts with CODE (repeatable)."
+        ),
+    ] = ()
+    provider: Annotated[
+        str,
+        Option(group=RUNTIME, help=f"The execution provider that the file is for: {', '.join(PROVIDERS)}."),
+    ] = DEFAULT_PROVIDER

@@ -18,7 +18,7 @@ import msgspec
 StrPath = str | PathLike[str]
 #: headings in ``--help``
 SOURCE, LENGTHS, GRAPH, PRECISION = "Source", "Lengths and KV cache", "Graph", "Precision"
-OUTPUT, PROOF, RUNTIME, EXPERT = "Output", "Proof", "Runtime", "Expert options"
+OUTPUT, PROOF, RULES, RUNTIME, EXPERT = "Output", "Proof", "Rules", "Runtime", "Expert options"
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")

@@ -12,6 +12,7 @@ LIBRARIES = {
     "torch": ("PyTorch", "export"),
     "onnxscript": ("onnxscript", "export"),
     "onnx_ir": ("onnx-ir", "graph"),
+    "onnx_shape_inference": ("onnx-shape-inference", "audit"),
     "onnxruntime": ("ONNX Runtime", "onnxruntime"),
     "matplotlib": ("matplotlib", "plots"),
     "huggingface_hub": ("huggingface_hub", "hub"),

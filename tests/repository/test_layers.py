@@ -66,6 +66,7 @@ WITHOUT_TORCH = [
     ".targets.target",
     ".bundle.write",
     ".bundle.read",
+    ".tools.audit.audit",
     ".runtime.session",
     ".runtime.answer",
     ".audio",

@@ -1,0 +1,92 @@
+"""posexport audit"""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from posexport.cli import complete
+from posexport.cli.command import Command
+from posexport.cli.of_record import all_of, groups
+from posexport.options.commands import AUDIT_GROUPS, AuditOptions
+from posexport.tools.audit.finding import SEVERITIES
+from posexport.tools.audit.settings import settings_of
+
+_FORMATS = ("text", "json", "sarif", "github")
+
+
+def _explain(ctx: click.Context, _parameter: click.Parameter, code: str | None) -> None:
+    if code is None or ctx.resilient_parsing:
+        return
+    from posexport.tools.audit.formats.explanation import explanation
+    from posexport.tools.audit.registry import RULES
+    from posexport.tools.audit.settings import check_codes
+
+    if code not in RULES.names:
+        check_codes([code], sorted(RULES.names), "--explain")
+        code = min(name for name in RULES.names if name.startswith(code))
+    click.echo(explanation(RULES[code]))
+    ctx.exit()
+
+
+@click.command("audit", cls=Command, groups=groups(AuditOptions, AUDIT_GROUPS, {}))
+@click.argument("target", type=click.Path(path_type=Path), shell_complete=complete.bundles_or_models)
+@all_of(AuditOptions)
+@click.option(
+    "--explain",
+    metavar="CODE",
+    is_eager=True,
+    expose_value=False,
+    callback=_explain,
+    shell_complete=complete.names("rules"),
+    help="Print what a rule finds, why it matters and what to do, with a bad and a good graph.",
+)
+@click.option(
+    "--output-format",
+    "style",
+    type=click.Choice(_FORMATS),
+    default="text",
+    help="How findings are printed; default: text.",
+)
+@click.option("--details", is_flag=True, help="Print nodes, reason and remedy below each finding.")
+@click.option("--json", "as_json", is_flag=True, help="The same as --output-format json.")
+@click.option(
+    "--fail-on",
+    type=click.Choice((*SEVERITIES, "never")),
+    help="Exit 1 at findings of this severity or worse; default: error.",
+)
+def command(target: Path, style: str, details: bool, as_json: bool, fail_on: str | None, **choices: Any) -> None:
+    """Find what any ONNX file gets wrong, and what to do.
+
+    TARGET is an .onnx file or a folder with some. Nothing of the graph is run, weights stay on disk. Each rule has a
+    code; posexport list rules has all. Defaults are read from [tool.posexport.audit] of pyproject.toml.
+
+    \b
+    Example:
+        posexport audit model.onnx
+        posexport audit path/to/repository --select PX1 --select PX2 --details
+        posexport audit model.onnx --output-format sarif > audit.sarif
+        posexport audit --explain PX201
+    """
+    import posexport
+
+    settings = settings_of(target if target.is_dir() else target.parent)
+    given = {name: value for name, value in choices.items() if value not in ((), None)}
+    defaults = {name: value for name in ("select", "ignore", "provider") if (value := getattr(settings, name))}
+    findings = posexport.audit(target, **{**defaults, **given})
+    style = "json" if as_json else style
+    if style == "json":
+        click.echo(findings.to_json())
+    elif style == "sarif":
+        from posexport.tools.audit.formats import sarif
+
+        click.echo(sarif.document(findings))
+    else:
+        from posexport.tools.audit.formats import github, text
+
+        shown = github.lines(findings) if style == "github" else text.lines(findings, details=details)
+        click.echo("\n".join(shown))
+    threshold = fail_on or settings.fail_on or "error"
+    failed = [severity for severity in SEVERITIES if severity == threshold and findings.at_least(severity)]
+    sys.exit(1 if failed else 0)

@@ -1,0 +1,83 @@
+"""Runs the rules over a file or a folder."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from posexport.errors import PosexportError
+from posexport.options.commands import AuditOptions
+from posexport.tools.audit.analyses.recognised import recognised
+from posexport.tools.audit.finding import SEVERITIES, Finding, Findings, Recognised
+from posexport.tools.audit.registry import RULES
+from posexport.tools.audit.rule import Place, Rule, name_of
+from posexport.tools.audit.settings import check_codes
+from posexport.tools.audit.subject import Subject
+
+#: places of one rule in one file that become findings; the rest is a number
+_PLACES = 3
+
+
+def audit(path: Path, options: AuditOptions | None = None, progress: Callable[[str], None] | None = None) -> Findings:
+    """What `posexport.audit` does: findings in ``path``, an .onnx or a folder with some.
+
+    Raises PosexportError for a path without a graph, a damaged file, and an unknown rule.
+    """
+    options = options or AuditOptions()
+    rules = chosen_rules(options)
+    files = _files(path)
+    findings: list[Finding] = []
+    known: list[Recognised] = []
+    for file in files:
+        if progress is not None:
+            progress(str(file))
+        subject = Subject(file, folder=path if path.is_dir() else None, provider=options.provider)
+        name = str(file.relative_to(path)) if path.is_dir() else file.name
+        for rule in rules:
+            findings += _findings(rule, subject, name)
+        known += recognised(subject, name)
+    findings.sort(key=lambda finding: (-SEVERITIES.index(finding.severity), finding.code, finding.file))
+    return Findings(
+        path=str(path),
+        findings=tuple(findings),
+        recognised=tuple(known),
+        files=tuple(str(file.relative_to(path)) if path.is_dir() else file.name for file in files),
+        rules=tuple(rule.code for rule in rules),
+    )
+
+
+def chosen_rules(options: AuditOptions) -> list[Rule]:
+    """The rules that ``select`` and ``ignore`` leave, by code."""
+    codes = sorted(RULES.names)
+    check_codes(options.select, codes, "--select")
+    check_codes(options.ignore, codes, "--ignore")
+    selected = [code for code in codes if not options.select or code.startswith(tuple(options.select))]
+    return [RULES[code] for code in selected if not options.ignore or not code.startswith(tuple(options.ignore))]
+
+
+def _files(path: Path) -> list[Path]:
+    """The graphs in ``path``."""
+    if path.is_file():
+        return [path]
+    if not path.exists():
+        raise PosexportError(f"no such file or folder: {path}; give an .onnx file, or a folder that has some")
+    # Hugging Face repositories have them in a folder of the name
+    files = sorted(file for pattern in ("*.onnx", "onnx/*.onnx") for file in path.glob(pattern) if file.is_file())
+    if not files:
+        raise PosexportError(f"{path} has no .onnx file, nor has its folder onnx; give the file or its folder")
+    return files
+
+
+def _findings(rule: Rule, subject: Subject, file: str) -> Iterator[Finding]:
+    """The findings of one rule; many places of one kind are one line with a number."""
+    places = list(rule.check(subject))
+    shown: list[Place] = places[:_PLACES]
+    for number, place in enumerate(shown):
+        yield Finding(
+            code=rule.code,
+            rule=rule.name,
+            severity=place.severity or rule.severity,
+            file=file,
+            message=place.message,
+            nodes=tuple(map(name_of, place.nodes)),
+            remedy=place.remedy or rule.remedy,
+            more=len(places) - len(shown) if number == len(shown) - 1 else 0,
+        )

@@ -1,0 +1,1 @@
+"""Findings as text, JSON, SARIF and annotations of GitHub."""

@@ -1,0 +1,22 @@
+"""What ``posexport audit --explain`` prints of a rule."""
+
+from textwrap import dedent, fill, indent
+
+from posexport.tools.audit.registry import GROUPS
+from posexport.tools.audit.rule import Rule
+
+
+def explanation(rule: Rule) -> str:
+    """A rule with its reason, its remedy and its two graphs, as Markdown."""
+    parts = [
+        f"# {rule.code} {rule.name}",
+        f"{rule.severity}; {GROUPS[rule.code[2]]}",
+        f"Finds: {rule.finds}.",
+        rule.why,
+        f"What to do: {rule.remedy}",
+    ]
+    text = "\n\n".join(fill(part, 100) for part in parts)
+    for title, graph in (("Bad", rule.bad), ("Good", rule.good)):
+        if graph:
+            text += f"\n\n{title}:\n\n" + indent(dedent(graph).strip(), "    ")
+    return text

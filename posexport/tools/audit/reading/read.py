@@ -1,0 +1,172 @@
+"""Opens an ONNX file that a stranger wrote, as onnx_ir's model with its weights on disk.
+
+Nothing is believed: paths, offsets and sizes of external data, products of sizes, nesting, functions that call each
+other. No library with operators is loaded, and nothing of the graph is run.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import onnx_ir as ir
+
+from posexport.bundle.read import locate
+from posexport.errors import PosexportError
+from posexport.tools.audit.reading.wire import without_weights
+
+if TYPE_CHECKING:
+    import onnx
+
+#: nodes of a graph once its functions are expanded; functions that call each other can make 2^30 of a few bytes
+MAX_NODES = 1_000_000
+_CALLS = 50
+
+
+def read_model(path: Path) -> ir.Model:
+    """The model in ``path`` with local functions inlined; large weights stay on disk and are mapped when read.
+
+    Raises:
+        PosexportError: no ONNX model, or one that refers to bytes or files that it may not, with the tensor's name.
+        OSError: the file cannot be read.
+    """
+    import onnx
+    from google.protobuf.message import DecodeError  # type: ignore[import-untyped]  # onnx brings it
+    from onnx_ir.passes.common import InlinePass
+
+    serialized = without_weights(path)
+    try:
+        proto = onnx.ModelProto.FromString(serialized)
+    except DecodeError as err:
+        raise PosexportError(f"{path} is no ONNX model, or it is damaged ({err}); download or export it again") from err
+    if not proto.HasField("graph"):
+        raise PosexportError(f"{path} has no graph, which every ONNX model has; give an .onnx file")
+    if proto.graph.HasField("name") is False and not proto.graph.node and not proto.graph.output:
+        raise PosexportError(f"{path} has an empty graph: no nodes and no outputs; give an .onnx file of a model")
+    _check_functions(path, proto)
+    for tensor in _tensors(proto):
+        check_tensor(tensor, path)
+    try:
+        model = ir.serde.deserialize_model(proto)
+        ir.external_data.set_base_dir(model.graph, path.parent)
+        if model.functions:
+            InlinePass()(model)
+    except Exception as err:  # onnx_ir has no base class for what it raises
+        reason = str(err.__cause__ or err).splitlines()[0]
+        raise PosexportError(f"{path} cannot be read as an ONNX graph: {reason}; export it again") from err
+    return model
+
+
+def check_tensor(tensor: "onnx.TensorProto", path: Path) -> None:
+    """Raises PosexportError where a tensor's sizes and its bytes do not belong together, or its file is not its own."""
+    where = f"{path.name}: tensor {tensor.name!r}"
+    if any(size < 0 for size in tensor.dims):
+        raise PosexportError(f"{where} has a negative size in {list(tensor.dims)}; export the model again")
+    expected = _bytes(tensor)
+    if tensor.external_data:
+        _check_external(tensor, where, expected, path)
+    elif tensor.HasField("raw_data") and expected is not None and len(tensor.raw_data) != expected:
+        raise PosexportError(
+            f"{where} of shape {list(tensor.dims)} needs {expected} bytes, got {len(tensor.raw_data)}; "
+            "download or export the model again"
+        )
+
+
+def _check_external(tensor: "onnx.TensorProto", where: str, expected: int | None, path: Path) -> None:
+    entries = {entry.key: entry.value for entry in tensor.external_data}
+    location = entries.get("location", "")
+    if not location or Path(location).is_absolute() or ".." in Path(location).parts or "\0" in location:
+        raise PosexportError(
+            f"{where} has its data in {location!r}, which is not a file in the model's folder; do not use this model"
+        )
+    try:
+        # a link could lead to any file of this machine, whose bytes a later step would copy
+        target = path if location == path.name else locate(path.parent, location)
+    except PosexportError as err:
+        raise PosexportError(f"{where} has its data in {location!r}: {err}") from err
+    try:
+        offset, length = int(entries.get("offset") or 0), int(entries.get("length") or -1)
+    except ValueError:
+        offset, length = -1, -1
+    size = target.stat().st_size
+    length = (size - offset if expected is None else expected) if length == -1 and offset >= 0 else length
+    if offset < 0 or length < 0 or offset + length > size:
+        raise PosexportError(
+            f"{where} needs bytes {entries.get('offset', 0)} to {offset + length} of {location!r}, which has {size}; "
+            "download it again"
+        )
+    if expected is not None and length != expected:
+        raise PosexportError(
+            f"{where} of shape {list(tensor.dims)} needs {expected} bytes, got {length} in {location!r}; "
+            "download or export the model again"
+        )
+
+
+def _bytes(tensor: "onnx.TensorProto") -> int | None:
+    """The size of a tensor's data; None for strings and for unknown types."""
+    try:
+        bits: int = ir.DataType(tensor.data_type).bitwidth
+    except (ValueError, TypeError):
+        return None
+    elements: int = math.prod(tensor.dims)
+    return -(-elements * bits // 8)
+
+
+def _graphs(proto: "onnx.ModelProto") -> "Iterator[onnx.GraphProto | onnx.FunctionProto]":
+    """The graph, the functions, and the bodies of their nodes."""
+    waiting: list[onnx.GraphProto | onnx.FunctionProto] = [proto.graph, *proto.functions]
+    while waiting:
+        yield (graph := waiting.pop())
+        for node in graph.node:
+            for attribute in node.attribute:
+                waiting += [attribute.g] if attribute.HasField("g") else []
+                waiting += attribute.graphs
+
+
+def _tensors(proto: "onnx.ModelProto") -> "Iterator[onnx.TensorProto]":
+    """All tensors of a model: initializers and attributes."""
+    for graph in _graphs(proto):
+        if isinstance(graph, type(proto.graph)):
+            yield from graph.initializer
+            for sparse in graph.sparse_initializer:
+                yield from (sparse.values, sparse.indices)
+        for node in graph.node:
+            for attribute in node.attribute:
+                yield from [attribute.t] if attribute.HasField("t") else []
+                yield from attribute.tensors
+
+
+_Key = tuple[str, str, str]
+
+
+def _check_functions(path: Path, proto: "onnx.ModelProto") -> None:
+    """Raises PosexportError where functions call themselves, or expand to more nodes than `MAX_NODES`."""
+    functions = {(function.domain, function.name, function.overload): function for function in proto.functions}
+    sizes: dict[_Key, int] = {}
+
+    def size(nodes: "Iterable[onnx.NodeProto]", calling: tuple[_Key, ...]) -> int:
+        """How many nodes these are once the functions that they call are inlined."""
+        if len(calling) > _CALLS:
+            raise PosexportError(f"{path}: functions call each other more than {_CALLS} deep; do not use this model")
+        total = 0
+        for key, number in Counter((node.domain, node.op_type, node.overload) for node in nodes).items():
+            if key in calling:
+                raise PosexportError(f"{path}: function {key[1]} calls itself; do not use this model")
+            if key in functions and key not in sizes:
+                sizes[key] = size(_with_bodies(functions[key].node), (*calling, key))
+            total += number * sizes.get(key, 1)
+        if total > MAX_NODES:
+            raise PosexportError(f"{path} has more than {MAX_NODES} nodes once functions are inlined; do not use it")
+        return total
+
+    size(_with_bodies(proto.graph.node), ())
+
+
+def _with_bodies(nodes: "Iterable[onnx.NodeProto]") -> "Iterator[onnx.NodeProto]":
+    waiting = list(nodes)
+    while waiting:
+        yield (node := waiting.pop())
+        for attribute in node.attribute:
+            for body in [*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs]:
+                waiting += body.node

@@ -1,0 +1,36 @@
+"""All rules of `posexport audit`; a package adds one by an entry point of the group ``posexport.rules``."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from posexport.registry import Registry
+
+if TYPE_CHECKING:
+    from posexport.tools.audit.rule import Rule
+
+#: by the first digit of a code
+GROUPS: Mapping[str, str] = {
+    "1": "sizes of the example that stayed in the graph",
+    "2": "positions",
+    "3": "values and precision",
+    "4": "kernels and speed",
+    "5": "files of the folder against the graph",
+    "6": "the checkpoint against the graph",
+    "7": "outputs of calls that should agree",
+}
+
+#: code -> the module in `posexport.tools.audit.rules` with the attribute RULE
+_MODULES = {
+    "PX101": "baked_size",
+    "PX102": "baked_batch",
+    "PX103": "fixed_axis",
+    "PX104": "constant_output_size",
+    "PX201": "position_table",
+    "PX202": "ignored_past",
+}
+#: by code, imported on first use
+RULES: "Registry[Rule]" = Registry(
+    "rules",
+    of="posexport.tools.audit.rule:Rule",
+    references={code: f"posexport.tools.audit.rules.{module}:RULE" for code, module in _MODULES.items()},
+)

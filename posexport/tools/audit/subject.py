@@ -1,0 +1,76 @@
+"""What rules look at: one graph, and what is known of it."""
+
+from collections.abc import Iterator
+from functools import cached_property
+from pathlib import Path
+
+import onnx_ir as ir
+
+from posexport.graph.queries import bodies
+from posexport.tools.audit.analyses.attention import Attention, attentions
+from posexport.tools.audit.analyses.conflicts import Conflict, conflicts
+from posexport.tools.audit.analyses.reshapes import FixedReshape, fixed_reshapes
+from posexport.tools.audit.analyses.roles import Roles
+from posexport.tools.audit.analyses.sizes import Sizes
+from posexport.tools.audit.reading.read import read_model
+
+
+class Subject:
+    """One graph of an audit. Rules read it and change nothing.
+
+    Attributes:
+        path: the file.
+        model: the graph with local functions inlined; large weights are mapped from disk when they are read.
+        folder: the folder of a directory's audit, which may have config.json; None: the file was named alone.
+        provider: the execution provider that the file is for, one of posexport's names.
+    """
+
+    def __init__(self, path: Path, *, folder: Path | None = None, provider: str = "cpu") -> None:
+        self.path, self.folder, self.provider = path, folder, provider
+        self.model = read_model(path)
+        self.sizes = Sizes(self.model)
+
+    @property
+    def graph(self) -> ir.Graph:
+        return self.model.graph
+
+    @cached_property
+    def nodes(self) -> list[ir.Node]:
+        """All nodes, those of bodies too, in the file's order."""
+        return list(self.model.graph.all_nodes())
+
+    @cached_property
+    def unconditional(self) -> list[ir.Node]:
+        """Nodes that every call runs: a branch may be for one size."""
+        return list(_unconditional(self.model.graph))
+
+    @cached_property
+    def roles(self) -> Roles:
+        """What the inputs are: token ids, masks, positions, caches."""
+        return Roles(self.graph)
+
+    @cached_property
+    def attentions(self) -> list[Attention]:
+        """Every attention of the graph, fused or of several nodes."""
+        return attentions(self.nodes)
+
+    @cached_property
+    def conflicts(self) -> list[Conflict]:
+        """Places where a free axis meets a number."""
+        return list(conflicts(self.unconditional, self.sizes))
+
+    @cached_property
+    def fixed_reshapes(self) -> list[FixedReshape]:
+        """Reshapes to constant shapes that fit one size only."""
+        return list(fixed_reshapes(self.unconditional, self.sizes))
+
+    def opset(self, domain: str = "") -> int:
+        """The version of a domain that the file imports; 1 if it does not say."""
+        return self.model.opset_imports.get(domain, 1)
+
+
+def _unconditional(graph: ir.Graph) -> Iterator[ir.Node]:
+    for node in graph:
+        yield node
+        for body in bodies(node).values() if node.op_type != "If" else ():
+            yield from _unconditional(body)

@@ -1,0 +1,34 @@
+"""Every rule finds its bad graph, and no rule finds anything in its good one."""
+
+from pathlib import Path
+
+import pytest
+
+import posexport
+from posexport.tools.audit.registry import GROUPS, RULES
+from tests.tools.audit.graphs import saved, subject
+
+WITH_GRAPHS = sorted(code for code in RULES if RULES[code].bad)
+
+
+@pytest.mark.parametrize("code", WITH_GRAPHS)
+def test_a_rule_finds_its_bad_graph(code: str, tmp_path: Path) -> None:
+    rule = RULES[code]
+    places = list(rule.check(subject(rule.bad, tmp_path)))
+    assert places
+    assert all(place.nodes for place in places), "a finding names its nodes"
+    assert not any(place.message.endswith(".") for place in places)
+
+
+@pytest.mark.parametrize("code", WITH_GRAPHS)
+def test_no_rule_finds_anything_in_a_good_graph(code: str, tmp_path: Path) -> None:
+    findings = posexport.audit(saved(RULES[code].good, tmp_path))
+    assert [(finding.code, finding.message) for finding in findings] == []
+
+
+def test_codes_and_names_are_unique_and_grouped() -> None:
+    rules = [RULES[code] for code in RULES]
+    assert [rule.code for rule in rules] == list(RULES)
+    assert len({rule.name for rule in rules}) == len(rules)
+    assert all(rule.code[2] in GROUPS for rule in rules)
+    assert all(rule.reads != "graph" or (rule.bad and rule.good) for rule in rules)
