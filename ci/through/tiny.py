@@ -18,6 +18,11 @@ def table(path: Path = TABLE) -> dict[str, dict[str, Any]]:
     }
 
 
+def groups(path: Path = TABLE) -> dict[str, list[str]]:
+    """Names of checkpoints by group."""
+    return {group: list(content["checkpoints"]) for group, content in yaml.safe_load(path.read_text()).items()}
+
+
 def is_type(entry: dict[str, Any]) -> bool:
     """Whether a row stands for a type, not for another way to convert one that has a row or a definition."""
     return not entry.keys() & {"through", "live"}
