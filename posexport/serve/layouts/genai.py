@@ -4,17 +4,21 @@ The graph is a bundle's. onnxruntime-genai computes the positions and feeds a ma
 """
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from posexport.errors import PosexportError
 from posexport.export.layout import Layout
 from posexport.models.decoder import DecoderModel
-from posexport.serve.layouts.shared import check_states, read_json
+from posexport.runtime.cache import LOGITS, DecoderInterface, decoder_interface
+from posexport.serve.layouts import genai_states
+from posexport.serve.layouts.shared import read_json
 from posexport.sources.source import Source
-from posexport.spec import CAPACITY, MODEL
+from posexport.spec import BATCH, CAPACITY, MODEL, PAST
 
 FILE = "genai_config.json"
+TOKENS = "input_ids"
 #: text decoders of onnxruntime-genai 0.18 with the input names of posexport's graphs; its ``gpt2`` has another KV cache
 _TYPES = {"llama", "mistral", "phi", "phi3", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text", "smollm3"}
 #: the type of any other decoder
@@ -26,13 +30,13 @@ _LENGTH = 2048
 
 
 def check(source: Source) -> None:
-    """Raise PosexportError for a source that is not a decoder with logits."""
-    check_states(source, "genai", "onnxruntime-genai")
-    module = source.module
-    if not isinstance(module, DecoderModel) or module.head is None:
+    """Raise PosexportError for a source that is not a decoder with logits, or whose states are not passed on."""
+    decoder = None if source.parts else decoder_interface(source.inputs, source.outputs)
+    if decoder is None or decoder.fixed or decoder.tokens.name != TOKENS:
         raise PosexportError(
             f"--layout genai is for decoders that generate text; {source.name} is for {source.task}: leave it out"
         )
+    genai_states.check(source)
 
 
 def write(directory: Path, source: Source) -> None:
@@ -42,44 +46,42 @@ def write(directory: Path, source: Source) -> None:
 
 def config(source: Source) -> dict[str, Any]:
     """The content of ``genai_config.json``."""
-    check(source)
-    module = source.module
-    assert isinstance(module, DecoderModel)
+    decoder = decoder_interface(source.inputs, source.outputs)
+    assert decoder is not None
     # special tokens: generation_config.json before config.json
     stored, generation = (read_json(source.files.get(name)) for name in ("config.json", "generation_config.json"))
     ids = {**stored, **{key: value for key, value in generation.items() if value is not None}}
-    settings = module.decoder.config
     longest = source.limits.max_length or _longest(stored) or _LENGTH
-    ends = [token for token in _listed(ids.get("eos_token_id")) if token < settings.vocab]
+    ends = [token for token in _listed(ids.get("eos_token_id")) if token < decoder.vocab]
     padding = ids.get("pad_token_id")
     ids = {"bos_token_id": ids.get("bos_token_id"), "pad_token_id": padding if padding is not None else [*ends, 0][0]}
-    # sizes are the definition's, names of tensors the graph's
+    # names of tensors are the graph's
+    inputs = {
+        "input_ids": TOKENS,
+        "attention_mask": decoder.mask.name,
+        "past_key_names": "past_key_values.%d.key",
+        "past_value_names": "past_key_values.%d.value",
+    }
+    outputs = {
+        "logits": LOGITS,
+        "present_key_names": "present.%d.key",
+        "present_value_names": "present.%d.value",
+    }
+    states = genai_states.settings(source)
     return {
         "model": {
-            "type": model_type(stored),
-            "vocab_size": settings.vocab,
+            "type": genai_states.model_type(source, model_type(stored)),
+            "vocab_size": decoder.vocab,
             "context_length": longest,
             "eos_token_id": ends,
-            **{key: token for key, token in ids.items() if token is not None and token < settings.vocab},
+            **{key: token for key, token in ids.items() if token is not None and token < decoder.vocab},
             "decoder": {
                 "session_options": {"log_id": "posexport", "provider_options": []},
                 "filename": MODEL,
-                "hidden_size": settings.hidden,
-                "head_size": settings.head_size,
-                "num_attention_heads": settings.heads,
-                "num_key_value_heads": settings.kv_heads or settings.heads,
-                "num_hidden_layers": settings.layers,
-                "inputs": {
-                    "input_ids": "input_ids",
-                    "attention_mask": "attention_mask",
-                    "past_key_names": "past_key_values.%d.key",
-                    "past_value_names": "past_key_values.%d.value",
-                },
-                "outputs": {
-                    "logits": "logits",
-                    "present_key_names": "present.%d.key",
-                    "present_value_names": "present.%d.value",
-                },
+                **_sizes(source, decoder, stored),
+                **states,
+                "inputs": {**inputs, **states.get("inputs", {})},
+                "outputs": {**outputs, **states.get("outputs", {})},
             },
         },
         "search": {
@@ -89,6 +91,20 @@ def config(source: Source) -> dict[str, Any]:
             "past_present_share_buffer": any(CAPACITY in spec.axes for spec in source.inputs),
         },
     }
+
+
+def _sizes(source: Source, decoder: DecoderInterface, stored: Mapping[str, Any]) -> dict[str, Any]:
+    """Sizes of the definition where posexport has one, else of the KV cache and config.json."""
+    names = ("hidden_size", "head_size", "num_attention_heads", "num_key_value_heads", "num_hidden_layers")
+    module = source.module
+    if isinstance(module, DecoderModel):
+        own = module.decoder.config
+        sizes = (own.hidden, own.head_size, own.heads, own.kv_heads or own.heads, own.layers)
+        return dict(zip(names, sizes, strict=True))
+    keys = [spec.axes for spec in decoder.past if spec.role == "cache"][::2]
+    _, heads, _, size = keys[0] if keys else (BATCH, 1, PAST, 1)
+    hidden, queries = stored.get("hidden_size", size), stored.get("num_attention_heads", heads)
+    return dict(zip(names, (hidden, size, queries, heads, len(keys)), strict=True))
 
 
 def model_type(config: dict[str, Any]) -> str:
@@ -115,7 +131,7 @@ def _longest(config: dict[str, Any]) -> int | None:
 
 def _checked(source: Source) -> Source:
     check(source)
-    return source
+    return genai_states.arranged(source)
 
 
 GENAI = Layout(arrange=_checked, write=write)

@@ -8,10 +8,11 @@ which reads the encoder's states, and one for all later calls; the three files s
 
 import msgspec
 
+from posexport.errors import PosexportError
 from posexport.export.layout import Layout
 from posexport.export.save import OwnFile, SharedFile, Store
 from posexport.models.decoder import DecoderModel
-from posexport.serve.layouts.shared import CONFIG, check_client, fed, read_json, wiring
+from posexport.serve.layouts.shared import CONFIG, check_client, fed, keeps_states, read_json, wiring
 from posexport.sources.source import Source
 
 ENCODER, FIRST, LATER = "encoder_model.onnx", "decoder_model.onnx", "decoder_with_past_model.onnx"
@@ -28,6 +29,11 @@ _HEAD_SIZES = {"gemma", "gemma3_text", "gpt_oss", "nemotron"}
 def arrange(source: Source) -> Source:
     """``source`` cut into the graphs of optimum; PosexportError for a model that optimum does not have."""
     check_client(source, "optimum", "optimum")
+    if keeps_states(source):
+        raise PosexportError(
+            f"{source.name} keeps states between tokens, and ORTModelForCausalLM of optimum-onnx 0.1.0 feeds keys and "
+            "values alone: leave --layout optimum out"
+        )
     if source.parts:
         cut = wiring(source)
         return msgspec.structs.replace(source, parts=[cut.encoder_alone(ENCODER), cut.first(FIRST), cut.later(LATER)])

@@ -41,18 +41,13 @@ def check_client(source: Source, layout: str, client: str) -> None:
             f"--layout {layout} needs a checkpoint with a {CONFIG}, by which {client} knows a model; {source.name} has "
             "none: leave it out"
         )
-    check_states(source, layout, client)
     if any(CAPACITY in spec.axes for spec in source.inputs):
         raise PosexportError(f"--layout {layout} needs --cache dynamic: {client} keeps no static KV cache")
 
 
-def check_states(source: Source, layout: str, client: str) -> None:
-    """PosexportError for a model with states between tokens, which clients name and size in other ways."""
-    if any(spec.role == "state" for spec in source.inputs):
-        raise PosexportError(
-            f"{source.name} keeps states between tokens, which posexport does not write as {client} names them: leave "
-            f"--layout {layout} out"
-        )
+def keeps_states(source: Source) -> bool:
+    """Whether it has states between tokens."""
+    return any(spec.role == "state" for spec in source.inputs)
 
 
 def read_json(path: Path | None) -> dict[str, Any]:

@@ -16,7 +16,9 @@ from posexport.definition.definition import Part
 from posexport.export.layout import Layout
 from posexport.export.save import OwnFile
 from posexport.models.encoder_decoder import EncoderDecoderModel
-from posexport.serve.layouts.shared import CONFIG, check_client, fed, in_one_part, read_json
+from posexport.serve.layouts.renamed import renamed
+from posexport.serve.layouts.shared import CONFIG, check_client, fed, in_one_part, keeps_states, read_json
+from posexport.serve.layouts.state_names import LISTS, OLDER, client_names, older
 from posexport.sources.source import Source
 
 FOLDER = "onnx"
@@ -31,9 +33,22 @@ def arrange(source: Source) -> Source:
     if source.parts and isinstance(source.module, EncoderDecoderModel):
         cut = source.module.wiring
         return msgspec.structs.replace(source, parts=[cut.encoder_alone(ENCODER), *cut.merged(MERGED)])
+    if keeps_states(source):
+        return _with_states(source)
     if source.parts:  # a vision encoder, an embedding and a decoder, under the names that transformers.js has for them
         return msgspec.structs.replace(source, parts=[_in_folder(part) for part in source.parts])
     return in_one_part(msgspec.structs.replace(source, inputs=fed(source.inputs)), MODEL)
+
+
+def _with_states(source: Source) -> Source:
+    """``source`` with the client's names of states and KV caches."""
+    config = read_json(source.files.get(CONFIG))
+    names = client_names(source, config.get("text_config", config))
+    if source.parts:
+        cut = msgspec.structs.replace(source, parts=[_in_folder(part) for part in source.parts])
+    else:
+        cut = in_one_part(msgspec.structs.replace(source, inputs=fed(source.inputs)), MODEL)
+    return renamed(cut, names)
 
 
 def _in_folder(part: Part) -> Part:
@@ -41,7 +56,7 @@ def _in_folder(part: Part) -> Part:
 
 
 def write(directory: Path, _source: Source) -> None:
-    """Announce the data files in ``config.json``."""
+    """Announce the data files in ``config.json``, and name kinds of layers as the client does."""
     path = directory / CONFIG
     config = read_json(path)
     settings = config.get(_SETTINGS)
@@ -49,10 +64,12 @@ def write(directory: Path, _source: Source) -> None:
     # of all precisions in the directory
     external = {file.name.removesuffix(_SUFFIX): 1 for file in sorted((directory / FOLDER).glob(f"*.onnx{_SUFFIX}"))}
     settings |= {_EXTERNAL: external} if external else {}
-    if settings != config.get(_SETTINGS, {}):
-        config = {key: value for key, value in config.items() if key != _SETTINGS}
-        config |= {_SETTINGS: settings} if settings else {}
-        path.write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    changed = {key: value for key, value in config.items() if key != _SETTINGS}
+    changed |= {_SETTINGS: settings} if settings else {}
+    if config.get("model_type") in OLDER:
+        changed |= {key: older(words) for key in LISTS if (words := config.get(key))}
+    if changed != config:
+        path.write_text(json.dumps(changed, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 TRANSFORMERS_JS = Layout(
