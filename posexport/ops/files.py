@@ -18,5 +18,6 @@ FILES = {
     "PositionProductScores": "position_product_scores",
     "RelativeKeyQueryScores": "relative_key_query_scores",
     "RelativeKeyScores": "relative_key_scores",
+    "SlidingWindowScores": "sliding_window_scores",
     "SoftCapScores": "soft_cap_scores",
 }

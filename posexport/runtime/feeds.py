@@ -69,8 +69,8 @@ def prepare(inputs: Mapping[str, Any], specs: Sequence[InputSpec], limits: Lengt
     Raises:
         PosexportError: unknown or missing names, a wrong dtype or rank, sizes that disagree, an empty batch or
             sequence, a length outside ``limits``, ids out of range, a mask with values other than 0 and 1, infinity or
-            NaN, a cache that lacks a layer, or a decoder's mask that does not cover past and new tokens or has padding
-            between tokens.
+            NaN, a cache that lacks a layer, or a decoder's mask that does not cover past and new tokens or, without
+            states, has padding between tokens.
     """
     # the arrays of the caller, and the size of every axis
     names = [spec.name for spec in specs]
@@ -89,12 +89,15 @@ def prepare(inputs: Mapping[str, Any], specs: Sequence[InputSpec], limits: Lengt
     # lengths, values and defaults
     _check_length(sizes, limits)
     reals = (limits.min_length, sizes.get(SEQUENCE, (0, ""))[0])
+    keeps_states = any(spec.role == "state" for spec in specs)  # their proof has padding between tokens
     for spec in specs:
         if spec.name not in arrays:
             shape = [axis if isinstance(axis, int) else sizes[axis][0] for axis in spec.axes]
             arrays[spec.name] = np.full(shape, neutral(spec, reals[1]), dtype=BY_NAME[spec.dtype].numpy)
         else:
             _check_values(spec, arrays[spec.name], reals)
+            if spec.role == "mask" and spec.axes[-1] == TOTAL and not keeps_states:
+                _check_gaps(spec, arrays[spec.name])
             arrays[spec.name] = np.ascontiguousarray(arrays[spec.name], dtype=BY_NAME[spec.dtype].numpy)
     if PATCHES in sizes:
         _check_grids(arrays, specs, sizes[PATCHES])
@@ -272,15 +275,16 @@ def _check_values(spec: InputSpec, array: Array, reals: tuple[int, int]) -> None
     if bad.any():
         where = np.unravel_index(int(np.argmax(bad)), array.shape)
         raise PosexportError(f"{spec.name} holds {array[where]} at {[int(i) for i in where]}; it takes {needed}")
-    if spec.role == "mask" and spec.axes[-1] == TOTAL:
-        # positions are counted by the mask, distances by slots: padding between tokens would make them disagree
-        starts = np.diff(array.astype(np.int8), axis=1, prepend=0) == 1
-        if (holes := starts.sum(1) > 1).any():
-            index = int(np.argmax(holes))
-            raise PosexportError(
-                f"{spec.name} has padding between tokens in row {index}; pad before the first token or after the last, "
-                "and on the left where tokens are to follow"
-            )
+
+
+def _check_gaps(spec: InputSpec, mask: Array) -> None:
+    """Positions are counted by the mask, distances by slots: padding between tokens would make them disagree."""
+    starts = np.diff(mask.astype(np.int8), axis=1, prepend=0) == 1
+    if (gaps := starts.sum(1) > 1).any():
+        raise PosexportError(
+            f"{spec.name} has padding between tokens in row {int(np.argmax(gaps))}; pad before the first token or "
+            "after the last, and on the left where tokens are to follow"
+        )
 
 
 def _bad_ids(spec: InputSpec, array: Array) -> tuple[NDArray[np.bool_], str]:

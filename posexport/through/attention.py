@@ -18,13 +18,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from posexport.encodings.local_window import LocalWindow
+from posexport.encodings.encoding import Term
+from posexport.encodings.local_window import BEYOND, LocalWindow
 from posexport.encodings.nope import NoPE
 from posexport.encodings.positions import Positions
 from posexport.modules.recognise import attention as recognised
 from posexport.nn.attention import SoftCapped, additive, attend, dropped_score
 from posexport.nn.cached_call import CachedCall, NotCachedError, current
 from posexport.nn.caching import Kept, KeysAndValues, narrowed, widened
+from posexport.ops.sliding_window_scores import SLIDING_WINDOW_SCORES
 from posexport.through import experts
 from posexport.through.orders import Order, order_of
 from posexport.through.renewed import renew
@@ -65,6 +67,7 @@ class PlannedCall(CachedCall):
         read: keys and values of every self-attention that was called.
         blocks_BT: index of every new token's image, -1 for text. Attention inside an image is bidirectional.
         windows_alone: it is so in layers with a sliding window alone.
+        padding_between: there may be padding between tokens of a row: sliding windows count tokens, not slots.
     """
 
     plan: Sequence[Layer] = ()
@@ -74,6 +77,7 @@ class PlannedCall(CachedCall):
     read: list[Kept] = field(default_factory=list)
     blocks_BT: Tensor | None = None
     windows_alone: bool = False
+    padding_between: bool = False
 
     def next_layer(self) -> Layer:
         """The layer of the plan that is called now; advances to the next one."""
@@ -279,19 +283,28 @@ def _to_tokens(
         mask = _with_blocks(call.blocks_BT, call, layer, q)
         base = None if cap is None else cap.base(kept.keys, *at)
         return attend(q, kept.keys, kept.values, scale=scale, mask=mask, base=base, sink=sink)
-    near = None if layer.window is None else LocalWindow(left=layer.window - 1, right=0)
     return attend(
         q,
         kept.keys,
         kept.values,
         scale=scale,
         mask=additive(call.mask_BS, q),
-        scores=None if near is None else near.scores(q, kept.keys, *at),
+        scores=None if layer.window is None else _window(call, layer.window, q, kept.keys),
         base=None if cap is None else cap.base(kept.keys, *at),
         causal=at,
         buffers=kept.buffers,
         sink=sink,
     )
+
+
+def _window(call: PlannedCall, width: int, q: Tensor, k: Tensor) -> Term:
+    """Scores that drop the keys of all tokens but the last ``width``, the query's among them."""
+    at = call.at.queries, call.at.keys
+    if not call.padding_between:
+        return LocalWindow(left=width - 1, right=0).scores(q, k, *at)
+    positions_BS = call.at.keys.ids_BT
+    tensors = q.new_tensor([BEYOND]), positions_BS, positions_BS.new_tensor([width])
+    return Term(SLIDING_WINDOW_SCORES, tensors, *at)
 
 
 def _with_blocks(blocks_BT: Tensor, call: PlannedCall, layer: Layer, like: Tensor) -> Tensor:

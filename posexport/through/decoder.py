@@ -32,6 +32,8 @@ class ThroughDecoder(CachedDecoder):
     #: whether the proof compares with the forward without a cache (`posexport.parity.references.judged_by_forward`).
     #: Routers of experts compute in float32, and rounding may change the choice between two close experts
     judged_by_forward = False
+    #: whether a row may have padding between its tokens
+    padding_between = False
 
     def __init__(
         self, user: UserModule, layers: list[Layer], tokens: InputSpec, vocab: int, limits: LengthContract
@@ -74,7 +76,14 @@ class ThroughDecoder(CachedDecoder):
 
     def calling(self, call: CachedCall) -> AbstractContextManager[object]:
         """Make attention use the KV cache of ``call`` inside the block."""
-        planned = PlannedCall(call.at, call.mask_BS, call.past, present=call.present, plan=self.layers)
+        planned = PlannedCall(
+            call.at,
+            call.mask_BS,
+            call.past,
+            present=call.present,
+            plan=self.layers,
+            padding_between=self.padding_between,
+        )
         return cached_call(planned)
 
     def decode(

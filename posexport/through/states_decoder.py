@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import islice
+from itertools import chain, islice
 
 import torch
 from torch import Tensor
@@ -34,6 +34,7 @@ class StatesDecoder(ThroughDecoder):
 
     #: the truth of a proof is compared with transformers' forward of each row alone
     judged_by_forward = True
+    padding_between = True
 
     def __init__(
         self,
@@ -67,10 +68,11 @@ class StatesDecoder(ThroughDecoder):
         position_ids: Tensor | None = None,
         past_conv: Sequence[Tensor] = (),
         past_recurrent: Sequence[Tensor] = (),
+        past_ssm: Sequence[Tensor] = (),
         **named: Tensor,
     ) -> tuple[Tensor, ...]:
-        """``past_key_values``, ``past_conv`` and ``past_recurrent`` may also be one list, or inputs by their names."""
-        carried = iter([*past_key_values, *past_conv, *past_recurrent, *named.values()])
+        """Lists may also be one list, or inputs by their names; ``past_ssm`` is a client's name of recurrent states."""
+        carried = chain(past_key_values, past_conv, past_recurrent, past_ssm, named.values())
         keys = list(islice(carried, 2 * len(self.cached)))
         past = {kind: list(islice(carried, len(self.shapes.get(kind, ())))) for kind in states.KINDS}
         with states.keeping(self.user.module, past if any(past.values()) else None) as kept:

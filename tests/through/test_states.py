@@ -4,7 +4,6 @@ All types are in ci/through/checkpoints.yaml and tests/through/test_types.py; he
 """
 
 import functools
-import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -136,6 +135,31 @@ def test_states_of_a_call_go_on_in_the_next(
         session.run({"input_ids": ids, "past_conv.0": past["past_conv.0"]})
     with pytest.raises(PosexportError, match=r"past_conv\.0 .*NaN|past_conv\.0 holds nan"):
         session.run({"input_ids": ids, **past, "past_conv.0": np.full_like(past["past_conv.0"], np.nan)})
+
+
+@pytest.mark.parametrize("kind", ["mamba2", "lfm2"])
+def test_padding_between_tokens_changes_nothing(
+    kind: str, converted: Callable[[str], tuple[posexport.Conversion, Path]]
+) -> None:
+    session = posexport.load(converted(kind)[1])
+    ids, mask = np.array([[5, 9, 1, 3, 11, 2, 8]]), np.array([[1, 1, 0, 0, 1, 0, 1]])
+    padded = session.run({"input_ids": ids, "attention_mask": mask})["logits"][mask == 1]
+    agree(padded, session.run({"input_ids": ids[mask == 1][None]})["logits"][0], "model in float32", np.float32)
+
+
+def test_a_sliding_window_counts_tokens_and_no_padding(checkpoint: Callable[[str], Path]) -> None:
+    """LFM3's window of 6 tokens, with more padding between tokens than that."""
+    module = load_source(str(checkpoint("lfm3")), LoadOptions()).module.double()
+    with computing_in(torch.float64):
+        ids = torch.randint(1, 64, (2, 30), generator=torch.Generator().manual_seed(0))
+        mask = torch.ones_like(ids)
+        mask[0, 9:16], mask[1, :5], mask[1, 11:13], mask[1, 28:] = 0, 0, 0, 0
+        with torch.inference_mode():
+            logits = module(input_ids=ids, attention_mask=mask)[0]
+            for row, is_token in enumerate(mask == 1):
+                tokens = ids[row, is_token][None]
+                alone = module.uncached_logits(tokens, torch.ones_like(tokens))[0]
+                agree(logits[row, is_token].numpy(), alone.numpy(), "model", np.float64)
 
 
 @pytest.mark.parametrize(("target", "operator"), [("portable", "Scan"), ("cuda", "LinearAttention")])
@@ -318,9 +342,3 @@ def test_4096_tokens(kind: str, target: str, tmp_path: Path, checkpoint: Callabl
     """By the float64 reference in chunks of tokens, which is compared with the formula in tests/ops."""
     done = convert(checkpoint(kind), tmp_path / "long", target=target, lengths=[4096])
     assert done.good, done.to_text()
-
-
-@pytest.mark.parametrize("layout", ["genai", "optimum", "transformers.js"])
-def test_layouts_of_clients_have_no_states(layout: str, tmp_path: Path, checkpoint: Callable[[str], Path]) -> None:
-    with pytest.raises(PosexportError, match=f"keeps states between tokens.*leave --layout {re.escape(layout)} out"):
-        convert(checkpoint("mamba2"), tmp_path / "bundle", layout=layout)

@@ -36,13 +36,12 @@ if TYPE_CHECKING:
 Calls = Sequence[tuple[Sequence[int], str]]
 #: lengths of the rows
 ROWS = (19, 12, 5)
-BEHIND_PADDING = "rows with tokens behind padding"
 WAYS: dict[str, Calls] = {
     "one row token by token": [((1,), "left")] * ROWS[0],
     "one row in chunks of 1, 2, 3 and 13": [((count,), "left") for count in (1, 2, 3, 13)],
     "one row in halves": [((9,), "left"), ((10,), "left")],
     "rows padded on the left, then steps": [((16, 9, 2), "left"), *[((1, 1, 1), "left")] * 3],
-    BEHIND_PADDING: [
+    "rows with tokens behind padding": [
         ((8, 5, 2), "right"),
         ((1, 0, 1), "left"),
         ((4, 4, 1), "left"),
@@ -88,13 +87,7 @@ def check(reference: "DefinitionReference", subject: Run, proof: Proof, least: f
     readings = [_Reading(run, decoder, names, images) for run in (subject, reference.baseline, reference.truth)]
     alone = [_alone(reference, readings[2], ids) for ids in rows]
     try:
-        definition = getattr(source.module, "original", source.module)  # below stored weights
-        windows = any(layer.window for layer in getattr(definition, "layers", ()))
         for name, calls in WAYS.items():
-            if name == BEHIND_PADDING and windows:
-                note = "a window of its attention counts padded slots, so that inputs with padding between are refused"
-                yield _judged(name, "skipped", note=note)
-                continue
             count = len(calls[0][0])
             values = [reading.rows(rows[:count], calls) for reading in readings]
             yield _compared(f"{name}: the logits of each row alone", values, alone[:count], proof, least)
