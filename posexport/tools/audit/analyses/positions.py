@@ -11,9 +11,10 @@ from posexport.graph.dataflow import sources
 from posexport.graph.queries import COMPARISONS, SHAPES, TRUTHS, producer
 from posexport.tools.audit.analyses.roles import Roles
 from posexport.tools.audit.analyses.sizes import Sizes
+from posexport.tools.audit.analyses.weights import stored
 
-#: where positions come from
-Origin = Literal["range", "count", "input"]
+#: where positions come from; a buffer is cut to the length, and no longer input fits
+Origin = Literal["range", "count", "input", "buffer"]
 #: operators after which an index is not the position any more, or is bounded
 _BOUNDING = frozenset(("Clip", "Min", "Mod", "Where", "Log", "ArgMax", "TopK", "ReduceMin"))
 #: rows that tables have beyond the length (padding ids, RoBERTa's offset)
@@ -45,10 +46,9 @@ def lookups(nodes: list[ir.Node], roles: Roles, sizes: Sizes) -> Iterator[Lookup
         axis = node.attributes.get_int("axis", 0)
         if node.op_type != "Gather" or node.domain or axis != 0:
             continue
-        table, indices = node.inputs
+        table, indices = stored(node.inputs[0]), node.inputs[1]
         shape = sizes.of(table)
-        tensor = None if table is None else ir.convenience.get_const_tensor(table)
-        if tensor is None or table is None or indices is None or shape is None or len(shape) < 2:
+        if table is None or indices is None or shape is None or len(shape) < 2 or shape[0] == 1:
             continue
         if not isinstance(shape[0], int) or ir.convenience.get_const_tensor(indices) is not None:
             continue
@@ -66,7 +66,15 @@ def origin_of(indices: ir.Value, roles: Roles) -> Origin | None:
         return "count"
     if "Range" in kinds:
         return "range"
-    return None
+    # torch keeps position_ids as a buffer, [1, limit], and cuts it
+    return "buffer" if any(_is_arange(value) for value in reached) else None
+
+
+def _is_arange(value: ir.Value) -> bool:
+    tensor = ir.convenience.get_const_tensor(value)
+    if tensor is None or tensor.size < 3 or tensor.dtype not in (ir.DataType.INT64, ir.DataType.INT32):
+        return False
+    return bool(np.array_equal(tensor.numpy().reshape(-1), np.arange(tensor.size)))
 
 
 def _is_bounded(indices: ir.Value, rows: int) -> bool:

@@ -14,7 +14,7 @@ class Roles:
     """Inputs and outputs by what they are.
 
     Attributes:
-        ids: token ids.
+        ids: token ids; `types`: token type ids.
         masks: padding masks.
         positions: position ids, and the first position of a call (``cache_position``).
         past: keys, values and states of earlier tokens; `cross`: those of an encoder's tokens.
@@ -30,6 +30,7 @@ class Roles:
         self.masks = [v for v in rest if "mask" in _name(v) and v not in self.positions]
         integers = [v for v in rest if v.dtype in (ir.DataType.INT64, ir.DataType.INT32)]
         self.ids = [v for v in integers if _is_ids(_name(v))]
+        self.types = [v for v in integers if "type" in _name(v)]
         self.present = [v for v in graph.outputs if _PRESENT.search(_name(v))]
 
     @property
