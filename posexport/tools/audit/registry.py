@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from posexport.registry import Registry
 
 if TYPE_CHECKING:
+    from posexport.tools.audit.repairs.repair import Repair
     from posexport.tools.audit.rule import Rule
 
 #: by the first digit of a code
@@ -33,4 +34,13 @@ RULES: "Registry[Rule]" = Registry(
     "rules",
     of="posexport.tools.audit.rule:Rule",
     references={code: f"posexport.tools.audit.rules.{module}:RULE" for code, module in _MODULES.items()},
+)
+
+#: code of a rule -> the module in `posexport.tools.audit.repairs` with the attribute REPAIR
+_REPAIRS = {"PX101": "reshape", "PX102": "reshape", "PX103": "causal_mask", "PX201": "position_guard"}
+#: by the rule's code
+REPAIRS: "Registry[Repair]" = Registry(
+    "repairs",
+    of="posexport.tools.audit.repairs.repair:Repair",
+    references={code: f"posexport.tools.audit.repairs.{module}:REPAIR" for code, module in _REPAIRS.items()},
 )

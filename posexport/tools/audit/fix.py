@@ -1,0 +1,74 @@
+"""Repairs of an audited file: applied to a copy, which is compared with the file before it is written."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from posexport.errors import PosexportError
+from posexport.options.check import did_you_mean
+from posexport.tools.audit.registry import REPAIRS, RULES
+from posexport.tools.audit.repairs.repair import NotRepairedError
+from posexport.tools.audit.repairs.write import Original
+from posexport.tools.audit.rule import name_of
+from posexport.tools.audit.subject import Subject
+
+#: of the operators that repairs write: sizes of single axes (Shape's start)
+_OPSET = 15
+
+
+class Repaired(msgspec.Struct, frozen=True, kw_only=True):
+    """What was repaired.
+
+    Attributes:
+        path: the file that was written.
+        repaired: (code, node) of every place.
+        left: (code, node, why) of places that are as they were.
+        nodes: how many nodes of the new file are not the old one's.
+        proof: sentences on calls of both files.
+    """
+
+    path: str
+    repaired: tuple[tuple[str, str], ...]
+    left: tuple[tuple[str, str, str], ...]
+    nodes: int
+    proof: tuple[str, ...] = ()
+
+
+def fix(path: Path, codes: Sequence[str], output: Path) -> Repaired:
+    """Repair the faults of the rules ``codes`` in ``path`` and write ``output``; all other nodes and weights stay.
+
+    Raises PosexportError for a rule without a repair, a file where nothing can be repaired, and a copy that computes
+    something else where the file was right.
+    """
+    for code in codes:
+        if code not in REPAIRS.names:
+            hint = did_you_mean(code, REPAIRS.names, f"there are some for {', '.join(REPAIRS.names)}")
+            raise PosexportError(f"--fix {code}: there is no repair for this rule; {hint}")
+    subject = Subject(path)
+    if subject.opset() < _OPSET:
+        raise PosexportError(
+            f"{path} has opset {subject.opset()}, repairs are written in {_OPSET} and later; raise it with "
+            "onnx.version_converter first"
+        )
+    original = Original(path, subject)
+    repaired: list[tuple[str, str]] = []
+    left: list[tuple[str, str, str]] = []
+    changed = []
+    for code in codes:
+        # two axes of a node are two places and one repair
+        for name, place in {name_of(place.nodes[0]): place for place in RULES[code].check(subject)}.items():
+            try:
+                changed += REPAIRS[code].apply(subject, place)
+            except NotRepairedError as err:
+                left.append((code, name, str(err)))
+            else:
+                repaired.append((code, name))
+    if not repaired:
+        reasons = "; ".join(dict.fromkeys(reason for _, _, reason in left))
+        raise PosexportError(
+            f"{path} has nothing that {', '.join(codes)} can repair{f': {reasons}' if reasons else ''}; see posexport "
+            "audit --details"
+        )
+    nodes = original.save(output, changed)
+    return Repaired(path=str(output), repaired=tuple(repaired), left=tuple(left), nodes=nodes)

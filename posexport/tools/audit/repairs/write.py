@@ -1,0 +1,84 @@
+"""Writes a repaired graph: nodes that were not changed keep their bytes, and weights are copied."""
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import onnx_ir as ir
+
+from posexport.errors import PosexportError
+from posexport.graph.dataflow import dependents
+from posexport.tools.audit.subject import Subject
+
+if TYPE_CHECKING:
+    import onnx
+
+
+class Original:
+    """A file as it was read, to write it again with some nodes changed.
+
+    Args:
+        path: the file.
+        subject: what it is, before anything is changed.
+
+    Raises:
+        PosexportError: the file has local functions, which an audit inlines: its nodes are not the file's.
+    """
+
+    def __init__(self, path: Path, subject: Subject) -> None:
+        import onnx
+
+        graph = subject.graph
+        self.path, self.graph = path, graph
+        self.proto = onnx.load(str(path), load_external_data=False)
+        if self.proto.functions:
+            raise PosexportError(
+                f"{path} has local functions, which --fix does not change; inline them first (onnx.inliner)"
+            )
+        self._nodes = dict(zip(map(id, graph), self.proto.graph.node, strict=True))
+        self._serialized = {id(node): ir.serde.serialize_node(node).SerializeToString() for node in graph}
+        self._weights = {tensor.name for tensor in self.proto.graph.initializer}
+        self._read = {value.name for value in graph.initializers.values() if value.uses()}
+
+    def save(self, output: Path, changed: Sequence[ir.Value]) -> int:
+        """Write the graph as it is now, with its external data; returns how many nodes are new or changed.
+
+        ``changed``: values that are computed in another way; sizes that the file states of what follows are left out.
+        """
+        nodes = [self._node(node) for node in self.graph]
+        written = sum(id(node) not in map(id, self._nodes.values()) for node in nodes)
+        new = [value for value in self.graph.initializers.values() if value.name not in self._weights]
+        result = type(self.proto)()
+        result.CopyFrom(self.proto)
+        graph = result.graph
+        del graph.node[:]
+        graph.node.extend(nodes)
+        graph.initializer.extend(
+            ir.serde.serialize_tensor(value.const_value) for value in new if value.const_value is not None
+        )
+        # what only a repaired node read
+        unread = self._read - {value.name for value in self.graph.initializers.values() if value.uses()}
+        kept = [tensor for tensor in graph.initializer if tensor.name not in unread]
+        del graph.initializer[:]
+        graph.initializer.extend(kept)
+        stale = {value.name for value in dependents(self.graph, changed)}
+        stated = [info for info in graph.value_info if info.name not in stale]
+        del graph.value_info[:]
+        graph.value_info.extend(stated)
+        output.write_bytes(result.SerializeToString())
+        for name in _external(self.proto):
+            if not (output.parent / name).exists():
+                shutil.copyfile(self.path.parent / name, output.parent / name)
+        return written
+
+    def _node(self, node: ir.Node) -> "onnx.NodeProto":
+        """The file's message of a node that was not changed, else a new one."""
+        now: onnx.NodeProto = ir.serde.serialize_node(node)
+        return self._nodes[id(node)] if self._serialized.get(id(node)) == now.SerializeToString() else now
+
+
+def _external(proto: "onnx.ModelProto") -> list[str]:
+    """The files that hold weights."""
+    entries = (entry for tensor in proto.graph.initializer for entry in tensor.external_data)
+    return sorted({entry.value for entry in entries if entry.key == "location"})
