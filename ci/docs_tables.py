@@ -17,6 +17,7 @@ import yaml
 
 from posexport.catalogue.stored import catalogue
 from posexport.export.messages import REFUSALS
+from posexport.tools.audit.registry import GROUPS, REPAIRS, RULES
 from posexport.tools.bench.records import Document, Figure
 from posexport.tools.explain.records import SHARES, Explanation
 
@@ -51,6 +52,22 @@ def encodings() -> str:
         models = ", ".join(model.removesuffix(f"-{row['name']}") for model in row["models"])
         lines.append(f"| `{row['name']}` | {what} | {acts} | {models} | {source} |")
     return "\n".join(lines)
+
+
+def rules() -> str:
+    """Every rule of an audit: its severity, what it finds, whether there is a repair, in groups."""
+    lines = []
+    for group, title in GROUPS.items():
+        codes = [code for code in sorted(RULES) if code[2] == group]
+        if not codes:
+            continue
+        lines += [f"**PX{group}: {title}**", "", "| code | name | severity | finds | repair |", "|---|---|---|---|---|"]
+        for code in codes:
+            rule = RULES[code]
+            repair = REPAIRS[code].does if code in REPAIRS else ""
+            lines.append(f"| `{code}` | {rule.name} | {rule.severity} | {rule.finds} | {repair} |")
+        lines.append("")
+    return "\n".join(lines).strip()
 
 
 def defined() -> list[dict[str, Any]]:
@@ -404,6 +421,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "encodings": encodings,
     "encoding-names": encoding_names,
     "families": families,
+    "rules": rules,
     "through": through,
     "golden": golden,
     "family-names": family_names,

@@ -30,6 +30,23 @@ def _explain(ctx: click.Context, _parameter: click.Parameter, code: str | None) 
     ctx.exit()
 
 
+def _fix(target: Path, codes: str | None, output: Path | None, *, force: bool, as_json: bool) -> None:
+    """Repair a file, and print what was changed."""
+    import msgspec
+
+    from posexport.errors import PosexportError
+    from posexport.tools.audit.fix import fix
+
+    if codes is None or output is None:
+        given, needed = ("--fix", "-o FILE") if output is None else ("-o", "--fix CODE,...")
+        raise PosexportError(f"{given} needs {needed} too: a repaired file is a new file")
+    done = fix(target, [code.strip() for code in codes.split(",")], output, force=force)
+    if as_json:
+        click.echo(msgspec.json.format(msgspec.json.encode(done), indent=2).decode())
+    else:
+        click.echo("\n".join(done.lines()))
+
+
 @click.command("audit", cls=Command, groups=groups(AuditOptions, AUDIT_GROUPS, {}))
 @click.argument("target", type=click.Path(path_type=Path), shell_complete=complete.bundles_or_models)
 @all_of(AuditOptions)
@@ -50,13 +67,31 @@ def _explain(ctx: click.Context, _parameter: click.Parameter, code: str | None) 
     help="How findings are printed; default: text.",
 )
 @click.option("--details", is_flag=True, help="Print nodes, reason and remedy below each finding.")
+@click.option(
+    "--fix",
+    "codes",
+    metavar="CODE,...",
+    help="Repair the findings of these rules, and write the file that -o names; everything else in it stays as it is.",
+)
+@click.option("-o", "--output", type=click.Path(path_type=Path), metavar="FILE", help="The repaired file.")
+@click.option("--force", is_flag=True, help="Replace the file that -o names.")
 @click.option("--json", "as_json", is_flag=True, help="The same as --output-format json.")
 @click.option(
     "--fail-on",
     type=click.Choice((*SEVERITIES, "never")),
     help="Exit 1 at findings of this severity or worse; default: error.",
 )
-def command(target: Path, style: str, details: bool, as_json: bool, fail_on: str | None, **choices: Any) -> None:
+def command(
+    target: Path,
+    style: str,
+    details: bool,
+    codes: str | None,
+    output: Path | None,
+    force: bool,
+    as_json: bool,
+    fail_on: str | None,
+    **choices: Any,
+) -> None:
     """Find what any ONNX file gets wrong, and what to do.
 
     TARGET is an .onnx file or a folder with some. Nothing of the graph is run, weights stay on disk. Each rule has a
@@ -67,10 +102,14 @@ def command(target: Path, style: str, details: bool, as_json: bool, fail_on: str
         posexport audit model.onnx
         posexport audit path/to/repository --select PX1 --select PX2 --details
         posexport audit model.onnx --output-format sarif > audit.sarif
+        posexport audit model.onnx --fix PX101,PX201 -o repaired.onnx
         posexport audit --explain PX201
     """
     import posexport
 
+    if codes is not None or output is not None:
+        _fix(target, codes, output, force=force, as_json=as_json)
+        return
     settings = settings_of(target if target.is_dir() else target.parent)
     given = {name: value for name, value in choices.items() if value not in ((), None)}
     defaults = {name: value for name in ("select", "ignore", "provider") if (value := getattr(settings, name))}

@@ -1,12 +1,15 @@
 """Repairs of an audited file: applied to a copy, which is compared with the file before it is written."""
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import msgspec
+import onnx_ir as ir
 
 from posexport.errors import PosexportError
 from posexport.options.check import did_you_mean
+from posexport.system.files import check_free
 from posexport.tools.audit.registry import REPAIRS, RULES
 from posexport.tools.audit.repairs.repair import NotRepairedError
 from posexport.tools.audit.repairs.write import Original
@@ -15,6 +18,7 @@ from posexport.tools.audit.subject import Subject
 
 #: of the operators that repairs write: sizes of single axes (Shape's start)
 _OPSET = 15
+_ROUNDS = 20
 
 
 class Repaired(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,8 +38,18 @@ class Repaired(msgspec.Struct, frozen=True, kw_only=True):
     nodes: int
     proof: tuple[str, ...] = ()
 
+    def lines(self) -> Iterator[str]:
+        """For a terminal."""
+        for code, count in Counter(code for code, _ in self.repaired).items():
+            places = f"{count} place" + "s" * (count != 1)
+            yield f"{code}: {places}: {REPAIRS[code].does}"
+        for code, node, why in self.left:
+            yield f"{code} at {node!r} is as it was: {why}"
+        yield from self.proof
+        yield f"{self.path}: {self.nodes} nodes are new or changed, all others and all weights are the file's"
 
-def fix(path: Path, codes: Sequence[str], output: Path) -> Repaired:
+
+def fix(path: Path, codes: Sequence[str], output: Path, *, force: bool = False) -> Repaired:
     """Repair the faults of the rules ``codes`` in ``path`` and write ``output``; all other nodes and weights stay.
 
     Raises PosexportError for a rule without a repair, a file where nothing can be repaired, and a copy that computes
@@ -45,6 +59,7 @@ def fix(path: Path, codes: Sequence[str], output: Path) -> Repaired:
         if code not in REPAIRS.names:
             hint = did_you_mean(code, REPAIRS.names, f"there are some for {', '.join(REPAIRS.names)}")
             raise PosexportError(f"--fix {code}: there is no repair for this rule; {hint}")
+    check_free(output, force=force)
     subject = Subject(path)
     if subject.opset() < _OPSET:
         raise PosexportError(
@@ -52,9 +67,32 @@ def fix(path: Path, codes: Sequence[str], output: Path) -> Repaired:
             "onnx.version_converter first"
         )
     original = Original(path, subject)
+    repaired: dict[tuple[str, str], None] = {}
+    changed: list[ir.Value] = []
+    left: list[tuple[str, str, str]] = []
+    # sizes behind a repaired node are known only after it
+    for _ in range(_ROUNDS):
+        done, left = _round(subject, codes, changed)
+        repaired |= dict.fromkeys(done)
+        if not done:
+            break
+        subject.refresh()
+    if not repaired:
+        reasons = "; ".join(dict.fromkeys(reason for _, _, reason in left))
+        raise PosexportError(
+            f"{path} has nothing that {', '.join(codes)} can repair{f': {reasons}' if reasons else ''}; see posexport "
+            "audit --details"
+        )
+    nodes = original.save(output, changed)
+    return Repaired(path=str(output), repaired=tuple(repaired), left=tuple(left), nodes=nodes)
+
+
+def _round(
+    subject: Subject, codes: Sequence[str], changed: list[ir.Value]
+) -> tuple[list[tuple[str, str]], list[tuple[str, str, str]]]:
+    """Repair every place that the rules see now; returns what was repaired, and what was not and why."""
     repaired: list[tuple[str, str]] = []
     left: list[tuple[str, str, str]] = []
-    changed = []
     for code in codes:
         # two axes of a node are two places and one repair
         for name, place in {name_of(place.nodes[0]): place for place in RULES[code].check(subject)}.items():
@@ -64,11 +102,4 @@ def fix(path: Path, codes: Sequence[str], output: Path) -> Repaired:
                 left.append((code, name, str(err)))
             else:
                 repaired.append((code, name))
-    if not repaired:
-        reasons = "; ".join(dict.fromkeys(reason for _, _, reason in left))
-        raise PosexportError(
-            f"{path} has nothing that {', '.join(codes)} can repair{f': {reasons}' if reasons else ''}; see posexport "
-            "audit --details"
-        )
-    nodes = original.save(output, changed)
-    return Repaired(path=str(output), repaired=tuple(repaired), left=tuple(left), nodes=nodes)
+    return repaired, left

@@ -16,7 +16,7 @@ from posexport.tools.audit.reading.read import read_model
 
 
 class Subject:
-    """One graph of an audit. Rules read it and change nothing.
+    """One graph of an audit. Rules read it and change nothing; repairs change it and refresh what is known.
 
     Attributes:
         path: the file.
@@ -63,6 +63,12 @@ class Subject:
     def fixed_reshapes(self) -> list[FixedReshape]:
         """Reshapes to constant shapes that fit one size only."""
         return list(fixed_reshapes(self.unconditional, self.sizes))
+
+    def refresh(self) -> None:
+        """Look at the graph again after a repair changed it."""
+        for name in ("nodes", "unconditional", "attentions", "conflicts", "fixed_reshapes"):
+            self.__dict__.pop(name, None)
+        self.sizes.infer()
 
     def opset(self, domain: str = "") -> int:
         """The version of a domain that the file imports; 1 if it does not say."""

@@ -17,6 +17,8 @@ from posexport.graph.queries import constant, producer
 
 #: an integer, or an expression of names of axes, for example ``past + sequence``
 Size = int | str
+#: where onnx_shape_inference notes elements of integer tensors
+_ELEMENTS = "pkg.onnx_shape_inference.sym_data"
 #: of SymPy, in expressions
 _FUNCTIONS = {"floor", "ceiling", "Min", "Max", "Mod", "Abs"}
 
@@ -33,11 +35,15 @@ class Sizes:
         self.model = model
         self.axes: dict[str, str] = {}
         self.declared = {value: value.shape for value in model.graph.outputs}
-        self._forget_stated()
         self._name_axes()
         firsts = [sizes[0] for value in model.graph.inputs if (sizes := self.of(value)) and len(sizes) > 1]
         self._batch = {size for size in firsts if isinstance(size, str) and firsts.count(size) * 2 >= len(firsts)}
-        _infer(model)
+        self.infer()
+
+    def infer(self) -> None:
+        """Infer all sizes, again after the graph was changed."""
+        self._forget()
+        _infer(self.model)
 
     def of(self, value: ir.Value | None) -> tuple[Size, ...] | None:
         """All sizes; None if the rank is unknown."""
@@ -51,7 +57,7 @@ class Sizes:
             return None
         if (array := self.constant(value)) is not None:
             return [int(x) for x in array.reshape(-1)] if array.dtype.kind in "iu" else None
-        stored = value.metadata_props.get("pkg.onnx_shape_inference.sym_data")
+        stored = value.metadata_props.get(_ELEMENTS)
         return cast("list[Size | None]", json.loads(stored)) if stored else None
 
     def constant(self, value: ir.Value | None, most: int = 64) -> "NDArray[Any] | None":
@@ -87,12 +93,13 @@ class Sizes:
     def shape_text(self, sizes: Sequence[Size]) -> str:
         return f"[{', '.join(map(self.text, sizes))}]"
 
-    def _forget_stated(self) -> None:
-        """Remove the shapes that the file states of everything but inputs and weights."""
+    def _forget(self) -> None:
+        """Remove the shapes of everything but inputs and weights: what the file states, what was inferred."""
         for graph in (self.model.graph, *self.model.graph.subgraphs()):
             for node in graph:
                 for value in node.outputs:
                     value.shape = None
+                    value.metadata_props.pop(_ELEMENTS, None)
             if graph is not self.model.graph:
                 for value in graph.inputs:
                     value.shape = None

@@ -1,0 +1,143 @@
+"""Repairs: the same values where the file was right, values at other sizes, and nothing else changed."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+from numpy.typing import NDArray
+
+from posexport.errors import PosexportError
+from posexport.tools.audit.fix import fix
+from posexport.tools.audit.registry import REPAIRS, RULES
+from tests.tools.audit.graphs import saved
+
+_RESHAPED = """
+    <ir_version: 8, opset_import: ["": 18]>
+    heads (float[B, T, 60] x) => (float[B, T, 60] y)
+    <int64[4] split = {1, -1, 5, 12}, int64[3] joined = {2, 17, 60}, float[60] scale = {SCALE}>
+    {
+        scaled = Mul (x, scale)
+        heads = Reshape (scaled, split)
+        turned = Transpose <perm = [0, 2, 1, 3]> (heads)
+        back = Transpose <perm = [0, 2, 1, 3]> (turned)
+        y = Reshape (back, joined)
+    }
+""".replace("SCALE", ", ".join(str(x / 7) for x in range(60)))
+_ROWS = """
+    <ir_version: 8, opset_import: ["": 18]>
+    rows (float[B, P, 3] x) => (float[B, N, 3] y)
+    <float[1, 1, 3] cls = {1.0, 2.0, 3.0}, int64[3] times = {4, 1, 1}>
+    {
+        first = Tile (cls, times)
+        y = Concat <axis = 1> (first, x)
+    }
+"""
+_MASK = """
+    <ir_version: 8, opset_import: ["": 18]>
+    causal (float[B, H, T, T] x) => (float[B, H, T, T] y, float[B, H, T, T] z)
+    <float[1, 1, 3, 3] mask = {0.0, -10000.0, -10000.0, 0.0, 0.0, -10000.0, 0.0, 0.0, 0.0}>
+    {
+        y = Add (x, mask)
+        half = Mul (y, y)
+        z = Add (half, mask)
+    }
+"""
+
+
+def _run(path: Path, *inputs: NDArray[Any]) -> list[NDArray[Any]]:
+    session = ort.InferenceSession(path)
+    names = [value.name for value in session.get_inputs()]
+    return [np.asarray(y) for y in session.run(None, dict(zip(names, inputs, strict=True)))]
+
+
+def _values(*shape: int) -> NDArray[np.float32]:
+    return np.random.default_rng(3).standard_normal(shape).astype(np.float32)
+
+
+def test_sizes_of_the_example(tmp_path: Path) -> None:
+    """A batch of 1 in one Reshape and 2 x 17 in the next: right at no size before, at all after."""
+    before = saved(_RESHAPED, tmp_path)
+    done = fix(before, ["PX101", "PX102"], tmp_path / "after.onnx")
+    assert {code for code, _ in done.repaired} <= {"PX101", "PX102"}
+    for shape in ((2, 17, 60), (1, 5, 60), (3, 1, 60)):
+        x = _values(*shape)
+        (y,) = _run(tmp_path / "after.onnx", x)
+        np.testing.assert_array_equal(y, x * (np.arange(60) / 7).astype(np.float32))
+
+
+def test_rows_that_were_repeated_for_the_example(tmp_path: Path) -> None:
+    before = saved(_ROWS, tmp_path)
+    fix(before, ["PX102"], tmp_path / "after.onnx")
+    x = _values(4, 7, 3)
+    np.testing.assert_array_equal(_run(tmp_path / "after.onnx", x)[0], _run(before, x)[0])
+    (y,) = _run(tmp_path / "after.onnx", _values(2, 5, 3))
+    assert y.shape == (2, 6, 3)
+    np.testing.assert_array_equal(y[:, 0], [[1, 2, 3]] * 2)
+
+
+def test_a_causal_mask_that_layers_share(tmp_path: Path) -> None:
+    before = saved(_MASK, tmp_path)
+    done = fix(before, ["PX103"], tmp_path / "after.onnx")
+    x = _values(2, 5, 3, 3)
+    for y, right in zip(_run(tmp_path / "after.onnx", x), _run(before, x), strict=True):
+        np.testing.assert_array_equal(y, right)
+    longer = _values(1, 5, 7, 7)
+    (y, _) = _run(tmp_path / "after.onnx", longer)
+    np.testing.assert_array_equal(y, longer + np.where(np.tril(np.ones((7, 7), bool)), 0, -1e4).astype(np.float32))
+    # one mask for both layers; the constant is not read any more
+    after = onnx.load(tmp_path / "after.onnx")
+    assert sum(node.op_type == "Range" for node in after.graph.node) == 1
+    assert "mask" not in {tensor.name for tensor in after.graph.initializer}
+    assert done.left == ()
+
+
+def test_a_guard_of_a_table(tmp_path: Path) -> None:
+    before = saved(RULES["PX201"].bad, tmp_path)
+    fix(before, ["PX201"], tmp_path / "after.onnx")
+    ids = np.ones((2, 4), np.int64)
+    np.testing.assert_array_equal(_run(tmp_path / "after.onnx", ids)[0], _run(before, ids)[0])
+    with pytest.raises(Exception, match="position beyond the 4 rows of table"):
+        _run(tmp_path / "after.onnx", np.ones((2, 5), np.int64))
+
+
+@pytest.mark.parametrize("code", sorted(REPAIRS))
+def test_what_was_repaired_is_not_found_again(code: str, tmp_path: Path) -> None:
+    from posexport.tools.audit.subject import Subject
+
+    text = _MASK if code == "PX103" else RULES[code].bad
+    fix(saved(text, tmp_path), [code], tmp_path / "after.onnx")
+    onnx.checker.check_model(onnx.load(tmp_path / "after.onnx"), full_check=True)
+    assert not list(RULES[code].check(Subject(tmp_path / "after.onnx")))
+
+
+def test_nothing_else_changes(tmp_path: Path) -> None:
+    before = saved(_RESHAPED, tmp_path)
+    model = onnx.load(before)
+    model.graph.node[0].doc_string = "the author's"
+    model.metadata_props.add(key="author", value="someone")
+    onnx.save(model, before)
+    done = fix(before, ["PX101", "PX102"], tmp_path / "after.onnx")
+    after = onnx.load(tmp_path / "after.onnx")
+    kept = {node.SerializeToString() for node in model.graph.node} & {n.SerializeToString() for n in after.graph.node}
+    assert len(kept) == len(model.graph.node) - 2  # the two Reshapes
+    assert done.nodes == len(after.graph.node) - len(kept)
+    weights = {tensor.name: tensor.SerializeToString() for tensor in after.graph.initializer}
+    assert weights["scale"] == next(t.SerializeToString() for t in model.graph.initializer if t.name == "scale")
+    assert (after.metadata_props, after.ir_version) == (model.metadata_props, model.ir_version)
+
+
+def test_what_cannot_be_repaired(tmp_path: Path) -> None:
+    table = saved(RULES["PX103"].bad, tmp_path)
+    with pytest.raises(PosexportError, match="is no causal mask; export it again"):
+        fix(table, ["PX103"], tmp_path / "after.onnx")
+    with pytest.raises(PosexportError, match="there is no repair for this rule"):
+        fix(table, ["PX104"], tmp_path / "after.onnx")
+    with pytest.raises(PosexportError, match="nothing that PX201 can repair"):
+        fix(table, ["PX201"], tmp_path / "after.onnx")
+    old = saved(_ROWS.replace('"": 18', '"": 13'), tmp_path, "old.onnx")
+    with pytest.raises(PosexportError, match="has opset 13, repairs are written in 15 and later"):
+        fix(old, ["PX102"], tmp_path / "after.onnx")
+    assert not (tmp_path / "after.onnx").exists()
