@@ -227,6 +227,7 @@ class LengthContract(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         min_sizes: the smallest size of other axes than ``sequence_length``.
         max_sizes: the largest size of axes to which ``max_length`` does not apply.
         size_steps: the divisor of the size of an axis (pixels of a patch, tokens of a block).
+        multiple_of: the axis that has a divisor of the size of an axis (images, as many texts to each).
         patch_size: pixels from one token to the next, in both directions.
         convolutions: kernel and stride of each convolution between audio samples and tokens.
         length_dependent: outputs of a token depend on the length of its row (dynamic NTK, LongRoPE).
@@ -243,6 +244,7 @@ class LengthContract(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     min_sizes: dict[str, int] = {}
     max_sizes: dict[str, int] = {}
     size_steps: dict[str, int] = {}
+    multiple_of: dict[str, str] = {}
     patch_size: int = 1
     convolutions: list[tuple[int, int]] = []
     length_dependent: bool = False

@@ -4,9 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from posexport.checkpoints.families.registry import FAMILIES
-from posexport.checkpoints.makers import DEFINED, MAKERS, TRANSFORMERS, Maker
+from posexport.checkpoints.makers import DEFINED, MAKERS, TRANSFORMERS, Maker, undefined
 from posexport.checkpoints.opened import open_checkpoint
-from posexport.checkpoints.undefined import undefined
 from posexport.options.recipe import DefinitionName
 from posexport.sources.source import Source
 

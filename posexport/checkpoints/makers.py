@@ -4,10 +4,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from posexport.checkpoints.opened import Checkpoint
+from posexport.checkpoints.families.family import Family
+from posexport.checkpoints.opened import EMBEDDING_TASKS, Checkpoint
 from posexport.registry import Registry
 from posexport.sources.source import Model
 from posexport.spec import SourceKind
+from posexport.system.extras import is_installed
 
 DEFINED, TRANSFORMERS = "defined", "transformers"
 
@@ -28,3 +30,20 @@ MAKERS: Registry[Any] = Registry(
     Maker,
     {DEFINED: "posexport.checkpoints.defined:MAKER", TRANSFORMERS: "posexport.through.checkpoint:MAKER"},
 )
+
+
+def undefined(checkpoint: Checkpoint, family: Family) -> str | None:
+    """A remark that transformers' class is converted, since ``family`` has no task for it (WavLMForXVector); else None.
+
+    None also where only the definition can name the fault: custom code, another head on the model, a family with
+    advice for its other classes, and no transformers.
+    """
+    config, architecture = checkpoint.config, checkpoint.config.architecture()
+    if architecture is None or family.task_of(architecture) is not None or family.advice:
+        return None
+    if checkpoint.task in (*EMBEDDING_TASKS, *family.all_tasks) or checkpoint.pooling or config.values.get("auto_map"):
+        return None
+    if not is_installed("transformers"):
+        return None
+    tasks = ", ".join(family.all_tasks)
+    return f"{architecture} is converted through transformers: posexport defines {family.model_type} for {tasks}"

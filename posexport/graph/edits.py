@@ -34,7 +34,7 @@ def free_names(graph: ir.Graph, names: Collection[str]) -> None:
 def initializer(graph: ir.Graph, name: str, tensor: "ir.TensorProtocol") -> ir.Value:
     """A new initialiser, called ``name``, with a number if another one or the output of a node is."""
     # part 2 of a weight cat, and the output cat_2 of PyTorch's third concatenation
-    outputs = {value.name for node in graph for value in node.outputs if (value.name or "").startswith(name)}
+    outputs = {value.name or "" for node in graph for value in node.outputs}
     free = unused(name, {*outputs, *graph.initializers}, first=1)
     tensor.name = free
     value = ir.Value(name=free, shape=tensor.shape, type=ir.TensorType(tensor.dtype), const_value=tensor)  # type: ignore[arg-type]

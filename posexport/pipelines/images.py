@@ -70,10 +70,16 @@ class ImagePipeline(Pipeline):
         for start in range(0, len(items), size):
             pictures = [opened_picture(item) for item in items[start : start + size]]
             arrays = self.processor(pictures, **(settings or {}))
-            values = self.session.run({**(feeds or {}), **arrays}, outputs=list(outputs))
+            values = self.session.run({**self.repeated(feeds or {}, len(pictures)), **arrays}, outputs=list(outputs))
             for row, picture in enumerate(pictures):
                 # a copy: a view would keep the whole batch
                 yield picture_size(picture), {name: np.array(x[row], dtype=np.float32) for name, x in values.items()}
+
+    def repeated(self, feeds: Mapping[str, NDArray[Any]], pictures: int) -> Mapping[str, NDArray[Any]]:
+        """``feeds`` of texts, once for each picture if the model reads texts of their own with every image."""
+        if not self.session.manifest.limits.multiple_of:
+            return feeds
+        return {name: np.tile(x, (pictures, *[1] * (x.ndim - 1))) for name, x in feeds.items()}
 
 
 def picture_size(picture: Any) -> tuple[int, int]:

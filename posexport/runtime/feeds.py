@@ -224,6 +224,13 @@ def _check_axes(sizes: Mapping[str, tuple[int, str]], limits: LengthContract) ->
         if axis in sizes and sizes[axis][0] % step:
             size, name = sizes[axis]
             raise PosexportError(f"{name} has {axis} {size}, this bundle takes multiples of {step}; pad or cut it")
+    for axis, divisor in limits.multiple_of.items():
+        if axis in sizes and divisor in sizes and sizes[axis][0] % sizes[divisor][0]:
+            (size, name), (share, other) = sizes[axis], sizes[divisor]
+            raise PosexportError(
+                f"{name} has {axis} {size}, {other} has {divisor} {share}; give a multiple of {share}, as many rows of "
+                f"{name} to each of {other}"
+            )
 
 
 def limit_sentence(limits: LengthContract) -> str:

@@ -15,14 +15,15 @@ from posexport.checkpoints.opened import Checkpoint
 from posexport.errors import PosexportError
 from posexport.modules.call import named_outputs
 from posexport.modules.live_module import source_of_module
+from posexport.modules.user_module import UserModule, returning
 from posexport.sizes import samples
 from posexport.sources.example import axis_sizes, example
 from posexport.sources.source import Source
-from posexport.spec import BATCH, SAMPLES, SEQUENCE, Axis, InputSpec, Limits
+from posexport.spec import BATCH, SAMPLES, SEQUENCE, Axis, InputSpec, Limits, OutputSpec
 from posexport.system.user_code import is_external
 from posexport.tasks.registry import TASKS
 from posexport.tasks.task import ANY, Task
-from posexport.through.inputs import MASK, PIXELS, POSITIONS, convolutions_of, inputs_of
+from posexport.through.inputs import IDS, MASK, PIXELS, POSITIONS, convolutions_of, inputs_of
 from posexport.through.library import unchecked
 from posexport.through.phrases import in_graphs
 from posexport.through.states import masks_as_given
@@ -67,6 +68,10 @@ class TransformersModule(nn.Module):
     def limits(self, limits: Limits) -> Limits:
         """``limits`` with further sizes for the proof, which the configuration names."""
         return limits
+
+    def output_axes(self, spec: OutputSpec) -> OutputSpec:
+        """``spec`` with axes that trial calls do not show."""
+        return spec
 
     def with_inputs(self, inputs: list[InputSpec]) -> "TransformersModule":
         """The same model with other inputs."""
@@ -113,8 +118,16 @@ def checkpoint_source(
         for spec in source.inputs
     ]
     found = [remark for remark in source.remarks if not remark.endswith("as the example has; give the largest there")]
+    user, outputs = source.module, [module.output_axes(spec) for spec in source.outputs]
+    assert isinstance(user, UserModule)
     return msgspec.structs.replace(
-        source, task=task, inputs=inputs, limits=_limits_of(source, module), remarks=[*remarks, *found]
+        source,
+        module=returning(user, outputs),
+        task=task,
+        inputs=inputs,
+        outputs=outputs,
+        limits=_limits_of(source, module),
+        remarks=[*remarks, *found],
     )
 
 
@@ -157,9 +170,9 @@ def module_for_task(label: str, model: Any, task: Task, *, with_positions: bool)
     module = TransformersModule(model, task.outputs, inputs, with_positions=with_positions)
     if not any(BATCH in str(axis) and axis != BATCH for spec in inputs for axis in spec.axes):
         return module
-    # images beside texts: any number of both, or all texts for every image, or pairs
+    # images and texts: any number of both, or as many texts for every image, or pairs
     pairs = inputs_of(label, model, pairs=True)
-    ways = (module, EveryText(model, task.outputs, inputs, with_positions=False))
+    ways = (module, TextsOfImages(model, task.outputs, inputs, with_positions=False))
     fits = (way for way in ways if _can_be_called(way))
     return next(fits, SymbolicSizes(model, task.outputs, pairs, with_positions=False))
 
@@ -175,22 +188,43 @@ class SymbolicSizes(TransformersModule):
             return super().forward(**tensors)
 
 
-class EveryText(SymbolicSizes):
-    """A model that reads as many texts with every image, called with the same texts for all of them."""
+class TextsOfImages(SymbolicSizes):
+    """A model that reads as many texts with every image: [images * texts, T] in the order of the images.
+
+    From the first text on again where the images have no equal share, which `Session.run` refuses: trial calls and
+    proofs choose both sizes.
+    """
+
+    axes = (f"image_{BATCH}", BATCH, "texts")
 
     def forward(self, **tensors: Tensor) -> dict[str, Tensor]:
-        images = tensors[PIXELS].shape[0]
-        texts = {name: x.repeat(images, 1) for name, x in tensors.items() if name != PIXELS}
-        return super().forward(**texts, pixel_values=tensors[PIXELS])
+        images, texts = tensors[PIXELS].shape[0], tensors[IDS].shape[0]
+        share = (texts + images - 1) // images
+        dealt = {name: x.repeat(images, 1)[: share * images] for name, x in tensors.items() if name != PIXELS}
+        return super().forward(**dealt, pixel_values=tensors[PIXELS])
 
     def limits(self, limits: Limits) -> Limits:
         """``limits`` without padding on the left: a text that begins with it is no text."""
-        return msgspec.structs.replace(limits, paddings=["right", "ragged-right"])
+        images, texts, _ = self.axes
+        return msgspec.structs.replace(
+            limits,
+            paddings=["right", "ragged-right"],
+            multiple_of={texts: images},
+            # a share of 1 would be traced as a constant
+            trace_sizes={**limits.trace_sizes, images: 3, texts: 7},
+        )
+
+    def output_axes(self, spec: OutputSpec) -> OutputSpec:
+        """``spec`` with the texts of an image as the last axis of logits: trial calls with few texts show none."""
+        if spec.name != "logits":
+            return spec
+        return msgspec.structs.replace(spec, axes=[*spec.axes[:-1], self.axes[2]])
 
 
 def _can_be_called(module: TransformersModule) -> bool:
-    """Whether the model accepts its example: as many images as it has, and another number of texts."""
-    tensors = example(module.inputs, module.sizes({}))
+    """Whether the model accepts its example: more texts than images."""
+    images = f"image_{BATCH}"
+    tensors = example(module.inputs, module.sizes({images: 3, BATCH: 7} if images in _axes_of(module) else {}))
     try:
         with torch.no_grad():
             module.eval()(**tensors)
@@ -199,3 +233,7 @@ def _can_be_called(module: TransformersModule) -> bool:
             raise
         return False
     return True
+
+
+def _axes_of(module: TransformersModule) -> set[Axis]:
+    return {axis for spec in module.inputs for axis in spec.axes}

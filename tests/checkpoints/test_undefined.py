@@ -26,7 +26,7 @@ def test_a_class_without_a_definition_is_transformers(tmp_path: Path) -> None:
 
 
 def test_without_transformers_it_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("undefined", "defined"):
+    for module in ("makers", "defined"):
         monkeypatch.setattr(f"posexport.checkpoints.{module}.is_installed", lambda _: False)
     shutil.copytree(GOLDEN / "swin-model", tmp_path / "swin")
     config = json.loads((tmp_path / "swin/config.json").read_text())

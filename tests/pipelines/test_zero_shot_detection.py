@@ -69,6 +69,26 @@ def test_boxes_as_the_library(folder: Path) -> None:
     assert both == [ours(picture, candidate_labels=LABELS) for picture in (COLOUR, TURNED)]
 
 
+def test_texts_belong_to_images_as_in_the_library(folder: Path) -> None:
+    import torch
+    import transformers
+
+    model = transformers.OwlViTForObjectDetection.from_pretrained(folder)
+    rng = np.random.default_rng(0)
+    ids, pixels = rng.integers(1, END, (6, 5)), rng.standard_normal((3, 3, 16, 16)).astype(np.float32)
+    feeds = {"input_ids": ids, "attention_mask": np.ones_like(ids), "pixel_values": pixels}
+    session = posexport.load(folder.parent / "bundle")
+    with torch.no_grad():
+        expected = model(**{name: torch.from_numpy(x) for name, x in feeds.items()})
+    found = session.run(feeds)
+    assert found["logits"].shape == (3, 16, 2)
+    for name, x in found.items():
+        agree(x, expected[name].numpy(), "another library", np.float32)
+    said = "input_ids has batch_size 6, pixel_values has image_batch_size 4; give a multiple of 4"
+    with pytest.raises(PosexportError, match=said):
+        session.run({**feeds, "pixel_values": np.concatenate([pixels, pixels[:1]])})
+
+
 def test_labels_are_needed(folder: Path) -> None:
     with pytest.raises(PosexportError, match=r"candidate_labels must be a list of texts, got None"):
         posexport.pipeline(folder.parent / "bundle")(COLOUR)

@@ -20,7 +20,7 @@ from posexport.tasks.registry import TASKS
 from posexport.tasks.zero_shot_object_detection import TASK
 from posexport.through.checkpoint import _load
 from posexport.through.inputs import inputs_of
-from posexport.through.module import EveryText, SymbolicSizes, module_for_task
+from posexport.through.module import SymbolicSizes, TextsOfImages, module_for_task
 
 TEXT = {"vocab_size": 9, "pad_token_id": 0}
 
@@ -164,7 +164,7 @@ class Compared(nn.Module):
     ("texts", "kind", "images"),
     [
         ("any", "TransformersModule", "image_batch_size"),
-        ("of each image", "EveryText", "image_batch_size"),
+        ("of each image", "TextsOfImages", "image_batch_size"),
         ("pairs", "SymbolicSizes", BATCH),
     ],
 )
@@ -172,9 +172,13 @@ def test_how_texts_belong_to_images(texts: str, kind: str, images: str) -> None:
     module = module_for_task("x", Compared(texts), TASK, with_positions=False)
     assert type(module).__name__ == kind
     assert module.inputs[-1].axes[0] == images
-    if isinstance(module, EveryText):
+    if isinstance(module, TextsOfImages):
         assert module.limits(Limits()).paddings == ["right", "ragged-right"]
-        ids, pixels = torch.tensor([[1, 2], [3, 4], [5, 6]]), torch.randn(2, 1, 4, 4)
+        ids, pixels = torch.arange(1, 9).reshape(4, 2), torch.randn(2, 1, 4, 4)
         logits = module(input_ids=ids, pixel_values=pixels)["logits"]
-        assert torch.equal(logits[:, 0], pixels.mean((1, 2, 3))[:, None] + torch.tensor([3.0, 7.0, 11.0]))
+        expected = pixels.mean((1, 2, 3))[:, None] + torch.tensor([[3.0, 7.0], [11.0, 15.0]])
+        assert torch.equal(logits[:, 0], expected)
+        # no equal share: from the first text on again
+        shared = module(input_ids=ids[:3], pixel_values=pixels)["logits"]
+        assert torch.equal(shared[1, 0], pixels[1].mean() + torch.tensor([11.0, 3.0]))
     assert isinstance(module, SymbolicSizes) is (texts != "any")

@@ -27,7 +27,7 @@ from posexport.parity.report.report import Report
 from posexport.parity.subjects.half import HALVES
 from posexport.parity.subjects.runner import RunError, whole
 from posexport.sizes import samples
-from posexport.spec import ENCODER_SEQUENCE, FRAMES, HEIGHT, PATCHES, SEQUENCE, Axis, Padding, compared_outputs
+from posexport.spec import BATCH, ENCODER_SEQUENCE, FRAMES, HEIGHT, PATCHES, SEQUENCE, Axis, Padding, compared_outputs
 from posexport.targets.precisions import PRECISIONS
 
 if TYPE_CHECKING:
@@ -234,7 +234,8 @@ def comparisons(promise: Promise, base: GridPoint) -> list[tuple[str, Comparison
     length, memory = base.length, base.encoder_length
     ragged = (promise.limits.ragged if promise.masked else None) or "none"
     checks: list[tuple[str, Comparison]] = []
-    if base.batch > 1:
+    # a text of an image is no row: without its neighbours it belongs to another image
+    if base.batch > 1 and BATCH not in promise.limits.multiple_of:
         checks += [
             ("batch neighbours do not change a row", lambda p: changes.alone(p, _point(base, ragged))),
             ("reordering the batch reorders the outputs", lambda p: changes.reordered(p, _point(base, ragged))),
