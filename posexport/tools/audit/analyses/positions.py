@@ -84,8 +84,11 @@ def _is_bounded(indices: ir.Value, rows: int) -> bool:
         return True
     if any(_reads_constant(value) for value in sources(indices, breaks=SHAPES)):
         return True
-    everything = (value.producer() for value in sources(indices, breaks=()))
-    comparisons = [node for node in everything if node is not None and node.op_type in COMPARISONS | {"Clip", "Min"}]
+    # a guard compares positions, or sizes in front of them; on a device it replaces what was read beyond
+    everything = [*sources(indices, breaks=())]
+    steps = [node for value in everything if (node := value.producer()) is not None]
+    readers = [node for value in sources(indices, breaks=SHAPES) for node, _ in value.uses()]
+    comparisons = [node for node in (*steps, *readers) if node.op_type in COMPARISONS | {"Clip", "Min"}]
     return any(_near(value, rows) for node in comparisons for value in node.inputs if value is not None)
 
 

@@ -52,23 +52,28 @@ def _tables(subject: "Subject", file: str) -> Iterator[Recognised]:
         name = lookup.table.name or "?"
         by_table.setdefault(name, []).append(lookup.node)
         shape = " x ".join(map(str, subject.sizes.of(lookup.table) or ()))
-        kind = "sinusoidal" if _is_sinusoidal(lookup.table) else "learned"
-        texts[name] = f"{kind}, table {name!r} [{shape}]"
+        texts[name] = f"{_kind(lookup.table)}, table {name!r} [{shape}]"
     for name, nodes in by_table.items():
         yield Recognised(file=file, kind="positions", what=texts[name], nodes=tuple(map(name_of, nodes)))
 
 
-def _is_sinusoidal(table: ir.Value) -> bool:
-    """Whether a row has sines and cosines of its number, in any order: squares of a row sum to half its width."""
+def _kind(table: ir.Value) -> str:
+    """What a table of positions holds, by its first rows."""
     tensor = ir.convenience.get_const_tensor(table)
     if tensor is None or len(tensor.shape) != 2 or tensor.size < 3 * 4 or not tensor.dtype.is_floating_point():
-        return False
+        return "learned"
     rows = np.asarray(tensor.numpy()[:3], np.float64)
-    return bool(
+    if (rows[0] == 1).all() and np.isclose(rows[1], np.cos(1.0), atol=1e-3).any():
+        return "rotary, cosines"
+    if (rows[0] == 0).all() and np.isclose(rows[1], np.sin(1.0), atol=1e-3).any():
+        return "rotary, sines"
+    is_sinusoidal = (
         np.allclose((rows**2).sum(1), rows.shape[1] / 2, rtol=1e-3)
         and np.isclose(np.abs(rows[1]), np.sin(1.0), atol=1e-3).any()
         and set(np.round(rows[0], 3)) <= {0.0, 1.0}
     )
+    # in any order: the squares of a row sum to half its width
+    return "sinusoidal" if is_sinusoidal else "learned"
 
 
 def _biases(subject: "Subject", file: str) -> Iterator[Recognised]:

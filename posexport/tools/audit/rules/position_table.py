@@ -9,7 +9,7 @@ from posexport.tools.audit.subject import Subject
 
 def _check(subject: Subject) -> Iterator[Place]:
     for lookup in lookups(subject.nodes, subject.roles, subject.sizes):
-        if lookup.bounded or lookup.origin in ("input", "buffer"):
+        if lookup.bounded or lookup.origin == "buffer":
             continue
         yield Place(
             f"{name_of(lookup.node)!r} reads {lookup.table.name!r} by position, which has {lookup.rows} rows, and "
