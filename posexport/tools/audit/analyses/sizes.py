@@ -113,6 +113,8 @@ class Sizes:
             sizes: list[int | str] = []
             for axis, size in enumerate(value.shape):
                 stated = size if isinstance(size, int) else size.value
+                if isinstance(stated, str) and stated.isdigit():
+                    stated = int(stated)  # transformers.exporters writes numbers as names
                 if isinstance(stated, int) and stated > 0:
                     sizes.append(stated)
                     continue

@@ -19,9 +19,11 @@ def _check(subject: Subject) -> Iterator[Place]:
         return
     counted = {*past, *roles.masks, *roles.positions}
     counted |= {value for value in subject.graph.inputs if "length" in (value.name or "").lower()}
+    # the branch of a merged decoder that has no past starts at 0 rightly
+    with_past = {user.graph for value in past for user, _ in value.uses()}
     for node in subject.nodes:
         positions = _positions(node)
-        if positions is None:
+        if positions is None or (node.graph is not subject.graph and node.graph not in with_past):
             continue
         # sizes count: the length of the cache is one
         reached = set(sources(positions, breaks=()))
