@@ -28,6 +28,11 @@ _MODULES = {
     "PX104": "constant_output_size",
     "PX201": "position_table",
     "PX202": "ignored_past",
+    "PX304": "unscaled_mask",
+    "PX305": "constant_output",
+    "PX306": "dead_state",
+    "PX308": "lost_epsilon",
+    "PX403": "saturating_int8",
 }
 #: by code, imported on first use
 RULES: "Registry[Rule]" = Registry(

@@ -34,6 +34,11 @@ class Subject:
     def graph(self) -> ir.Graph:
         return self.model.graph
 
+    @property
+    def by_posexport(self) -> bool:
+        """Whether the file is a bundle's graph, by its metadata."""
+        return any(name.startswith("posexport.") for name in self.model.metadata_props)
+
     @cached_property
     def nodes(self) -> list[ir.Node]:
         """All nodes, those of bodies too, in the file's order."""

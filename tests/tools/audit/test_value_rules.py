@@ -1,0 +1,71 @@
+"""Variants of the rules about values and precision that their two graphs do not have."""
+
+from pathlib import Path
+
+import pytest
+
+from posexport.tools.audit.registry import RULES
+from tests.tools.audit.graphs import subject
+
+ADDED = """
+    <ir_version: 8, opset_import: ["": 18]>
+    added (float[B, H, T, D] q, float[B, H, D, T] k, float[B, H, T, D] v, int64[B, T] attention_mask)
+        => (float[B, H, T, D] y)
+    <int64[2] axes = {{1, 2}}, float one = {{1.0}}, float none = {{0.0}},
+     float large = {{-10000.0}}, int64 kept = {{1}}>
+    {{
+        products = MatMul (q, k)
+        keys = Unsqueeze (attention_mask, axes)
+        x = Cast <to = 1> (keys)
+        {bias}
+        scores = Add (bias, products)
+        p = Softmax <axis = -1> (scores)
+        y = MatMul (p, v)
+    }}
+"""
+CACHE = """
+    <ir_version: 8, opset_import: ["": 18]>
+    cache (float[B, T, D] x, float[B, P, D] past_key_values_0_key, float[B, P, D] past_key_values_0_value)
+        => (float[B, S, D] y, float[B, S, D] present_0_key, float[B, S, D] present_0_value)
+    {{
+        all_keys = Concat <axis = 1> (past_key_values_0_key, x)
+        all_values = Concat <axis = 1> (past_key_values_0_value, x)
+        y = Add (all_keys, all_values)
+        {states}
+    }}
+"""
+
+
+def messages(code: str, text: str, folder: Path) -> list[str]:
+    return [place.message for place in RULES[code].check(subject(text, folder))]
+
+
+@pytest.mark.parametrize(
+    ("bias", "padding"),
+    [
+        ("bias = Sub (one, x)", "0 for a token and 1 for padding"),
+        ("truths = Equal (keys, kept) bias = Where (truths, none, one)", "0 for a token and 1 for padding"),
+        ("bias = Mul (x, large)", None),
+        ("truths = Equal (keys, kept) bias = Where (truths, none, large)", None),
+        ("bias = Log (x)", None),
+    ],
+)
+def test_masks_are_judged_by_what_they_add(bias: str, padding: str | None, tmp_path: Path) -> None:
+    said = messages("PX304", ADDED.format(bias=bias), tmp_path)
+    assert len(said) == (padding is not None)
+    assert padding is None or padding in said[0]
+
+
+@pytest.mark.parametrize(
+    ("keys", "values", "said"),
+    [
+        ("Identity (all_keys)", "Identity (all_values)", []),
+        ("Identity (past_key_values_0_key)", "Identity (all_values)", ["'present_0_key' is 'past_key_values_0_key'"]),
+        ("Identity (x)", "Identity (all_values)", ["'present_0_key' does not depend on 'past_key_values_0_key'"]),
+        ("Identity (x)", "Identity (x)", []),  # every state is the new tokens' part: the caller joins them
+    ],
+)
+def test_states_are_paired_by_name(keys: str, values: str, said: list[str], tmp_path: Path) -> None:
+    found = messages("PX306", CACHE.format(states=f"present_0_key = {keys} present_0_value = {values}"), tmp_path)
+    assert len(found) == len(said)
+    assert all(part in message for part, message in zip(said, found, strict=True))
