@@ -29,7 +29,7 @@ def audit(path: Path, options: AuditOptions | None = None, progress: Callable[[s
     for file in files:
         if progress is not None:
             progress(str(file))
-        subject = Subject(file, folder=path if path.is_dir() else None, provider=options.provider)
+        subject = Subject(file, provider=options.provider)
         name = str(file.relative_to(path)) if path.is_dir() else file.name
         for rule in rules:
             findings += _findings(rule, subject, name)

@@ -33,6 +33,13 @@ _MODULES = {
     "PX306": "dead_state",
     "PX308": "lost_epsilon",
     "PX403": "saturating_int8",
+    "PX501": "broken_file",
+    "PX503": "position_limit",
+    "PX505": "mrope_positions",
+    "PX507": "other_pooling",
+    "PX508": "missing_module",
+    "PX509": "causal_embedder",
+    "PX512": "short_vocabulary",
 }
 #: by code, imported on first use
 RULES: "Registry[Rule]" = Registry(

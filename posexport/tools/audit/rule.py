@@ -1,7 +1,7 @@
 """The record of a rule, and what its check yields."""
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 import onnx_ir as ir
@@ -46,6 +46,7 @@ class Rule:
         check: yields every place.
         bad: a graph that has the fault, in ONNX's text syntax [1]; empty: the rule does not read graphs alone.
         good: the same graph without the fault.
+        files: JSON files of the repository of both graphs, by name, for rules that read them.
         reads: what `check` needs; rules of files and calls run only where there are some.
 
     [1] https://onnx.ai/onnx/repo-docs/Syntax.html
@@ -60,6 +61,7 @@ class Rule:
     check: "Callable[[Subject], Iterable[Place]]"
     bad: str = ""
     good: str = ""
+    files: Mapping[str, str] = field(default_factory=dict)
     reads: Reads = "graph"
 
 

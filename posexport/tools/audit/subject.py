@@ -1,17 +1,20 @@
 """What rules look at: one graph, and what is known of it."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import onnx_ir as ir
 
 from posexport.graph.queries import bodies
 from posexport.tools.audit.analyses.attention import Attention, attentions
 from posexport.tools.audit.analyses.conflicts import Conflict, conflicts
+from posexport.tools.audit.analyses.described import described
 from posexport.tools.audit.analyses.reshapes import FixedReshape, fixed_reshapes
 from posexport.tools.audit.analyses.roles import Roles
 from posexport.tools.audit.analyses.sizes import Sizes
+from posexport.tools.audit.reading.folder import Folder
 from posexport.tools.audit.reading.read import read_model
 
 
@@ -21,12 +24,13 @@ class Subject:
     Attributes:
         path: the file.
         model: the graph with local functions inlined; large weights are mapped from disk when they are read.
-        folder: the folder of a directory's audit, which may have config.json; None: the file was named alone.
+        files: config.json and other files of the graph's repository.
         provider: the execution provider that the file is for, one of posexport's names.
     """
 
-    def __init__(self, path: Path, *, folder: Path | None = None, provider: str = "cpu") -> None:
-        self.path, self.folder, self.provider = path, folder, provider
+    def __init__(self, path: Path, *, provider: str = "cpu") -> None:
+        self.path, self.provider = path, provider
+        self.files = Folder(path)
         self.model = read_model(path)
         self.sizes = Sizes(self.model)
 
@@ -53,6 +57,11 @@ class Subject:
     def roles(self) -> Roles:
         """What the inputs are: token ids, masks, positions, caches."""
         return Roles(self.graph)
+
+    @cached_property
+    def config(self) -> Mapping[str, Any]:
+        """What config.json says of this graph's text model; empty where it says nothing."""
+        return described(self)
 
     @cached_property
     def attentions(self) -> list[Attention]:

@@ -14,7 +14,7 @@ WITH_GRAPHS = sorted(code for code in RULES if RULES[code].bad)
 @pytest.mark.parametrize("code", WITH_GRAPHS)
 def test_a_rule_finds_its_bad_graph(code: str, tmp_path: Path) -> None:
     rule = RULES[code]
-    places = list(rule.check(subject(rule.bad, tmp_path)))
+    places = list(rule.check(subject(rule.bad, tmp_path, rule.files)))
     assert places
     assert all(place.nodes for place in places), "a finding names its nodes"
     assert not any(place.message.endswith(".") for place in places)
@@ -22,7 +22,7 @@ def test_a_rule_finds_its_bad_graph(code: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("code", WITH_GRAPHS)
 def test_no_rule_finds_anything_in_a_good_graph(code: str, tmp_path: Path) -> None:
-    findings = posexport.audit(saved(RULES[code].good, tmp_path))
+    findings = posexport.audit(saved(RULES[code].good, tmp_path, files=RULES[code].files))
     assert [(finding.code, finding.message) for finding in findings] == []
 
 

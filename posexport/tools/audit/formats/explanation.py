@@ -19,4 +19,6 @@ def explanation(rule: Rule) -> str:
     for title, graph in (("Bad", rule.bad), ("Good", rule.good)):
         if graph:
             text += f"\n\n{title}:\n\n" + indent(dedent(graph).strip(), "    ")
+    for name, content in rule.files.items():
+        text += f"\n\n{name} of both:\n\n" + indent(dedent(content).strip(), "    ")
     return text
