@@ -19,6 +19,8 @@ from posexport.graph.queries import constant, producer
 Size = int | str
 #: where onnx_shape_inference notes elements of integer tensors
 _ELEMENTS = "pkg.onnx_shape_inference.sym_data"
+#: a size that is no size: the end of a Slice that means "up to the end" (tf2onnx writes 1,000,000,000)
+_FAR, _UNKNOWN = 10_000_000, "_unknown"
 #: of SymPy, in expressions
 _FUNCTIONS = {"floor", "ceiling", "Min", "Max", "Mod", "Abs"}
 
@@ -49,7 +51,8 @@ class Sizes:
         """All sizes; None if the rank is unknown."""
         if value is None or value.shape is None:
             return None
-        return tuple(size if isinstance(size, int) else str(size.value) for size in value.shape)
+        sizes = (size if isinstance(size, int) else str(size.value) for size in value.shape)
+        return tuple(_UNKNOWN if isinstance(size, int) and size >= _FAR else size for size in sizes)
 
     def elements(self, value: ir.Value | None) -> list[Size | None] | None:
         """The elements of a small integer tensor, sizes of inputs as expressions; None: they are not known."""
