@@ -120,7 +120,7 @@ class _Audit(AuditOptions, frozen=True):
 
 @taking(_Audit)
 def audit(arguments: _Audit) -> "Findings":
-    """Find what an ONNX file of any tool gets wrong, by the file alone. Needs no PyTorch, and runs nothing.
+    """Find what an ONNX file of any tool gets wrong, by the file alone. Needs no PyTorch; runs nothing without ``run``.
 
     Args:
         path: an ``.onnx`` file, or a folder with some.

@@ -94,8 +94,9 @@ def command(
 ) -> None:
     """Find what any ONNX file gets wrong, and what to do.
 
-    TARGET is an .onnx file or a folder with some. Nothing of the graph is run, weights stay on disk. Each rule has a
-    code; posexport list rules has all. Defaults are read from [tool.posexport.audit] of pyproject.toml.
+    TARGET is an .onnx file or a folder with some. Weights stay on disk, and nothing of the graph is run
+    without --run. Each rule has a code; posexport list rules has all. Defaults are read from [tool.posexport.audit] of
+    pyproject.toml.
 
     \b
     Example:
@@ -104,6 +105,7 @@ def command(
         posexport audit model.onnx --output-format sarif > audit.sarif
         posexport audit model.onnx --fix PX101,PX201 -o repaired.onnx
         posexport audit --explain PX201
+        posexport audit model.onnx --run --memory 8GB
     """
     import posexport
 

@@ -192,3 +192,16 @@ class AuditOptions(msgspec.Struct, frozen=True, kw_only=True):
         str,
         Option(group=RUNTIME, help=f"The execution provider that the file is for: {', '.join(PROVIDERS)}."),
     ] = DEFAULT_PROVIDER
+    run: Annotated[
+        bool,
+        Option(
+            group=RUNTIME,
+            help="Also run the graph, in a child process with limits: what padding, the batch and the cut into calls "
+            "should not change (rules PX7).",
+        ),
+    ] = False
+    timeout: Annotated[
+        float,
+        Option(group=RUNTIME, metavar="SECONDS", least=1, help="Of --run: time for all calls of a file."),
+    ] = 120
+    memory: Annotated[str, Option(group=RUNTIME, metavar="SIZE", help="Of --run: memory of the child process.")] = "4GB"

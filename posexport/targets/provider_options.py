@@ -32,7 +32,7 @@ class ProviderOption:
     to_ort: Callable[[Any], Mapping[str, str]]
 
 
-def _size(value: Any) -> int:
+def bytes_of(value: Any) -> int:
     """Bytes from a number or from a text with a unit (``4GB``)."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?) ?([A-Za-z]*)", str(value).strip())
     if isinstance(value, bool) or match is None or match[2].upper() not in _UNITS:
@@ -72,7 +72,7 @@ CUDA_OPTIONS: Mapping[str, ProviderOption] = {
     "memory_limit": ProviderOption(
         "bytes, or a size such as 4GB",
         "The most that the session's arena takes of the card's memory; a call that needs more is an error.",
-        lambda value: {"gpu_mem_limit": str(_size(value))},
+        lambda value: {"gpu_mem_limit": str(bytes_of(value))},
     ),
     "arena_growth": ProviderOption(
         "double or exact",

@@ -6,6 +6,9 @@ from pathlib import Path
 from posexport.errors import PosexportError
 from posexport.options.commands import AuditOptions
 from posexport.tools.audit.analyses.recognised import recognised
+from posexport.tools.audit.calls.opened import opened
+from posexport.tools.audit.calls.ports import UnknownError
+from posexport.tools.audit.calls.process import EndedError
 from posexport.tools.audit.finding import SEVERITIES, Finding, Findings, Recognised
 from posexport.tools.audit.registry import RULES
 from posexport.tools.audit.rule import Place, Rule, name_of
@@ -26,13 +29,23 @@ def audit(path: Path, options: AuditOptions | None = None, progress: Callable[[s
     files = _files(path)
     findings: list[Finding] = []
     known: list[Recognised] = []
+    skipped: dict[str, str] = {}
     for file in files:
         if progress is not None:
             progress(str(file))
         subject = Subject(file, provider=options.provider)
         name = str(file.relative_to(path)) if path.is_dir() else file.name
+        of_calls = [rule for rule in rules if rule.reads == "calls"]
         for rule in rules:
-            findings += _findings(rule, subject, name)
+            if rule not in of_calls:
+                findings += _findings(rule, subject, name)
+        if options.run and of_calls:
+            try:
+                with opened(subject, options) as subject.calls:
+                    for rule in of_calls:
+                        findings += _findings(rule, subject, name)
+            except (UnknownError, EndedError) as err:
+                skipped[f"PX7 on {name}"] = str(err)
         known += recognised(subject, name)
     findings.sort(key=lambda finding: (-SEVERITIES.index(finding.severity), finding.code, finding.file))
     return Findings(
@@ -40,7 +53,8 @@ def audit(path: Path, options: AuditOptions | None = None, progress: Callable[[s
         findings=tuple(findings),
         recognised=tuple(known),
         files=tuple(str(file.relative_to(path)) if path.is_dir() else file.name for file in files),
-        rules=tuple(rule.code for rule in rules),
+        rules=tuple(rule.code for rule in rules if options.run or rule.reads != "calls"),
+        skipped=skipped,
     )
 
 

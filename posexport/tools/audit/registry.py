@@ -40,6 +40,11 @@ _MODULES = {
     "PX508": "missing_module",
     "PX509": "causal_embedder",
     "PX512": "short_vocabulary",
+    "PX701": "dependent_rows",
+    "PX702": "padding_read",
+    "PX703": "failing_size",
+    "PX704": "unlike_calls",
+    "PX705": "unchanging_output",
 }
 #: by code, imported on first use
 RULES: "Registry[Rule]" = Registry(

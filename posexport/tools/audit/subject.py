@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 
@@ -17,6 +17,9 @@ from posexport.tools.audit.analyses.sizes import Sizes
 from posexport.tools.audit.reading.folder import Folder
 from posexport.tools.audit.reading.read import read_model
 
+if TYPE_CHECKING:
+    from posexport.tools.audit.calls.calls import Calls
+
 
 class Subject:
     """One graph of an audit. Rules read it and change nothing; repairs change it and refresh what is known.
@@ -26,6 +29,7 @@ class Subject:
         model: the graph with local functions inlined; large weights are mapped from disk when they are read.
         files: config.json and other files of the graph's repository.
         provider: the execution provider that the file is for, one of posexport's names.
+        calls: calls of the graph in a child process, of an audit that runs it.
     """
 
     def __init__(self, path: Path, *, provider: str = "cpu") -> None:
@@ -33,6 +37,7 @@ class Subject:
         self.files = Folder(path)
         self.model = read_model(path)
         self.sizes = Sizes(self.model)
+        self.calls: Calls | None = None
 
     @property
     def graph(self) -> ir.Graph:

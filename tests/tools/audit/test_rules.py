@@ -1,10 +1,13 @@
 """Every rule finds its bad graph, and no rule finds anything in its good one."""
 
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
 import posexport
+from posexport.options.commands import AuditOptions
+from posexport.tools.audit.calls.opened import opened
 from posexport.tools.audit.registry import GROUPS, RULES
 from tests.tools.audit.graphs import saved, subject
 
@@ -13,8 +16,9 @@ WITH_GRAPHS = sorted(code for code in RULES if RULES[code].bad)
 
 @pytest.mark.parametrize("code", WITH_GRAPHS)
 def test_a_rule_finds_its_bad_graph(code: str, tmp_path: Path) -> None:
-    rule = RULES[code]
-    places = list(rule.check(subject(rule.bad, tmp_path, rule.files)))
+    rule, audited = RULES[code], subject(RULES[code].bad, tmp_path, RULES[code].files)
+    with opened(audited, AuditOptions()) if rule.reads == "calls" else nullcontext() as audited.calls:
+        places = list(rule.check(audited))
     assert places
     assert all(place.nodes for place in places), "a finding names its nodes"
     assert not any(place.message.endswith(".") for place in places)
@@ -22,7 +26,8 @@ def test_a_rule_finds_its_bad_graph(code: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("code", WITH_GRAPHS)
 def test_no_rule_finds_anything_in_a_good_graph(code: str, tmp_path: Path) -> None:
-    findings = posexport.audit(saved(RULES[code].good, tmp_path, files=RULES[code].files))
+    path = saved(RULES[code].good, tmp_path, files=RULES[code].files)
+    findings = posexport.audit(path, run=RULES[code].reads == "calls")
     assert [(finding.code, finding.message) for finding in findings] == []
 
 

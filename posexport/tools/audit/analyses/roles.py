@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 import onnx_ir as ir
 
-_PAST = re.compile(r"past|cache|(^|[._])(k|v|conv|ssm|recurrent)_?state", re.IGNORECASE)
+_PAST = re.compile(r"past(?!_values$|_time|_observed)|cache|(^|[._])(k|v|conv|ssm|recurrent)_?state", re.IGNORECASE)
 _PRESENT = re.compile(r"present|cache|updated|new_(key|value)", re.IGNORECASE)
 _CROSS = re.compile(r"encoder|cross", re.IGNORECASE)
 

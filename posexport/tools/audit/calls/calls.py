@@ -1,0 +1,152 @@
+"""The calls of one audited graph, each made once, and whether two calls' outputs are the same.
+
+Two results are the same when they differ by less than rounding does. How much that is, the graph shows itself: with and
+without ONNX Runtime's optimisations it is the same function in another order of rounding.
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from posexport.runtime.wrapped_session import refusal
+from posexport.tools.audit.calls.frames import Arrays
+from posexport.tools.audit.calls.inputs import LONGEST, Call, Inputs
+from posexport.tools.audit.calls.process import CallError
+from posexport.tools.audit.subject import Subject
+
+#: lengths of rows, odd so that no size of a model is one of them by chance
+LENGTHS = (1, 5, 11, 23)
+#: what differs less, relative to the largest value of an output, is rounding; by the narrowest type of the graph
+_ROUNDING = {"FLOAT16": 2e-2, "BFLOAT16": 1e-1}
+_FLOAT32 = 1e-4
+#: times the rounding that the graph shows
+_FACTOR = 8.0
+_QUANTIZED = frozenset(
+    (
+        "DynamicQuantizeLinear",
+        "DynamicQuantizeMatMul",
+        "MatMulInteger",
+        "QLinearMatMul",
+        "QuantizeLinear",
+        "MatMulNBits",
+    )
+)
+
+#: the outputs for arrays: what `posexport.tools.audit.calls.process.Child` does
+Run = Callable[..., Arrays]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a call returned.
+
+    Attributes:
+        outputs: by name; empty if it failed.
+        failure: ONNX Runtime's message.
+        refusal: the sentence of a guard that refuses the call on purpose.
+    """
+
+    outputs: Arrays
+    failure: str = ""
+    refusal: str = ""
+
+    def __bool__(self) -> bool:
+        return not (self.failure or self.refusal)
+
+
+class Calls:
+    """Calls of one graph.
+
+    Attributes:
+        subject: the graph.
+        inputs: what it is fed with.
+    """
+
+    def __init__(self, subject: Subject, inputs: Inputs, run: Run) -> None:
+        self.subject, self.inputs, self._run = subject, inputs, run
+        self._answers: dict[tuple[Call, str], Answer] = {}
+        types = {value.dtype.name for node in subject.nodes for value in node.outputs if value.dtype is not None}
+        types |= {value.dtype.name for value in subject.graph.initializers.values() if value.dtype is not None}
+        self._least = max([_ROUNDING[name] for name in types & _ROUNDING.keys()], default=_FLOAT32)
+
+    def __call__(self, call: Call, *, level: str = "all") -> Answer:
+        """The outputs of a call with an empty cache."""
+        key = (call, level)
+        if key not in self._answers:
+            self._answers[key] = self.run(self.inputs.feeds(call), level=level)
+        return self._answers[key]
+
+    def run(self, feeds: Mapping[str, NDArray[Any]], *, level: str = "all", model: bytes = b"") -> Answer:
+        """The outputs for arrays."""
+        try:
+            return Answer(self._run(feeds, level=level, model=model))
+        except CallError as err:
+            reason = refusal(err)
+            return Answer({}, refusal=reason) if reason else Answer({}, failure=str(err))
+
+    def forget(self) -> None:
+        """Drop all answers: the inputs have changed."""
+        self._answers.clear()
+
+    @property
+    def lengths(self) -> Sequence[int]:
+        """Lengths to try: those of `LENGTHS` and those that constants of the graph fit, or the fixed one."""
+        fixed = {
+            port.axes[-1]
+            for port in self.inputs.ports
+            if port.kind in ("ids", "mask", "positions") and len(port.axes) == 2 and isinstance(port.axes[1], int)
+        }
+        if fixed:
+            return [int(next(iter(fixed)))]
+        if not any(self.inputs.has(axis) for axis in ("tokens", "total")):
+            return LENGTHS[1:2]
+        numbers = [conflict.number for conflict in self.subject.conflicts]
+        numbers += [reshape.number for reshape in self.subject.fixed_reshapes]
+        return sorted({*LENGTHS, *[number for number in dict.fromkeys(numbers) if number < LONGEST][:2]})
+
+    @property
+    def working(self) -> list[int]:
+        return [length for length in self.lengths if self(Call(((1, length),)))]
+
+    def gap(self, name: str, y: NDArray[Any], right: NDArray[Any], calls: Sequence[Call]) -> float | None:
+        """By how much two results differ, relative to the largest value; None: they are the same.
+
+        ``calls``: those that computed them; their rounding is measured where the difference could be rounding.
+        """
+        gap, scale = distance(y, right)
+        if gap <= self._least * scale:
+            return None
+        noise = max((self.noise(name, call) for call in calls), default=0.0)
+        return None if gap <= _FACTOR * noise else (gap / scale if scale else float("inf"))
+
+    def noise(self, name: str, call: Call) -> float:
+        """By how much an output differs without optimisations; 0 where that does not run."""
+        optimised, plain = self(call), self(call, level="disable")
+        if not (optimised and plain) or name not in plain.outputs:
+            return 0.0
+        return distance(optimised.outputs[name], plain.outputs[name])[0]
+
+
+def distance(y: NDArray[Any], right: NDArray[Any]) -> tuple[float, float]:
+    """The largest difference, and the largest value; what is the same infinity or no number in both is equal."""
+    y, right = np.asarray(y, np.float64), np.asarray(right, np.float64)
+    same = (y == right) | (np.isnan(y) & np.isnan(right))
+    finite = np.abs(right[np.isfinite(right)])
+    with np.errstate(invalid="ignore"):
+        gap = np.where(same, 0.0, np.abs(y - right))
+    return float(np.nan_to_num(gap, nan=np.inf).max(initial=0.0)), float(finite.max(initial=0.0))
+
+
+def is_real(output: NDArray[Any]) -> bool:
+    """Whether differences of an output mean something: it has floats, and some."""
+    return output.dtype.kind == "f" and output.size > 0
+
+
+def failing(message: str) -> list[str]:
+    """The node that ONNX Runtime names in a failure."""
+    match = re.search(r"while running (\w+) node\. Name:'([^']*)'", message)
+    return [match[2] or match[1]] if match else []

@@ -1,0 +1,203 @@
+"""What the inputs of a graph are fed with: axes by what they count, and bounds of ids.
+
+Sizes and kinds follow from declared shapes, types and names (`posexport.tools.audit.analyses.roles`), bounds of ids
+from the tables that they are looked up in.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import onnx_ir as ir
+
+from posexport.graph.dataflow import sources
+from posexport.graph.queries import SHAPES, TRUTHS
+from posexport.tools.audit.subject import Subject
+
+#: an axis of fixed size, or what it counts; ``other``: each of these has the same small size
+Axis = int | Literal["batch", "tokens", "past", "total", "encoder", "height", "width", "samples", "other"]
+Kind = Literal["ids", "mask", "ones", "positions", "past", "values", "corners", "branch", "zero"]
+#: operators that pass ids on, as their first input
+_PASSING = frozenset(
+    [
+        *("Cast", "Unsqueeze", "Squeeze", "Reshape", "Identity", "Flatten", "Expand", "Slice", "Gather", "Concat"),
+        *("Split", "Transpose", "GatherElements", "GatherND", "Tile"),
+    ]
+)
+_COMPARING = frozenset(
+    ["Equal", "ArgMax", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "TopK", "ReduceMax", "CumSum", "Not"]
+)
+_UNKNOWN = 100
+_IMAGE = 4
+
+
+class UnknownError(Exception):
+    """An input cannot be fed; the message says which and why."""
+
+
+@dataclass(frozen=True)
+class Port:
+    """One input.
+
+    Attributes:
+        name: as the graph has it.
+        dtype: NumPy's name.
+        axes: see `Axis`.
+        kind: see `Kind`.
+        rows: ids are below it.
+        compared: constants that the graph compares its ids with: padding, end of sequence.
+        is_read: the graph looks at ids themselves, not only at their rows of tables: padding keeps its id.
+    """
+
+    name: str
+    dtype: str
+    axes: tuple[Axis, ...]
+    kind: Kind
+    rows: int = 0
+    compared: tuple[int, ...] = ()
+    is_read: bool = False
+
+
+def ports(subject: Subject) -> list[Port]:
+    """All inputs that have no default; UnknownError where one cannot be fed."""
+    fed = [value for value in subject.graph.inputs if not value.is_initializer()]
+    kinds = _Axes(subject, fed)
+    return [_port(value, kinds, subject) for value in fed]
+
+
+def _port(value: ir.Value, kinds: "_Axes", subject: Subject) -> Port:
+    name, dtype = value.name or "", value.dtype
+    if dtype is None or value.shape is None:
+        raise UnknownError(f"the input {name} has no declared {'type' if dtype is None else 'shape'}")
+    if dtype.name not in ("INT64", "INT32", "FLOAT", "FLOAT16", "DOUBLE", "BOOL"):
+        raise UnknownError(f"the input {name} is of type {dtype.name}")
+    axes = kinds.of(value)
+    kind = _kind(value, axes, subject)
+    port = Port(name, dtype.numpy().name, axes, kind)
+    if kind != "ids":
+        return port
+    compared, is_read = _compared(value)
+    return Port(name, port.dtype, axes, kind, _rows(value, subject), compared, is_read)
+
+
+def _kind(value: ir.Value, axes: tuple[Axis, ...], subject: Subject) -> Kind:
+    name, dtype = (value.name or "").lower(), value.dtype
+    assert dtype is not None
+    roles = subject.roles
+    if value in roles.past:
+        return "past"
+    if value in roles.masks:
+        if len(axes) == 2:
+            return "mask"
+        if dtype.is_floating_point():
+            raise UnknownError(f"the mask {value.name} of rank {len(axes)} may be added or multiplied")
+        return "ones"
+    if dtype == ir.DataType.BOOL:
+        return "branch" if "branch" in name or "cache" in name else "ones"
+    if dtype.is_floating_point():
+        return "values"
+    if "keep" in name and len(axes) < 2:
+        return "zero"
+    if value in roles.positions:
+        return "positions"
+    return "corners" if re.search(r"bbox|boxes", name) and axes[-1:] == (4,) else "ids"
+
+
+class _Axes:
+    """What the axes of all inputs count; axes of one name are one."""
+
+    def __init__(self, subject: Subject, fed: list[ir.Value]) -> None:
+        self._sizes, roles = subject.sizes, subject.roles
+        self._known: dict[str, Axis] = {}
+        tokens = [v for v in (*roles.ids, *roles.positions) if not self._is_encoders(v)]
+        # the first axis of almost everything; of positions, which rows may share, only if others say so
+        for value in fed:
+            shape = self._sizes.of(value) or ()
+            if shape and value not in roles.positions and len(shape) > 1:
+                self._set(shape[0], "batch")
+        for value in tokens:
+            for size in (self._sizes.of(value) or ())[-1:]:
+                self._set(size, "tokens")
+        for value in roles.past:
+            for size in (self._sizes.of(value) or ())[1:]:
+                self._set(size, "encoder" if self._is_encoders(value) else "past")
+        for value in roles.masks:
+            shape = self._sizes.of(value) or ()
+            if len(shape) == 2:
+                after = "total" if roles.is_decoder else "tokens"
+                self._set(shape[1], "encoder" if self._is_encoders(value) else after)  # type: ignore[arg-type]
+        for value in fed:
+            self._rest(value)
+
+    def of(self, value: ir.Value) -> tuple[Axis, ...]:
+        return tuple(size if isinstance(size, int) else self._known[size] for size in self._sizes.of(value) or ())
+
+    def _rest(self, value: ir.Value) -> None:
+        """Axes of inputs without a role: pictures, sound, embeddings."""
+        shape = self._sizes.of(value) or ()
+        name = (value.name or "").lower()
+        is_float = value.dtype is not None and value.dtype.is_floating_point()
+        is_picture = "pixel" in name or "image" in name or (is_float and len(shape) == _IMAGE)
+        for axis, size in enumerate(shape):
+            kind: Axis = "other"
+            if is_picture and len(shape) > 2:
+                first = 1 if shape[-1] in (1, 3) or len(shape) < _IMAGE else 2
+                kind = ("height", "width")[axis - first] if 0 <= axis - first < 2 else "other"
+            elif self._is_encoders(value) and axis:
+                kind = "encoder"
+            elif axis == 1 and ("input_values" in name or "audio" in name or "wave" in name or "features" in name):
+                kind = "samples"
+            elif axis == 1:
+                kind = "tokens"
+            self._set(size, kind)
+
+    def _set(self, size: int | str, kind: Axis) -> None:
+        if isinstance(size, str):
+            self._known.setdefault(size, kind)
+
+    def _is_encoders(self, value: ir.Value) -> bool:
+        return bool(re.search(r"encoder|cross", re.sub(r"decoder", "", (value.name or "").lower())))
+
+
+def _lookups(subject: Subject) -> Iterator[tuple[ir.Value, int]]:
+    """Indices and rows of every table that is looked up by them."""
+    for node in subject.nodes:
+        if node.op_type not in ("Gather", "GatherBlockQuantized", "GatherElements", "GatherND"):
+            continue
+        table, indices = node.inputs[:2]
+        if table is None or indices is None or node.attributes.get_int("axis", 0) != 0:
+            continue
+        tensor = ir.convenience.get_const_tensor(table)
+        if tensor is None and (producer := table.producer()) is not None and producer.inputs:
+            # a table of integers or halves is widened first
+            tensor = ir.convenience.get_const_tensor(producer.inputs[0]) if producer.inputs[0] is not None else None
+        if tensor is not None and len(tensor.shape) > 1 and isinstance(tensor.shape[0], int):
+            yield indices, tensor.shape[0]
+
+
+def _rows(value: ir.Value, subject: Subject) -> int:
+    """The rows of the smallest table that is read by ``value``."""
+    found = [rows for indices, rows in _lookups(subject) if value in set(sources(indices, breaks=SHAPES | TRUTHS))]
+    if found:
+        return min(found)
+    name = (value.name or "").lower()
+    return 2 if "type" in name or "label" in name else _UNKNOWN
+
+
+def _compared(value: ir.Value) -> tuple[tuple[int, ...], bool]:
+    """The constants that ids are compared with, and whether the graph looks at ids at all."""
+    constants: list[int] = []
+    waiting, is_read = [value], False
+    while waiting:
+        current = waiting.pop()
+        for node, place in current.uses():
+            if node.op_type in _PASSING and (place == 0 or node.op_type == "Concat"):
+                waiting += node.outputs
+            elif node.op_type in _COMPARING:
+                is_read = True
+                for other in node.inputs:
+                    tensor = None if other is None else ir.convenience.get_const_tensor(other)
+                    if tensor is not None and tensor.size == 1:
+                        constants.append(int(tensor.numpy().reshape(())))
+    return tuple(constants), is_read
