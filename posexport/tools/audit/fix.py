@@ -1,5 +1,6 @@
 """Repairs of an audited file: applied to a copy, which is compared with the file before it is written."""
 
+import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -11,6 +12,7 @@ from posexport.errors import PosexportError
 from posexport.options.check import did_you_mean
 from posexport.system.files import check_free
 from posexport.tools.audit.registry import REPAIRS, RULES
+from posexport.tools.audit.repairs.compared import compared
 from posexport.tools.audit.repairs.repair import NotRepairedError
 from posexport.tools.audit.repairs.write import Original
 from posexport.tools.audit.rule import name_of
@@ -71,7 +73,9 @@ def fix(path: Path, codes: Sequence[str], output: Path, *, force: bool = False) 
     changed: list[ir.Value] = []
     left: list[tuple[str, str, str]] = []
     # sizes behind a repaired node are known only after it
+    numbers: set[int] = set()
     for _ in range(_ROUNDS):
+        numbers |= _numbers(subject)
         done, left = _round(subject, codes, changed)
         repaired |= dict.fromkeys(done)
         if not done:
@@ -83,8 +87,25 @@ def fix(path: Path, codes: Sequence[str], output: Path, *, force: bool = False) 
             f"{path} has nothing that {', '.join(codes)} can repair{f': {reasons}' if reasons else ''}; see posexport "
             "audit --details"
         )
-    nodes = original.save(output, changed)
-    return Repaired(path=str(output), repaired=tuple(repaired), left=tuple(left), nodes=nodes)
+    # next to its place, so that moving it there is one step
+    with tempfile.TemporaryDirectory(dir=output.parent, prefix=".posexport-") as folder:
+        whole = Path(folder) / output.name
+        nodes = original.save(whole, changed)
+        proof = compared(path, whole, sorted(numbers))
+        for name in original.external:
+            if not (output.parent / name).exists():
+                (output.parent / name).parent.mkdir(parents=True, exist_ok=True)
+                (Path(folder) / name).replace(output.parent / name)
+        whole.replace(output)
+    return Repaired(path=str(output), repaired=tuple(repaired), left=tuple(left), nodes=nodes, proof=tuple(proof))
+
+
+def _numbers(subject: Subject) -> set[int]:
+    """Sizes of the example that a graph has where it needs free axes."""
+    return {
+        *(conflict.number for conflict in subject.conflicts),
+        *(number for reshape in subject.fixed_reshapes for number in reshape.target if number > 0),
+    }
 
 
 def _round(

@@ -8,6 +8,7 @@ import onnx
 import onnxruntime as ort
 import pytest
 from numpy.typing import NDArray
+from onnx import numpy_helper
 
 from posexport.errors import PosexportError
 from posexport.tools.audit.fix import fix
@@ -62,6 +63,7 @@ def test_sizes_of_the_example(tmp_path: Path) -> None:
     before = saved(_RESHAPED, tmp_path)
     done = fix(before, ["PX101", "PX102"], tmp_path / "after.onnx")
     assert {code for code, _ in done.repaired} <= {"PX101", "PX102"}
+    assert done.proof[-1].startswith("right in ")
     for shape in ((2, 17, 60), (1, 5, 60), (3, 1, 60)):
         x = _values(*shape)
         (y,) = _run(tmp_path / "after.onnx", x)
@@ -70,7 +72,8 @@ def test_sizes_of_the_example(tmp_path: Path) -> None:
 
 def test_rows_that_were_repeated_for_the_example(tmp_path: Path) -> None:
     before = saved(_ROWS, tmp_path)
-    fix(before, ["PX102"], tmp_path / "after.onnx")
+    done = fix(before, ["PX102"], tmp_path / "after.onnx")
+    assert done.proof[0].startswith("the same outputs as the file in ")
     x = _values(4, 7, 3)
     np.testing.assert_array_equal(_run(tmp_path / "after.onnx", x)[0], _run(before, x)[0])
     (y,) = _run(tmp_path / "after.onnx", _values(2, 5, 3))
@@ -96,7 +99,11 @@ def test_a_causal_mask_that_layers_share(tmp_path: Path) -> None:
 
 def test_a_guard_of_a_table(tmp_path: Path) -> None:
     before = saved(RULES["PX201"].bad, tmp_path)
-    fix(before, ["PX201"], tmp_path / "after.onnx")
+    done = fix(before, ["PX201"], tmp_path / "after.onnx")
+    assert [text.split(" calls")[0] for text in done.proof] == [
+        "the same outputs as the file in 3",
+        "refused beyond a table in 9",  # 5, 11 and 23 tokens
+    ]
     ids = np.ones((2, 4), np.int64)
     np.testing.assert_array_equal(_run(tmp_path / "after.onnx", ids)[0], _run(before, ids)[0])
     with pytest.raises(Exception, match="position beyond the 4 rows of table"):
@@ -141,3 +148,27 @@ def test_what_cannot_be_repaired(tmp_path: Path) -> None:
     with pytest.raises(PosexportError, match="has opset 13, repairs are written in 15 and later"):
         fix(old, ["PX102"], tmp_path / "after.onnx")
     assert not (tmp_path / "after.onnx").exists()
+
+
+def test_a_repair_that_changes_what_was_right_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A graph that is right at its example's sizes, and a repair that computes something else there."""
+    from posexport.tools.audit.repairs import causal_mask
+
+    monkeypatch.setattr(causal_mask.Builder, "LessOrEqual", lambda g, a, b: g.op("GreaterOrEqual", a, b), raising=False)
+    before = saved(_MASK, tmp_path)
+    with pytest.raises(PosexportError, match=r"another 'y' at batch .* where the file was right.*nothing was written"):
+        fix(before, ["PX103"], tmp_path / "after.onnx")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["model.onnx"]
+
+
+def test_external_data_goes_with_the_file(tmp_path: Path) -> None:
+    before = saved(_RESHAPED, tmp_path / "in")
+    model = onnx.load(before)
+    for tensor in model.graph.initializer:
+        tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor), tensor.name))
+    onnx.save(model, before, save_as_external_data=True, location="weights.bin", size_threshold=100)
+    (tmp_path / "out").mkdir()
+    fix(before, ["PX101", "PX102"], tmp_path / "out" / "after.onnx")
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["after.onnx", "weights.bin"]
+    (y,) = _run(tmp_path / "out" / "after.onnx", x := _values(2, 5, 60))
+    np.testing.assert_array_equal(y, x * (np.arange(60) / 7).astype(np.float32))

@@ -8,6 +8,9 @@ from posexport.tools.audit.repairs.repair import NotRepairedError, Repair
 from posexport.tools.audit.rule import Place
 from posexport.tools.audit.subject import Subject
 
+#: begins the name of the node that fails beyond a table
+BEYOND = "position beyond the"
+
 
 def _apply(subject: Subject, place: Place) -> list[ir.Value]:
     """A Reshape that changes nothing within the table, and cannot be computed beyond it.
@@ -26,7 +29,7 @@ def _apply(subject: Subject, place: Place) -> list[ir.Value]:
     guarded = g.Reshape(positions, shape)
     node = guarded.producer()
     assert node is not None
-    node.name = f"position beyond the {lookup.rows} rows of {lookup.table.name}"
+    node.name = f"{BEYOND} {lookup.rows} rows of {lookup.table.name}"
     lookup.node.replace_input_with(1, guarded)
     return [*lookup.node.outputs]
 

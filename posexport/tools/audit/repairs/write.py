@@ -1,5 +1,6 @@
 """Writes a repaired graph: nodes that were not changed keep their bytes, and weights are copied."""
 
+import os
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -67,10 +68,16 @@ class Original:
         del graph.value_info[:]
         graph.value_info.extend(stated)
         output.write_bytes(result.SerializeToString())
-        for name in _external(self.proto):
+        for name in self.external:
             if not (output.parent / name).exists():
-                shutil.copyfile(self.path.parent / name, output.parent / name)
+                _copy(self.path.parent / name, output.parent / name)
         return written
+
+    @property
+    def external(self) -> list[str]:
+        """Names of the files that hold weights."""
+        entries = (entry for tensor in self.proto.graph.initializer for entry in tensor.external_data)
+        return sorted({entry.value for entry in entries if entry.key == "location"})
 
     def _node(self, node: ir.Node) -> "onnx.NodeProto":
         """The file's message of a node that was not changed, else a new one."""
@@ -78,7 +85,10 @@ class Original:
         return self._nodes[id(node)] if self._serialized.get(id(node)) == now.SerializeToString() else now
 
 
-def _external(proto: "onnx.ModelProto") -> list[str]:
-    """The files that hold weights."""
-    entries = (entry for tensor in proto.graph.initializer for entry in tensor.external_data)
-    return sorted({entry.value for entry in entries if entry.key == "location"})
+def _copy(source: Path, target: Path) -> None:
+    """A second name of the same bytes where the disk has such, else a copy."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        os.link(source.resolve(), target)
+    except OSError:
+        shutil.copyfile(source, target)

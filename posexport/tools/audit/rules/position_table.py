@@ -23,8 +23,9 @@ RULE = Rule(
     name="position-table",
     severity="warning",
     finds="a table of positions is shorter than its axis, and nothing refuses longer inputs",
-    why="Beyond the last row ONNX Runtime's CPU provider fails in Gather; CUDA reads whatever is in memory there, and "
-    "WebGPU reads zeros: wrong embeddings without a word.",
+    # onnxruntime 1.31: Gather of a Range becomes a Slice, which ends at the last row
+    why="Beyond the last row ONNX Runtime's CPU provider fails in Gather, or returns fewer rows where it made it a "
+    "Slice; CUDA reads whatever is in memory there, and WebGPU reads zeros: wrong embeddings without a word.",
     remedy="Truncate in the tokenizer (model_max_length), or convert with posexport, whose graphs refuse such inputs "
     "with the limit.",
     check=_check,

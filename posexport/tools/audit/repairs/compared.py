@@ -1,0 +1,119 @@
+"""Compares a repaired graph with the file that it was made from, by calls of both."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from posexport.errors import PosexportError
+from posexport.options.commands import AuditOptions
+from posexport.system.extras import is_installed
+from posexport.targets.provider_options import bytes_of
+from posexport.tools.audit.calls.calls import Calls, is_real
+from posexport.tools.audit.calls.frames import Arrays
+from posexport.tools.audit.calls.inputs import Call
+from posexport.tools.audit.calls.opened import opened
+from posexport.tools.audit.calls.ports import UnknownError
+from posexport.tools.audit.calls.process import Child, EndedError
+from posexport.tools.audit.repairs.position_guard import BEYOND
+from posexport.tools.audit.subject import Subject
+
+#: sizes that are tried beside those that were baked; and how large those may be
+_BATCHES, _MOST_ROWS, _MOST_TOKENS = (1, 2, 3), 16, 1024
+
+
+def compared(before: Path, after: Path, numbers: Sequence[int]) -> list[str]:
+    """Sentences on calls of both files.
+
+    Args:
+        numbers: sizes of the example that the repairs replaced: the file is right there.
+
+    Raises:
+        PosexportError: the repaired file computes something else where the file was right.
+    """
+    if not is_installed("onnxruntime"):
+        return ["not compared with the file: ONNX Runtime is not installed"]
+    options, source = AuditOptions(), Subject(before)
+    try:
+        with (
+            opened(Subject(after), options) as repaired,
+            Child(before, source.provider, seconds=options.timeout, most=bytes_of(options.memory)) as child,
+        ):
+            return list(_sentences(Calls(source, repaired.inputs, child), repaired, numbers))
+    except (UnknownError, EndedError) as err:
+        return [f"not compared with the file: {err}"]
+
+
+def _sentences(original: Calls, repaired: Calls, numbers: Sequence[int]) -> Iterator[str]:
+    same: list[Call] = []
+    new: list[Call] = []
+    refused: list[Call] = []
+    for call in _calls(repaired, numbers):
+        right, answer = original(call), repaired(call)
+        if BEYOND in answer.failure:
+            refused.append(call)
+            continue
+        if right and _rows_agree(original, call):
+            if not answer:
+                raise PosexportError(
+                    f"the repaired graph fails at {call}, where the file does not: {answer.failure or answer.refusal}; "
+                    "nothing was written"
+                )
+            _check(repaired, right.outputs, answer.outputs, call)
+            same.append(call)
+        elif answer:
+            if not _rows_agree(repaired, call):
+                raise PosexportError(
+                    f"rows of the repaired graph depend on each other at {call}; nothing was written: the file has "
+                    "another fault, see posexport audit --run"
+                )
+            new.append(call)
+    yield f"the same outputs as the file in {len(same)} calls{_example(repaired, same)}"
+    if new:
+        yield f"right in {len(new)} calls that the file fails in, or mixes rows in{_example(repaired, new)}"
+    if refused:
+        yield f"refused beyond a table in {len(refused)} calls{_example(repaired, refused)}"
+
+
+def _calls(calls: Calls, numbers: Sequence[int]) -> list[Call]:
+    """Batches and lengths, those of the example among them."""
+    batches = sorted({*_BATCHES, *(number for number in numbers if number <= _MOST_ROWS)})
+    lengths = sorted({*calls.lengths, *(number for number in numbers if number <= _MOST_TOKENS)})
+    rows = [tuple((row, length) for row in range(1, batch + 1)) for batch in batches for length in lengths]
+    if calls.inputs.has("tokens"):
+        return [Call(each) for each in rows]
+    # pictures and maps of the example's size, and of the size that was found to be computed
+    sizes = [(), *((("height", number), ("width", number)) for number in numbers if number <= _MOST_TOKENS)]
+    return [Call(each, sizes=size) for each in rows[:: len(lengths)] for size in sizes]
+
+
+def _check(calls: Calls, right: Arrays, outputs: Arrays, call: Call) -> None:
+    """Raises PosexportError where two results differ by more than rounding."""
+    for name, expected in right.items():
+        y = outputs[name]
+        off = calls.gap(name, y, expected, [call]) if is_real(expected) and y.shape == expected.shape else None
+        if y.shape != expected.shape or off is not None:
+            raise PosexportError(
+                f"the repaired graph has another {name!r} at {call}, where the file was right"
+                f"{'' if off is None else f': off by {off:.1e} of the largest value'}; nothing was written"
+            )
+
+
+def _rows_agree(calls: Calls, call: Call) -> bool:
+    """Whether every row of a batch is what it is alone; a batch whose rows alone fail is believed."""
+    together = calls(call).outputs
+    for row in range(len(call.rows) if len(call.rows) > 1 else 0):
+        alone_call = replace(call, rows=call.rows[row : row + 1])
+        for name, alone in calls(alone_call).outputs.items():
+            y = together.get(name)
+            # an output without a batch axis is the same for all rows
+            if y is None or not is_real(alone) or len(alone) != 1 or y.shape == alone.shape:
+                continue
+            if len(y) != len(call.rows) or y.shape[1:] != alone.shape[1:]:
+                return False
+            if calls.gap(name, y[row : row + 1], alone, [alone_call]) is not None:
+                return False
+    return True
+
+
+def _example(calls: Calls, made: Sequence[Call]) -> str:
+    return f", such as {made[-1]}" if made and calls.inputs.has("tokens") else ""
