@@ -96,6 +96,7 @@ class Library:
     model: Any = Words()
 
     def __init__(self, *, causal: bool, chaotic: bool = False, drifts: bool = False) -> None:
+        self.also: list[Library] = []
         self._causal, self._chaotic, self._drifts = causal, chaotic, drifts
 
     def __call__(self, arrays: Arrays, calls: list[int], *, cached: bool = False) -> tuple[Arrays, Arrays]:
@@ -165,6 +166,13 @@ def test_steps_as_the_library_takes_them_are_right(tmp_path: Path) -> None:
     drifting = changed(text, old, new)
     assert verdict(drifting, tmp_path, Library(causal=True, drifts=True), "decoder")["verdict"] == "right"
     assert verdict(drifting, tmp_path, Library(causal=True), "decoder")["verdict"] == "wrong"
+
+
+def test_both_attentions_of_the_library_are_right(tmp_path: Path) -> None:
+    library, default = Library(causal=False), Library(causal=True)
+    assert verdict(DECODER, tmp_path, library, "decoder")["verdict"] == "wrong"
+    library.also.append(default)
+    assert verdict(DECODER, tmp_path, library, "decoder")["verdict"] == "right"
 
 
 def test_fixed_axes_are_no_faults(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import importlib
 import json
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -34,6 +34,7 @@ class Model(Protocol):
     """The original library: outputs in float64 and in float32."""
 
     model: Any
+    also: Sequence["Model"]
 
     def __call__(self, arrays: Arrays, calls: list[int], *, cached: bool = False) -> tuple[Arrays, Arrays]: ...
 
@@ -123,13 +124,13 @@ class Judge:
         gives them alone: its recurrences go on over padding on the left. So are steps as the library takes them with
         its cache: they may differ from the same tokens in one call.
         """
-        model = self._model.model
-        arrays = sample(model, point.size, seed=1)
+        library = self._model.model
+        arrays = sample(library, point.size, seed=1)
         if "input_ids" in arrays:
             # of one type: an input of some files, though no tokenizer of such a model gives it
             arrays.setdefault("token_type_ids", np.zeros_like(arrays["input_ids"]))
         if self._kind == "seq2seq":
-            rng, config = np.random.default_rng(2), model.config.get_text_config(decoder=True)
+            rng, config = np.random.default_rng(2), library.config.get_text_config(decoder=True)
             arrays["decoder_input_ids"] = rng.integers(5, config.vocab_size, (point.size.batch, point.decoder))
         if self._kind == "decoder":
             arrays["position_ids"] = positions(mask(point.size))
@@ -139,20 +140,22 @@ class Judge:
         if self._kind == "decoder" and point.size.rows and "position_ids" not in taken:
             ways.append({*taken, "position_ids"})
         passed = [{name: x for name, x in arrays.items() if name in way} for way in ways]
-        expected = [self._model(arguments, list(point.calls)) for arguments in passed]
+        models = [self._model, *self._model.also]
+        expected = [model(arguments, list(point.calls)) for model in models for arguments in passed]
         if self._kind == "decoder" and point.size.rows:
-            expected.append(self._alone(passed[0], mask(point.size) == 1))
+            expected += [self._alone(model, passed[0], mask(point.size) == 1) for model in models]
         if self._kind == "decoder" and len(point.calls) > 1:
             with contextlib.suppress(Exception):
-                expected += [self._model(arguments, list(point.calls), cached=True) for arguments in passed]
+                expected += [model(x, list(point.calls), cached=True) for model in models for x in passed]
         return arrays, expected
 
-    def _alone(self, arguments: Arrays, real: np.ndarray) -> tuple[Arrays, Arrays]:
+    @staticmethod
+    def _alone(model: Model, arguments: Arrays, real: np.ndarray) -> tuple[Arrays, Arrays]:
         """The library's logits (float64, float32) of each row without its padding, at the row's place."""
         placed: tuple[Arrays, Arrays] = {}, {}
         for row, columns in enumerate(real):
             cut = {name: x[row : row + 1, columns] for name, x in arguments.items()}
-            for outputs, alone in zip(placed, self._model(cut, [int(columns.sum())]), strict=True):
+            for outputs, alone in zip(placed, model(cut, [int(columns.sum())]), strict=True):
                 size = alone["logits"].shape[-1]
                 outputs.setdefault("logits", np.zeros((*real.shape, size)))[row, columns] = alone["logits"][0]
         return placed
@@ -297,7 +300,7 @@ def main(exporter: str, checkpoint: str, directory: str, task: str) -> None:
         except Exception as err:  # noqa: BLE001 (what ONNX Runtime does not load)
             print(json.dumps({"verdict": "fails", "point": f"loading {path.name}", "said": _sentence(err)}))
             return
-    reference = Reference(checkpoint)
+    reference = Reference.of(checkpoint)
     states = module.states(reference.model.config) if hasattr(module, "states") else None
     print(json.dumps(Judge(files, reference, kind(task), states).run().verdict()))
 

@@ -7,10 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from ci.lab.scoreboard.samples import accepted, tensors
+from ci.lab.scoreboard.samples import Size, accepted, sample, tensors
 
 #: RoPE frequencies that depend on the length of the call: the reference takes the same calls, with its cache
 _BY_LENGTH = ("dynamic", "longrope")
+
+#: of the scale: from where on two implementations of attention differ
+APART = 1e-4
 
 #: what models call their cache
 _CACHES = ("past_key_values", "cache_params", "cache")
@@ -32,16 +35,34 @@ def load(checkpoint: str, **options: Any) -> Any:
 class Reference:
     """A checkpoint's model; every call uses a fresh copy, since some models keep state between calls."""
 
-    def __init__(self, checkpoint: str) -> None:
+    def __init__(self, model: Any) -> None:
         import torch
 
+        self.model = model
+        self._double = copy.deepcopy(model).to(torch.float64)
+        #: the same checkpoint with the library's default attention, where that gives other values
+        self.also: list[Reference] = []
+
+    @staticmethod
+    def of(checkpoint: str) -> "Reference":
+        """The model with eager attention; where the default attention gives other values, those are right too.
+
+        Falcon's eager attention adds ALiBi twice (transformers 4.57 and 5.24), its default one once.
+        """
+        usual = load(checkpoint)
         try:
-            self.model = load(checkpoint, attn_implementation="eager")
+            eager = load(checkpoint, attn_implementation="eager")
         except ValueError as err:
             if "attn_implementation" not in str(err):
                 raise
-            self.model = load(checkpoint)
-        self._double = copy.deepcopy(self.model).to(torch.float64)
+            return Reference(usual)
+        reference, default = Reference(eager), Reference(usual)
+        with contextlib.suppress(Exception):  # what the library refuses, it refuses in the judge too
+            inputs = sample(eager, Size(2, 5))
+            one, other = (x(inputs, [5])[0] for x in (reference, default))
+            apart = any(np.abs(one[name] - other[name]).max() > APART * np.abs(one[name]).max() for name in one)
+            reference.also += [default] if apart else []
+        return reference
 
     def __call__(
         self, arrays: Mapping[str, np.ndarray], calls: list[int], *, cached: bool = False
