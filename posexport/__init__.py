@@ -5,7 +5,7 @@ Importing this imports neither torch nor onnxruntime.
 
 from typing import TYPE_CHECKING
 
-from posexport.api import audit, convert, list_available, load, pipeline, replace, torch_onnx_export, verify
+from posexport.api import audit, convert, list_available, load, pipeline, replace, report, torch_onnx_export, verify
 from posexport.errors import PosexportError
 from posexport.version import VERSION
 
@@ -34,6 +34,7 @@ __all__ = [
     "load",
     "pipeline",
     "replace",
+    "report",
     "torch_onnx_export",
     "verify",
 ]

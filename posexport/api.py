@@ -308,6 +308,53 @@ def replace(
         return run(module, encodings, example_inputs, must_agree=must_agree)
 
 
+def report(
+    bundle: StrPath,
+    output: StrPath,
+    *,
+    bench: "StrPath | Sequence[StrPath]" = (),
+    texts: Sequence[str] = (),
+    run: bool = True,
+    force: bool = False,
+    progress: Progress | None = None,
+) -> None:
+    """Write one HTML file about a bundle: its proof, positions, kernels, speed, answers and commands.
+
+    The file loads nothing else. Needs no PyTorch.
+
+    Args:
+        bundle: its directory.
+        output: the file to write.
+        bench: documents of ``posexport bench -o``, for time and memory by length.
+        texts: what the bundle answers on the page, in place of examples for its task.
+        run: call the model here: check its stored sample, time a call, answer texts.
+        force: replace an existing file.
+        progress: called with the finished steps, their total, and the current step.
+
+    Raises:
+        PosexportError: no bundle, an altered file, a benchmark that cannot be read, an output that cannot be written.
+
+    Examples:
+        >>> import posexport
+        >>> done = posexport.convert("encoder-alibi", "alibi", settings={"layers": 1}, lengths=[5])
+        >>> posexport.report("alibi", "alibi.html", run=False)
+    """
+    from posexport.catalogue.stored import catalogue
+    from posexport.tools.report.report import report as write
+
+    files = [bench] if isinstance(bench, str | PathLike) else bench
+    write(
+        as_path("bundle", bundle),
+        as_path("output", output),
+        bench=[as_path("bench", file) for file in files],
+        texts=texts,
+        run=run,
+        force=force,
+        about={row["name"]: row["what"] for row in catalogue("encodings")},
+        progress=progress,
+    )
+
+
 def list_available(kind: str = "encodings") -> list[dict[str, Any]]:
     """What there is of a kind, as ``posexport list KIND --json`` prints it: a name, what it is, and more by kind.
 

@@ -16,7 +16,7 @@ from posexport.version import VERSION
 
 COMMANDS = (
     *("audit", "bench", "check-shift", "compare", "convert", "deploy", "explain", "generate", "list", "plot"),
-    *("run", "tokenizer", "verify"),
+    *("report", "run", "tokenizer", "verify"),
 )
 
 

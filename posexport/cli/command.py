@@ -25,7 +25,6 @@ COMMANDS = {
     "predict": 'type posexport run DIR --text "..."',
     "profile": "type posexport explain DIR",
     "quantize": _PRECISION,
-    "report": "there is no report page yet; posexport verify DIR prints the proof, posexport explain DIR the kernels",
     "serve": "there is no server; in one of yours, posexport.load(DIR) in Python opens a bundle once for all requests",
     "test": "type posexport verify DIR",
     "tokenize": 'type posexport tokenizer encode TOKENIZER.json --text "..."',

@@ -1,0 +1,98 @@
+"""Texts in and answers out: the pipeline of the bundle's task on a few sentences. Imports no torch."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from posexport.bundle.manifest import Manifest
+from posexport.bundle.read import json_object
+from posexport.errors import PosexportError
+from posexport.pipelines.answer import Answers, answer, lines
+from posexport.pipelines.registry import kind_of, tasks_of
+from posexport.runtime.answer import SHOWN, Answer
+
+_TOKENIZER, _SETTINGS = "tokenizer.json", "tokenizer_config.json"
+_SENTENCES = ("The cat sleeps on the warm stove.", "A kitten is napping by the oven.", "Stocks fell again on Monday.")
+#: sentences where those of every other task would say little, by pipeline
+_OF_TASK: dict[str, tuple[str, ...]] = {
+    "text-classification": ("The food was wonderful.", "I waited an hour for a cold soup."),
+    "token-classification": ("Marie Curie worked in Paris.",),
+    "fill-mask": ("The cat sleeps on the warm {mask}.",),
+    "question-answering": ("Where does the cat sleep?",),
+    "text-generation": ("Once upon a time",),
+    "text2text-generation": ("translate English to German: The house is old.",),
+}
+_CONTEXT = "The cat sleeps on the warm stove, and the dog lies under the table."
+#: tokens that a decoder writes, and lines of an answer that are shown
+_TOKENS, _LINES = 20, 8
+
+
+@dataclass(frozen=True)
+class Shown:
+    """An input and the lines of its answer."""
+
+    text: str
+    answer: list[str]
+
+
+@dataclass(frozen=True)
+class TextAnswers:
+    """Answers of a task. ``similarity``: of sentence embeddings, each text with each; ``context``: of questions."""
+
+    task: str
+    answers: list[Shown]
+    context: str = ""
+    similarity: list[list[str]] | None = None
+    similarity_name: str = ""
+
+
+def takes_texts(manifest: Manifest) -> bool:
+    """Whether the bundle has a tokenizer and reads texts."""
+    return _TOKENIZER in manifest.files and kind_of(manifest) == "text"
+
+
+def answers(directory: Path, manifest: Manifest, texts: Sequence[str] = ()) -> TextAnswers:
+    """The answers to ``texts``, or to sentences that fit the task.
+
+    Raises:
+        PosexportError: the bundle cannot be run here, or does not take the texts.
+    """
+    task = tasks_of(manifest)[0].name if tasks_of(manifest) else ""
+    asked = list(texts) or list(_OF_TASK.get(task, _SENTENCES))
+    if not texts and task == "fill-mask":
+        asked = [text.format(mask=_mask(directory, manifest)) for text in asked]
+    options: dict[str, Any] = {"max_new_tokens": _TOKENS} if "generation" in task else {}
+    context = _CONTEXT if task == "question-answering" else None
+    done = answer(directory, texts=asked, context=context, options=options)
+    if isinstance(done, Answers):
+        shown = [Shown(text, lines(one)[:_LINES]) for text, one in zip(done.inputs, done.answers, strict=True)]
+        return TextAnswers(done.task, shown, context or "")
+    return _tensors(done)
+
+
+def _tensors(done: Answer) -> TextAnswers:
+    """The first numbers of every output, and similarities."""
+    shown = [
+        Shown(
+            text,
+            [
+                f"{name}: {', '.join(f'{v:.4f}' for v in array[row].flat[:SHOWN])}"
+                for name, array in done.outputs.items()
+            ],
+        )
+        for row, text in enumerate(done.texts)
+    ]
+    if done.similarity is None:
+        return TextAnswers("feature-extraction", shown)
+    table = [[f"{value:.3f}" for value in row] for row in done.similarity]
+    return TextAnswers("sentence-similarity", shown, similarity=table, similarity_name=done.similarity_name)
+
+
+def _mask(directory: Path, manifest: Manifest) -> str:
+    """The token that stands for a missing word."""
+    token = json_object(directory, manifest, _SETTINGS).get("mask_token", "[MASK]")
+    words = token.get("content") if isinstance(token, dict) else token
+    if not isinstance(words, str):
+        raise PosexportError(f"{_SETTINGS} names no mask token, so no word is left out; give a text")
+    return words

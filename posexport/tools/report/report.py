@@ -1,0 +1,216 @@
+"""One HTML file about a bundle, from its manifest and proof, its graphs, and a few calls on this machine.
+
+Needs no PyTorch. What cannot be found out here (ONNX Runtime or onnx_ir is not installed, a file is missing) is said on
+the page in a sentence, in the place of its section.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+
+from posexport.bundle.manifest import PARITY, Manifest
+from posexport.bundle.read import check_hashes, locate, read
+from posexport.errors import PosexportError
+from posexport.parity.report.report import Report
+from posexport.system.extras import explain_missing
+from posexport.system.files import check_free, size_text, write_whole
+from posexport.tools import pages
+from posexport.tools.report import facts, speed
+from posexport.tools.report.proof import SHADES, pictures
+from posexport.version import VERSION
+
+if TYPE_CHECKING:
+    from posexport.tools.report.answers import TextAnswers
+    from posexport.tools.report.drawings import Figure
+    from posexport.tools.report.kernels import Placement, Time
+
+_T = TypeVar("_T")
+#: called with what is done next
+Step = Callable[[str], None]
+_STEPS = (
+    "reading",
+    "drawing positions",
+    "looking up kernels",
+    "checking the sample",
+    "timing a call",
+    "answering texts",
+)
+STEPS = len(_STEPS)
+
+
+class Part:
+    """A section's content, or the sentence that says why there is none."""
+
+    def __init__(self, value: Any = None, missing: str = "") -> None:
+        self.value, self.missing = value, missing
+
+
+def report(
+    directory: Path,
+    output: Path,
+    *,
+    bench: Sequence[Path] = (),
+    texts: Sequence[str] = (),
+    run: bool = True,
+    force: bool = False,
+    about: Mapping[str, str] | None = None,
+    progress: Callable[[int, int, str], None] | None = None,
+) -> None:
+    """Write the page about the bundle in ``directory`` to the file ``output``.
+
+    Args:
+        directory: a bundle.
+        output: the file, which must not exist unless ``force``.
+        bench: documents of ``posexport bench -o``.
+        texts: inputs that are answered, in place of sentences that fit the task.
+        run: call the model: check its sample, time a call, answer texts.
+        force: replace the file.
+        about: what encodings do, by their names.
+        progress: called with the finished steps, their total, and the current step.
+
+    Raises:
+        PosexportError: no bundle, an altered file, a file of ``bench`` that is none, an output that cannot be written.
+    """
+    check_free(output, force=force)
+    tell = progress or (lambda *_: None)
+    tell(0, STEPS, _STEPS[0])
+    manifest = read(directory)
+    check_hashes(directory, manifest)
+    benchmarks = [speed.speed(speed.read(path)) for path in bench]
+    proof = _proof(directory, manifest)
+    name = directory.resolve().name
+    tell(1, STEPS, _STEPS[1])
+    drawn = _part(lambda: _figures(directory, manifest))
+    tell(2, STEPS, _STEPS[2])
+    placed = _part(lambda: _placements(directory, manifest))
+    off = Part(missing="The model was not called (--no-run).")
+    checked = timed = answered = off
+    if run:
+        tell(3, STEPS, _STEPS[3])
+        checked = _part(lambda: _checked(directory))
+        tell(4, STEPS, _STEPS[4])
+        timed = _part(lambda: _timed(directory))
+        tell(5, STEPS, _STEPS[5])
+        answered = _part(lambda: _answered(directory, manifest, texts))
+    drawn_proof = pictures(proof, limit=manifest.limits.max_length) if proof else None
+    page = pages.render(
+        "report.html",
+        name=name,
+        manifest=manifest,
+        verdict=proof.verdict if proof else "not proven: nothing was checked",
+        summary=proof.describe()
+        if proof
+        else "The bundle was written with --no-verify; prove it with posexport verify.",
+        proof=proof,
+        pictures=drawn_proof,
+        points=_as_script(drawn_proof.details) if drawn_proof else "",
+        counts=_counts(proof) if proof else [],
+        shades=[f"{100 * end:.0f}%" for end in SHADES],
+        meaning=facts.meaning(manifest),
+        facts=facts.facts(manifest),
+        limits=facts.limits(manifest),
+        tensors=facts.tensors(manifest),
+        layers=facts.layers(manifest),
+        about=about or {},
+        drawn=drawn,
+        placed=placed,
+        checked=checked,
+        timed=timed,
+        benchmarks=benchmarks,
+        agreements=facts.agreements(manifest),
+        answered=answered,
+        commands=facts.commands(manifest, name),
+        remarks=[],
+        passes=[(title, spec) for title, spec in manifest.passes.items() if spec.nodes],
+        files=[(file, size_text(entry.size), entry.sha256) for file, entry in sorted(manifest.files.items())],
+        today=datetime.now(UTC).date().isoformat(),
+        version=VERSION,
+    )
+    write_whole(output, page, force=force)
+
+
+def _part(make: Callable[[], Any]) -> Part:
+    try:
+        return Part(make())
+    except PosexportError as err:
+        return Part(missing=f"{str(err)[:1].upper()}{str(err)[1:]}.")
+    except ModuleNotFoundError as err:
+        sentence = explain_missing(err, "This part")
+        if sentence is None:
+            raise
+        return Part(missing=f"{sentence}.")
+
+
+def _proof(directory: Path, manifest: Manifest) -> Report | None:
+    if manifest.parity is None or PARITY not in manifest.files:
+        return None
+    return Report.from_json(locate(directory, PARITY).read_bytes())
+
+
+def _as_script(value: object) -> str:
+    """A value as JSON that may stand in a script element."""
+    data = msgspec.json.encode(value).decode()
+    return data.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
+
+
+def _counts(proof: Report) -> list[tuple[str, str]]:
+    """What was checked, with its result."""
+    counts = proof.summary()
+    rows = [
+        ("comparisons within their tolerance", f"{counts.passed} of {counts.points - counts.rejected - counts.skipped}")
+    ]
+    if counts.rejected:
+        rows.append(("inputs outside the limits, refused", str(counts.rejected)))
+    if counts.skipped:
+        rows.append(("points that were skipped", str(counts.skipped)))
+    medians = max((item.ratio for item in proof.medians), default=None)
+    if medians is not None:
+        rows.append(("median error relative to PyTorch's", f"at most {medians:.2g} times"))
+    for name in dict.fromkeys(item.name for item in proof.invariants):
+        verdicts = {item.verdict for item in proof.invariants if item.name == name}
+        rows.append((name, "fail" if "fail" in verdicts else "yes" if "pass" in verdicts else "skipped"))
+    if proof.coverage:
+        ran = len(proof.coverage) - len(proof.unreached)
+        rows.append(("branches of the graph that ran", f"{ran} of {len(proof.coverage)}"))
+    return rows
+
+
+def _figures(directory: Path, manifest: Manifest) -> "list[tuple[str, list[Figure]]]":
+    from posexport.tools.report.drawings import figures
+    from posexport.tools.report.positions import positions
+
+    return [(file, figures(drawn)) for file, drawn in positions(directory, manifest).items()]
+
+
+def _placements(directory: Path, manifest: Manifest) -> "list[Placement]":
+    from posexport.tools.report.kernels import placements
+
+    return placements(directory, manifest)
+
+
+def _checked(directory: Path) -> str:
+    """The stored sample on this machine, in a sentence."""
+    from posexport.verification import verify
+
+    done = verify(directory)
+    counts = done.summary()
+    if not done.passed:
+        return f"The stored sample fails here: {done.describe()}."
+    return f"The stored sample is right here: {counts.passed} comparisons on {done.provider} within their tolerance."
+
+
+def _timed(directory: Path) -> "tuple[str, str, list[Time]]":
+    from posexport.tools.explain.explanation import explain
+    from posexport.tools.report.kernels import times
+
+    done = explain(directory)
+    return done.call, done.onnxruntime, times(done)
+
+
+def _answered(directory: Path, manifest: Manifest, texts: Sequence[str]) -> "TextAnswers | None":
+    from posexport.tools.report.answers import answers, takes_texts
+
+    return answers(directory, manifest, texts) if takes_texts(manifest) or texts else None
