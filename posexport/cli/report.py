@@ -26,7 +26,7 @@ from posexport.cli.terminal import bar
 def command(
     directory: Path, output: Path, bench: tuple[Path, ...], texts: tuple[str, ...], no_run: bool, force: bool
 ) -> None:
-    """Write one page about a bundle: its proof, positions, kernels and speed.
+    """Write one HTML page about a bundle and its proof.
 
     DIR is a bundle. The page has the proof as a picture (every length and padding, with the comparisons of a cell on
     click), the positions as the file computes them, the kernels that run them, inputs and outputs, answers to texts,
