@@ -336,8 +336,8 @@ def report(
 
     Examples:
         >>> import posexport
-        >>> done = posexport.convert("encoder-alibi", "alibi", settings={"layers": 1}, lengths=[5])
-        >>> posexport.report("alibi", "alibi.html", run=False)
+        >>> done = posexport.convert("encoder-kerple", "kerple", settings={"layers": 1}, lengths=[5])
+        >>> posexport.report("kerple", "kerple.html", run=False)
     """
     from posexport.catalogue.stored import catalogue
     from posexport.tools.report.report import report as write
