@@ -35,6 +35,7 @@ _MODULES = {
     "PX403": "saturating_int8",
     "PX501": "broken_file",
     "PX503": "position_limit",
+    "PX504": "rope_frequencies",
     "PX505": "mrope_positions",
     "PX507": "other_pooling",
     "PX508": "missing_module",

@@ -11,6 +11,7 @@ from posexport.graph.dataflow import dependents, reachable, sources
 from posexport.graph.queries import SHAPES, TRUTHS
 from posexport.tools.audit.analyses.attention import Attention
 from posexport.tools.audit.analyses.positions import lookups
+from posexport.tools.audit.analyses.rotations import rotations
 from posexport.tools.audit.analyses.weights import stored
 from posexport.tools.audit.finding import Recognised
 from posexport.tools.audit.rule import name_of
@@ -29,6 +30,8 @@ _MOVES = {
 def recognised(subject: "Subject", file: str) -> Iterator[Recognised]:
     """Attention and position encodings of a graph, one record for each kind."""
     yield from _attention(subject, file)
+    for rotation in rotations(subject.nodes):
+        yield Recognised(file=file, kind="positions", what=str(rotation), nodes=(name_of(rotation.node),))
     yield from _tables(subject, file)
     yield from _biases(subject, file)
 
@@ -49,6 +52,8 @@ def _tables(subject: "Subject", file: str) -> Iterator[Recognised]:
     for lookup in lookups(subject.nodes, subject.roles, subject.sizes):
         if not biases.isdisjoint(dependents(subject.graph, lookup.node.outputs)) and lookup.bounded:
             continue  # a table of distances
+        if _is_rotary(lookup.table):
+            continue
         name = lookup.table.name or "?"
         by_table.setdefault(name, []).append(lookup.node)
         shape = " x ".join(map(str, subject.sizes.of(lookup.table) or ()))
@@ -57,16 +62,24 @@ def _tables(subject: "Subject", file: str) -> Iterator[Recognised]:
         yield Recognised(file=file, kind="positions", what=texts[name], nodes=tuple(map(name_of, nodes)))
 
 
+def _is_rotary(table: ir.Value) -> bool:
+    """Whether a table has the cosines or the sines of angles, which `rotations` names."""
+    tensor = ir.convenience.get_const_tensor(table)
+    if tensor is None or len(tensor.shape) != 2 or tensor.size < 2 * 2 or not tensor.dtype.is_floating_point():
+        return False
+    first, second = np.asarray(tensor.numpy()[:2], np.float64)
+    return bool(
+        ((first == 1).all() and np.isclose(second, np.cos(1.0), atol=1e-3).any())
+        or ((first == 0).all() and np.isclose(second, np.sin(1.0), atol=1e-3).any())
+    )
+
+
 def _kind(table: ir.Value) -> str:
     """What a table of positions holds, by its first rows."""
     tensor = ir.convenience.get_const_tensor(table)
     if tensor is None or len(tensor.shape) != 2 or tensor.size < 3 * 4 or not tensor.dtype.is_floating_point():
         return "learned"
     rows = np.asarray(tensor.numpy()[:3], np.float64)
-    if (rows[0] == 1).all() and np.isclose(rows[1], np.cos(1.0), atol=1e-3).any():
-        return "rotary, cosines"
-    if (rows[0] == 0).all() and np.isclose(rows[1], np.sin(1.0), atol=1e-3).any():
-        return "rotary, sines"
     is_sinusoidal = (
         np.allclose((rows**2).sum(1), rows.shape[1] / 2, rtol=1e-3)
         and np.isclose(np.abs(rows[1]), np.sin(1.0), atol=1e-3).any()
