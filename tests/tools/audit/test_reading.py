@@ -95,6 +95,23 @@ def test_external_data_in_the_folder_is_read(tmp_path: Path) -> None:
     np.testing.assert_array_equal(tensor.numpy(), WEIGHT)
 
 
+def test_files_of_caches_and_installers(tmp_path: Path) -> None:
+    """A Hugging Face cache has links into blobs; uv and pnpm give a file several names."""
+    blobs, snapshot = tmp_path / "blobs", tmp_path / "snapshots" / "0123"
+    blobs.mkdir()
+    snapshot.mkdir(parents=True)
+    (blobs / "w").write_bytes(WEIGHT.tobytes())
+    (blobs / "m").write_bytes(model(external={"location": "w"}).SerializeToString())
+    onnx.save(model(), blobs / "whole")
+    for name, blob in (("m.onnx", "m"), ("w", "w"), ("whole.onnx", "whole")):
+        os.symlink(Path("../../blobs") / blob, snapshot / name)
+    os.link(blobs / "whole", tmp_path / "second.onnx")
+    for path in (snapshot / "m.onnx", snapshot / "whole.onnx", tmp_path / "second.onnx"):
+        tensor = read_model(path).graph.initializers["weight"].const_value
+        assert tensor is not None
+        np.testing.assert_array_equal(tensor.numpy(), WEIGHT)
+
+
 def test_sizes_and_bytes_that_disagree(tmp_path: Path) -> None:
     proto = model()
     proto.graph.initializer[0].dims[0] = 2**40

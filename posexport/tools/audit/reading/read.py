@@ -8,12 +8,13 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 
 from posexport.bundle.read import locate
 from posexport.errors import PosexportError
+from posexport.graph.queries import with_bodies
 from posexport.tools.audit.reading.wire import without_weights
 
 if TYPE_CHECKING:
@@ -49,13 +50,38 @@ def read_model(path: Path) -> ir.Model:
         check_tensor(tensor, path)
     try:
         model = ir.serde.deserialize_model(proto)
-        ir.external_data.set_base_dir(model.graph, path.parent)
+        _resolve(model, path)
         if model.functions:
             InlinePass()(model)
     except Exception as err:  # onnx_ir has no base class for what it raises
         reason = str(err.__cause__ or err).splitlines()[0]
         raise PosexportError(f"{path} cannot be read as an ONNX graph: {reason}; export it again") from err
     return model
+
+
+def _resolve(model: ir.Model, path: Path) -> None:
+    """Give tensors on disk the path that was checked.
+
+    onnx_ir's check of a base directory refuses links of a Hugging Face cache, and files with several names, as
+    installers of packages make them.
+    """
+
+    def resolved(tensor: Any) -> Any:
+        if not isinstance(tensor, ir.ExternalTensor):
+            return tensor
+        where = (path.parent / tensor.location).resolve()
+        return ir.ExternalTensor(
+            where, tensor.offset, tensor.length, tensor.dtype, shape=tensor.shape, name=tensor.name or ""
+        )
+
+    graphs = [model.graph, *(function.graph for function in model.functions.values())]
+    for graph in [each for outer in graphs for each in with_bodies(outer)]:
+        for value in graph.initializers.values():
+            value.const_value = resolved(value.const_value)
+        for node in graph:
+            for name, attribute in list(node.attributes.items()):
+                if attribute.type == ir.AttributeType.TENSOR and not attribute.is_ref():
+                    node.attributes[name] = ir.AttrTensor(name, resolved(attribute.as_tensor()))
 
 
 def check_tensor(tensor: "onnx.TensorProto", path: Path) -> None:

@@ -1,6 +1,5 @@
 """Writes a repaired graph: nodes that were not changed keep their bytes, and weights are copied."""
 
-import os
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -70,7 +69,8 @@ class Original:
         output.write_bytes(result.SerializeToString())
         for name in self.external:
             if not (output.parent / name).exists():
-                _copy(self.path.parent / name, output.parent / name)
+                (output.parent / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(self.path.parent / name, output.parent / name)
         return written
 
     @property
@@ -83,12 +83,3 @@ class Original:
         """The file's message of a node that was not changed, else a new one."""
         now: onnx.NodeProto = ir.serde.serialize_node(node)
         return self._nodes[id(node)] if self._serialized.get(id(node)) == now.SerializeToString() else now
-
-
-def _copy(source: Path, target: Path) -> None:
-    """A second name of the same bytes where the disk has such, else a copy."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        os.link(source.resolve(), target)
-    except OSError:
-        shutil.copyfile(source, target)
