@@ -46,6 +46,7 @@ class Rule:
         check: yields every place.
         bad: a graph that has the fault, in ONNX's text syntax [1]; empty: the rule does not read graphs alone.
         good: the same graph without the fault.
+        provider: the execution provider that both graphs are for.
         files: JSON files of the repository of both graphs, by name, for rules that read them.
         reads: what `check` needs; rules of files and calls run only where there are some.
 
@@ -61,6 +62,7 @@ class Rule:
     check: "Callable[[Subject], Iterable[Place]]"
     bad: str = ""
     good: str = ""
+    provider: str = "cpu"
     files: Mapping[str, str] = field(default_factory=dict)
     reads: Reads = "graph"
 

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any
 import onnx_ir as ir
 
 from posexport.graph.queries import bodies
+from posexport.targets.providers import PROVIDERS
 from posexport.tools.audit.analyses.attention import Attention, attentions
 from posexport.tools.audit.analyses.conflicts import Conflict, conflicts
 from posexport.tools.audit.analyses.described import described
+from posexport.tools.audit.analyses.kernels import Missing, missing_kernels
 from posexport.tools.audit.analyses.reshapes import FixedReshape, fixed_reshapes
 from posexport.tools.audit.analyses.roles import Roles
 from posexport.tools.audit.analyses.sizes import Sizes
@@ -88,6 +90,11 @@ class Subject:
         for name in ("nodes", "unconditional", "attentions", "conflicts", "fixed_reshapes"):
             self.__dict__.pop(name, None)
         self.sizes.infer()
+
+    @cached_property
+    def missing_kernels(self) -> list[Missing]:
+        """Nodes that the provider has no kernel for."""
+        return list(missing_kernels(self.nodes, self.model.opset_imports, PROVIDERS[self.provider].ort_name))
 
     def opset(self, domain: str = "") -> int:
         """The version of a domain that the file imports; 1 if it does not say."""

@@ -21,5 +21,5 @@ def saved(text: str, folder: Path, name: str = "model.onnx", files: Mapping[str,
     return folder / name
 
 
-def subject(text: str, folder: Path, files: Mapping[str, str] | None = None) -> Subject:
-    return Subject(saved(text, folder, files=files))
+def subject(text: str, folder: Path, files: Mapping[str, str] | None = None, *, provider: str = "cpu") -> Subject:
+    return Subject(saved(text, folder, files=files), provider=provider)

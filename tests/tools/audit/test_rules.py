@@ -1,4 +1,4 @@
-"""Every rule finds its bad graph, and no rule finds anything in its good one."""
+"""Every rule finds its bad graph and not its good one, where other rules find notes at most."""
 
 from contextlib import nullcontext
 from pathlib import Path
@@ -16,7 +16,8 @@ WITH_GRAPHS = sorted(code for code in RULES if RULES[code].bad)
 
 @pytest.mark.parametrize("code", WITH_GRAPHS)
 def test_a_rule_finds_its_bad_graph(code: str, tmp_path: Path) -> None:
-    rule, audited = RULES[code], subject(RULES[code].bad, tmp_path, RULES[code].files)
+    rule = RULES[code]
+    audited = subject(rule.bad, tmp_path, rule.files, provider=rule.provider)
     with opened(audited, AuditOptions()) if rule.reads == "calls" else nullcontext() as audited.calls:
         places = list(rule.check(audited))
     assert places
@@ -25,10 +26,12 @@ def test_a_rule_finds_its_bad_graph(code: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("code", WITH_GRAPHS)
-def test_no_rule_finds_anything_in_a_good_graph(code: str, tmp_path: Path) -> None:
-    path = saved(RULES[code].good, tmp_path, files=RULES[code].files)
-    findings = posexport.audit(path, run=RULES[code].reads == "calls")
-    assert [(finding.code, finding.message) for finding in findings] == []
+def test_no_rule_finds_a_fault_in_a_good_graph(code: str, tmp_path: Path) -> None:
+    rule = RULES[code]
+    path = saved(rule.good, tmp_path, files=rule.files)
+    findings = posexport.audit(path, provider=rule.provider, run=rule.reads == "calls")
+    faults = [finding for finding in findings if finding.code == code or finding.severity != "note"]
+    assert [(fault.code, fault.message) for fault in faults] == []
 
 
 def test_codes_and_names_are_unique_and_grouped() -> None:

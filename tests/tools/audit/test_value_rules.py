@@ -69,3 +69,19 @@ def test_states_are_paired_by_name(keys: str, values: str, said: list[str], tmp_
     found = messages("PX306", CACHE.format(states=f"present_0_key = {keys} present_0_value = {values}"), tmp_path)
     assert len(found) == len(said)
     assert all(part in message for part, message in zip(said, found, strict=True))
+
+
+FUSED = """
+    <ir_version: 10, opset_import: ["": {opset}]>
+    fused (float[B, H, T, D] q, float[B, H, T, D] k, float[B, H, T, D] v) => (float[B, H, T, D] y)
+    {{ y = Attention (q, k, v) }}
+"""
+
+
+@pytest.mark.parametrize(("version", "opset", "apart"), [("1.31.1", 26, 0), ("1.32.0", 24, 0), ("1.32.0", 25, 1)])
+def test_attention_of_opset_25_is_taken_apart_from_1_32_on(
+    version: str, opset: int, apart: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Measured: the optimised graphs of these versions have 1, 1 and 59 nodes."""
+    monkeypatch.setattr("posexport.targets.kernels.table_of", lambda _: version)
+    assert len(messages("PX402", FUSED.format(opset=opset), tmp_path)) == apart

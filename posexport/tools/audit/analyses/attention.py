@@ -9,8 +9,6 @@ from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
-from posexport.graph.queries import is_weight
-
 #: fused operators: domain, type -> the input with the attention bias or mask that is added to the scores
 FUSED = {
     ("", "Attention"): 3,
@@ -96,7 +94,7 @@ def _of_softmax(node: ir.Node) -> Attention | None:
             return None
         if step.op_type in _PRODUCTS or (step.op_type == "Gemm" and not step.domain):
             # a projection has a weight; scores are a product of two activations
-            if any(is_weight(operand, rank) for operand in step.inputs[:2] for rank in (1, 2)):
+            if any(map(_is_weight, step.inputs[:2])):
                 return None
             attention.product = step
             return attention
@@ -127,7 +125,7 @@ def _leads_to_product(value: ir.Value, depth: int = 24) -> bool:
     if node is None or not depth:
         return False
     if node.op_type in _PRODUCTS:
-        return not any(is_weight(operand, rank) for operand in node.inputs[:2] for rank in (1, 2))
+        return not any(map(_is_weight, node.inputs[:2]))
     if node.domain or node.op_type not in _THROUGH or node.op_type == "GatherElements":
         return False
     return any(
@@ -135,3 +133,11 @@ def _leads_to_product(value: ir.Value, depth: int = 24) -> bool:
         for place in _THROUGH[node.op_type]
         if place < len(node.inputs) and (before := node.inputs[place]) is not None
     )
+
+
+def _is_weight(value: ir.Value | None) -> bool:
+    """Whether an operand is a constant, maybe a dequantized one."""
+    node = None if value is None else value.producer()
+    if node is not None and node.op_type in ("DequantizeLinear", "Transpose", "Identity", "Cast"):
+        return _is_weight(node.inputs[0])
+    return value is not None and ir.convenience.get_const_tensor(value) is not None
