@@ -84,7 +84,32 @@ def through() -> str:
             by_what.setdefault((row["how"], what), []).append(row["name"])
     lines = ["| `model_type` | tasks, or why it is refused |", "|---|---|"]
     lines += [f"| {', '.join(sorted(names))} | {what} |" for (_, what), names in by_what.items()]
-    return "\n".join(lines)
+    return "\n".join([*lines, "", *in_int4()])
+
+
+def in_int4() -> list[str]:
+    """A sentence for the targets that types were proven for in int4, each with its types."""
+    targets: dict[str, list[str]] = {}
+    for row in map(json.loads, (RESULTS / "through.jsonl").read_text().splitlines()):
+        if row["precision"] == "int4" and row["outcome"] == "proven":
+            targets.setdefault(row["type"], []).append(row["target"])
+    by_targets: dict[str, list[str]] = {}
+    for name, found in sorted(targets.items()):
+        by_targets.setdefault(" and ".join(sorted(found)), []).append(name)
+    return [f"Also proven in int4, for {which}: {', '.join(names)}." for which, names in by_targets.items()]
+
+
+def clients_states() -> str:
+    """Types with states: the layouts by which two clients make transformers' tokens, and why not by others."""
+    measured = json.loads((RESULTS / "clients_states.json").read_text())
+    versions, types = measured["versions"], measured["types"]
+    clients = {"transformers.js": "@huggingface/transformers", "genai": "onnxruntime-genai"}
+    cells: dict[tuple[str, ...], list[str]] = {}
+    for name, found in types.items():
+        cells.setdefault(tuple(found[layout].partition(":")[0] for layout in clients), []).append(name)
+    head = " | ".join(f"`{layout}`, {client} {versions[client]}" for layout, client in clients.items())
+    lines = [f"| `model_type` | {head} |", "|---|---|---|"]
+    return "\n".join(lines + [f"| {', '.join(names)} | {' | '.join(row)} |" for row, names in sorted(cells.items())])
 
 
 def golden() -> str:
@@ -424,6 +449,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "rules": rules,
     "through": through,
     "golden": golden,
+    "clients-states": clients_states,
     "family-names": family_names,
     "compared": compared,
     "profiles": profiles,

@@ -26,6 +26,7 @@ REFUSED: dict[str, str] = {
         "its texts must have as many image tokens as an image has features, as no input says",
     ),
     "depth_pro": "it decides in Python by the height and width of an image how to cut it",
+    "inkling_text": "its attention adds a bias to its scores, which a KV cache beside states does not have",
     "instructblip": "its queries of an image read the instruction too, which no graph of posexport's gives them",
     "vits": "the length of its sound depends on durations that it draws, and a graph's on sizes of inputs alone",
     "fnet": "it mixes tokens by Fourier transforms, and its graph missed parity",

@@ -83,6 +83,21 @@ def test_transformers_js_numbers_states_by_layers(kind: str, names: list[str], f
     assert written == config
 
 
+def test_genai_takes_a_decoder_through_transformers(folder: Path) -> None:
+    mixtral = source(folder, "mixtral")
+    assert LAYOUTS["genai"].arrange(mixtral) is mixtral
+    model = genai.config(mixtral)["model"]
+    decoder = model["decoder"]
+    assert (model["type"], model["vocab_size"], decoder["hidden_size"], decoder["num_hidden_layers"]) == (
+        "llama",
+        64,
+        32,
+        2,
+    )
+    assert (decoder["num_attention_heads"], decoder["num_key_value_heads"], decoder["head_size"]) == (4, 2, 8)
+    assert "past_conv_names" not in decoder["inputs"]
+
+
 def test_genai_is_told_the_names_of_states(folder: Path) -> None:
     mamba = source(folder, "mamba2")
     assert LAYOUTS["genai"].arrange(mamba) is mamba

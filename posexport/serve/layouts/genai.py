@@ -18,7 +18,7 @@ from posexport.sources.source import Source
 from posexport.spec import BATCH, CAPACITY, MODEL, PAST
 
 FILE = "genai_config.json"
-TOKENS = "input_ids"
+TOKENS, KEYS, VALUES = "input_ids", "past_key_values.%d.key", "past_key_values.%d.value"
 #: text decoders of onnxruntime-genai 0.18 with the input names of posexport's graphs; its ``gpt2`` has another KV cache
 _TYPES = {"llama", "mistral", "phi", "phi3", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text", "smollm3"}
 #: the type of any other decoder
@@ -32,11 +32,16 @@ _LENGTH = 2048
 def check(source: Source) -> None:
     """Raise PosexportError for a source that is not a decoder with logits, or whose states are not passed on."""
     decoder = None if source.parts else decoder_interface(source.inputs, source.outputs)
-    if decoder is None or decoder.fixed or decoder.tokens.name != TOKENS:
+    if decoder is None or decoder.fixed or decoder.tokens.name != TOKENS or not _named_by_layers(decoder):
         raise PosexportError(
             f"--layout genai is for decoders that generate text; {source.name} is for {source.task}: leave it out"
         )
     genai_states.check(source)
+
+
+def _named_by_layers(decoder: DecoderInterface) -> bool:
+    cache = [spec.name for spec in decoder.past if spec.role == "cache"]
+    return cache == [name % layer for layer in range(len(cache) // 2) for name in (KEYS, VALUES)]
 
 
 def write(directory: Path, source: Source) -> None:
@@ -59,8 +64,8 @@ def config(source: Source) -> dict[str, Any]:
     inputs = {
         "input_ids": TOKENS,
         "attention_mask": decoder.mask.name,
-        "past_key_names": "past_key_values.%d.key",
-        "past_value_names": "past_key_values.%d.value",
+        "past_key_names": KEYS,
+        "past_value_names": VALUES,
     }
     outputs = {
         "logits": LOGITS,

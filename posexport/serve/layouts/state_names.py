@@ -55,9 +55,10 @@ def client_names(source: Source, config: Mapping[str, Any]) -> dict[str, str]:
     kind = config.get("model_type")
     kinds = _BY_TYPE.get(str(kind))
     if kinds is None:
+        known = ", ".join(sorted(_BY_TYPE.keys() - set(_THREE_GRAPHS)))
         raise PosexportError(
-            f"{source.name} keeps states between tokens, which transformers.js 4.3 passes on for "
-            f"{', '.join(sorted(_BY_TYPE))} alone, and this is {kind!r:.60}: leave --layout transformers.js out"
+            f"{source.name} keeps states between tokens, which transformers.js 4.3 passes on for {known} alone, and "
+            f"this is {kind!r:.60}: leave --layout transformers.js out"
         )
     if kind in _THREE_GRAPHS and not source.parts:
         raise PosexportError(
