@@ -37,8 +37,12 @@ def audit(path: Path, options: AuditOptions | None = None, progress: Callable[[s
         name = str(file.relative_to(path)) if path.is_dir() else file.name
         of_calls = [rule for rule in rules if rule.reads == "calls"]
         for rule in rules:
-            if rule not in of_calls:
-                findings += _findings(rule, subject, name)
+            if rule in of_calls:
+                continue
+            try:
+                findings += list(_findings(rule, subject, name))
+            except Exception as err:  # noqa: BLE001 (a damaged file must not hide what other rules find)
+                skipped[f"{rule.code} on {name}"] = f"{type(err).__name__}: {err}"
         if options.run and of_calls:
             try:
                 with opened(subject, options) as subject.calls:

@@ -61,7 +61,7 @@ def test_a_pooling_that_reads_the_place_at_the_edge_is_a_convention(tmp_path: Pa
 def test_dynamic_quantization_is_a_warning_that_says_why(tmp_path: Path) -> None:
     (found,) = audited(DYNAMIC, tmp_path)
     assert (found.code, found.severity) == ("PX701", "warning")
-    assert "one scale for all rows" in found.message
+    assert "one scale for all rows and places of a call" in found.message
 
 
 def test_no_number(tmp_path: Path) -> None:

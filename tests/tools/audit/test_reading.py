@@ -13,6 +13,8 @@ from posexport.errors import PosexportError
 from posexport.tools.audit.reading.read import MAX_NODES, read_model
 from posexport.tools.audit.reading.wire import INLINE, without_weights
 
+#: inputs of `ci.lab.fuzz` that ended an audit
+DAMAGED = Path(__file__).parent / "damaged"
 WEIGHT = np.random.default_rng(5).standard_normal((17, 31)).astype(np.float32)
 
 
@@ -149,3 +151,11 @@ def test_functions_that_call_themselves_or_explode(tmp_path: Path) -> None:
     proto.functions.extend(_calling("a" if not i else f"a{i}", [f"a{i + 1}"] * 2) for i in range(40))
     path.write_bytes(proto.SerializeToString())
     assert f"more than {MAX_NODES} nodes" in refused(path)
+
+
+@pytest.mark.parametrize("path", sorted(DAMAGED.glob("*.onnx")), ids=lambda path: path.stem)
+def test_files_that_ci_lab_fuzz_found(path: Path, tmp_path: Path) -> None:
+    """Each one ended an audit with a traceback."""
+    (tmp_path / "model.onnx").write_bytes(path.read_bytes())
+    (tmp_path / "weights.data").write_bytes(bytes(32))
+    assert refused(tmp_path / "model.onnx")

@@ -32,6 +32,7 @@ def test_no_rule_finds_a_fault_in_a_good_graph(code: str, tmp_path: Path) -> Non
     findings = posexport.audit(path, provider=rule.provider, run=rule.reads == "calls")
     faults = [finding for finding in findings if finding.code == code or finding.severity != "note"]
     assert [(fault.code, fault.message) for fault in faults] == []
+    assert findings.skipped == {}
 
 
 def test_codes_and_names_are_unique_and_grouped() -> None:

@@ -23,6 +23,9 @@ LENGTHS = (1, 5, 11, 23)
 #: what differs less, relative to the largest value of an output, is rounding; by the narrowest type of the graph
 _ROUNDING = {"FLOAT16": 2e-2, "BFLOAT16": 1e-1}
 _FLOAT32 = 1e-4
+#: operators with one scale for all rows and places of a call
+_DYNAMIC = ("DynamicQuantizeLinear", "DynamicQuantizeMatMul")
+ONE_SCALE = "DynamicQuantizeLinear takes one scale for all rows and places of a call"
 #: times the rounding that the graph shows
 _FACTOR = 8.0
 _QUANTIZED = frozenset(
@@ -64,6 +67,8 @@ class Calls:
     Attributes:
         subject: the graph.
         inputs: what it is fed with.
+        shares_scales: activations are quantized with one scale for a whole call: all its results depend on each other,
+            by design.
     """
 
     def __init__(self, subject: Subject, inputs: Inputs, run: Run) -> None:
@@ -71,6 +76,7 @@ class Calls:
         self._answers: dict[tuple[Call, str], Answer] = {}
         types = {value.dtype.name for node in subject.nodes for value in node.outputs if value.dtype is not None}
         types |= {value.dtype.name for value in subject.graph.initializers.values() if value.dtype is not None}
+        self.shares_scales = any(node.op_type in _DYNAMIC for node in subject.nodes)
         self._least = max([_ROUNDING[name] for name in types & _ROUNDING.keys()], default=_FLOAT32)
 
     def __call__(self, call: Call, *, level: str = "all") -> Answer:

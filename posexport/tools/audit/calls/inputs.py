@@ -105,7 +105,9 @@ class Inputs:
         if isinstance(axis, int):
             return axis
         known = {"batch": len(call.rows), "tokens": call.total - call.start, "past": call.start, "total": call.total}
-        return {"encoder": _ENCODER, "other": _OTHER, **self.sizes, **dict(call.sizes), **known}[axis]
+        return {"encoder": _ENCODER, "other": _OTHER, "capacity": LONGEST, **self.sizes, **dict(call.sizes), **known}[
+            axis
+        ]
 
     def _array(self, port: Port, call: Call) -> NDArray[Any]:
         shape = [self.size(axis, call) for axis in port.axes]

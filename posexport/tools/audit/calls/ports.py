@@ -16,7 +16,7 @@ from posexport.graph.queries import SHAPES, TRUTHS
 from posexport.tools.audit.subject import Subject
 
 #: an axis of fixed size, or what it counts; ``other``: each of these has the same small size
-Axis = int | Literal["batch", "tokens", "past", "total", "encoder", "height", "width", "samples", "other"]
+Axis = int | Literal["batch", "tokens", "past", "total", "capacity", "encoder", "height", "width", "samples", "other"]
 Kind = Literal["ids", "mask", "ones", "positions", "past", "values", "corners", "branch", "zero"]
 #: operators that pass ids on, as their first input
 _PASSING = frozenset(
@@ -119,14 +119,18 @@ class _Axes:
         for value in tokens:
             for size in (self._sizes.of(value) or ())[-1:]:
                 self._set(size, "tokens")
+        # a cache that does not grow has the same axis before and after a call
+        shapes = [subject.sizes.declared.get(value) or () for value in roles.present]
+        after = {str(size.value) for shape in shapes for size in shape if not isinstance(size, int)}
         for value in roles.past:
             for size in (self._sizes.of(value) or ())[1:]:
-                self._set(size, "encoder" if self._is_encoders(value) else "past")
+                growing: Axis = "capacity" if self._sizes.text(size) in after else "past"
+                self._set(size, "encoder" if self._is_encoders(value) else growing)
         for value in roles.masks:
             shape = self._sizes.of(value) or ()
             if len(shape) == 2:
-                after = "total" if roles.is_decoder else "tokens"
-                self._set(shape[1], "encoder" if self._is_encoders(value) else after)  # type: ignore[arg-type]
+                places: Axis = "total" if roles.is_decoder else "tokens"
+                self._set(shape[1], "encoder" if self._is_encoders(value) else places)
         for value in fed:
             self._rest(value)
 

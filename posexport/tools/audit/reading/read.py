@@ -15,6 +15,7 @@ import onnx_ir as ir
 from posexport.bundle.read import locate
 from posexport.errors import PosexportError
 from posexport.graph.queries import with_bodies
+from posexport.tools.audit.reading.nodes import check_nodes
 from posexport.tools.audit.reading.wire import without_weights
 
 if TYPE_CHECKING:
@@ -46,8 +47,13 @@ def read_model(path: Path) -> ir.Model:
     if proto.graph.HasField("name") is False and not proto.graph.node and not proto.graph.output:
         raise PosexportError(f"{path} has an empty graph: no nodes and no outputs; give an .onnx file of a model")
     _check_functions(path, proto)
+    _check_names(path, proto)
     for tensor in _tensors(proto):
         check_tensor(tensor, path)
+    opsets = {"" if opset.domain == "ai.onnx" else opset.domain: opset.version for opset in proto.opset_import}
+    for graph in _graphs(proto):
+        of_function = {} if isinstance(graph, type(proto.graph)) else {o.domain: o.version for o in graph.opset_import}
+        check_nodes(graph.node, {**opsets, **of_function}, path)
     try:
         model = ir.serde.deserialize_model(proto)
         _resolve(model, path)
@@ -90,19 +96,43 @@ def check_tensor(tensor: "onnx.TensorProto", path: Path) -> None:
     if any(size < 0 for size in tensor.dims):
         raise PosexportError(f"{where} has a negative size in {list(tensor.dims)}; export the model again")
     expected = _bytes(tensor)
-    if tensor.external_data:
+    if tensor.external_data or tensor.data_location == tensor.EXTERNAL:
         _check_external(tensor, where, expected, path)
     elif tensor.HasField("raw_data") and expected is not None and len(tensor.raw_data) != expected:
         raise PosexportError(
             f"{where} of shape {list(tensor.dims)} needs {expected} bytes, got {len(tensor.raw_data)}; "
             "download or export the model again"
         )
+    elif not tensor.HasField("raw_data"):
+        _check_elements(tensor, where)
+
+
+def _check_elements(tensor: "onnx.TensorProto", where: str) -> None:
+    """Raises PosexportError where a tensor's elements are listed and are not as many as its shape says."""
+    import onnx
+
+    try:
+        field = onnx.helper.tensor_dtype_to_field(tensor.data_type)
+    except KeyError:
+        raise PosexportError(f"{where} is of no known type ({tensor.data_type}); export the model again") from None
+    if field == "int32_data" and ir.DataType(tensor.data_type).bitwidth < 8:
+        return  # several elements in one, which exporters count in two ways
+    parts = 2 if onnx.TensorProto.DataType.Name(tensor.data_type).startswith("COMPLEX") else 1
+    expected, got = math.prod(tensor.dims) * parts, len(getattr(tensor, field))
+    lists = ("float_data", "int32_data", "string_data", "int64_data", "double_data", "uint64_data")
+    if expected != got or any(len(getattr(tensor, other)) for other in lists if other != field):
+        raise PosexportError(
+            f"{where} of shape {list(tensor.dims)} needs {expected} elements, got {got}; download or export the model "
+            "again"
+        )
 
 
 def _check_external(tensor: "onnx.TensorProto", where: str, expected: int | None, path: Path) -> None:
     entries = {entry.key: entry.value for entry in tensor.external_data}
     location = entries.get("location", "")
-    if not location or Path(location).is_absolute() or ".." in Path(location).parts or "\0" in location:
+    # protobuf's parser returns what is no text as bytes
+    path_of = Path("/" if not location or isinstance(location, bytes) or "\0" in location else location)
+    if path_of.is_absolute() or ".." in path_of.parts:
         raise PosexportError(
             f"{where} has its data in {location!r}, which is not a file in the model's folder; do not use this model"
         )
@@ -137,6 +167,20 @@ def _bytes(tensor: "onnx.TensorProto") -> int | None:
         return None
     elements: int = math.prod(tensor.dims)
     return -(-elements * bits // 8)
+
+
+def _check_names(path: Path, proto: "onnx.ModelProto") -> None:
+    """Raises PosexportError for a name that is no text: protobuf's parser returns it as bytes."""
+    for graph in _graphs(proto):
+        names: list[str | bytes] = [graph.name]
+        names += [value if isinstance(value, str | bytes) else value.name for value in (*graph.input, *graph.output)]
+        if isinstance(graph, type(proto.graph)):
+            names += [item.name for item in (*graph.initializer, *graph.value_info)]
+        for node in graph.node:
+            names += [node.name, node.op_type, node.domain, *node.input, *node.output]
+            names += [attribute.name for attribute in node.attribute]
+        if wrong := next((name for name in names if isinstance(name, bytes)), None):
+            raise PosexportError(f"{path} has the name {wrong!r}, which is not UTF-8; download or export it again")
 
 
 def _graphs(proto: "onnx.ModelProto") -> "Iterator[onnx.GraphProto | onnx.FunctionProto]":

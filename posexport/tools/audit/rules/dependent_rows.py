@@ -2,12 +2,10 @@
 
 from collections.abc import Iterator
 
-from posexport.tools.audit.calls.calls import is_real
+from posexport.tools.audit.calls.calls import ONE_SCALE, is_real
 from posexport.tools.audit.calls.inputs import Call
 from posexport.tools.audit.rule import Place, Rule
 from posexport.tools.audit.subject import Subject
-
-_DYNAMIC = ("DynamicQuantizeLinear", "DynamicQuantizeMatMul")
 
 
 def _check(subject: Subject) -> Iterator[Place]:
@@ -15,7 +13,6 @@ def _check(subject: Subject) -> Iterator[Place]:
     if calls is None or not calls.working:
         return
     length = calls.working[-1]
-    quantizing = next((node for node in subject.nodes if node.op_type in _DYNAMIC), None)
     for batch in (2, 3):
         together = Call(tuple((row, length) for row in range(1, batch + 1)))
         several = calls(together)
@@ -29,7 +26,7 @@ def _check(subject: Subject) -> Iterator[Place]:
                     continue
                 off = calls.gap(name, y[row : row + 1], right, [alone_call])
                 if off is not None:
-                    yield _place(name, row, batch, off, quantizing is not None)
+                    yield _place(name, row, batch, off, calls.shares_scales)
                     return
 
 
@@ -38,7 +35,7 @@ def _place(name: str, row: int, batch: int, off: float, quantizing: bool) -> Pla
     if not quantizing:
         return Place(f"{said} of the largest value", [name])
     return Place(
-        f"{said} of the largest value; DynamicQuantizeLinear takes one scale for all rows of a batch",
+        f"{said} of the largest value; {ONE_SCALE}",
         [name],
         severity="warning",
         remedy="Quantize activations by row or not at all (weights only), or run one row a call where results must "

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from posexport.graph.dataflow import sources
 from posexport.tools.audit.analyses.positions import lookups
-from posexport.tools.audit.calls.calls import Calls, is_real
+from posexport.tools.audit.calls.calls import ONE_SCALE, Calls, is_real
 from posexport.tools.audit.calls.inputs import Call, Side
 from posexport.tools.audit.rule import Place, Rule
 from posexport.tools.audit.subject import Subject
@@ -66,10 +66,12 @@ def _compared(calls: Calls, names: Sequence[str], call: Call, other: Call, said:
             continue
         off = calls.gap(name, y, expected, [other])
         if off is not None:
+            reason = f"; {ONE_SCALE}" if calls.shares_scales else ""
             yield Place(
                 f"{said} {name!r} of a row of {tokens} tokens, though the mask drops them: off by {off:.1e} of the "
-                "largest value",
+                f"largest value{reason}",
                 [name],
+                "warning" if calls.shares_scales else None,
             )
 
 

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from posexport.parity.foreign.runner import own_words
-from posexport.tools.audit.calls.calls import Calls, failing, is_real
+from posexport.tools.audit.calls.calls import ONE_SCALE, Calls, failing, is_real
 from posexport.tools.audit.calls.inputs import Call
 from posexport.tools.audit.calls.ports import Port
 from posexport.tools.audit.rule import Place, Rule
@@ -58,10 +58,12 @@ def _cut(calls: Calls, first: int, total: int) -> Iterator[Place]:
             continue
         off = calls.gap(name, y, right, [Call(((1, total),)), Call(((1, first),))])
         if off is not None:
+            reason = f"; {ONE_SCALE}" if calls.shares_scales else ""
             yield Place(
                 f"{name!r} of {total - first} tokens behind a cache of {first} is not that of {total} tokens in one "
-                f"call: off by {off:.1e} of the largest value",
+                f"call: off by {off:.1e} of the largest value{reason}",
                 [name],
+                "warning" if calls.shares_scales else None,
             )
 
 
