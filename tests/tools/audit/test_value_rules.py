@@ -85,3 +85,67 @@ def test_attention_of_opset_25_is_taken_apart_from_1_32_on(
     """Measured: the optimised graphs of these versions have 1, 1 and 59 nodes."""
     monkeypatch.setattr("posexport.targets.kernels.table_of", lambda _: version)
     assert len(messages("PX402", FUSED.format(opset=opset), tmp_path)) == apart
+
+
+ROWS = """
+    <ir_version: 8, opset_import: ["": 18]>
+    rows (int64[B, T] input_ids, int64[B, T] attention_mask) => (float[B, T, 1] y)
+    <float[66, 1] table = {{{table}}}, int64 padding = {{1}}, int64 one = {{1}}, int64 last = {{65}}>
+    {{
+        {positions}
+        y = Gather (table, positions)
+    }}
+"""
+
+
+@pytest.mark.parametrize(
+    ("positions", "wrong"),
+    [
+        # RoBERTa's: padding_idx + count of tokens
+        (
+            "equal = Equal (input_ids, padding) real = Not (equal) kept = Cast <to = 7> (real) "
+            "count = CumSum (kept, one) counted = Mul (count, kept) positions = Add (counted, padding)",
+            False,
+        ),
+        # OPT's: cumsum * mask - 1 + 2
+        ("count = CumSum (attention_mask, one) positions = Add (count, one)", False),
+        ("count = CumSum (attention_mask, one) positions = Sub (count, one)", True),
+    ],
+)
+def test_the_first_row_is_computed(positions: str, wrong: bool, tmp_path: Path) -> None:
+    text = ROWS.format(table=", ".join(["1.0"] * 66), positions=positions)
+    assert len(messages("PX204", text, tmp_path)) == wrong
+
+
+ANGLES = """
+    <ir_version: 8, opset_import: ["": 18]>
+    angles ({type}[B, T, 3] x, int64[B, T] ids) => ({type}[3, 3] y)
+    <int64 zero = {{0}}, int64 one = {{1}}, int64 end = {{3}}>
+    {{
+        {positions}
+        half = Cast <to = {to}> (positions)
+        {use}
+    }}
+"""
+RANGE = "size = Shape <start = 1, end = 2> (ids) all = Squeeze (size) positions = Range (zero, all, one)"
+
+
+@pytest.mark.parametrize(
+    ("type_", "positions", "use", "severities"),
+    [
+        ("float16", RANGE, "y = Cos (half)", ["error"]),
+        ("bfloat16", RANGE, "c = Cos (half) s = Sin (half) y = Add (c, s)", ["error"]),
+        ("float16", RANGE, "y = Mul (half, half)", [None]),
+        ("float", RANGE, "y = Cos (half)", []),
+        ("float16", "positions = Range (zero, end, one)", "y = Cos (half)", []),  # 3 positions in every call
+    ],
+)
+def test_positions_are_exact_up_to_a_limit(
+    type_: str, positions: str, use: str, severities: list[str | None], tmp_path: Path
+) -> None:
+    to = {"float16": 10, "bfloat16": 16, "float": 1}[type_]
+    text = ANGLES.format(type=type_, positions=positions, to=to, use=use)
+    if type_ == "bfloat16":  # Cos has it from opset 22 on
+        text = text.replace('"": 18', '"": 22').replace("ir_version: 8", "ir_version: 10")
+    places = list(RULES["PX301"].check(subject(text, tmp_path)))
+    assert [place.severity for place in places] == severities
