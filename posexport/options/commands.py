@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from posexport.options.option import EXPERT, PROOF, RULES, RUNTIME, SOURCE, Option
+from posexport.options.option import EXPERT, PROOF, RULES, RUNTIME, SOURCE, Option, StrPath
 from posexport.options.recipe import DefinitionName
 from posexport.targets.precisions import PrecisionName
 from posexport.targets.provider_options import CUDA_OPTIONS
@@ -192,6 +192,15 @@ class AuditOptions(msgspec.Struct, frozen=True, kw_only=True):
         str,
         Option(group=RUNTIME, help=f"The execution provider that the file is for: {', '.join(PROVIDERS)}."),
     ] = DEFAULT_PROVIDER
+    against: Annotated[
+        StrPath | None,
+        Option(
+            group=RULES,
+            metavar="CHECKPOINT",
+            help="Compare weights with those of this folder or .safetensors file (rules PX6), then prove the graph "
+            "against it, which needs PyTorch (--ignore PX604: weights alone).",
+        ),
+    ] = None
     run: Annotated[
         bool,
         Option(

@@ -10,11 +10,15 @@ from posexport.tools.audit.calls.opened import opened
 from posexport.tools.audit.calls.ports import UnknownError
 from posexport.tools.audit.calls.process import EndedError
 from posexport.tools.audit.finding import SEVERITIES, Finding, Findings, Recognised
+from posexport.tools.audit.ledger.books import Books
+from posexport.tools.audit.ledger.proof import proof
 from posexport.tools.audit.registry import RULES
 from posexport.tools.audit.rule import Place, Rule, name_of
 from posexport.tools.audit.settings import check_codes
 from posexport.tools.audit.subject import Subject
 
+#: the rule of the proof
+PROOF = "PX604"
 #: places of one rule in one file that become findings; the rest is a number
 _PLACES = 3
 
@@ -27,6 +31,10 @@ def audit(path: Path, options: AuditOptions | None = None, progress: Callable[[s
     options = options or AuditOptions()
     rules = chosen_rules(options)
     files = _files(path)
+    books = None if options.against is None else Books(Path(options.against), files)
+    unused = {"calls"} if not options.run else set()
+    unused |= {"checkpoint"} if books is None else set()
+    rules = [rule for rule in rules if rule.reads not in unused]
     findings: list[Finding] = []
     known: list[Recognised] = []
     skipped: dict[str, str] = {}
@@ -35,21 +43,11 @@ def audit(path: Path, options: AuditOptions | None = None, progress: Callable[[s
             progress(str(file))
         subject = Subject(file, provider=options.provider)
         name = str(file.relative_to(path)) if path.is_dir() else file.name
-        of_calls = [rule for rule in rules if rule.reads == "calls"]
-        for rule in rules:
-            if rule in of_calls:
-                continue
-            try:
-                findings += list(_findings(rule, subject, name))
-            except Exception as err:  # noqa: BLE001 (a damaged file must not hide what other rules find)
-                skipped[f"{rule.code} on {name}"] = f"{type(err).__name__}: {err}"
-        if options.run and of_calls:
-            try:
-                with opened(subject, options) as subject.calls:
-                    for rule in of_calls:
-                        findings += _findings(rule, subject, name)
-            except (UnknownError, EndedError) as err:
-                skipped[f"PX7 on {name}"] = str(err)
+        if books is not None:
+            lines, reason = _compare(subject, books, prove=PROOF in [rule.code for rule in rules])
+            known += [Recognised(file=name, kind=kind, what=what) for kind, what in lines]
+            skipped |= {PROOF: reason} if reason else {}
+        findings += _of_rules(rules, subject, name, options, skipped)
         known += recognised(subject, name)
     findings.sort(key=lambda finding: (-SEVERITIES.index(finding.severity), finding.code, finding.file))
     return Findings(
@@ -57,9 +55,46 @@ def audit(path: Path, options: AuditOptions | None = None, progress: Callable[[s
         findings=tuple(findings),
         recognised=tuple(known),
         files=tuple(str(file.relative_to(path)) if path.is_dir() else file.name for file in files),
-        rules=tuple(rule.code for rule in rules if options.run or rule.reads != "calls"),
+        rules=tuple(rule.code for rule in rules),
         skipped=skipped,
     )
+
+
+def _of_rules(
+    rules: list[Rule], subject: Subject, name: str, options: AuditOptions, skipped: dict[str, str]
+) -> list[Finding]:
+    """The findings of all rules in one file; ``skipped`` gets those that cannot run, with the reason."""
+    findings: list[Finding] = []
+    of_calls = [rule for rule in rules if rule.reads == "calls"]
+    for rule in rules:
+        if rule in of_calls:
+            continue
+        try:
+            findings += list(_findings(rule, subject, name))
+        except Exception as err:  # noqa: BLE001 (a damaged file must not hide what other rules find)
+            skipped[f"{rule.code} on {name}"] = f"{type(err).__name__}: {err}"
+    if of_calls:
+        try:
+            with opened(subject, options) as subject.calls:
+                for rule in of_calls:
+                    findings += _findings(rule, subject, name)
+        except (UnknownError, EndedError) as err:
+            skipped[f"PX7 on {name}"] = str(err)
+    return findings
+
+
+def _compare(subject: Subject, books: Books, *, prove: bool) -> tuple[list[tuple[str, str]], str]:
+    """Make the subject's ledger and proof: a line on each, and the reason if there is no proof."""
+    subject.ledger = books.of(subject.path)
+    if subject.ledger is None:
+        return [], ""
+    lines = [("checkpoint", subject.ledger.summary())]
+    if not prove:
+        return lines, ""
+    subject.proof = proof(subject.path, books.checkpoint)
+    if subject.proof.passed:
+        lines.append(("proof", subject.proof.text))
+    return lines, subject.proof.text if subject.proof.passed is None else ""
 
 
 def chosen_rules(options: AuditOptions) -> list[Rule]:

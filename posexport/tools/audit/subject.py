@@ -21,6 +21,8 @@ from posexport.tools.audit.reading.read import read_model
 
 if TYPE_CHECKING:
     from posexport.tools.audit.calls.calls import Calls
+    from posexport.tools.audit.ledger.ledger import Ledger
+    from posexport.tools.audit.ledger.proof import Proof
 
 
 class Subject:
@@ -31,6 +33,9 @@ class Subject:
         model: the graph with local functions inlined; large weights are mapped from disk when they are read.
         files: config.json and other files of the graph's repository.
         provider: the execution provider that the file is for, one of posexport's names.
+        ledger: its weights and those of the checkpoint, of an audit against one; None for the second and later parts of
+            a model.
+        proof: of the graph's outputs against the checkpoint.
         calls: calls of the graph in a child process, of an audit that runs it.
     """
 
@@ -40,6 +45,8 @@ class Subject:
         self.model = read_model(path)
         self.sizes = Sizes(self.model)
         self.calls: Calls | None = None
+        self.ledger: Ledger | None = None
+        self.proof: Proof | None = None
 
     @property
     def graph(self) -> ir.Graph:

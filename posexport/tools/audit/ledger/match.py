@@ -1,0 +1,216 @@
+"""Compares profiles: the same matrix, transposed, scaled, part of another, rows in another order, quantized."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from posexport.tools.audit.ledger.profiles import ELEMENTS, Array, Item, Profile
+
+#: rows of a profile that are compared first
+_SAMPLE = 256
+#: rows that find the place of one matrix in another
+_ANCHORS = 16
+#: relative error up to which two matrices are the same, by bits of the graph's: the larger ones are rounding
+SAME = {32: 4e-3, 16: 6e-3, 8: 0.25, 4: 0.5}
+#: the same where rows are compared up to a factor: smoothing scales the columns too
+SAME_ROWS = 0.6
+#: beyond it they are not even variants of one matrix
+RELATED = 0.35
+#: rows compared with rows, for matrices with rows in another order
+_MOST_PAIRS = 4e7
+#: by how much more of the elements than of the rows must be there for elements to be counted
+_MARGIN = 0.01
+
+
+@dataclass(frozen=True)
+class Match:
+    """A tensor of the checkpoint in a weight of the graph.
+
+    Attributes:
+        item: the graph's.
+        how: for people: "as it is", "transposed", "joined" ...
+        error: relative distance.
+        first, rows: the rows of the larger one that the smaller one is.
+    """
+
+    item: Item
+    how: str
+    error: float
+    first: int = 0
+    rows: int = 0
+
+
+@dataclass(frozen=True)
+class _Group:
+    """Profiles of one size as normalized vectors."""
+
+    entries: list[tuple[Item, Profile]]
+    vectors: Array
+
+
+class Pool:
+    """The items of one side, by sizes."""
+
+    def __init__(self, items: Iterable[Item]) -> None:
+        self.items = list(items)
+        self.by_length: dict[int, list[tuple[Item, Profile]]] = defaultdict(list)
+        sizes: dict[tuple[int, int], list[tuple[Item, Profile]]] = defaultdict(list)
+        for item in self.items:
+            for profile in item.profiles:
+                sizes[profile.length, len(profile.rows)].append((item, profile))
+                self.by_length[profile.length].append((item, profile))
+        self._groups = {
+            (size, by_row): _Group(entries, np.stack([_vector(profile, by_row) for _, profile in entries]))
+            for size, entries in sizes.items()
+            for by_row in (False, True)
+            if not (by_row and size[0] == ELEMENTS)
+        }
+
+    def same(self, wanted: Item, *, by_row: bool = False) -> Match | None:
+        """The nearest item of the same size; ``by_row``: rows may be scaled by a factor each."""
+        best: Match | None = None
+        for profile in wanted.profiles:
+            group = self._groups.get(((profile.length, len(profile.rows)), by_row))
+            if group is None:
+                continue
+            nearness = group.vectors @ _vector(profile, by_row)
+            for index in np.argsort(-nearness)[:3]:
+                item, other = group.entries[int(index)]
+                error, scale = distance(profile, other, by_row=by_row)
+                if best is None or error < best.error:
+                    best = Match(item, _how(profile, other, scale, item, by_row=by_row), error)
+        return best
+
+    def holding(self, wanted: Item) -> Match | None:
+        """A larger item that has the rows, or columns, of ``wanted`` one after the other."""
+        best: Match | None = None
+        for profile in wanted.profiles:
+            for item, other in self.by_length.get(profile.length, ()):
+                if len(other.rows) <= len(profile.rows) or len(profile.rows) < 2 or other.rows.shape[1] == 0:
+                    continue
+                first = _place(profile.rows, other.rows, by_row=not item.scaled)
+                part = Profile(other.length, other.rows[first : first + len(profile.rows)], other.columns)
+                error, _ = distance(profile, part, by_row=not item.scaled)
+                if best is None or error < best.error:
+                    best = Match(item, "joined", error, first, len(profile.rows))
+        return best
+
+    def scattered(self, wanted: Item) -> tuple[list[Match], float]:
+        """Items that have rows, or columns, of ``wanted`` in any order, and the part of them that they have."""
+        best: list[Match] = []
+        largest = 0.0
+        for profile in wanted.profiles:
+            have = np.zeros(len(profile.rows), bool)
+            matches = []
+            for item, other in self.by_length.get(profile.length, ()):
+                here = _found(profile, other, min(item.bits, wanted.bits)) & ~have
+                if here.any():
+                    matches.append(Match(item, "reordered", 0.0, 0, int(here.sum())))
+                    have |= here
+            if have.mean() > largest + _MARGIN:
+                best, largest = matches, float(have.mean())
+        return best, largest
+
+
+def distance(profile: Profile, other: Profile, *, by_row: bool = False) -> tuple[float, float]:
+    """Relative distance of two profiles of a size, and the factor between them."""
+    a, b = profile.rows.astype(np.float64), other.rows.astype(np.float64)
+    if by_row:
+        a, b = _directions(a), _directions(b)
+    if profile.length == ELEMENTS:
+        # an offset of 1: norms that are stored as 1 + weight
+        fits = [(1.0, 0.0), (1.0, 1.0), *([(_factor(a, b), 0.0)] if len(a) >= 8 else [])]
+        # a norm's weights are all near 1: what varies counts
+        size = float(np.linalg.norm(b - b.mean())) if len(b) >= 8 else float(np.linalg.norm(b))
+        errors = [(float(np.linalg.norm(b - factor * a - add)) / (size or 1.0), factor) for factor, add in fits]
+        return min(errors)
+    factor = _factor(a, b)
+    size = float(np.linalg.norm(b - b.mean(axis=0))) if len(b) >= 8 else float(np.linalg.norm(b))
+    return float(np.linalg.norm(b - factor * a)) / (size or 1.0), factor
+
+
+def _factor(a: Array, b: Array) -> float:
+    squares = float(np.vdot(a, a))
+    return float(np.vdot(a, b)) / squares if squares else 0.0
+
+
+def _directions(rows: Array) -> Array:
+    norms = np.linalg.norm(rows, axis=1, keepdims=True)
+    return rows / np.where(norms == 0, 1, norms)
+
+
+def _vector(profile: Profile, by_row: bool) -> Array:
+    rows = profile.rows[np.linspace(0, len(profile.rows) - 1, min(_SAMPLE, len(profile.rows))).astype(int)]
+    rows = _directions(rows) if by_row else rows
+    if len(rows) >= 4 and not by_row:
+        rows = rows - rows.mean(axis=0)
+    vector = rows.reshape(-1).astype(np.float32)
+    norm = float(np.linalg.norm(vector))
+    return np.asarray(vector / (norm or 1.0))
+
+
+def _how(profile: Profile, other: Profile, scale: float, item: Item, *, by_row: bool) -> str:
+    if by_row and item.scaled:
+        return "folded"
+    if item.bits < 16:
+        return f"quantized to {item.bits} bits"
+    if abs(scale - 1) > 1e-2:
+        return "scaled"
+    if profile.columns != other.columns:
+        return "transposed"
+    return "as it is" if item.bits == 32 else "in half precision"
+
+
+def _place(rows: Array, among: Array, *, by_row: bool) -> int:
+    """The row of ``among`` where ``rows`` begin, if they are there."""
+    rows, among = (_directions(rows), _directions(among)) if by_row else (rows, among)
+    anchors = rows[:_ANCHORS]
+    products = among @ anchors.T
+    places = len(among) - len(rows) + 1
+    scores = sum(products[i : i + places, i] for i in range(len(anchors)))
+    squares = np.concatenate([[0.0], np.cumsum(np.square(among.astype(np.float64)).sum(axis=1))])
+    norms = np.sqrt(np.maximum(squares[len(anchors) :][:places] - squares[:places], 1e-30))
+    return int(np.argmax(scores / norms))
+
+
+def _found(profile: Profile, other: Profile, bits: int) -> Array:
+    """Which rows of ``profile`` are rows of ``other``."""
+    a, b = profile.rows, other.rows
+    if profile.length == ELEMENTS:
+        order = np.sort(b[:, 0])
+        at = np.searchsorted(order, a[:, 0]).clip(1, max(len(order) - 1, 1))
+        gaps = np.minimum(np.abs(order[at - 1] - a[:, 0]), np.abs(order[at % len(order)] - a[:, 0]))
+        return np.asarray(gaps <= {32: 1e-6, 16: 5e-4}.get(bits, 0.0) * np.abs(a[:, 0]))
+    if bits < 8 or len(a) * len(b) > _MOST_PAIRS:
+        return np.zeros(len(a), bool)
+    nearest = np.empty(len(a))
+    x, y = _directions(a), _directions(b)
+    step = max(1, (1 << 22) // len(b))
+    for start in range(0, len(a), step):
+        nearest[start : start + step] = (x[start : start + step] @ y.T).max(axis=1)
+    return np.asarray(nearest > {32: 0.99999, 16: 0.9999, 8: 0.998}[bits])
+
+
+def covered(matches: Sequence[Match], rows: int) -> int:
+    """How many of ``rows`` rows the matches have together."""
+    have = np.zeros(rows, bool)
+    for match in matches:
+        have[match.first : match.first + match.rows] = True
+    return int(have.sum())
+
+
+def splits(item: Item, parts: Pool) -> Iterator[tuple[int, list[Match]]]:
+    """Smaller items of ``parts`` that are rows, or columns, of ``item``; for each of its profiles how many rows."""
+    for profile in item.profiles:
+        found = []
+        for part, other in parts.by_length.get(profile.length, ()):
+            if not 2 <= len(other.rows) < len(profile.rows):
+                continue
+            first = _place(other.rows, profile.rows, by_row=not part.scaled)
+            here = Profile(profile.length, profile.rows[first : first + len(other.rows)])
+            error, _ = distance(here, other, by_row=not part.scaled)
+            if error <= SAME[part.bits]:
+                found.append(Match(part, "split", error, first, len(other.rows)))
+        yield len(profile.rows), found
