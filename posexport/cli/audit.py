@@ -106,6 +106,7 @@ def command(
         posexport audit model.onnx --fix PX101,PX201 -o repaired.onnx
         posexport audit --explain PX201
         posexport audit model.onnx --run --memory 8GB
+        posexport audit model.onnx --run --provider cpu --provider webgpu
     """
     import posexport
 
@@ -113,7 +114,8 @@ def command(
         _fix(target, codes, output, force=force, as_json=as_json)
         return
     settings = settings_of(target if target.is_dir() else target.parent)
-    given = {name: value for name, value in choices.items() if value not in ((), None)}
+    source, default = click.get_current_context().get_parameter_source, click.core.ParameterSource.DEFAULT
+    given = {name: value for name, value in choices.items() if source(name) != default}
     defaults = {name: value for name in ("select", "ignore", "provider") if (value := getattr(settings, name))}
     findings = posexport.audit(target, **{**defaults, **given})
     style = "json" if as_json else style

@@ -189,8 +189,13 @@ class AuditOptions(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = ()
     provider: Annotated[
-        str,
-        Option(group=RUNTIME, help=f"The execution provider that the file is for: {', '.join(PROVIDERS)}."),
+        str | Sequence[str],
+        Option(
+            group=RUNTIME,
+            words=lambda: tuple(PROVIDERS),
+            help=f"The execution provider that the file is for: {', '.join(PROVIDERS)}; with --run, others to compare "
+            "with it (repeatable).",
+        ),
     ] = DEFAULT_PROVIDER
     against: Annotated[
         StrPath | None,
@@ -214,3 +219,8 @@ class AuditOptions(msgspec.Struct, frozen=True, kw_only=True):
         Option(group=RUNTIME, metavar="SECONDS", least=1, help="Of --run: time for all calls of a file."),
     ] = 120
     memory: Annotated[str, Option(group=RUNTIME, metavar="SIZE", help="Of --run: memory of the child process.")] = "4GB"
+
+    @property
+    def providers(self) -> Sequence[str]:
+        """The execution providers, the file's first."""
+        return [self.provider] if isinstance(self.provider, str) else list(self.provider) or [DEFAULT_PROVIDER]

@@ -41,7 +41,7 @@ def audit(path: Path, options: AuditOptions | None = None, progress: Callable[[s
     for file in files:
         if progress is not None:
             progress(str(file))
-        subject = Subject(file, provider=options.provider)
+        subject = Subject(file, provider=options.providers[0])
         name = str(file.relative_to(path)) if path.is_dir() else file.name
         if books is not None:
             lines, reason = _compare(subject, books, prove=PROOF in [rule.code for rule in rules])

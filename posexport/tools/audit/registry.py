@@ -61,6 +61,8 @@ _MODULES = {
     "PX703": "failing_size",
     "PX704": "unlike_calls",
     "PX705": "unchanging_output",
+    "PX706": "unlike_providers",
+    "PX707": "unlike_variant",
 }
 #: by code, imported on first use
 RULES: "Registry[Rule]" = Registry(

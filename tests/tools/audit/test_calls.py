@@ -3,10 +3,16 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import onnx
 import pytest
 
 import posexport
+from posexport.options.commands import AuditOptions
+from posexport.tools.audit.calls.opened import opened
 from posexport.tools.audit.finding import Findings
+from posexport.tools.audit.rules import unlike_providers
+from posexport.tools.audit.subject import Subject
 from tests.tools.audit.graphs import saved
 
 _HEAD = '<ir_version: 8, opset_import: ["": 18]>'
@@ -112,3 +118,60 @@ def test_inputs_that_cannot_be_fed_are_named(tmp_path: Path) -> None:
 def test_a_size_that_is_none(memory: str, tmp_path: Path) -> None:
     with pytest.raises(posexport.PosexportError, match="memory"):
         audited(NAN, tmp_path, memory=memory)
+
+
+#: a chain in which a provider may compute one node wrongly
+CHAIN = f"""{_HEAD}
+chain (int64[B, T] input_ids) => (float[B, T, 2] y)
+<{_TABLE}, float half = {{0.5}}> {{
+    e = Gather (table, input_ids)
+    a = Mul (e, half)
+    b = Tanh (a)
+    c = Add (b, e)
+    d = Cos (c)
+    y = Add (d, b)
+}}"""
+
+
+def on_another_provider(path: Path, wrong: str) -> list[str]:
+    """What PX706 says of a provider that computes ``wrong`` as Identity."""
+
+    def broken(file: Path, provider: str) -> Any:
+        def run(feeds: Any, *, model: bytes = b"", level: str = "all") -> Any:
+            proto = onnx.load_model_from_string(model) if model else onnx.load(file)
+            for node in proto.graph.node:
+                node.op_type = "Identity" if node.op_type == wrong else node.op_type
+            return calls.direct(feeds, level=level, model=proto.SerializeToString())
+
+        assert provider == "other"
+        return run
+
+    subject = Subject(path)
+    with opened(subject, AuditOptions()) as calls:
+        calls.another, calls.providers, subject.calls = broken, ["other"], calls
+        return [place.message for place in unlike_providers.RULE.check(subject)]
+
+
+def test_the_first_node_that_another_provider_computes_differently_is_named(tmp_path: Path) -> None:
+    path = saved(CHAIN, tmp_path)
+    assert on_another_provider(path, "Sinh") == []
+    (message,) = on_another_provider(path, "Tanh")
+    assert message.startswith("'y' on other is not that on cpu at batch 1, 1 tokens: off by ")
+    assert message.endswith("; it starts at Tanh 'b'")
+
+
+def test_a_variant_that_is_another_model(tmp_path: Path) -> None:
+    saved(CHAIN, tmp_path)
+    for name, factor in (("model_fp16.onnx", 1.001), ("model_q8.onnx", -0.3)):
+        other = onnx.load(tmp_path / "model.onnx")
+        for tensor in other.graph.initializer:
+            if tensor.name == "half":
+                tensor.CopyFrom(onnx.numpy_helper.from_array(np.array(0.5 * factor, np.float32), "half"))
+            else:
+                half = onnx.numpy_helper.to_array(tensor).astype(np.float16)
+                tensor.CopyFrom(onnx.numpy_helper.from_array(half, "table16"))
+        other.graph.node.insert(0, onnx.helper.make_node("Cast", ["table16"], ["table"], to=onnx.TensorProto.FLOAT))
+        onnx.save(other, tmp_path / name)
+    found = posexport.audit(tmp_path, run=True, select=["PX707"])
+    assert [(fault.file, fault.nodes) for fault in found] == [("model_q8.onnx", ("y",))]
+    assert "differs from 'model.onnx' by " in next(iter(found)).message

@@ -7,6 +7,7 @@ without ONNX Runtime's optimisations it is the same function in another order of
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -41,6 +42,8 @@ _QUANTIZED = frozenset(
 
 #: the outputs for arrays: what `posexport.tools.audit.calls.process.Child` does
 Run = Callable[..., Arrays]
+#: opens a file on a provider
+Another = Callable[[Path, str], Run]
 
 
 @dataclass(frozen=True)
@@ -67,17 +70,24 @@ class Calls:
     Attributes:
         subject: the graph.
         inputs: what it is fed with.
+        direct: runs the graph for arrays, and raises.
+        another: runs another file, or on another provider.
+        providers: those to compare with the subject's.
+        least: what may differ, relative to the largest value of an output.
         shares_scales: activations are quantized with one scale for a whole call: all its results depend on each other,
             by design.
     """
 
-    def __init__(self, subject: Subject, inputs: Inputs, run: Run) -> None:
-        self.subject, self.inputs, self._run = subject, inputs, run
+    def __init__(
+        self, subject: Subject, inputs: Inputs, run: Run, another: Another | None = None, providers: Sequence[str] = ()
+    ) -> None:
+        self.subject, self.inputs, self.direct = subject, inputs, run
+        self.another, self.providers = another, providers
         self._answers: dict[tuple[Call, str], Answer] = {}
         types = {value.dtype.name for node in subject.nodes for value in node.outputs if value.dtype is not None}
         types |= {value.dtype.name for value in subject.graph.initializers.values() if value.dtype is not None}
         self.shares_scales = any(node.op_type in _DYNAMIC for node in subject.nodes)
-        self._least = max([_ROUNDING[name] for name in types & _ROUNDING.keys()], default=_FLOAT32)
+        self.least = max([_ROUNDING[name] for name in types & _ROUNDING.keys()], default=_FLOAT32)
 
     def __call__(self, call: Call, *, level: str = "all") -> Answer:
         """The outputs of a call with an empty cache."""
@@ -89,7 +99,7 @@ class Calls:
     def run(self, feeds: Mapping[str, NDArray[Any]], *, level: str = "all", model: bytes = b"") -> Answer:
         """The outputs for arrays."""
         try:
-            return Answer(self._run(feeds, level=level, model=model))
+            return Answer(self.direct(feeds, level=level, model=model))
         except CallError as err:
             reason = refusal(err)
             return Answer({}, refusal=reason) if reason else Answer({}, failure=str(err))
@@ -124,7 +134,7 @@ class Calls:
         ``calls``: those that computed them; their rounding is measured where the difference could be rounding.
         """
         gap, scale = distance(y, right)
-        if gap <= self._least * scale:
+        if gap <= self.least * scale:
             return None
         noise = max((self.noise(name, call) for call in calls), default=0.0)
         return None if gap <= _FACTOR * noise else (gap / scale if scale else float("inf"))

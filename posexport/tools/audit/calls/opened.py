@@ -1,10 +1,12 @@
 """Opens the calls of an audited graph in a child process, with sizes at which it computes anything."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
 
 from posexport.errors import PosexportError
 from posexport.options.commands import AuditOptions
+from posexport.runtime.providers import check_loads
 from posexport.targets.provider_options import bytes_of
 from posexport.tools.audit.calls.calls import Calls
 from posexport.tools.audit.calls.inputs import Call, Inputs
@@ -24,15 +26,22 @@ def opened(subject: Subject, options: AuditOptions) -> Iterator[Calls]:
     Raises:
         UnknownError: an input cannot be fed, or no call is computed.
         EndedError: the process ended, or was ended.
-        PosexportError: a size of memory that is none.
+        PosexportError: a size of memory that is none, a provider that does not load.
     """
     inputs = Inputs(ports(subject))
     try:
         most = bytes_of(options.memory)
     except ValueError as err:
         raise PosexportError(f"memory must be bytes, or a size such as 4GB, got {options.memory!r}") from err
-    with Child(subject.path, subject.provider, seconds=options.timeout, most=most) as child:
-        calls = Calls(subject, inputs, child)
+    with ExitStack() as children:
+
+        def another(path: Path, provider: str) -> Child:
+            return children.enter_context(Child(path, provider, seconds=options.timeout, most=most))
+
+        for provider in options.providers:
+            check_loads(provider)
+        others = [provider for provider in options.providers if provider != subject.provider]
+        calls = Calls(subject, inputs, another(subject.path, subject.provider), another, others)
         yield with_sizes(calls)
 
 

@@ -87,9 +87,11 @@ def ports(path: Path) -> tuple[Sequence[ir.Value], Sequence[ir.Value]]:
 
     try:
         proto = onnx.ModelProto.FromString(without_weights(path))
-        graph = ir.serde.deserialize_graph(
-            onnx.GraphProto(name="ports", input=proto.graph.input, output=proto.graph.output)
+        # a graph with outputs and no nodes is warned of
+        of_inputs, of_outputs = (
+            ir.serde.deserialize_graph(onnx.GraphProto(name="ports", input=values)).inputs
+            for values in (proto.graph.input, proto.graph.output)
         )
     except Exception:  # noqa: BLE001  (its own audit says what is wrong with it)
         return [], []
-    return cast("Sequence[ir.Value]", graph.inputs), cast("Sequence[ir.Value]", graph.outputs)
+    return cast("Sequence[ir.Value]", of_inputs), cast("Sequence[ir.Value]", of_outputs)
