@@ -12,6 +12,7 @@ from posexport.errors import PosexportError
 from posexport.export.layout import Layout
 from posexport.models.decoder import DecoderModel
 from posexport.runtime.cache import LOGITS, DecoderInterface, decoder_interface
+from posexport.runtime.providers import numeric_options
 from posexport.serve.layouts import genai_states
 from posexport.serve.layouts.shared import read_json
 from posexport.sources.source import Source
@@ -46,11 +47,14 @@ def _named_by_layers(decoder: DecoderInterface) -> bool:
 
 def write(directory: Path, source: Source) -> None:
     """Write ``genai_config.json``, from the definition and the checkpoint's configuration."""
-    (directory / FILE).write_text(json.dumps(config(source), indent=4) + "\n", encoding="utf-8")
+    # genai passes keys that it does not know to ONNX Runtime: without these, int8 saturates on some processors, and
+    # denormal probabilities are slow
+    options = numeric_options(directory / MODEL)
+    (directory / FILE).write_text(json.dumps(config(source, options), indent=4) + "\n", encoding="utf-8")
 
 
-def config(source: Source) -> dict[str, Any]:
-    """The content of ``genai_config.json``."""
+def config(source: Source, session_options: Mapping[str, str]) -> dict[str, Any]:
+    """The content of ``genai_config.json``; ``session_options``: by ONNX Runtime's names."""
     decoder = decoder_interface(source.inputs, source.outputs)
     assert decoder is not None
     # special tokens: generation_config.json before config.json
@@ -81,7 +85,7 @@ def config(source: Source) -> dict[str, Any]:
             "eos_token_id": ends,
             **{key: token for key, token in ids.items() if token is not None and token < decoder.vocab},
             "decoder": {
-                "session_options": {"log_id": "posexport", "provider_options": []},
+                "session_options": {"log_id": "posexport", **session_options, "provider_options": []},
                 "filename": MODEL,
                 **_sizes(source, decoder, stored),
                 **states,
