@@ -85,8 +85,8 @@ def test_it_generates_the_tokens_of_posexport(
         assert convert(str(checkpoint), target, options).good
         config = json.loads((target / FILE).read_text())
         # what the proof's sessions set reaches genai's
-        options = json.loads((target / "posexport.json").read_text())["session_options"]
-        assert config["model"]["decoder"]["session_options"].items() >= options.items()
+        needed = json.loads((target / "posexport.json").read_text())["session_options"]
+        assert config["model"]["decoder"]["session_options"].items() >= needed.items()
         assert config["model"]["type"] == kind
         assert config["search"]["past_present_share_buffer"] == (cache == "static")
         session = load(target)
