@@ -149,3 +149,74 @@ def test_positions_are_exact_up_to_a_limit(
         text = text.replace('"": 18', '"": 22').replace("ir_version: 8", "ir_version: 10")
     places = list(RULES["PX301"].check(subject(text, tmp_path)))
     assert [place.severity for place in places] == severities
+
+
+MASKED = """
+    <ir_version: 8, opset_import: ["": 18]>
+    masked (float[B, H, T, D] q, float[B, H, D, T] k, float[B, H, T, D] v, int64[B, T] attention_mask)
+        => (float[B, H, T, D] y)
+    <int64[2] axes = {{1, 2}}, int64 zero = {{0}}, int64 one = {{1}}, int64[1] column = {{1}},
+     double lowest = {{{lowest}}},
+     float nothing = {{0.0}}>
+    {{
+        infinity = Cast <to = 1> (lowest)
+        length = Shape <start = 2, end = 3> (q)
+        end = Squeeze (length)
+        positions = Range (zero, end, one)
+        queries = Unsqueeze (positions, column)
+        later = Greater (positions, queries)
+        keys = Unsqueeze (attention_mask, axes)
+        kept = Cast <to = 9> (keys)
+        padded = Not (kept)
+        products = MatMul (q, k)
+        {first}
+        p = Softmax <axis = -1> (scores)
+        {second}
+        y = MatMul (p2, v)
+    }}
+"""
+BOTH = "masked = Or (later, padded) scores = Where (masked, infinity, products)"
+PADDING = "scores = Where (padded, infinity, products)"
+
+
+@pytest.mark.parametrize(
+    ("lowest", "first", "second", "severity"),
+    [
+        ("-1e39", BOTH, "p2 = Identity (p)", "warning"),
+        ("-1e39", BOTH, "nan = IsNaN (p) p2 = Where (nan, nothing, p)", None),
+        ("-1e39", PADDING, "p2 = Identity (p)", "note"),
+        ("-1e9", BOTH, "p2 = Identity (p)", None),
+        ("-1e39", "scores = Where (later, infinity, products)", "p2 = Identity (p)", None),  # no row is empty
+    ],
+)
+def test_masks_of_minus_infinity(lowest: str, first: str, second: str, severity: str | None, tmp_path: Path) -> None:
+    text = MASKED.format(lowest=lowest, first=first, second=second)
+    places = list(RULES["PX303"].check(subject(text, tmp_path)))
+    assert [place.severity for place in places] == ([severity] if severity else [])
+
+
+FIRST = """
+    <ir_version: 8, opset_import: ["": 18, "com.microsoft": 1]>
+    first (float[{batch}, T, 20] x, int64[{batch}, T] position_ids) => (float[{batch}, T, 20] y)
+    <float[64, 2] cosines = {{{table}}}, int64[1] zero = {{0}}, int64[1] end = {{1}}, int64[2] starts = {{0, 0}},
+     int64[2] ends = {{1, 1}}, int64[1] axis = {{0}}>
+    {{
+        {positions}
+        y = com.microsoft.RotaryEmbedding <num_heads = 5> (x, positions, cosines, cosines)
+    }}
+"""
+
+
+@pytest.mark.parametrize(
+    ("batch", "positions", "wrong"),
+    [
+        ("B", "positions = Identity (position_ids)", 0),
+        ("B", "cut = Slice (position_ids, starts, ends) positions = Reshape (cut, end)", 1),
+        ("B", "cut = Slice (position_ids, zero, end, axis) positions = Reshape (cut, end)", 1),
+        ("B", "last = Slice (position_ids, zero, end, end) positions = Identity (last)", 0),  # the first column
+        ("1", "cut = Slice (position_ids, starts, ends) positions = Reshape (cut, end)", 0),
+    ],
+)
+def test_positions_of_the_first_row(batch: str, positions: str, wrong: int, tmp_path: Path) -> None:
+    text = FIRST.format(batch=batch, positions=positions, table=", ".join(["1.0"] * 128))
+    assert len(messages("PX203", text, tmp_path)) == wrong
