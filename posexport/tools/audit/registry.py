@@ -74,7 +74,14 @@ RULES: "Registry[Rule]" = Registry(
 )
 
 #: code of a rule -> the module in `posexport.tools.audit.repairs` with the attribute REPAIR
-_REPAIRS = {"PX101": "reshape", "PX102": "reshape", "PX103": "causal_mask", "PX201": "position_guard"}
+_REPAIRS = {
+    "PX101": "reshape",
+    "PX102": "reshape",
+    "PX103": "causal_mask",
+    "PX201": "position_guard",
+    "PX301": "half_positions",
+    "PX302": "half_norm",
+}
 #: by the rule's code
 REPAIRS: "Registry[Repair]" = Registry(
     "repairs",

@@ -110,6 +110,13 @@ def test_a_guard_of_a_table(tmp_path: Path) -> None:
         _run(tmp_path / "after.onnx", np.ones((2, 5), np.int64))
 
 
+@pytest.fixture
+def uncompared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leaves the child processes of the comparison out, which other tests have."""
+    monkeypatch.setattr("posexport.tools.audit.fix.compared", lambda *_: [])
+
+
+@pytest.mark.usefixtures("uncompared")
 @pytest.mark.parametrize("code", sorted(REPAIRS))
 def test_what_was_repaired_is_not_found_again(code: str, tmp_path: Path) -> None:
     from posexport.tools.audit.subject import Subject
@@ -120,6 +127,7 @@ def test_what_was_repaired_is_not_found_again(code: str, tmp_path: Path) -> None
     assert not list(RULES[code].check(Subject(tmp_path / "after.onnx")))
 
 
+@pytest.mark.usefixtures("uncompared")
 def test_nothing_else_changes(tmp_path: Path) -> None:
     before = saved(_RESHAPED, tmp_path)
     model = onnx.load(before)
@@ -161,6 +169,7 @@ def test_a_repair_that_changes_what_was_right_writes_nothing(tmp_path: Path, mon
     assert sorted(path.name for path in tmp_path.iterdir()) == ["model.onnx"]
 
 
+@pytest.mark.usefixtures("uncompared")
 def test_external_data_goes_with_the_file(tmp_path: Path) -> None:
     before = saved(_RESHAPED, tmp_path / "in")
     model = onnx.load(before)
@@ -172,3 +181,39 @@ def test_external_data_goes_with_the_file(tmp_path: Path) -> None:
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["after.onnx", "weights.bin"]
     (y,) = _run(tmp_path / "out" / "after.onnx", x := _values(2, 5, 60))
     np.testing.assert_array_equal(y, x * (np.arange(60) / 7).astype(np.float32))
+
+
+@pytest.mark.usefixtures("uncompared")
+def test_angles_in_float32(tmp_path: Path) -> None:
+    """Positions beyond 2,048 are rounded in float16; the frequencies are in the file in float32."""
+    before = saved(RULES["PX301"].bad, tmp_path)
+    fix(before, ["PX301"], tmp_path / "after.onnx")
+    x = np.zeros((1, 5001, 4), np.float16)
+    right = np.cos(np.arange(5001)[:, None] * np.array([1.0, 0.01]))
+    assert np.abs(_run(before, x)[0] - right).max() > 1
+    assert np.abs(_run(tmp_path / "after.onnx", x)[0] - right).max() < 1e-3
+    model = onnx.load(before)
+    half = numpy_helper.from_array(np.array([[1.0, 0.01]], np.float16), "frequencies")
+    kept = [tensor for tensor in model.graph.initializer if tensor.name != "frequencies32"]
+    nodes = [node for node in model.graph.node if "frequencies" not in node.output]
+    for field, values in ((model.graph.initializer, [*kept, half]), (model.graph.node, nodes)):
+        copies = [type(value).FromString(value.SerializeToString()) for value in values]
+        del field[:]
+        field.extend(copies)
+    onnx.save(model, tmp_path / "stored.onnx")
+    with pytest.raises(PosexportError, match="'frequencies' is stored in half precision"):
+        fix(tmp_path / "stored.onnx", ["PX301"], tmp_path / "other.onnx")
+
+
+@pytest.mark.usefixtures("uncompared")
+def test_a_norm_in_float32(tmp_path: Path) -> None:
+    before = saved(RULES["PX302"].bad, tmp_path)
+    fix(before, ["PX302"], tmp_path / "after.onnx")
+    epsilon = np.array([1e-3], np.float16)
+    # on the CPU half precision is computed in float32 by both: what counts is that the values stay
+    x = np.random.default_rng(2).standard_normal((2, 3, 60)).astype(np.float16)
+    for scale in (1, 1000):
+        wide = (x * np.float16(scale)).astype(np.float64)
+        right = wide / np.sqrt((wide**2).mean(-1, keepdims=True) + 1e-3)
+        (y,) = _run(tmp_path / "after.onnx", (x * np.float16(scale)), epsilon)
+        np.testing.assert_allclose(y, right, rtol=5e-3, atol=5e-3)
