@@ -90,6 +90,19 @@ def create_temporary(parent: Path, name: str) -> Path:
 
 
 @contextlib.contextmanager
+def temporary(parent: Path, name: str) -> Iterator[Path]:
+    """A temporary directory in ``parent`` for what becomes ``name``; those that killed runs left are removed first."""
+    clean_leftovers(parent, name)
+    path = create_temporary(parent, name)
+    try:
+        with held(path):
+            yield path
+    finally:
+        # the new bundle if it was not moved, otherwise the old one
+        shutil.rmtree(path, ignore_errors=True)
+
+
+@contextlib.contextmanager
 def held(path: Path) -> Iterator[bool]:
     """Hold the lock of a temporary directory; yields False if another process holds it, True without locks."""
     if sys.platform == "win32":

@@ -16,15 +16,7 @@ from typing import Any, NoReturn
 
 import msgspec
 
-from posexport.bundle.directory import (
-    OLD,
-    check_target,
-    clean_leftovers,
-    create_temporary,
-    exchange,
-    held,
-    place_directory,
-)
+from posexport.bundle.directory import OLD, check_target, exchange, place_directory, temporary
 from posexport.bundle.manifest import MANIFEST, FileEntry, Manifest, decode, encode
 from posexport.bundle.read import sha256
 from posexport.bundle.variants import files_of, variant_file
@@ -49,17 +41,11 @@ def staged(target: Path, *, force: bool) -> Iterator[Path]:
     with _disk_errors(target), _signals_as_exceptions() as refuse_if_interrupted:
         check_target(target, force=force)
         parent = next(path for path in target.parents if path.exists())
-        clean_leftovers(parent, target.name)
-        staging = create_temporary(parent, target.name)
-        try:
-            with held(staging):
-                yield staging
-                refuse_if_interrupted()
-                _finalize(staging)
-                _move(staging, target, force=force)
-        finally:
-            # the new bundle if it was not moved, otherwise the old one
-            shutil.rmtree(staging, ignore_errors=True)
+        with temporary(parent, target.name) as staging:
+            yield staging
+            refuse_if_interrupted()
+            _finalize(staging)
+            _move(staging, target, force=force)
 
 
 def seal(

@@ -1,6 +1,5 @@
 """Repairs of an audited file: applied to a copy, which is compared with the file before it is written."""
 
-import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -8,6 +7,7 @@ from pathlib import Path
 import msgspec
 import onnx_ir as ir
 
+from posexport.bundle.directory import temporary
 from posexport.errors import PosexportError
 from posexport.options.check import did_you_mean
 from posexport.system.files import check_free
@@ -87,16 +87,19 @@ def fix(path: Path, codes: Sequence[str], output: Path, *, force: bool = False) 
             f"{path} has nothing that {', '.join(codes)} can repair{f': {reasons}' if reasons else ''}; see posexport "
             "audit --details"
         )
-    # next to its place, so that moving it there is one step
-    with tempfile.TemporaryDirectory(dir=output.parent, prefix=".posexport-") as folder:
-        whole = Path(folder) / output.name
-        nodes = original.save(whole, changed)
-        proof = compared(path, whole, sorted(numbers))
-        for name in original.external:
-            if not (output.parent / name).exists():
-                (output.parent / name).parent.mkdir(parents=True, exist_ok=True)
-                (Path(folder) / name).replace(output.parent / name)
-        whole.replace(output)
+    try:
+        # next to its place, so that moving it there is one step
+        with temporary(output.absolute().parent, output.name) as folder:
+            whole = folder / output.name
+            nodes = original.save(whole, changed)
+            proof = compared(path, whole, sorted(numbers))
+            for name in original.external:
+                if not (output.parent / name).exists():
+                    (output.parent / name).parent.mkdir(parents=True, exist_ok=True)
+                    (folder / name).replace(output.parent / name)
+            whole.replace(output)
+    except OSError as err:
+        raise PosexportError(f"cannot write {output}: {err.strerror or err}; choose another place") from err
     return Repaired(path=str(output), repaired=tuple(repaired), left=tuple(left), nodes=nodes, proof=tuple(proof))
 
 

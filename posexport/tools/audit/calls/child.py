@@ -6,11 +6,15 @@ that a model could name.
 
 import contextlib
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import IO, Any
 
 from posexport.tools.audit.calls.frames import Frame, packed, read, unpacked, write
+
+#: PR_SET_PDEATHSIG of prctl(2)
+_DIES_WITH_PARENT = 1
 
 
 def main(model: str, provider: str, seconds: str, most: str) -> None:
@@ -65,10 +69,15 @@ def _quiet_run() -> Any:
 
 def _limit(seconds: int, most: int) -> None:
     """Limits of this process, where the system has them. Providers of devices map more than they use."""
+    if sys.platform == "linux":
+        import ctypes
+
+        ctypes.CDLL(None).prctl(_DIES_WITH_PARENT, signal.SIGKILL)
     with contextlib.suppress(ImportError, OSError, ValueError):
         import resource
 
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))  # it writes nothing
         resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))
         if most:
             resource.setrlimit(resource.RLIMIT_AS, (most, most))
