@@ -36,6 +36,7 @@ _MODULES = {
     "PX304": "unscaled_mask",
     "PX305": "constant_output",
     "PX306": "dead_state",
+    "PX307": "frozen_noise",
     "PX308": "lost_epsilon",
     "PX309": "quantized_positions",
     "PX401": "missing_kernel",

@@ -18,7 +18,9 @@ def explanation(rule: Rule) -> str:
     text = "\n\n".join(fill(part, 100) for part in parts)
     for title, graph in (("Bad", rule.bad), ("Good", rule.good)):
         if graph:
-            text += f"\n\n{title}:\n\n" + indent(dedent(graph).strip(), "    ")
+            # tables of some graphs are long
+            lines = [line if len(line) <= 120 else f"{line[:117]} .." for line in dedent(graph).strip().splitlines()]
+            text += f"\n\n{title}:\n\n" + indent("\n".join(lines), "    ")
     for name, content in rule.files.items():
         text += f"\n\n{name} of both:\n\n" + indent(dedent(content).strip(), "    ")
     return text

@@ -1,11 +1,13 @@
-"""PX309: angles, position tables and bias tables in 8 bits."""
+"""PX309: rotary angles, bias tables and position tables in 8 bits."""
 
 from collections.abc import Iterator
 
 import onnx_ir as ir
 
 from posexport.graph.queries import producer
+from posexport.tools.audit.analyses.attention import Attention
 from posexport.tools.audit.analyses.position_values import origins, steps
+from posexport.tools.audit.analyses.positions import lookups
 from posexport.tools.audit.analyses.scalars import MOVES
 from posexport.tools.audit.rule import Place, Rule, name_of
 from posexport.tools.audit.subject import Subject
@@ -14,6 +16,22 @@ _BYTES = (ir.DataType.INT8, ir.DataType.UINT8)
 
 
 def _check(subject: Subject) -> Iterator[Place]:
+    yield from _angles(subject)
+    biases = list(_bias_tables(subject))
+    for attention, step, table in biases:
+        yield Place(f"the attention bias of {name_of(attention.node)!r} has rows of {table.name!r} in 8 bits", [step])
+    tables = [table for _, _, table in biases]
+    for lookup in lookups(subject.nodes, subject.roles, subject.sizes):
+        if lookup.table.dtype in _BYTES and lookup.table not in tables:
+            yield Place(
+                f"the position table {lookup.table.name!r}, {lookup.rows} rows, is in 8 bits",
+                [lookup.node],
+                severity="note",
+            )
+
+
+def _angles(subject: Subject) -> Iterator[Place]:
+    """Angles that are computed and then quantized."""
     seen: set[ir.Node] = set()
     for node in subject.nodes:
         angles = node.inputs[0] if node.op_type in ("Cos", "Sin") and not node.domain else None
@@ -31,29 +49,25 @@ def _check(subject: Subject) -> Iterator[Place]:
                     [step, node],
                     severity="error",
                 )
+
+
+def _bias_tables(subject: Subject) -> Iterator[tuple[Attention, ir.Node, ir.Value]]:
+    """Tables with attention biases: the first attention that reads each, and the DequantizeLinear."""
+    seen: set[ir.Value] = set()
     for attention in subject.attentions:
         for added in attention.added:
-            step = _dequantized(added)
-            table = None if step is None else _table(step)
-            if step is not None and table is not None and step not in seen:
-                seen.add(step)
-                yield Place(
-                    f"the attention bias of {name_of(attention.node)!r} has rows of {table.name!r} in 8 bits", [step]
-                )
-
-
-def _dequantized(value: ir.Value) -> ir.Node | None:
-    """The DequantizeLinear that a bias is moved and gathered from."""
-    node = value.producer()
-    while node is not None and not node.domain and node.op_type in (*MOVES, "Cast") and node.inputs[0] is not None:
-        node = node.inputs[0].producer()
-    return node if node is not None and node.op_type == "DequantizeLinear" else None
+            for value in steps(added):
+                step = producer(value, "DequantizeLinear")
+                table = None if step is None else _table(step)
+                if step is not None and table is not None and table not in seen:
+                    seen.add(table)
+                    yield attention, step, table
 
 
 def _table(step: ir.Node) -> ir.Value | None:
     """The 8-bit table with two axes that a DequantizeLinear reads, itself or rows of it."""
     value = step.inputs[0]
-    while (node := producer(value, "Gather")) is not None:
+    while value is not None and (node := value.producer()) is not None and node.op_type in MOVES:
         value = node.inputs[0]
     tensor = None if value is None else ir.convenience.get_const_tensor(value)
     return value if tensor is not None and tensor.dtype in _BYTES and len(tensor.shape) > 1 else None
@@ -63,7 +77,7 @@ RULE = Rule(
     code="PX309",
     name="quantized-positions",
     severity="warning",
-    finds="rotary angles or relative position biases in 8 bits",
+    finds="rotary angles, relative position biases or position tables in 8 bits",
     why="Biases of T5, Swin and others reach 10 to 20: a step of 8 bits is 0.1 of a score, for every layer. Angles of "
     "long texts have a step of several radians.",
     remedy="Leave what belongs to positions out of the quantization (nodes_to_exclude, or op_types_to_quantize with "
