@@ -230,6 +230,7 @@ class Manifest(ModelSpec, _Strict, frozen=True, kw_only=True):
         checked_lengths: lengths in tokens that were checked instead of the grid (``--length``); empty for the
             grid.
         coverage: every branch of the graph (a side of an ``If``, the body of a ``Scan`` or ``Loop``).
+        remarks: what the conversion said about the source and the proof, without folders.
         created: ISO 8601 time.
     """
 
@@ -260,6 +261,7 @@ class Manifest(ModelSpec, _Strict, frozen=True, kw_only=True):
     emulated: dict[str, list[str]] = {}
     checked_lengths: list[int] = []
     coverage: list[BranchRun] = []
+    remarks: list[str] = []
     created: str
 
 

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from posexport.bundle.directory import check_target
 from posexport.bundle.manifest import PARITY, SAMPLE
 from posexport.bundle.write import seal, staged
+from posexport.conversion.manifest import without_folders
 from posexport.conversion.options import ConvertOptions
 from posexport.conversion.result import Conversion, MissedError, Written
 from posexport.conversion.write import write
@@ -58,7 +59,8 @@ def convert(
             # another conversion may have written there meanwhile: it is known before the proof, which takes long
             free = partial(check_target, output, force=options.force)
             first, *variants = _into(directory, argument, precisions, progress, tell, before_proof=free)
-            manifest = seal(directory, first.manifest, [variant.manifest for variant in variants], (PARITY, SAMPLE))
+            described = replace(first.manifest, remarks=[without_folders(sentence, argument) for sentence in remarks])
+            manifest = seal(directory, described, [variant.manifest for variant in variants], (PARITY, SAMPLE))
             report = first.report
     except MissedError as missed:
         manifest, report = None, missed.report

@@ -18,13 +18,16 @@ import posexport
 from posexport.bundle.read import read
 from posexport.cli import group
 from posexport.conversion.convert import convert
+from posexport.conversion.manifest import without_folders
 from posexport.conversion.options import ConvertOptions
 from posexport.errors import PosexportError
 from posexport.parity.report.points import Point
 from posexport.parity.report.report import Report
+from posexport.tools.audit.finding import Finding, Findings
 from posexport.tools.bench.records import Document, Machine, Result, figure
 from posexport.tools.bench.records import Point as Sizes
 from posexport.tools.report import speed
+from posexport.tools.report.audited import neighbourhood
 from posexport.tools.report.drawings import figures
 from posexport.tools.report.positions import LENGTH, Positions, _kind, positions
 from posexport.tools.report.proof import pictures
@@ -88,6 +91,7 @@ def test_the_page_says_what_the_bundle_is(page: str, bundle: Path) -> None:
         "all layers: learned",
         "Vectors of positions, 60 channels",
         "The stored sample is right here",
+        "read the graphs and found nothing",
         "posexport verify learned & <b> --against decoder-learned",
     ):
         assert sentence in words, sentence
@@ -186,6 +190,50 @@ def test_the_command_says_what_it_cannot_do(bundle: Path, tmp_path: Path) -> Non
         assert isinstance(done.exception, PosexportError)
         assert sentence in str(done.exception)
     assert not (tmp_path / "b.html").exists()
+
+
+def test_remarks_are_kept_without_folders(tmp_path: Path) -> None:
+    golden = Path(__file__).parents[1] / "golden" / "bert-relative_key"
+    convert(str(golden), tmp_path / "b", ConvertOptions(verify=False))
+    remark = "not used: the table of absolute positions beside relative ones (1 tensor)"
+    assert remark in read(tmp_path / "b").remarks
+    posexport.report(tmp_path / "b", tmp_path / "page.html", run=False)
+    assert f"<li>{remark}</li>" in (tmp_path / "page.html").read_text()
+    for sentence, source, right in (
+        ("/home/me/bert/config.json sets x, see /etc/hosts", "/home/me/bert", "config.json sets x, see hosts"),
+        ("to/my bert/config.json sets x", "to/my bert/", "config.json sets x"),
+        ("8 and/or 9 of 3/4: https://a.b/c/d", "./x", "8 and/or 9 of 3/4: https://a.b/c/d"),
+    ):
+        assert without_folders(sentence, source) == right
+
+
+# findings
+
+
+def test_findings_have_their_piece_of_the_graph(bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gather = next(node for node in ir.load(bundle / "model.onnx").graph if node.op_type == "Gather")
+    finding = Finding(
+        code="PX999", rule="made-up", severity="error", file="model.onnx", message="1 < 2", nodes=(gather.name,), more=3
+    )
+    found = Findings(path="", findings=(finding,), rules=("PX999",))
+    monkeypatch.setattr("posexport.tools.report.audited.audit", lambda _: found)
+    posexport.report(bundle, tmp_path / "page.html", run=False)
+    text = (tmp_path / "page.html").read_text()
+    section = text[text.index('class="finding"') : text.index("</section>")]
+    assert "1 &lt; 2 (3 more places)" in section
+    assert "between 2 inputs" in section
+    for value in gather.inputs:
+        assert value.name in section, "what the node reads is named"
+    assert section.count('class="arrow"') >= 3
+
+
+def test_a_node_with_many_neighbours_is_a_small_drawing() -> None:
+    inputs = [ir.val(f"x{n}", ir.DataType.FLOAT, [2, 3]) for n in range(7)]
+    drawing = neighbourhood(ir.node("Concat", inputs, {"axis": 0}, name="joined"))
+    assert ">4 more</text>" in drawing
+    assert drawing.count("<rect") == 5
+    assert "x2" in drawing
+    assert "x3" not in drawing
 
 
 # the proof

@@ -24,21 +24,19 @@ from posexport.version import VERSION
 
 if TYPE_CHECKING:
     from posexport.tools.report.answers import TextAnswers
+    from posexport.tools.report.audited import Audited
     from posexport.tools.report.drawings import Figure
     from posexport.tools.report.kernels import Placement, Time
 
 _T = TypeVar("_T")
-#: called with what is done next
-Step = Callable[[str], None]
 _STEPS = (
-    "reading",
     "drawing positions",
     "looking up kernels",
+    "auditing",
     "checking the sample",
     "timing a call",
     "answering texts",
 )
-STEPS = len(_STEPS)
 
 
 class Part:
@@ -76,25 +74,27 @@ def report(
     """
     check_free(output, force=force)
     tell = progress or (lambda *_: None)
-    tell(0, STEPS, _STEPS[0])
+    steps = iter(enumerate(_STEPS))
+
+    def part(make: Callable[[], Any]) -> Part:
+        number, words = next(steps)
+        tell(number, len(_STEPS), words)
+        return _part(make)
+
     manifest = read(directory)
     check_hashes(directory, manifest)
     benchmarks = [speed.speed(speed.read(path)) for path in bench]
     proof = _proof(directory, manifest)
     name = directory.resolve().name
-    tell(1, STEPS, _STEPS[1])
-    drawn = _part(lambda: _figures(directory, manifest))
-    tell(2, STEPS, _STEPS[2])
-    placed = _part(lambda: _placements(directory, manifest))
+    drawn = part(lambda: _figures(directory, manifest))
+    placed = part(lambda: _placements(directory, manifest))
+    found = part(lambda: _audited(directory))
     off = Part(missing="The model was not called (--no-run).")
-    checked = timed = answered = off
+    checked, timed, answered = off, off, Part()
     if run:
-        tell(3, STEPS, _STEPS[3])
-        checked = _part(lambda: _checked(directory))
-        tell(4, STEPS, _STEPS[4])
-        timed = _part(lambda: _timed(directory))
-        tell(5, STEPS, _STEPS[5])
-        answered = _part(lambda: _answered(directory, manifest, texts))
+        checked = part(lambda: _checked(directory))
+        timed = part(lambda: _timed(directory))
+        answered = part(lambda: _answered(directory, manifest, texts))
     drawn_proof = pictures(proof, limit=manifest.limits.max_length) if proof else None
     page = pages.render(
         "report.html",
@@ -117,13 +117,13 @@ def report(
         about=about or {},
         drawn=drawn,
         placed=placed,
+        found=found,
         checked=checked,
         timed=timed,
         benchmarks=benchmarks,
         agreements=facts.agreements(manifest),
         answered=answered,
         commands=facts.commands(manifest, name),
-        remarks=[],
         passes=[(title, spec) for title, spec in manifest.passes.items() if spec.nodes],
         files=[(file, size_text(entry.size), entry.sha256) for file, entry in sorted(manifest.files.items())],
         today=datetime.now(UTC).date().isoformat(),
@@ -189,6 +189,12 @@ def _placements(directory: Path, manifest: Manifest) -> "list[Placement]":
     from posexport.tools.report.kernels import placements
 
     return placements(directory, manifest)
+
+
+def _audited(directory: Path) -> "Audited":
+    from posexport.tools.report.audited import audited
+
+    return audited(directory)
 
 
 def _checked(directory: Path) -> str:
