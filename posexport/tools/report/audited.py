@@ -77,10 +77,10 @@ def neighbourhood(node: ir.Node) -> str:
                 f'<text x="{x + 6}" y="{y + 27}">{escape(_short(name))}<title>{escape(name)}</title></text>'
             )
     (here,) = middles[1]
-    for x, y in middles[0]:
-        parts.append(f'<path class="arrow" d="M{x + _WIDTH} {y}L{here[0] - 1} {here[1]}"/>')
-    for x, y in middles[2]:
-        parts.append(f'<path class="arrow" d="M{here[0] + _WIDTH} {here[1]}L{x - 1} {y}"/>')
+    for left, middle in middles[0]:
+        parts.append(f'<path class="arrow" d="M{left + _WIDTH} {middle}L{here[0] - 1} {here[1]}"/>')
+    for left, middle in middles[2]:
+        parts.append(f'<path class="arrow" d="M{here[0] + _WIDTH} {here[1]}L{left - 1} {middle}"/>')
     label = f"{node.op_type} {name_of(node)} between {len(before)} inputs and {len(after)} readers"
     return (
         f'<svg class="drawing" viewBox="0 0 {width} {height}" role="img" aria-label="{escape(label)}">'
