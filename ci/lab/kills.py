@@ -1,8 +1,8 @@
 """Ends commands that write at random moments by SIGKILL, and looks at what they leave.
 
-``--count N --seed K [--action NAME]``: N kills shared among the actions. A bundle is whole or not there, one that was
-there is not lost, what is only read is as it was, a repaired file is whole or not there, no child process goes on. One
-run that is not killed cleans up. Prints a line of JSON for each action; exit 1 if anything was wrong.
+``--count N --seed K [--action NAME]``: N kills shared among the actions. A bundle is whole or absent, and never lost
+once it is there; a bundle that is only read is unchanged; a repaired file is whole or absent; no child process stays.
+One run to the end cleans up. Prints a line of JSON for each action; exit 1 if anything was wrong.
 """
 
 import argparse
@@ -32,11 +32,11 @@ _LONGEST = 120
 
 @dataclass(frozen=True)
 class Action:
-    """What is killed.
+    """A command to kill.
 
     Attributes:
         run: the command.
-        wrong: what is wrong with the folder after a kill, as sentences; ``complete``: it has run to its end before.
+        wrong: faults of the folder after a kill, as sentences; ``complete``: it has run to its end before.
         leaves: names in the folder after a run that was not killed.
     """
 
@@ -46,7 +46,7 @@ class Action:
 
 
 def whole(bundle: Path, complete: bool) -> Iterator[str]:
-    """What is wrong with a bundle."""
+    """Yields the faults of a bundle, as sentences."""
     if not bundle.exists():
         if complete:
             yield "the bundle that was there is lost"
@@ -124,16 +124,16 @@ def with_argument(text: str) -> list[int]:
     """Processes that have a text in their command line, other than this one, one second after."""
     end = time.monotonic() + 1
     while True:
-        found = []
+        numbers = []
         for path in Path("/proc").glob("[0-9]*/cmdline"):
             try:
                 line = path.read_bytes()
             except OSError:
                 continue
             if text.encode() in line and int(path.parent.name) != os.getpid():
-                found.append(int(path.parent.name))
-        if not found or time.monotonic() > end:
-            return found
+                numbers.append(int(path.parent.name))
+        if not numbers or time.monotonic() > end:
+            return numbers
         time.sleep(0.05)
 
 

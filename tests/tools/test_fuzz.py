@@ -7,7 +7,7 @@ import pytest
 
 from ci.lab.fuzz import worker
 from ci.lab.fuzz.kinds import KINDS, Kind
-from ci.lab.fuzz.run import part
+from ci.lab.fuzz.run import tried_range
 from posexport.errors import PosexportError
 
 #: inputs of each kind, about ten seconds
@@ -20,7 +20,7 @@ FIRST = 10**9
 @pytest.mark.parametrize("kind", sorted(KINDS))
 def test_damaged_files_get_a_sentence(kind: str) -> None:
     count = COUNTS.get(kind, 60)
-    assert part(kind, FIRST, FIRST + count) == (count, [])
+    assert tried_range(kind, FIRST, FIRST + count) == (count, [])
 
 
 def reading(monkeypatch: pytest.MonkeyPatch, folder: Path, read: object) -> str | None:

@@ -1,4 +1,4 @@
-"""What is damaged, and what reads it: one record for each kind of a stranger's files."""
+"""One record for each kind of a stranger's files: a writer of damaged ones, and the reader that is tested."""
 
 import contextlib
 import io
@@ -127,7 +127,7 @@ def _read_tokenizer(folder: Path) -> None:
 
 
 def _write_bundle(folder: Path, rng: Random) -> None:
-    """A bundle with a damaged file; half of them with the hashes of what they have, as a stranger would write them."""
+    """Writes a bundle with a damaged file; in half of them the manifest has the hash of the damaged file."""
     import hashlib
     import json
 

@@ -1,6 +1,6 @@
-"""Damages a sound file in its own structure: protobuf fields, JSON values, safetensors headers, bytes.
+"""Damages a sound file within its structure: protobuf fields, JSON values, safetensors headers, bytes.
 
-What is done follows from a `random.Random` alone, so that a number names an input.
+All changes follow from a `random.Random`, so that a number names an input.
 """
 
 import json
@@ -62,7 +62,7 @@ def message(proto: Message, rng: Random) -> None:
 
 
 def _messages(proto: Message, depth: int = 0) -> Iterator[Message]:
-    """A message and all in it."""
+    """Yields a message and all messages in it."""
     yield proto
     if depth < 12:
         for field, value in proto.ListFields():

@@ -2,7 +2,7 @@
 
 Counts what was tried and lists what went wrong in ci/results/fuzz.json: exceptions other than PosexportError, processes
 that end, inputs that take more than 5 seconds, files opened outside the input's folder. A number is tried once; the
-next run goes on behind the last one.
+next run continues after the last one.
 """
 
 import argparse
@@ -25,7 +25,7 @@ _PART = 400
 _SHARES = {"onnx": 10, "manifest": 20, "config": 1, "decoder-config": 1, "safetensors": 1, "tokenizer": 3, "bundle": 3}
 
 
-def part(kind: str, first: int, last: int) -> tuple[int, list[dict[str, Any]]]:
+def tried_range(kind: str, first: int, last: int) -> tuple[int, list[dict[str, Any]]]:
     """How many inputs of a range were tried, and what went wrong."""
     command = [sys.executable, "-m", "ci.lab.fuzz.worker", kind, str(first), str(last)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
@@ -76,7 +76,7 @@ def main() -> None:
         kind = wheel[turn % len(wheel)]
         turn += 1
         first = following.get(kind, 0)
-        tried, wrong = part(kind, first, first + min(_PART, left))
+        tried, wrong = tried_range(kind, first, first + min(_PART, left))
         if tried <= 0:
             raise SystemExit(f"{kind} tried nothing: {wrong}")
         following[kind], left = first + tried, left - tried

@@ -62,8 +62,8 @@ def tried(kind: str, number: int, folder: Path) -> dict[str, Any] | None:
         return {"kind": kind, "number": number, "what": f"{type(err).__name__} at {where}: {str(err)[:200]}"}
     finally:
         _watching = False
-    if others := outside(_opened, folder):
-        return {"kind": kind, "number": number, "what": f"opened {others[0]}"}
+    if paths := outside(_opened, folder):
+        return {"kind": kind, "number": number, "what": f"opened {paths[0]}"}
     return None
 
 

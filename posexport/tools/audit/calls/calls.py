@@ -48,7 +48,7 @@ Another = Callable[[Path, str], Run]
 
 @dataclass(frozen=True)
 class Answer:
-    """What a call returned.
+    """The result of a call.
 
     Attributes:
         outputs: by name; empty if it failed.
@@ -97,7 +97,7 @@ class Calls:
         return self._answers[key]
 
     def run(self, feeds: Mapping[str, NDArray[Any]], *, level: str = "all", model: bytes = b"") -> Answer:
-        """The outputs for arrays."""
+        """Runs the graph for arrays; returns the outputs, or why there are none."""
         try:
             return Answer(self.direct(feeds, level=level, model=model))
         except CallError as err:
@@ -105,12 +105,12 @@ class Calls:
             return Answer({}, refusal=reason) if reason else Answer({}, failure=str(err))
 
     def forget(self) -> None:
-        """Drop all answers: the inputs have changed."""
+        """Drop all results: the inputs have changed."""
         self._answers.clear()
 
     @property
     def lengths(self) -> Sequence[int]:
-        """Lengths to try: those of `LENGTHS` and those that constants of the graph fit, or the fixed one."""
+        """Lengths to try: `LENGTHS` and lengths that constants of the graph fit; or the fixed one."""
         fixed = {
             port.axes[-1]
             for port in self.inputs.ports
@@ -141,14 +141,14 @@ class Calls:
 
     def noise(self, name: str, call: Call) -> float:
         """By how much an output differs without optimisations; 0 where that does not run."""
-        optimised, plain = self(call), self(call, level="disable")
-        if not (optimised and plain) or name not in plain.outputs:
+        optimised, unoptimised = self(call), self(call, level="disable")
+        if not (optimised and unoptimised) or name not in unoptimised.outputs:
             return 0.0
-        return distance(optimised.outputs[name], plain.outputs[name])[0]
+        return distance(optimised.outputs[name], unoptimised.outputs[name])[0]
 
 
 def distance(y: NDArray[Any], right: NDArray[Any]) -> tuple[float, float]:
-    """The largest difference, and the largest value; what is the same infinity or no number in both is equal."""
+    """The largest difference and the largest value; equal infinities, and NaN in both, differ by 0."""
     y, right = np.asarray(y, np.float64), np.asarray(right, np.float64)
     same = (y == right) | (np.isnan(y) & np.isnan(right))
     finite = np.abs(right[np.isfinite(right)])

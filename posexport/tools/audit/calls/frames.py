@@ -37,7 +37,7 @@ class Frame(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def packed(arrays: Mapping[str, NDArray[Any]]) -> dict[str, Tensor]:
-    """Arrays as tensors of a frame."""
+    """Converts arrays to tensors of a frame."""
     return {
         name: Tensor(array.dtype.name, array.shape, np.ascontiguousarray(array).tobytes())
         for name, array in arrays.items()

@@ -32,7 +32,7 @@ class Call:
         width: places for tokens up to the end of this call; 0: as many as the longest row has.
         side: where shorter rows are padded.
         start: tokens before this call, which are in the cache.
-        padding: a seed of what is at padded places; 0: the id that the graph compares ids with, or 0.
+        padding: a seed of the content of padded places; 0: the id that the graph compares ids with, or 0.
         edge: the same of the place that is farthest from the row.
         sizes: of axes of pictures and sound.
     """
@@ -57,7 +57,7 @@ class Call:
         return real
 
     def __str__(self) -> str:
-        """As a sentence names it."""
+        """Returns batch, tokens and padding, for a sentence."""
         lengths = sorted({tokens for _, tokens in self.rows})
         text = f"batch {len(self.rows)}, {'/'.join(map(str, lengths))} tokens"
         return text if self.total == lengths[-1] else f"{text} padded on the {self.side} to {self.total}"
@@ -65,7 +65,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Inputs:
-    """The inputs of a graph.
+    """Inputs of a graph, as arrays for a call.
 
     Attributes:
         ports: all of them.
@@ -90,7 +90,7 @@ class Inputs:
 
     @property
     def past(self) -> list[Port]:
-        """Caches and states that a call continues; those of an encoder stay as they are."""
+        """Caches and states that a call continues; keys of an encoder stay as they are."""
         return [port for port in self.of_kind("past") if "encoder" not in port.axes]
 
     def with_sizes(self, **sizes: int) -> "Inputs":
@@ -141,7 +141,7 @@ class Inputs:
         return np.broadcast_to(counted if shape[-1:] == [counted.shape[-1]] else 0, shape)
 
     def _content(self, port: Port, call: Call, shape: Sequence[int]) -> NDArray[Any]:
-        """Ids and values: each row's, and what is at padded places."""
+        """Ids and values: each row's, and the content of padded places."""
         if "batch" not in port.axes:
             return self._values(port, shape, _rng(port, 0))
         batch = port.axes.index("batch")
@@ -154,11 +154,11 @@ class Inputs:
         moved = [longest[place], *longest[:place], *longest[place + 1 :]]  # tokens first: a longer row begins the same
         rows = []
         for (seed, tokens), real in zip(call.rows, call.real, strict=True):
-            row = self._padding(port, [call.total, *moved[1:]], call.padding)
+            array = self._padding(port, [call.total, *moved[1:]], call.padding)
             edge = -1 if call.side == "right" else 0
-            row[edge] = self._padding(port, moved, call.edge)[0]
-            row[real] = self._values(port, moved, _rng(port, seed))[:tokens]
-            rows.append(np.moveaxis(row[call.start :], 0, place))
+            array[edge] = self._padding(port, moved, call.edge)[0]
+            array[real] = self._values(port, moved, _rng(port, seed))[:tokens]
+            rows.append(np.moveaxis(array[call.start :], 0, place))
         return np.stack(rows, batch)
 
     def _padding(self, port: Port, shape: Sequence[int], seed: int) -> NDArray[Any]:

@@ -40,8 +40,8 @@ def opened(subject: Subject, options: AuditOptions) -> Iterator[Calls]:
 
         for provider in options.providers:
             check_loads(provider)
-        others = [provider for provider in options.providers if provider != subject.provider]
-        calls = Calls(subject, inputs, another(subject.path, subject.provider), another, others)
+        further = [provider for provider in options.providers if provider != subject.provider]
+        calls = Calls(subject, inputs, another(subject.path, subject.provider), another, further)
         yield with_sizes(calls)
 
 

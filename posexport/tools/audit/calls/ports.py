@@ -182,9 +182,9 @@ def _lookups(subject: Subject) -> Iterator[tuple[ir.Value, int]]:
 
 def _rows(value: ir.Value, subject: Subject) -> int:
     """The rows of the smallest table that is read by ``value``."""
-    found = [rows for indices, rows in _lookups(subject) if value in set(sources(indices, breaks=SHAPES | TRUTHS))]
-    if found:
-        return min(found)
+    tables = [rows for indices, rows in _lookups(subject) if value in set(sources(indices, breaks=SHAPES | TRUTHS))]
+    if tables:
+        return min(tables)
     name = (value.name or "").lower()
     return 2 if "type" in name or "label" in name else _UNKNOWN
 

@@ -28,11 +28,11 @@ class EndedError(Exception):
 
 
 class CallError(Exception):
-    """ONNX Runtime raised; the message is its own, in one line."""
+    """ONNX Runtime raised; the message is ONNX Runtime's, in one line."""
 
 
 class Child:
-    """Calls of one graph in a process of its own; a context manager.
+    """Calls of one graph in a separate process; a context manager.
 
     Args:
         model: the file.
@@ -86,7 +86,7 @@ class Child:
         return outputs
 
     def close(self) -> None:
-        """End the process."""
+        """Kills the process and closes its pipes."""
         self._process.kill()
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout):

@@ -18,7 +18,7 @@ _BODIES = {"If": 0, "Loop": 1, "Scan": 0}
 def check_nodes(nodes: "Iterable[onnx.NodeProto]", opsets: Mapping[str, int], path: Path) -> None:
     """Raises PosexportError for a node with an attribute of another kind than its operator has, or too few inputs.
 
-    Operators that the installed onnx does not know, such as ONNX Runtime's, are not checked.
+    Operators that the installed onnx does not know (ONNX Runtime's) are not checked.
     """
     import onnx
 

@@ -14,10 +14,10 @@ def _check(subject: Subject) -> Iterator[Place]:
         return
     length = calls.working[-1]
     for batch in (2, 3):
-        together = Call(tuple((row, length) for row in range(1, batch + 1)))
-        several = calls(together)
+        several_rows = Call(tuple((row, length) for row in range(1, batch + 1)))
+        several = calls(several_rows)
         for row in range(batch):
-            alone_call = Call(together.rows[row : row + 1])
+            alone_call = Call(several_rows.rows[row : row + 1])
             alone = calls(alone_call)
             for name, right in alone.outputs.items():
                 y = several.outputs.get(name)

@@ -30,7 +30,7 @@ def _check(subject: Subject) -> Iterator[Place]:
 
 
 def _cut(calls: Calls, first: int, total: int) -> Iterator[Place]:
-    """Differences of the tokens behind ``first``, read in one call and behind a cache."""
+    """Differences of the tokens after ``first``: read in one call, and with a cache."""
     whole, before = calls(Call(((1, total),))), calls(Call(((1, first),)))
     present = presents(calls.inputs.past, list(before.outputs))
     if not (whole and before) or present is None:
@@ -70,9 +70,9 @@ def _cut(calls: Calls, first: int, total: int) -> Iterator[Place]:
 def _new(
     y: NDArray[np.generic], right: NDArray[np.generic], first: int, total: int
 ) -> tuple[NDArray[np.generic], NDArray[np.generic]]:
-    """Both results of the tokens behind ``first``: one has all tokens where the other has new ones only."""
-    for axis, (mine, whole) in enumerate(zip(y.shape, right.shape, strict=True)):
-        if axis and mine == total - first and whole == total:
+    """Both results of the tokens after ``first``: one has all tokens where the other has new ones only."""
+    for axis, (new, whole) in enumerate(zip(y.shape, right.shape, strict=True)):
+        if axis and new == total - first and whole == total:
             right = np.take(right, range(first, total), axis=axis)
     return y, right
 

@@ -51,7 +51,7 @@ def _differences(calls: Calls, run: object) -> Iterator[tuple[float, str, str]]:
         try:
             right = run(calls.inputs.feeds(call))
         except CallError:
-            continue  # of the sibling: its own audit says so
+            continue  # of the sibling: the audit of that file says so
         for name, y in answer.outputs.items():
             expected = right.get(name)
             if expected is None or not is_real(y) or not is_real(expected) or y.shape != expected.shape:
