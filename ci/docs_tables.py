@@ -84,19 +84,23 @@ def through() -> str:
             by_what.setdefault((row["how"], what), []).append(row["name"])
     lines = ["| `model_type` | tasks, or why it is refused |", "|---|---|"]
     lines += [f"| {', '.join(sorted(names))} | {what} |" for (_, what), names in by_what.items()]
-    return "\n".join([*lines, "", *in_int4()])
+    return "\n".join([*lines, "", *further_proofs()])
 
 
-def in_int4() -> list[str]:
-    """A sentence for the targets that types were proven for in int4, each with its types."""
-    targets: dict[str, list[str]] = {}
+def further_proofs() -> list[str]:
+    """Sentences on the targets and precisions that types were proven for, beside cpu in float32."""
+    options: dict[str, list[str]] = {}
     for row in map(json.loads, (RESULTS / "through.jsonl").read_text().splitlines()):
-        if row["precision"] == "int4" and row["outcome"] == "proven":
-            targets.setdefault(row["type"], []).append(row["target"])
-    by_targets: dict[str, list[str]] = {}
-    for name, found in sorted(targets.items()):
-        by_targets.setdefault(" and ".join(sorted(found)), []).append(name)
-    return [f"Also proven in int4, for {which}: {', '.join(names)}." for which, names in by_targets.items()]
+        if row["outcome"] == "proven" and (row["target"], row["precision"]) != ("cpu", "fp32"):
+            precision = "" if row["precision"] == "fp32" else f" --precision {row['precision']}"
+            options.setdefault(row["type"], []).append(f"`--target {row['target']}{precision}`")
+    by_options: dict[str, list[str]] = {}
+    for name, found in sorted(options.items()):
+        by_options.setdefault(", ".join(sorted(found)), []).append(name)
+    return [
+        f"Recorded are proofs with `--target cpu`, and with {which} too for {', '.join(names)}."
+        for which, names in by_options.items()
+    ]
 
 
 def clients_states() -> str:

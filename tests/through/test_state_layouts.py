@@ -86,7 +86,7 @@ def test_transformers_js_numbers_states_by_layers(kind: str, names: list[str], f
 def test_genai_takes_a_decoder_through_transformers(folder: Path) -> None:
     mixtral = source(folder, "mixtral")
     assert LAYOUTS["genai"].arrange(mixtral) is mixtral
-    model = genai.config(mixtral)["model"]
+    model = genai.config(mixtral, {})["model"]
     decoder = model["decoder"]
     assert (model["type"], model["vocab_size"], decoder["hidden_size"], decoder["num_hidden_layers"]) == (
         "llama",
@@ -101,14 +101,14 @@ def test_genai_takes_a_decoder_through_transformers(folder: Path) -> None:
 def test_genai_is_told_the_names_of_states(folder: Path) -> None:
     mamba = source(folder, "mamba2")
     assert LAYOUTS["genai"].arrange(mamba) is mamba
-    decoder = genai.config(mamba)["model"]["decoder"]
+    decoder = genai.config(mamba, {})["model"]["decoder"]
     assert decoder["num_hidden_layers"] == 0
     assert decoder["inputs"]["past_conv_names"] == "past_conv.%d"
     assert decoder["outputs"]["present_recurrent_names"] == "present_recurrent.%d"
     # windows alone: by the numbers of layers, as an LFM2
     arranged = LAYOUTS["genai"].arrange(source(folder, "lfm2"))
     assert inputs(arranged) == ["past_key_values.1.key", "past_key_values.1.value", "past_conv.0", "past_conv.2"]
-    model = genai.config(arranged)["model"]
+    model = genai.config(arranged, {})["model"]
     assert (model["type"], model["decoder"]["num_hidden_layers"], model["decoder"]["conv_cache_size"]) == ("lfm2", 3, 2)
     assert model["decoder"]["layer_types"] == ["conv", "full_attention", "conv"]
 
