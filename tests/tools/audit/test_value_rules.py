@@ -220,3 +220,35 @@ FIRST = """
 def test_positions_of_the_first_row(batch: str, positions: str, wrong: int, tmp_path: Path) -> None:
     text = FIRST.format(batch=batch, positions=positions, table=", ".join(["1.0"] * 128))
     assert len(messages("PX203", text, tmp_path)) == wrong
+
+
+BIASED = """
+    <ir_version: 10, opset_import: ["": 23, "com.microsoft": 1]>
+    biased (float[B, {shape}] q, float[B, {shape}] k, float[B, {shape}] v, int64[B, T] attention_mask)
+        => (float[B, {shape}] y)
+    <int64[2] axes = {{1, 2}}, double lowest = {{-1e39}}, float none = {{0.0}}>
+    {{
+        infinity = Cast <to = 1> (lowest)
+        keys = Unsqueeze (attention_mask, axes)
+        kept = Cast <to = 9> (keys)
+        bias = Where (kept, none, infinity)
+        y = {attention}
+    }}
+"""
+
+
+@pytest.mark.parametrize(
+    ("shape", "attention", "severity"),
+    [
+        (
+            "T, 20",
+            "com.microsoft.MultiHeadAttention <num_heads = 5, unidirectional = 1> (q, k, v, , , bias)",
+            "warning",
+        ),
+        ("T, 20", "com.microsoft.MultiHeadAttention <num_heads = 5> (q, k, v, , , bias)", "note"),
+        ("5, T, 4", "Attention <is_causal = 1> (q, k, v, bias)", None),  # its rows without a key are 0
+    ],
+)
+def test_fused_attention_without_keys(shape: str, attention: str, severity: str | None, tmp_path: Path) -> None:
+    places = list(RULES["PX303"].check(subject(BIASED.format(shape=shape, attention=attention), tmp_path)))
+    assert [place.severity for place in places] == ([severity] if severity else [])

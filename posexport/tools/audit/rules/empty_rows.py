@@ -18,6 +18,8 @@ from posexport.tools.audit.subject import Subject
 _CONTENT = SHAPES | {"MatMul", "Gemm", "Conv", "Softmax", "Einsum"}
 #: what a mask that keeps one key of every row has: a test of whole rows, or the diagonal
 _KEEPS_ONE = ("EyeLike", "ReduceMax", "ReduceMin", "ReduceSum", "ReduceProd", "ReduceMean", "ArgMax", "TopK")
+#: fused operators that return NaN for such rows; ONNX's Attention returns zeros (ONNX Runtime 1.31 and 1.32, CPU)
+_UNGUARDED = (("com.microsoft", "MultiHeadAttention"), ("com.microsoft", "Attention"))
 _ORDERS = ("Less", "LessOrEqual", "Greater", "GreaterOrEqual")
 
 
@@ -27,9 +29,7 @@ def _check(subject: Subject) -> Iterator[Place]:
     empty = [
         (attention, causal)
         for attention in subject.attentions
-        if not attention.fused
-        and not _is_guarded(attention)
-        and (causal := _masked_to_infinity(attention, subject)) is not None
+        if not _is_guarded(attention) and (causal := _masked_to_infinity(attention, subject)) is not None
     ]
     for causal in (True, False):
         nodes = [attention.node for attention, is_causal in empty if is_causal == causal]
@@ -45,14 +45,16 @@ def _check(subject: Subject) -> Iterator[Place]:
         else:
             text, severity, then = "a row of padding alone has no key", "note", ""
         yield Place(
-            f"masked scores are -inf in {len(nodes)} attentions, and {text}: Softmax gives NaN{then}",
+            f"masked scores are -inf in {len(nodes)} attentions, and {text}: Softmax returns NaN{then}",
             nodes,
             severity=severity,
         )
 
 
 def _is_guarded(attention: Attention) -> bool:
-    """Whether probabilities that are NaN are replaced."""
+    """Whether probabilities that are NaN are replaced: behind Softmax, or in the operator."""
+    if attention.fused and (attention.node.domain, attention.node.op_type) not in _UNGUARDED:
+        return True
     return any(user.op_type in ("IsNaN", "Where") for user, _ in attention.node.outputs[0].uses())
 
 
@@ -66,7 +68,7 @@ def _masked_to_infinity(attention: Attention, subject: Subject) -> bool | None:
     kinds = {node.op_type for value in reached if (node := value.producer()) is not None}
     if reached.isdisjoint(subject.roles.masks) or not kinds.isdisjoint(_KEEPS_ONE):
         return None
-    return any(_is_causal(value) for value in reached)
+    return bool(attention.node.attributes.get_int("unidirectional", 0)) or any(map(_is_causal, reached))
 
 
 def _adds_infinity(mask: ir.Value) -> bool:

@@ -9,8 +9,10 @@ from posexport.tools.audit.subject import Subject
 def _check(subject: Subject) -> Iterator[Place]:
     for value in subject.roles.ids:
         sizes = subject.sizes.of(value)
-        if sizes is None or len(sizes) != 2 or subject.by_posexport:
+        if sizes is None or len(sizes) != 2 or value in subject.roles.positions or subject.by_posexport:
             continue
+        # a graph of decode steps reads one token, the rest is in its cache
+        sizes = (sizes[0], "1") if sizes[1] == 1 and subject.roles.is_decoder else sizes
         names = ("batch size", "length")
         fixed = [f"{name} {size}" for name, size in zip(names, sizes, strict=True) if isinstance(size, int)]
         readers = [user for user, _ in value.uses()]
