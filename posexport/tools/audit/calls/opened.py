@@ -1,5 +1,6 @@
 """Opens the calls of an audited graph in a child process, with sizes at which it computes anything."""
 
+import re
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -58,4 +59,5 @@ def with_sizes(calls: Calls) -> Calls:
                     return calls
                 last = answer.refusal or answer.failure
             calls.forget()
-    raise UnknownError(f"no call is computed, the last one says: {last:.300}")
+    advice = "; raise --memory if it is too little" if re.search("alloc|memory", last) else ""
+    raise UnknownError(f"no call is computed, the last one says: {last:.300}{advice}")

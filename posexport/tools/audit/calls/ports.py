@@ -5,7 +5,7 @@ from the tables that they are looked up in.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -108,39 +108,45 @@ class _Axes:
     """What the axes of all inputs count; axes of one name are one."""
 
     def __init__(self, subject: Subject, fed: list[ir.Value]) -> None:
-        self._sizes, roles = subject.sizes, subject.roles
+        self._sizes, self._roles = subject.sizes, subject.roles
         self._known: dict[str, Axis] = {}
+        roles = subject.roles
         tokens = [v for v in (*roles.ids, *roles.positions) if not self._is_encoders(v)]
         # the first axis of almost everything; of positions, which rows may share, only if others say so
         for value in fed:
-            shape = self._sizes.of(value) or ()
-            if shape and value not in roles.positions and len(shape) > 1:
-                self._set(shape[0], "batch")
+            if value not in roles.positions and len(self._shape(value)) > 1:
+                self._set(self._shape(value)[:1], "batch")
+        sounds = [value for value in fed if _is_sound(value)]
+        for value in sounds:
+            self._set(self._shape(value)[1:2], "samples")
         for value in tokens:
-            for size in (self._sizes.of(value) or ())[-1:]:
-                self._set(size, "tokens")
-        # a cache that does not grow has the same axis before and after a call
-        shapes = [subject.sizes.declared.get(value) or () for value in roles.present]
-        after = {str(size.value) for shape in shapes for size in shape if not isinstance(size, int)}
-        for value in roles.past:
-            for size in (self._sizes.of(value) or ())[1:]:
-                growing: Axis = "capacity" if self._sizes.text(size) in after else "past"
-                self._set(size, "encoder" if self._is_encoders(value) else growing)
+            self._set(self._shape(value)[-1:], "tokens")
+        self._caches(subject)
+        places: Axis = "total" if roles.is_decoder else "samples" if sounds and not tokens else "tokens"
         for value in roles.masks:
-            shape = self._sizes.of(value) or ()
-            if len(shape) == 2:
-                places: Axis = "total" if roles.is_decoder else "tokens"
-                self._set(shape[1], "encoder" if self._is_encoders(value) else places)
+            if len(self._shape(value)) == 2:
+                self._set(self._shape(value)[1:], "encoder" if self._is_encoders(value) else places)
         for value in fed:
             self._rest(value)
 
     def of(self, value: ir.Value) -> tuple[Axis, ...]:
-        return tuple(size if isinstance(size, int) else self._known[size] for size in self._sizes.of(value) or ())
+        return tuple(size if isinstance(size, int) else self._known[size] for size in self._shape(value))
+
+    def _shape(self, value: ir.Value) -> tuple[int | str, ...]:
+        return self._sizes.of(value) or ()
+
+    def _caches(self, subject: Subject) -> None:
+        """Axes of past tokens. A cache that does not grow has the same axis before and after a call."""
+        shapes = [subject.sizes.declared.get(value) or () for value in self._roles.present]
+        after = {str(size.value) for shape in shapes for size in shape if not isinstance(size, int)}
+        for value in self._roles.past:
+            for size in self._shape(value)[1:]:
+                growing: Axis = "capacity" if self._sizes.text(size) in after else "past"
+                self._set([size], "encoder" if self._is_encoders(value) else growing)
 
     def _rest(self, value: ir.Value) -> None:
         """Axes of inputs without a role: pictures, sound, embeddings."""
-        shape = self._sizes.of(value) or ()
-        name = (value.name or "").lower()
+        shape, name = self._shape(value), (value.name or "").lower()
         is_float = value.dtype is not None and value.dtype.is_floating_point()
         is_picture = "pixel" in name or "image" in name or (is_float and len(shape) == _IMAGE)
         for axis, size in enumerate(shape):
@@ -150,18 +156,24 @@ class _Axes:
                 kind = ("height", "width")[axis - first] if 0 <= axis - first < 2 else "other"
             elif self._is_encoders(value) and axis:
                 kind = "encoder"
-            elif axis == 1 and ("input_values" in name or "audio" in name or "wave" in name or "features" in name):
-                kind = "samples"
             elif axis == 1:
                 kind = "tokens"
-            self._set(size, kind)
+            self._set([size], kind)
 
-    def _set(self, size: int | str, kind: Axis) -> None:
-        if isinstance(size, str):
-            self._known.setdefault(size, kind)
+    def _set(self, sizes: Sequence[int | str], kind: Axis) -> None:
+        for size in sizes:
+            if isinstance(size, str):
+                self._known.setdefault(size, kind)
 
-    def _is_encoders(self, value: ir.Value) -> bool:
+    @staticmethod
+    def _is_encoders(value: ir.Value) -> bool:
         return bool(re.search(r"encoder|cross", re.sub(r"decoder", "", (value.name or "").lower())))
+
+
+def _is_sound(value: ir.Value) -> bool:
+    """Whether an input is a waveform or a spectrogram, by its name: a row has many samples for each token."""
+    is_float = value.dtype is not None and value.dtype.is_floating_point()
+    return is_float and bool(re.search("input_values|audio|wave|features|speech", (value.name or "").lower()))
 
 
 def _lookups(subject: Subject) -> Iterator[tuple[ir.Value, int]]:

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from posexport.parity.foreign.runner import own_words
 from posexport.tools.audit.calls.calls import ONE_SCALE, Calls, failing, is_real
+from posexport.tools.audit.calls.frames import Arrays
 from posexport.tools.audit.calls.inputs import Call
 from posexport.tools.audit.calls.ports import Port
 from posexport.tools.audit.rule import Place, Rule
@@ -16,6 +17,8 @@ from posexport.tools.audit.subject import Subject
 #: (tokens of the first call, of both)
 _CUTS = ((4, 11), (10, 11), (1, 5))
 _WORDS = re.compile(r"past_key_values?|present_key_values?|past|present|updated|new|cache_params|cache|in|out|states?")
+
+_PRESENT = re.compile("present|cache|updated|new|out|past")
 
 
 def _check(subject: Subject) -> Iterator[Place]:
@@ -32,17 +35,10 @@ def _check(subject: Subject) -> Iterator[Place]:
 def _cut(calls: Calls, first: int, total: int) -> Iterator[Place]:
     """Differences of the tokens after ``first``: read in one call, and with a cache."""
     whole, before = calls(Call(((1, total),))), calls(Call(((1, first),)))
-    present = presents(calls.inputs.past, list(before.outputs))
-    if not (whole and before) or present is None:
+    held = _held(calls, before.outputs) if whole and before else None
+    if held is None:
         return
-    rest = Call(((1, total),), start=first)
-    feeds = calls.inputs.feeds(rest)
-    for port in calls.inputs.past:
-        held = before.outputs[present[port.name]]
-        if held.ndim != feeds[port.name].ndim:
-            return
-        feeds[port.name] = held
-    behind = calls.run(feeds)
+    behind = calls.run({**calls.inputs.feeds(Call(((1, total),), start=first)), **held})
     if behind.failure:
         yield Place(
             f"{total - first} tokens behind a cache of {first} fail, {total} tokens in one call do not: "
@@ -67,6 +63,20 @@ def _cut(calls: Calls, first: int, total: int) -> Iterator[Place]:
             )
 
 
+def _held(calls: Calls, outputs: Arrays) -> Arrays | None:
+    """The caches that a call continues; None where outputs and inputs do not pair."""
+    present = presents(calls.inputs.past, list(outputs))
+    if present is None:
+        return None
+    held = {name: outputs[output] for name, output in present.items()}
+    if any(held[port.name].ndim != len(port.axes) for port in calls.inputs.past):
+        return None
+    # keys of an encoder's tokens, where one graph computes them in the first call and reads them later
+    computed = {_bare(name): y for name, y in outputs.items() if _PRESENT.search(name.lower()) and y.size}
+    crossed = [port.name for port in calls.inputs.of_kind("past") if port.name not in held]
+    return held | {name: computed[_bare(name)] for name in crossed if _bare(name) in computed}
+
+
 def _new(
     y: NDArray[np.generic], right: NDArray[np.generic], first: int, total: int
 ) -> tuple[NDArray[np.generic], NDArray[np.generic]]:
@@ -79,7 +89,7 @@ def _new(
 
 def presents(past: list[Port], outputs: list[str]) -> Mapping[str, str] | None:
     """The output that continues each cache: by name without words of time, else by order; None if they do not pair."""
-    named = {_bare(name): name for name in outputs if re.search("present|cache|updated|new|out|past", name.lower())}
+    named = {_bare(name): name for name in outputs if _PRESENT.search(name.lower())}
     by_name = {port.name: named[_bare(port.name)] for port in past if _bare(port.name) in named}
     if len(by_name) == len(past) and len(set(by_name.values())) == len(past):
         return by_name
