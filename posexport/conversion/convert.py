@@ -10,12 +10,12 @@ from msgspec.structs import replace
 from posexport.bundle.directory import check_target
 from posexport.bundle.manifest import PARITY, SAMPLE
 from posexport.bundle.write import seal, staged
-from posexport.conversion.manifest import without_folders
 from posexport.conversion.options import ConvertOptions
 from posexport.conversion.result import Conversion, MissedError, Written
 from posexport.conversion.write import write
 from posexport.errors import PosexportError
 from posexport.runtime.providers import check_loads
+from posexport.system.files import without_folders
 from posexport.system.one_at_a_time import ONE_AT_A_TIME
 from posexport.targets.providers import CPU, DEFAULT_PROVIDER, provider_named, targets
 

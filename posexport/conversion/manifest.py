@@ -5,7 +5,6 @@ import datetime
 import hashlib
 import importlib.metadata
 import platform
-import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -32,8 +31,6 @@ if TYPE_CHECKING:
     from posexport.sources.source import Source
 
 
-#: the folders of an absolute path
-_FOLDERS = re.compile(r"(?<![\w.:/])(?:[A-Za-z]:)?[/\\](?:[^\s/\\:;,'\"]+[/\\])+")
 #: a kernel of ONNX Runtime's for the CPU, in float32
 KERNEL = "kernel"
 #: the definition that ONNX or ONNX Runtime has of it, in other operators, in float32
@@ -142,18 +139,6 @@ def manifest_of(
         coverage=[] if report is None else report.coverage,
         created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     )
-
-
-def without_folders(sentence: str, source: object) -> str:
-    """A remark without the folders of this machine: paths below ``source``, and absolute ones, by their last parts.
-
-    Example:
-        >>> without_folders("/home/me/bert/config.json sets x, see /etc/hosts", "/home/me/bert")
-        'config.json sets x, see hosts'
-    """
-    if isinstance(source, str) and source.strip("/."):
-        sentence = sentence.replace(f"{source.rstrip('/')}/", "")
-    return _FOLDERS.sub("", sentence)
 
 
 def _session_options(source: "Source", directory: Path, recipe: Recipe) -> dict[str, str]:

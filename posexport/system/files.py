@@ -1,7 +1,8 @@
-"""One file, written whole or not at all."""
+"""Files written whole or not at all; sizes and paths as sentences have them."""
 
 import contextlib
 import os
+import re
 import secrets
 import tempfile
 from collections.abc import Iterator
@@ -9,6 +10,9 @@ from pathlib import Path
 from typing import BinaryIO
 
 from posexport.errors import PosexportError
+
+#: the folders of an absolute path
+_FOLDERS = re.compile(r"(?<![\w.:/])(?:[A-Za-z]:)?[/\\](?:[^\s/\\:;,'\"]+[/\\])+")
 
 
 def check_free(path: Path, *, force: bool) -> None:
@@ -55,6 +59,18 @@ def aside(prefix: str, text: str) -> Path | None:
     except OSError:
         return None
     return Path(path)
+
+
+def without_folders(sentence: str, source: object) -> str:
+    """A remark without the folders of this machine: paths below ``source``, and absolute ones, by their last parts.
+
+    Example:
+        >>> without_folders("/home/me/bert/config.json sets x, see /etc/hosts", "/home/me/bert")
+        'config.json sets x, see hosts'
+    """
+    if isinstance(source, str) and source.strip("/."):
+        sentence = sentence.replace(f"{source.rstrip('/')}/", "")
+    return _FOLDERS.sub("", sentence)
 
 
 def size_text(size: int) -> str:

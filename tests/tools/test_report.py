@@ -18,11 +18,11 @@ import posexport
 from posexport.bundle.read import read
 from posexport.cli import group
 from posexport.conversion.convert import convert
-from posexport.conversion.manifest import without_folders
 from posexport.conversion.options import ConvertOptions
 from posexport.errors import PosexportError
 from posexport.parity.report.points import Point
 from posexport.parity.report.report import Report
+from posexport.system.files import without_folders
 from posexport.tools.audit.finding import Finding, Findings
 from posexport.tools.bench.records import Document, Machine, Result, figure
 from posexport.tools.bench.records import Point as Sizes

@@ -192,7 +192,7 @@ def _accuracy(cell: Cell, chance: float) -> Line:
     if isinstance(cell, str):
         return {"words": cell, "key": -1, "name": "limit", "colour": ""}
     better = max(0.0, (cell - chance) / (1 - chance))
-    return {"words": shown(cell), "key": cell, "name": "", "colour": f"rgba(0, 158, 115, {0.75 * better:.2f})"}
+    return {"words": shown(cell), "key": cell, "name": "", "colour": f"rgb(var(--fit) / {0.75 * better:.2f})"}
 
 
 def _number(number: float | None, words: str) -> Line:

@@ -15,7 +15,7 @@ from posexport.tools.audit.rule import name_of
 #: neighbours on each side that are drawn
 _MOST = 4
 #: a box, the space between boxes, and the letters that fit in a box
-_WIDTH, _HEIGHT, _GAP, _LETTERS = 112, 34, 24, 17
+_WIDTH, _HEIGHT, _GAP, _LETTERS = 122, 34, 22, 16
 
 
 @dataclass(frozen=True)

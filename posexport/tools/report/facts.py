@@ -6,7 +6,7 @@ from itertools import groupby
 
 from posexport.bundle.manifest import MODEL, Manifest, OutputAgreement
 from posexport.pipelines.registry import kind_of, tasks_of
-from posexport.spec import CARRIED, Axis, EncodingSpec, InputSpec, is_cache_output
+from posexport.spec import CARRIED, Axis, EncodingSpec, InputSpec, is_cache_output, masked_axis
 from posexport.system.files import size_text
 
 Pairs = list[tuple[str, str]]
@@ -67,8 +67,9 @@ def limits(manifest: Manifest) -> list[str]:
         sentences.append("Outputs of a token depend on the length of its row.")
     if known.trained_length is not None and known.trained_length != known.max_length:
         sentences.append(f"Trained for {known.trained_length} tokens.")
-    paddings = ", ".join(known.paddings)
-    sentences.append(f"Padding that it accepts: {paddings}." if paddings else "It accepts no padding.")
+    if any(masked_axis(spec) is not None for spec in manifest.inputs):
+        paddings = ", ".join(known.paddings)
+        sentences.append(f"Padding that it accepts: {paddings}." if paddings else "It accepts no padding.")
     return sentences
 
 

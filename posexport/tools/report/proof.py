@@ -71,11 +71,15 @@ class Map:
 
 @dataclass(frozen=True)
 class Pictures:
-    """The maps, the chart as markup, and the details of every cell by its key."""
+    """The maps, the chart as markup, and the details of every cell by its key.
+
+    ``beyond``: the chart has an area of refused lengths.
+    """
 
     maps: list[Map]
     chart: str
     details: dict[str, list[Detail]]
+    beyond: bool
 
 
 def pictures(report: Report, *, limit: int | None = None) -> Pictures:
@@ -91,7 +95,8 @@ def pictures(report: Report, *, limit: int | None = None) -> Pictures:
         )
         if points
     ]
-    return Pictures(maps, _chart(report, limit), details)
+    beyond = limit is not None and any(p.verdict == "rejected" and p.length > limit for p in report.points)
+    return Pictures(maps, _chart(report, limit if beyond else None), details, beyond)
 
 
 def _map(points: Sequence[Point], what: str, prefix: str, details: dict[str, list[Detail]]) -> Map:
@@ -181,19 +186,16 @@ def _chart(report: Report, limit: int | None) -> str:
     numbers = [n for p in worst for n in (p.error, p.worst_baseline_error, p.tolerance) if n]
     if not numbers:
         return ""
-    refused = sorted(
-        {p.length for p in report.points if p.verdict == "rejected" and (limit is None or p.length > limit)}
-    )
     longest = max(by_length)
-    end = longest * 1.25 if refused else max(longest, 2)
+    end = longest * 1.25 if limit is not None else max(longest, 2)
     drawing = Drawing(
-        f"Errors by length from {worst[0].length} to {worst[-1].length}, all against their tolerance",
+        f"Error by length, from {worst[0].length} to {worst[-1].length}, with its tolerance",
         Scale(max(1, min(by_length)), end, log=True),
         Scale(min(numbers) / 2, max(numbers) * 3, log=True),
         "length in tokens" if not worst[0].image else "patches of the image",
         "relative error",
     )
-    if limit is not None and refused:
+    if limit is not None:
         drawing.band(limit, end, "refused")
     drawing.line([(p.length, p.tolerance or 1) for p in worst], "tolerance", "tolerance")
     drawing.line([(p.length, p.worst_baseline_error) for p in worst if p.worst_baseline_error], "pytorch", "PyTorch")

@@ -16,7 +16,7 @@ from posexport.bundle.read import check_hashes, locate, read
 from posexport.errors import PosexportError
 from posexport.parity.report.report import Report
 from posexport.system.extras import explain_missing
-from posexport.system.files import check_free, size_text, write_whole
+from posexport.system.files import check_free, size_text, without_folders, write_whole
 from posexport.tools import pages
 from posexport.tools.report import facts, speed
 from posexport.tools.report.proof import SHADES, pictures
@@ -79,7 +79,7 @@ def report(
     def part(make: Callable[[], Any]) -> Part:
         number, words = next(steps)
         tell(number, len(_STEPS), words)
-        return _part(make)
+        return _part(make, directory)
 
     manifest = read(directory)
     check_hashes(directory, manifest)
@@ -101,7 +101,7 @@ def report(
         name=name,
         manifest=manifest,
         verdict=proof.verdict if proof else "not proven: nothing was checked",
-        summary=proof.describe()
+        summary=f"{proof.describe()}."
         if proof
         else "The bundle was written with --no-verify; prove it with posexport verify.",
         proof=proof,
@@ -132,16 +132,16 @@ def report(
     write_whole(output, page, force=force)
 
 
-def _part(make: Callable[[], Any]) -> Part:
+def _part(make: Callable[[], Any], directory: Path) -> Part:
     try:
         return Part(make())
     except PosexportError as err:
-        return Part(missing=f"{str(err)[:1].upper()}{str(err)[1:]}.")
+        sentence = without_folders(str(err), str(directory))
+        return Part(missing=f"{sentence[:1].upper()}{sentence[1:]}.")
     except ModuleNotFoundError as err:
-        sentence = explain_missing(err, "This part")
-        if sentence is None:
+        if (needed := explain_missing(err, "This part")) is None:
             raise
-        return Part(missing=f"{sentence}.")
+        return Part(missing=f"{needed}.")
 
 
 def _proof(directory: Path, manifest: Manifest) -> Report | None:
