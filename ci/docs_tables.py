@@ -26,6 +26,7 @@ from ci.lab.bench_suites.markdown import tables
 from ci.lab.cuda_dry.table import table as cuda_dry
 from ci.lab.providers.table import table as provider
 from ci.lab.scoreboard import table as scoreboard
+from tests.tools.audit.corpus import CASES
 
 RESULTS = Path(__file__).parent / "results"
 #: charts, which pages of docs/ show
@@ -68,6 +69,15 @@ def rules() -> str:
             lines.append(f"| `{code}` | {rule.name} | {rule.severity} | {rule.finds} | {repair} |")
         lines.append("")
     return "\n".join(lines).strip()
+
+
+def corpus() -> str:
+    """Public cases of wrong files, and the rule that finds each."""
+    lines = ["| case | what users saw | cause | file | found by |", "|---|---|---|---|---|"]
+    for case in CASES:
+        found = f"`{case.code}` {RULES[case.code].name}" if case.code else ""
+        lines.append(f"| {case.source} | {case.saw} | {case.cause} | {case.made} | {found} |")
+    return "\n".join(lines)
 
 
 def defined() -> list[dict[str, Any]]:
@@ -451,6 +461,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "encoding-names": encoding_names,
     "families": families,
     "rules": rules,
+    "audit-corpus": corpus,
     "through": through,
     "golden": golden,
     "clients-states": clients_states,

@@ -107,7 +107,7 @@ def _numbers(subject: Subject) -> set[int]:
     """Sizes of the example that a graph has where it needs free axes."""
     return {
         *(conflict.number for conflict in subject.conflicts),
-        *(number for reshape in subject.fixed_reshapes for number in reshape.target if number > 0),
+        *(size for reshape in subject.fixed_reshapes for size in reshape.target if isinstance(size, int) and size > 0),
     }
 
 

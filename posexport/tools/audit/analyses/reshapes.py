@@ -1,4 +1,4 @@
-"""Reshapes to constant shapes that fit one length or one batch size only."""
+"""Reshapes to shapes with a constant that fits one length or one batch size only."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -11,12 +11,12 @@ from posexport.tools.audit.analyses.sizes import Size, Sizes
 
 @dataclass(frozen=True)
 class FixedReshape:
-    """A Reshape of a value with free axes to a constant shape.
+    """A Reshape of a value with free axes to a shape with constants.
 
     Attributes:
         node: the Reshape.
         before: the sizes of its input.
-        target: the constant shape.
+        target: the shape; expressions of free axes are those of ``before``.
         number: the element of ``target`` that stands for a free axis.
         place: its index.
         merged: another free axis was merged into -1: the call runs at other sizes, with wrong outputs.
@@ -24,7 +24,7 @@ class FixedReshape:
 
     node: ir.Node
     before: tuple[Size, ...]
-    target: tuple[int, ...]
+    target: tuple[Size, ...]
     number: int
     place: int
     merged: bool
@@ -36,22 +36,28 @@ def fixed_reshapes(nodes: Sequence[ir.Node], sizes: Sizes) -> Iterator[FixedResh
         if node.op_type != "Reshape" or node.domain or len(node.inputs) < 2:
             continue
         before, elements = sizes.of(node.inputs[0]), sizes.elements(node.inputs[1])
-        if before is None or elements is None or not all(isinstance(size, int) for size in elements):
+        if before is None or elements is None:
             continue
-        target = tuple(size for size in elements if isinstance(size, int))
-        if found := _fixed(node, before, target, sizes):
+        target = tuple(size for size in elements if size is not None)
+        if len(target) == len(elements) and (found := _fixed(node, before, target, sizes)):
             yield found
 
 
-def _fixed(node: ir.Node, before: tuple[Size, ...], target: tuple[int, ...], sizes: Sizes) -> FixedReshape | None:
+def _fixed(node: ir.Node, before: tuple[Size, ...], target: tuple[Size, ...], sizes: Sizes) -> FixedReshape | None:
     """The element of ``target`` that is a size of the example; None if the shape fits every size."""
     copied = set() if node.attributes.get_int("allowzero", 0) else {i for i, size in enumerate(target) if size == 0}
     rest = [size for axis, size in enumerate(before) if axis not in copied]
+    computed = [size for size in target if isinstance(size, str)]
+    # -1 beside sizes that are computed from the input: multiples of the constants fit
+    if any(size not in rest for size in computed) or (computed and -1 in target):
+        return None
+    for size in computed:
+        rest.remove(size)
     free = [size for size in rest if isinstance(size, str)]
     if not free or not all(map(sizes.is_free, free)):
         return None
     known = prod(sizes.factor(size) for size in rest)
-    numbers = [(place, size) for place, size in enumerate(target) if size > 0]
+    numbers = [(place, size) for place, size in enumerate(target) if isinstance(size, int) and size > 0]
     if -1 not in target or known % prod(size for _, size in numbers):
         place, number = _example(before, numbers, known)
         return FixedReshape(node, before, target, number, place, merged=False)

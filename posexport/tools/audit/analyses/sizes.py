@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from math import gcd, prod
 from typing import Any, cast
 
+import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
@@ -21,6 +22,8 @@ Size = int | str
 _ELEMENTS = "pkg.onnx_shape_inference.sym_data"
 #: a size that is no size: the end of a Slice that means "up to the end" (tf2onnx writes 1,000,000,000)
 _FAR, _UNKNOWN = 10_000_000, "_unknown"
+#: elements of a tensor that may be a shape
+_MOST_AXES = 8
 #: of SymPy, in expressions
 _FUNCTIONS = {"floor", "ceiling", "Min", "Max", "Mod", "Abs"}
 
@@ -45,6 +48,7 @@ class Sizes:
     def infer(self) -> None:
         """Infer all sizes, again after the graph was changed."""
         self._forget()
+        self._note_filled()
         _infer(self.model)
 
     def of(self, value: ir.Value | None) -> tuple[Size, ...] | None:
@@ -106,6 +110,16 @@ class Sizes:
             if graph is not self.model.graph:
                 for value in graph.inputs:
                     value.shape = None
+
+    def _note_filled(self) -> None:
+        """Note small integer tensors of ConstantOfShape, which the inference does not know: torch's repeat has one."""
+        for node in self.model.graph.all_nodes():
+            if node.op_type != "ConstantOfShape" or node.domain or (size := self.constant(node.inputs[0])) is None:
+                continue
+            filling = node.attributes.get("value")
+            array = None if filling is None else filling.as_tensor().numpy()
+            if array is not None and array.dtype.kind == "i" and size.size == 1 and 0 < size.item() <= _MOST_AXES:
+                node.outputs[0].const_value = ir.tensor(np.repeat(array.reshape(1), size.item()))
 
     def _name_axes(self) -> None:
         """Give every free axis of the inputs a name that expressions can have; equal names stay equal."""

@@ -37,19 +37,24 @@ def _reshape(reshape: FixedReshape) -> list[ir.Value]:
     g = Builder.at(reshape.node, name=f"{reshape.node.outputs[0].name}_shape")
     x = reshape.node.inputs[0]
     assert x is not None
-    parts = [g.size(x, axis) if axis in free else [size] for axis, size in enumerate(reshape.target)]
+    parts = [
+        [size] if isinstance(size, int) and axis not in free else g.size(x, axis)
+        for axis, size in enumerate(reshape.target)
+    ]
     reshape.node.replace_input_with(1, g.shape(*parts))
     return [*reshape.node.outputs]
 
 
-def _aligned(before: Sequence[Size], target: Sequence[int]) -> set[int] | None:
+def _aligned(before: Sequence[Size], target: Sequence[Size]) -> set[int] | None:
     """The axes of ``target`` that are free axes of ``before`` at the same place; None if there are none such."""
     free: set[int] = set()
     for axis, size in enumerate(before[: len(target)]):
         rest, rest_of_target = before[axis:], target[axis:]
         if all(isinstance(each, int) for each in rest):
+            numbers = [each for each in rest_of_target if isinstance(each, int)]
             known = prod(each for each in rest if isinstance(each, int))
-            return free if prod(rest_of_target) == known and -1 not in rest_of_target else None
+            whole = len(numbers) == len(rest_of_target) and -1 not in numbers
+            return free if whole and prod(numbers) == known else None
         if isinstance(size, str):
             free.add(axis)
         elif size != target[axis]:

@@ -13,7 +13,7 @@ def _check(subject: Subject) -> Iterator[Place]:
         if reshape.merged or (reshape.place == 0 and isinstance(first, str) and sizes.is_batch(first)):
             then = "rows of a larger batch become one long row" if reshape.merged else "other batch sizes fail"
             yield Place(
-                f"reshapes {sizes.shape_text(reshape.before)} to {list(reshape.target)}: its batch size is "
+                f"reshapes {sizes.shape_text(reshape.before)} to {sizes.shape_text(reshape.target)}: its batch size is "
                 f"{reshape.number}, and {then}",
                 [reshape.node],
             )

@@ -14,8 +14,8 @@ def _check(subject: Subject) -> Iterator[Place]:
         if reshape.merged or _is_batch(subject, reshape.before[0], reshape.place):
             continue
         yield Place(
-            f"reshapes {sizes.shape_text(reshape.before)} to {list(reshape.target)}, whose {reshape.number} "
-            "is a size of the example",
+            f"reshapes {sizes.shape_text(reshape.before)} to {sizes.shape_text(reshape.target)}, whose "
+            f"{reshape.number} is a size of the example",
             [reshape.node],
         )
     for conflict in subject.conflicts:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import onnx_ir as ir
 
-from posexport.graph.queries import is_near, producer
+from posexport.graph.queries import producer
 from posexport.tools.audit.analyses.scalars import element
 from posexport.tools.audit.rule import Place, Rule
 from posexport.tools.audit.subject import Subject
@@ -32,7 +32,7 @@ def _root(value: ir.Value | None) -> ir.Value | None:
     """x of x * x or of x ** 2."""
     if (node := producer(value, "Mul")) is not None and node.inputs[0] is node.inputs[1]:
         return node.inputs[0]
-    if (node := producer(value, "Pow")) is not None and is_near(node.inputs[1], 2.0):
+    if (node := producer(value, "Pow")) is not None and element(node.inputs[1], lambda _: None) == 2.0:
         return node.inputs[0]
     return None
 

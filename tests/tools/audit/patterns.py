@@ -1,0 +1,65 @@
+"""Files written after the pattern of a public case, where the tool that made the fault is not in the environment.
+
+Each function is a maker of `tests.tools.audit.corpus`: it writes into a folder, and returns the file.
+"""
+
+from pathlib import Path
+
+from tests.tools.audit.graphs import saved
+
+_QWEN_VL = '{"text_config": {"rope_scaling": {"rope_type": "default", "mrope_section": [2, 3, 3]}}}'
+
+
+def one_row_of_positions(folder: Path, *, fault: bool) -> Path:
+    """The embeddings of text and image are joined outside; positions are one row, or time, height and width."""
+    rows = "" if fault else "3, "
+    text = f"""
+        <ir_version: 8, opset_import: ["": 18]>
+        language (float[B, T, 20] inputs_embeds, int64[{rows}B, T] position_ids) => (float[{rows}B, T, 8] angles)
+        <float[8] frequencies = {{1.0, 0.3, 0.1, 0.03, 0.01, 0.003, 0.001, 0.0003}}, int64[1] last = {{-1}}>
+        {{
+            positions = Cast <to = 1> (position_ids)
+            column = Unsqueeze (positions, last)
+            angles = Mul (column, frequencies)
+        }}"""
+    return saved(text, folder, files={"config.json": _QWEN_VL})
+
+
+def integer_mask(folder: Path, *, fault: bool) -> Path:
+    """The encoder's mask of ones and zeros as the bias of Attention, which only a boolean or a scaled mask may be."""
+    bias = "bias = Cast <to = 1> (keys)" if fault else "bias = Cast <to = 9> (keys)"
+    text = f"""
+        <ir_version: 10, opset_import: ["": 23]>
+        encoder (float[B, T, 20] q, float[B, T, 20] k, float[B, T, 20] v, int64[B, T] attention_mask)
+            => (float[B, T, 20] y)
+        <int64[2] axes = {{1, 2}}>
+        {{
+            keys = Unsqueeze (attention_mask, axes)
+            {bias}
+            y = Attention <q_num_heads = 5, kv_num_heads = 5> (q, k, v, bias)
+        }}"""
+    return saved(text, folder)
+
+
+def attention_of_opset_25(folder: Path, *, fault: bool) -> Path:
+    text = f"""
+        <ir_version: 11, opset_import: ["": {25 if fault else 24}]>
+        encoder (float[B, T, 20] q, float[B, T, 20] k, float[B, T, 20] v) => (float[B, T, 20] y)
+        {{ y = Attention <q_num_heads = 5, kv_num_heads = 5> (q, k, v) }}"""
+    return saved(text, folder)
+
+
+def folded_shape(folder: Path, *, fault: bool) -> Path:
+    """An optimiser folded Shape of a dynamic axis to the number of the example, with which a Reshape splits heads."""
+    folded = "length = Constant <value_ints = [11]> ()"
+    text = f"""
+        <ir_version: 8, opset_import: ["": 18]>
+        split (float[B, T, 20] x) => (float[B, T, 5, 4] y)
+        <int64[2] heads = {{5, 4}}>
+        {{
+            batch = Shape <start = 0, end = 1> (x)
+            {folded if fault else "length = Shape <start = 1, end = 2> (x)"}
+            shape = Concat <axis = 0> (batch, length, heads)
+            y = Reshape (x, shape)
+        }}"""
+    return saved(text, folder)
