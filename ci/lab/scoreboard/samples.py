@@ -51,11 +51,17 @@ def modality(model: Any) -> str:
 
 
 def native_pixels(config: Any) -> tuple[int, int]:
-    """Height and width that a configuration names, 64x64 where it names none."""
+    """Height and width that a configuration names, 64x64 where it names none.
+
+    Of a detector with a windowed backbone three times the backbone's: its processor enlarges images to 800 pixels, and
+    the backbone was trained at 224 to 384.
+    """
     for section in (config, *(getattr(config, name, None) for name in ("vision_config", "backbone_config", "encoder"))):
         size = getattr(section, "image_size", getattr(section, "input_size", None))
         if size is not None:
-            return (size, size) if isinstance(size, int) else (size[0], size[1])
+            enlarged = 3 if section is not config and hasattr(section, "window_size") else 1
+            height, width = (size, size) if isinstance(size, int) else (size[0], size[1])
+            return enlarged * height, enlarged * width
     return 64, 64
 
 
