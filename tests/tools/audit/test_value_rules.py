@@ -87,9 +87,10 @@ def test_attention_of_opset_25_is_taken_apart_from_1_32_on(
     assert len(messages("PX402", FUSED.format(opset=opset), tmp_path)) == apart
 
 
+RANGE = "size = Shape <start = 1, end = 2> (ids) all = Squeeze (size) positions = Range (zero, all, one)"
 ROWS = """
     <ir_version: 8, opset_import: ["": 18]>
-    rows (int64[B, T] input_ids, int64[B, T] attention_mask) => (float[B, T, 1] y)
+    rows (int64[B, T] input_ids, int64[B, T] attention_mask) => (float[N, M, 1] y)
     <float[66, 1] table = {{{table}}}, int64 padding = {{1}}, int64 one = {{1}}, int64 last = {{65}}>
     {{
         {positions}
@@ -117,6 +118,15 @@ def test_the_first_row_is_computed(positions: str, wrong: bool, tmp_path: Path) 
     assert len(messages("PX204", text, tmp_path)) == wrong
 
 
+@pytest.mark.parametrize(("padding", "wrong"), [("0.0", True), ("1.0", False)])
+def test_a_row_of_zeros_is_padding_s(padding: str, wrong: bool, tmp_path: Path) -> None:
+    """RoBERTa's tables of any length have zeros in row 1."""
+    table = ", ".join(["1.0", padding, *["1.0"] * 48])
+    text = ROWS.format(table=table, positions=RANGE.replace("ids", "input_ids").replace("zero", "none"))
+    text = text.replace("float[66, 1]", "float[50, 1]").replace("int64 padding", "int64 none = {0}, int64 padding")
+    assert len(messages("PX204", text, tmp_path)) == wrong
+
+
 ANGLES = """
     <ir_version: 8, opset_import: ["": 18]>
     angles ({type}[B, T, 3] x, int64[B, T] ids) => ({type}[3, 3] y)
@@ -127,7 +137,6 @@ ANGLES = """
         {use}
     }}
 """
-RANGE = "size = Shape <start = 1, end = 2> (ids) all = Squeeze (size) positions = Range (zero, all, one)"
 
 
 @pytest.mark.parametrize(

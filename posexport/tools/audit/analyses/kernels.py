@@ -14,6 +14,7 @@ Fate = Literal["cast", "function", "cpu", "refused"]
 CPU = "CPUExecutionProvider"
 #: domains that the tables have
 _DOMAINS = ("", "com.microsoft")
+_FLOATS = ("float", "float16", "bfloat16", "double")
 #: operators that never reach a kernel
 _FOLDED = frozenset(["Constant"])
 #: operator, version of it -> the first ONNX Runtime that has that version; older ones compute the version before
@@ -63,7 +64,8 @@ def _lacking(node: ir.Node, provider: str, domain: str, opset: int) -> str | Non
     if None in types or not types:
         return None
     known = {name for row in rows for name in row.dtypes}
-    return None if known.intersection(types) else types[0]
+    # the condition of Where has a type that says nothing
+    return None if known.intersection(types) else next((name for name in types if name in _FLOATS), types[0])
 
 
 def _with_fate(node: ir.Node, provider: str, domain: str, opset: int, lacking: str) -> Missing:

@@ -9,7 +9,7 @@ from posexport.tools.audit.analyses.scalars import element
 from posexport.tools.audit.rule import Place, Rule, name_of
 from posexport.tools.audit.subject import Subject
 
-#: rows in front of the first position's: RoBERTa's padding id 1 is followed by position 0 at row 2; BART, OPT
+#: rows in front of the first position's, of RoBERTa (ids 0 and 1, padding's), BART and OPT
 _OFFSET = 2
 #: lengths that tables have
 _LENGTHS = {2**power for power in range(6, 18)}
@@ -19,15 +19,26 @@ _ROWS = ", ".join(["1.0"] * (64 + _OFFSET))
 
 def _check(subject: Subject) -> Iterator[Place]:
     for lookup in lookups(subject.nodes, subject.roles, subject.sizes):
-        if subject.by_posexport or lookup.origin == "input" or lookup.rows - _OFFSET not in _LENGTHS:
+        if subject.by_posexport or lookup.origin == "input":
+            continue
+        if lookup.rows - _OFFSET not in _LENGTHS and not (lookup.rows > _OFFSET and _has_padding_row(lookup.table)):
             continue
         first = element(lookup.node.inputs[1], lambda value: _first(value, subject))
         if first == 0:
             yield Place(
-                f"{name_of(lookup.node)!r} reads {lookup.table.name!r} ({lookup.rows} rows: {lookup.rows - _OFFSET} "
-                f"positions behind {_OFFSET}) from row 0 on",
+                f"{name_of(lookup.node)!r} reads {lookup.table.name!r} ({lookup.rows} rows) from row 0 on; the first "
+                f"position seems to be at row {_OFFSET}",
                 [lookup.node],
             )
+
+
+def _has_padding_row(table: ir.Value) -> bool:
+    """Whether row 1 is 0, as the row of RoBERTa's padding id is, and the rows around it are not."""
+    tensor = ir.convenience.get_const_tensor(table)
+    if tensor is None:
+        return False
+    before, padding, after = (bool(row.any()) for row in tensor.numpy()[: _OFFSET + 1])
+    return before and not padding and after
 
 
 def _first(value: ir.Value, subject: Subject) -> float | None:
@@ -61,7 +72,7 @@ RULE = Rule(
     code="PX204",
     name="missing-offset",
     severity="warning",
-    finds="a position table with 2 more rows than a power of two is read from row 0",
+    finds="a position table with two rows in front of the first position's is read from row 0",
     why="RoBERTa, XLM-RoBERTa, CamemBERT, BART and OPT keep their first position at row 2: every token gets the "
     "embedding of a position 2 earlier, and the first two those of padding.",
     remedy="Add the offset to the positions (padding_idx + 1 + range), or export with the model's create_position_ids; "
