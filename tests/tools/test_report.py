@@ -26,6 +26,7 @@ from posexport.system.files import without_folders
 from posexport.tools.audit.finding import Finding, Findings
 from posexport.tools.bench.records import Document, Machine, Result, figure
 from posexport.tools.bench.records import Point as Sizes
+from posexport.tools.pages.svg import Scale
 from posexport.tools.report import speed
 from posexport.tools.report.audited import neighbourhood
 from posexport.tools.report.drawings import figures
@@ -159,10 +160,13 @@ def test_a_browser_shows_a_cell_on_click_and_moves_by_keys(page: str, tmp_path: 
     assert seen["lines"] > 1
 
 
-def test_without_libraries_the_page_says_what_is_missing(bundle: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("deployed", [True, False], ids=["deployed", "bare"])
+def test_without_libraries_the_page_says_what_is_missing(bundle: Path, tmp_path: Path, deployed: bool) -> None:
+    """Where bundles run there is no PyTorch; with neither ONNX Runtime nor onnx_ir there is the proof alone."""
+    absent = ["torch", "onnxscript", "matplotlib", "transformers", *([] if deployed else ["onnxruntime", "onnx_ir"])]
     code = (
         "import sys\n"
-        "for name in ('torch', 'onnxruntime', 'onnx_ir', 'onnxscript', 'matplotlib', 'transformers'):\n"
+        f"for name in {absent}:\n"
         "    sys.modules[name] = None\n"
         "import posexport\n"
         "posexport.report(sys.argv[1], sys.argv[2])\n"
@@ -171,7 +175,9 @@ def test_without_libraries_the_page_says_what_is_missing(bundle: Path, tmp_path:
     subprocess.run([sys.executable, "-c", code, str(bundle), str(target)], check=True, timeout=120)
     text = target.read_text()
     assert 'id="points"' in text
-    assert text.count("which is not installed") >= 2
+    assert text.count("which is not installed") == (0 if deployed else 5)
+    assert ("The stored sample is right here" in text) == deployed
+    assert ("Vectors of positions" in text) == deployed
 
 
 def test_the_command_says_what_it_cannot_do(bundle: Path, tmp_path: Path) -> None:
@@ -335,6 +341,20 @@ def test_layers_with_other_tables_are_other_pictures(tmp_path: Path) -> None:
     pictured = figures(tables)
     assert len(pictured) == 4
     assert "2 more like it are not shown" in pictured[-1].caption
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "right"),
+    [
+        (1, 257, [1, 4, 16, 64, 256]),
+        (0.2, 2.1, [0.2, 0.5, 1, 2]),
+        (1e-7, 1e-4, [1e-7, 1e-6, 1e-5, 1e-4]),
+        (1e-7, 1e-1, [1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1]),
+        (3.0, 3.5, [3.0, 3.5]),
+    ],
+)
+def test_ticks_of_a_logarithm_are_few_and_round(low: float, high: float, right: list[float]) -> None:
+    agree(Scale(low, high, log=True).ticks(), right, "rounded", np.float64)
 
 
 # speed

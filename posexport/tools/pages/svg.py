@@ -42,18 +42,24 @@ class Scale:
     def ticks(self) -> list[float]:
         """Round numbers: powers of ten or two of a logarithm, else multiples of 1, 2 or 5 times a power of ten."""
         if self.log:
-            for base, step in ((2, 1), (10, 1), (10, 2), (10, 3)):
-                first, last = (math.log(end, base) for end in (self.low, self.high))
-                powers = range(math.ceil(first - 1e-9), math.floor(last + 1e-9) + 1, step)
-                if len(powers) <= (_TICKS + 2 if base == 2 else _TICKS) and (base == 10 or self.low >= 1):
-                    return [float(base) ** power for power in powers]
-            return [self.low, self.high]
+            return self._log_ticks()
         low, high = sorted((self.low, self.high))
         rough = (high - low) / _TICKS or 1.0
         unit = 10.0 ** math.floor(math.log10(rough))
         step_size = next(unit * factor for factor in (1, 2, 5, 10) if unit * factor >= rough * 0.999)
         first_tick = math.ceil(low / step_size - 1e-9)
         return [step_size * n for n in range(first_tick, math.floor(high / step_size + 1e-9) + 1)]
+
+    def _log_ticks(self) -> list[float]:
+        first, last = (math.log10(end) for end in (self.low, self.high))
+        powers = range(math.floor(first), math.ceil(last) + 1)
+        choices = [
+            *([2.0**n for n in range(0, 64, step) if self.low >= 1] for step in (1, 2)),
+            [digit * 10.0**n for n in powers for digit in (1, 2, 5)],
+            *([10.0**n for n in powers if n % step == 0] for step in (1, 2, 3, 6)),
+        ]
+        inside = [[tick for tick in ticks if self.low <= tick * 1.0001 <= self.high * 1.0002] for ticks in choices]
+        return next((ticks for ticks in inside if 1 < len(ticks) <= _TICKS + 1), [self.low, self.high])
 
 
 def spelled(value: float) -> str:

@@ -66,7 +66,10 @@ def answers(directory: Path, manifest: Manifest, texts: Sequence[str] = ()) -> T
     context = _CONTEXT if task == "question-answering" else None
     done = answer(directory, texts=asked, context=context, options=options)
     if isinstance(done, Answers):
-        shown = [Shown(text, lines(one)[:_LINES]) for text, one in zip(done.inputs, done.answers, strict=True)]
+        shown = [
+            Shown(text, [_printable(line) for line in lines(one)[:_LINES]])
+            for text, one in zip(done.inputs, done.answers, strict=True)
+        ]
         return TextAnswers(done.task, shown, context or "")
     return _tensors(done)
 
@@ -87,6 +90,11 @@ def _tensors(done: Answer) -> TextAnswers:
         return TextAnswers("feature-extraction", shown)
     table = [[f"{value:.3f}" for value in row] for row in done.similarity]
     return TextAnswers("sentence-similarity", shown, similarity=table, similarity_name=done.similarity_name)
+
+
+def _printable(line: str) -> str:
+    """A line of an answer; a page has no control characters."""
+    return "".join(c if c.isprintable() or c in "\n\t" else "\N{REPLACEMENT CHARACTER}" for c in line)
 
 
 def _mask(directory: Path, manifest: Manifest) -> str:

@@ -91,7 +91,7 @@ def _placement(directory: Path, manifest: Manifest, provider: Provider) -> Place
     without = [node for node in table.nodes if not node.kernel]
     attention = Counter(node.reason for node in table.nodes if "attention" in node.reason)
     words = f"kernels for {len(table.nodes) - len(without)} of {len(table.nodes)} nodes"
-    words += "".join(f"; {count} attention nodes: {reason}" for reason, count in attention.items())
+    words += "".join(f"; {count} of attention: {reason}" for reason, count in attention.items())
     words += f" (kernel table of ONNX Runtime {table.onnxruntime}; nothing was run)"
     missing = Counter(f"{node.op_type} ({node.dtype}): {node.reason}" for node in without)
     return Placement(provider.label, state, words, [f"{count} {reason}" for reason, count in missing.items()])

@@ -137,7 +137,8 @@ def _part(make: Callable[[], Any], directory: Path) -> Part:
         return Part(make())
     except PosexportError as err:
         sentence = without_folders(str(err), str(directory))
-        return Part(missing=f"{sentence[:1].upper()}{sentence[1:]}.")
+        first = sentence.partition(" ")[0]
+        return Part(missing=f"{sentence if '.' in first else sentence[:1].upper() + sentence[1:]}.")
     except ModuleNotFoundError as err:
         if (needed := explain_missing(err, "This part")) is None:
             raise
@@ -205,7 +206,8 @@ def _checked(directory: Path) -> str:
     counts = done.summary()
     if not done.passed:
         return f"The stored sample fails here: {done.describe()}."
-    return f"The stored sample is right here: {counts.passed} comparisons on {done.provider} within their tolerance."
+    noun = "comparison" if counts.passed == 1 else "comparisons"
+    return f"The stored sample is right here: {counts.passed} {noun} on {done.provider} within the tolerance."
 
 
 def _timed(directory: Path) -> "tuple[str, str, list[Time]]":
