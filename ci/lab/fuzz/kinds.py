@@ -25,11 +25,11 @@ class Kind:
     """One kind of input.
 
     Attributes:
-        write: puts a damaged input into an empty folder.
+        write: puts a damaged input into an empty folder; without a generator, the sound one.
         read: does with the folder what the product does.
     """
 
-    write: Callable[[Path, Random], None]
+    write: Callable[[Path, Random | None], None]
     read: Callable[[Path], Any]
 
 
@@ -68,8 +68,11 @@ def _rich() -> onnx.ModelProto:
 _KEPT: dict[str, Any] = {}
 
 
-def _write_onnx(folder: Path, rng: Random) -> None:
+def _write_onnx(folder: Path, rng: Random | None) -> None:
     graphs = _KEPT.get("graphs") or _KEPT.setdefault("graphs", _graphs())
+    if rng is None:
+        (folder / "model.onnx").write_bytes(graphs[0].SerializeToString())
+        return
     model = onnx.ModelProto()
     model.CopyFrom(rng.choice(graphs))
     if rng.random() < 0.9:
@@ -94,24 +97,18 @@ def _read_onnx(folder: Path) -> None:
     list(text.lines(findings, details=True))
 
 
-def _copied(source: Path, *names: str) -> Callable[[Path, Random], None]:
+def _copied(source: Path, *names: str) -> Callable[[Path, Random | None], None]:
     """Writes a folder with one of its files damaged, or two."""
 
-    def write(folder: Path, rng: Random) -> None:
+    def write(folder: Path, rng: Random | None) -> None:
         shutil.copytree(source, folder, dirs_exist_ok=True)
+        if rng is None:
+            return
         for name in rng.sample(names, min(len(names), rng.choice((1, 1, 2)))):
             path = folder / name
             path.write_bytes(mutate.BY_SUFFIX[path.suffix](path.read_bytes(), rng))
 
     return write
-
-
-def _read_checkpoint(folder: Path) -> None:
-    from posexport.checkpoints.opened import open_checkpoint
-
-    checkpoint = open_checkpoint(folder)
-    _ = checkpoint.weights.names if hasattr(checkpoint.weights, "names") else checkpoint.weights
-    _ = checkpoint.text_rules, checkpoint.bundle_files
 
 
 def _read_source(folder: Path) -> None:
@@ -126,13 +123,15 @@ def _read_tokenizer(folder: Path) -> None:
     make_tokenizer({path.name: path for path in folder.iterdir() if path.is_file()}, Model(rows=32, longest=64))
 
 
-def _write_bundle(folder: Path, rng: Random) -> None:
+def _write_bundle(folder: Path, rng: Random | None) -> None:
     """Writes a bundle with a damaged file; in half of them the manifest has the hash of the damaged file."""
     import hashlib
     import json
 
     source: Path = _KEPT.get("bundle") or _KEPT.setdefault("bundle", _made_bundle())
     shutil.copytree(source, folder, dirs_exist_ok=True)
+    if rng is None:
+        return
     names = [str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()]
     name = rng.choice(("posexport.json", rng.choice(sorted(names))))
     path = folder / name
@@ -172,8 +171,11 @@ def _read_bundle(folder: Path) -> None:
         session.encode(["a b", "c"])
 
 
-def _write_manifest(folder: Path, rng: Random) -> None:
+def _write_manifest(folder: Path, rng: Random | None) -> None:
     source: Path = _KEPT.get("bundle") or _KEPT.setdefault("bundle", _made_bundle())
+    if rng is None:
+        shutil.copytree(source, folder, dirs_exist_ok=True)
+        return
     data = (source / "posexport.json").read_bytes()
     (folder / "posexport.json").write_bytes(mutate.BY_SUFFIX[".json"](data, rng))
 

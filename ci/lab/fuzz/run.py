@@ -37,11 +37,12 @@ def tried_range(kind: str, first: int, last: int) -> tuple[int, list[dict[str, A
             lines.put(line)
         lines.put(None)
 
-    threading.Thread(target=read, daemon=True).start()
+    reader = threading.Thread(target=read, daemon=True)
+    reader.start()
     number, wrong, limit = first - 1, [], _START
     try:
         while (line := lines.get(timeout=limit)) is not None:
-            limit = _LONGEST if number >= first else _START  # the first one imports everything
+            limit = _LONGEST  # it has read a sound input before
             if line.startswith("{"):
                 wrong.append(json.loads(line))
             elif line.strip().isdigit():
@@ -50,6 +51,9 @@ def tried_range(kind: str, first: int, last: int) -> tuple[int, list[dict[str, A
         wrong.append({"kind": kind, "number": number, "what": f"takes more than {limit:g} s"})
         process.kill()
     code = process.wait()
+    reader.join()
+    assert process.stdout is not None
+    process.stdout.close()
     if code and not (wrong and wrong[-1]["number"] == number):
         wrong.append({"kind": kind, "number": number, "what": f"the process ended with {code}"})
     return number + 1 - first, wrong

@@ -71,9 +71,14 @@ def main(kind: str, first: str, last: str) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
     sys.addaudithook(_hook)
     with tempfile.TemporaryDirectory(prefix="fuzz-") as scratch:
+        folder = Path(scratch, "input")
+        # what it imports counts for no input
+        folder.mkdir()
+        KINDS[kind].write(folder, None)
+        KINDS[kind].read(folder)
+        shutil.rmtree(folder)
         for number in range(int(first), int(last)):
             print(number, flush=True)
-            folder = Path(scratch, "input")
             folder.mkdir()
             wrong = tried(kind, number, folder)
             if wrong is not None:

@@ -39,6 +39,8 @@ def check_nodes(nodes: "Iterable[onnx.NodeProto]", opsets: Mapping[str, int], pa
                     f"{where} has {attribute.name} as {kinds.Name(attribute.type)}, it must be {kinds.Name(kind)}; "
                     "export it again"
                 )
+        if node.op_type == "Constant" and not domain and [a.name in attributes for a in node.attribute] != [True]:
+            raise PosexportError(f"{where} must have one value; export it again")
         if len(node.input) < least:
             raise PosexportError(f"{where} has {len(node.input)} inputs, it needs {least}; export it again")
         if len(node.output) < outputs:

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 #: nodes of a graph once its functions are expanded; functions that call each other can make 2^30 of a few bytes
 MAX_NODES = 1_000_000
 _CALLS = 50
+#: versions of operators are below
+_OPSETS = 1 << 31
 
 
 def read_model(path: Path) -> ir.Model:
@@ -51,6 +53,9 @@ def read_model(path: Path) -> ir.Model:
     for tensor in _tensors(proto):
         check_tensor(tensor, path)
     opsets = {"" if opset.domain == "ai.onnx" else opset.domain: opset.version for opset in proto.opset_import}
+    for domain, version in opsets.items():
+        if not 0 < version < _OPSETS:
+            raise PosexportError(f"{path} imports version {version} of the operators {domain!r}; export it again")
     for graph in _graphs(proto):
         of_function = {} if isinstance(graph, type(proto.graph)) else {o.domain: o.version for o in graph.opset_import}
         check_nodes(graph.node, {**opsets, **of_function}, path)
