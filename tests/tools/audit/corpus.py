@@ -55,6 +55,15 @@ CASES = [
         made="not here: the fault is the device's, and no WebGPU is at hand",
     ),
     Case(
+        number=2,
+        source="onnx-community/OpenMed-PII, fp16 (transformers.js 1749)",
+        saw="the file does not open: Type Error",
+        cause="operators in float16 that they do not have",
+        made=f"{_TRACED}, then {_HALF} with disable_shape_infer",
+        code="PX310",
+        maker="exported.range_in_half",
+    ),
+    Case(
         number=3,
         source="onnx-community/gemma-3-270m-it, fp16 (onnxruntime PR 29599)",
         saw="NaN for some texts",
@@ -112,6 +121,15 @@ CASES = [
         made=_PATTERN,
         code="PX505",
         maker="patterns.one_row_of_positions",
+    ),
+    Case(
+        number=12,
+        source="Gemma 4 through a builder for Gemma 3 (onnxruntime-genai 2062)",
+        saw="the file does not open",
+        cause="layers of two head sizes, and caches of one",
+        made=_PATTERN,
+        code="PX105",
+        maker="patterns.head_size_of_other_layers",
     ),
     Case(
         number=13,

@@ -124,6 +124,18 @@ def attention_in_int8(folder: Path, *, fault: bool) -> Path:
     return path
 
 
+class _Decay(nn.Module):
+    """A weight for each place, by a Range in float."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * torch.exp(-0.5 * torch.arange(x.shape[1], dtype=torch.float32))[None, :, None]
+
+
+def range_in_half(folder: Path, *, fault: bool) -> Path:
+    path = exported(_Decay(), _states(), ["y"], folder)
+    return _in_half(path, disable_shape_infer=True) if fault else path
+
+
 class _Longrope(nn.Module):
     """The cosines of two sets of frequencies; by ``if``, of which a trace keeps one side, or by ``where``."""
 

@@ -63,3 +63,17 @@ def folded_shape(folder: Path, *, fault: bool) -> Path:
             y = Reshape (x, shape)
         }}"""
     return saved(text, folder)
+
+
+def head_size_of_other_layers(folder: Path, *, fault: bool) -> Path:
+    """A layer with heads of 10 elements gets the cache of a layer with heads of 6."""
+    text = f"""
+        <ir_version: 8, opset_import: ["": 18]>
+        decoder (float[B, 5, T, 10] q, float[B, 5, T, 10] k, float[B, 5, P, {6 if fault else 10}] past_key)
+            => (float[B, 5, T, S] scores, float[B, 5, S, 10] present_key)
+        {{
+            present_key = Concat <axis = 2> (past_key, k)
+            turned = Transpose <perm = [0, 1, 3, 2]> (present_key)
+            scores = MatMul (q, turned)
+        }}"""
+    return saved(text, folder)

@@ -64,6 +64,21 @@ def test_a_pooling_that_reads_the_place_at_the_edge_is_a_convention(tmp_path: Pa
     assert list(audited(LAST, tmp_path)) == []
 
 
+#: no input has an axis of rows
+ONE = f"""{_HEAD}
+one (float[1, 4] x) => (float[1, 4] y) {{ y = Cos (x) }}"""
+#: the first axis is time
+FOLLOWING = f"""{_HEAD}
+following (float[sequence_length, 4] x) => (float[sequence_length, 4] y)
+<int64 rows = {{0}}>
+{{ y = CumSum (x, rows) }}"""
+
+
+@pytest.mark.parametrize("graph", [ONE, FOLLOWING], ids=["without-rows", "time-first"])
+def test_a_first_axis_that_is_no_batch(graph: str, tmp_path: Path) -> None:
+    assert list(audited(graph, tmp_path)) == []
+
+
 def test_dynamic_quantization_is_a_warning_that_says_why(tmp_path: Path) -> None:
     (found,) = audited(DYNAMIC, tmp_path)
     assert (found.code, found.severity) == ("PX701", "warning")

@@ -143,7 +143,9 @@ class Inputs:
     def _content(self, port: Port, call: Call, shape: Sequence[int]) -> NDArray[Any]:
         """Ids and values: each row's, and the content of padded places."""
         if "batch" not in port.axes:
-            return self._values(port, shape, _rng(port, 0))
+            # what rows share has one content, unless no input has rows
+            seed = 0 if self.has("batch") else call.rows[0][0]
+            return self._values(port, shape, _rng(port, seed))
         batch = port.axes.index("batch")
         inner = [size for place, size in enumerate(shape) if place != batch]
         axes = [axis for axis in port.axes if axis != "batch"]

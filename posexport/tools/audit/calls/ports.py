@@ -28,6 +28,8 @@ _PASSING = frozenset(
 _COMPARING = frozenset(
     ["Equal", "ArgMax", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "TopK", "ReduceMax", "CumSum", "Not"]
 )
+#: names of axes of places, not of rows
+_TIME = re.compile(r"^(seq(uence)?|time|frames?|tokens?)(_?(len(gth)?|steps?))?$", re.IGNORECASE)
 _UNKNOWN = 100
 _IMAGE = 4
 
@@ -114,7 +116,7 @@ class _Axes:
         tokens = [v for v in (*roles.ids, *roles.positions) if not self._is_encoders(v)]
         # the first axis of almost everything; of positions, which rows may share, only if others say so
         for value in fed:
-            if value not in roles.positions and len(self._shape(value)) > 1:
+            if value not in roles.positions and len(self._shape(value)) > 1 and not self._counts_time(value):
                 self._set(self._shape(value)[:1], "batch")
         sounds = [value for value in fed if _is_sound(value)]
         for value in sounds:
@@ -134,6 +136,11 @@ class _Axes:
 
     def _shape(self, value: ir.Value) -> tuple[int | str, ...]:
         return self._sizes.of(value) or ()
+
+    def _counts_time(self, value: ir.Value) -> bool:
+        """Whether the first axis is called a length: rows that follow each other, as a recurrent layer reads them."""
+        first = self._shape(value)[0]
+        return isinstance(first, str) and bool(_TIME.search(self._sizes.text(first)))
 
     def _caches(self, subject: Subject) -> None:
         """Axes of past tokens. A cache that does not grow has the same axis before and after a call."""

@@ -1,5 +1,6 @@
 """PX707: a file of another precision that disagrees with its float32 sibling more than its precision explains."""
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +15,11 @@ from posexport.tools.audit.subject import Subject
 
 #: precision -> the part of an output, by its Euclidean norm, that rounding may change in a trained model
 _LIMITS = {"4 bits": 0.7, "8 bits": 0.5, "bfloat16": 0.2, "float16": 0.05, "float32": 1e-3}
+#: what names of files add for a precision
+_PRECISION = re.compile(
+    r"[_.-]((fp|float|bf|bfloat|int|uint|q|w)\d+\w*|half|quant\w*|qdq|dynamic|static|bnb\d*|\d+-?bits?|[_.-])+",
+    re.IGNORECASE,
+)
 _FOUR_BITS = frozenset(("MatMulNBits", "MatMulBnb4", "GatherBlockQuantized"))
 _EIGHT_BITS = frozenset(
     (
@@ -68,7 +74,7 @@ def _sibling(path: Path) -> Path | None:
     shorter = [
         other
         for other in path.parent.glob("*.onnx")
-        if other != path and path.stem.startswith((f"{other.stem}_", f"{other.stem}-", f"{other.stem}."))
+        if other != path and path.stem.startswith(other.stem) and _PRECISION.fullmatch(path.stem[len(other.stem) :])
     ]
     return max(shorter, key=lambda other: len(other.stem), default=None)
 
