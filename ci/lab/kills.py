@@ -137,17 +137,25 @@ def with_argument(text: str) -> list[int]:
         time.sleep(0.05)
 
 
-def forked(run: Callable[[], object], seconds: float) -> bool:
-    """Run in a copy of this process, which is killed after ``seconds``; whether it came to its end."""
+def started(run: Callable[[], object]) -> int:
+    """Run in a copy of this process; returns its number."""
     child = os.fork()
     if not child:
+        code = 1
         try:
             null = os.open(os.devnull, os.O_RDWR)
             for number in (1, 2):
                 os.dup2(null, number)
             run()
+            code = 0
         finally:
-            os._exit(0 if sys.exc_info()[0] is None else 1)
+            os._exit(code)
+    return child
+
+
+def forked(run: Callable[[], object], seconds: float) -> bool:
+    """Run in a copy of this process, which is killed after ``seconds``; whether it came to its end."""
+    child = started(run)
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         done, status = os.waitpid(child, os.WNOHANG)
