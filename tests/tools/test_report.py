@@ -357,6 +357,11 @@ def test_ticks_of_a_logarithm_are_few_and_round(low: float, high: float, right: 
     agree(Scale(low, high, log=True).ticks(), right, "rounded", np.float64)
 
 
+def test_ticks_of_whole_numbers_are_whole() -> None:
+    assert Scale(2.5, -0.5, whole=True).ticks() == [0, 1, 2]
+    assert Scale(2.5, -0.5).ticks() == [-0.5, 0, 0.5, 1, 1.5, 2, 2.5]
+
+
 # speed
 
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 Array = NDArray[np.float64]
 #: size of a drawing, and its edges: left, top, right, bottom
 WIDTH, HEIGHT = 380, 230
-_LEFT, _TOP, _RIGHT, _BOTTOM = 50, 12, 12, 38
+_LEFT, _TOP, _RIGHT, _BOTTOM = 58, 12, 12, 38
 #: ticks that fit along an axis
 _TICKS = 6
 #: colours of a signed number from -1 to 1: blue, white, red, after ColorBrewer's RdBu
@@ -28,11 +28,15 @@ _MASKED = (120, 120, 120)
 
 @dataclass(frozen=True)
 class Scale:
-    """Numbers along an axis, from ``low`` to ``high``; a ``high`` below runs the other way."""
+    """Numbers along an axis, from ``low`` to ``high``; a ``high`` below runs the other way.
+
+    ``whole``: ticks are whole numbers only.
+    """
 
     low: float
     high: float
     log: bool = False
+    whole: bool = False
 
     def share(self, value: float) -> float:
         """The place of a number: 0 at ``low``, 1 at ``high``."""
@@ -44,7 +48,7 @@ class Scale:
         if self.log:
             return self._log_ticks()
         low, high = sorted((self.low, self.high))
-        rough = (high - low) / _TICKS or 1.0
+        rough = max((high - low) / _TICKS, float(self.whole)) or 1.0
         unit = 10.0 ** math.floor(math.log10(rough))
         step_size = next(unit * factor for factor in (1, 2, 5, 10) if unit * factor >= rough * 0.999)
         first_tick = math.ceil(low / step_size - 1e-9)

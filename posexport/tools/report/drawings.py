@@ -54,7 +54,7 @@ def _distance(one: Positions) -> Figure:
         caption += " Distances without a line are masked."
     if heads > _LINES:
         scale = f"Blue is below 0, red above; the strongest colour is {np.abs(finite).max(initial=0):.3g}."
-        drawing = Drawing(name, _span(distances), Scale(heads - 0.5, -0.5), "query minus key", "head")
+        drawing = Drawing(name, _span(distances), Scale(heads - 0.5, -0.5, whole=True), "query minus key", "head")
         drawing.image(one.values)
         return Figure(name, f"{caption} {scale}", [drawing.svg()])
     y = Scale(*_padded(finite))
@@ -97,7 +97,7 @@ def _rotation(one: Positions) -> Figure:
     waves = [2 * np.pi / turns[n] for n in moving]
     lengths = Drawing(
         name,
-        Scale(-0.5, one.values.shape[1] - 0.5),
+        Scale(-0.5, one.values.shape[1] - 0.5, whole=True),
         Scale(min(waves) / 1.5, max(waves) * 1.5, log=True),
         "pair of channels",
         "positions of a turn",
@@ -106,7 +106,9 @@ def _rotation(one: Positions) -> Figure:
     dots = [(float(n), float(w), f"pair {n}: a turn in {w:.3g} positions") for n, w in zip(moving, waves, strict=True)]
     lengths.dots(dots, "c0")
     chosen = list(dict.fromkeys([moving[0], moving[len(moving) // 2], moving[-1]]))
-    cosines = Drawing(f"{name}: cosines", Scale(0, len(one.values) - 1), Scale(-1.1, 1.1), "position", "cosine")
+    cosines = Drawing(
+        f"{name}: cosines", Scale(0, len(one.values) - 1, whole=True), Scale(-1.1, 1.1), "position", "cosine"
+    )
     for number, pair in enumerate(chosen):
         points = [(t, float(np.cos(angle))) for t, angle in enumerate(one.values[:, pair])]
         cosines.line(points, f"c{number}", f"pair {pair}")
@@ -123,7 +125,9 @@ def _step(angles: Array) -> Array:
 def _vectors(one: Positions) -> Figure:
     positions, channels = one.values.shape
     name = f"Vectors of positions, {channels} channels"
-    drawing = Drawing(name, Scale(-0.5, positions - 0.5), Scale(channels - 0.5, -0.5), "position", "channel")
+    drawing = Drawing(
+        name, Scale(-0.5, positions - 0.5, whole=True), Scale(channels - 0.5, -0.5, whole=True), "position", "channel"
+    )
     drawing.image(one.values.T)
     largest = np.abs(one.values).max()
     caption = f"Added to the tokens; blue is below 0, red above; the strongest colour is {largest:.3g}; {_nodes(one)}."
@@ -158,7 +162,7 @@ _KINDS = {
 
 
 def _span(numbers: range) -> Scale:
-    return Scale(numbers[0], numbers[-1])
+    return Scale(numbers[0], numbers[-1], whole=True)
 
 
 def _padded(values: Array, *, zero: bool = False) -> tuple[float, float]:

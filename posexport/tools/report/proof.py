@@ -181,7 +181,7 @@ def _chart(report: Report, limit: int | None) -> str:
     for length in sorted(by_length):
         compared = [p for p in by_length[length] if p.tolerance is not None and p.error is not None]
         worst += [max(compared, key=lambda p: p.ratio)] if compared else []
-    if not worst:
+    if len(worst) < 2:  # no line
         return ""
     numbers = [n for p in worst for n in (p.error, p.worst_baseline_error, p.tolerance) if n]
     if not numbers:
