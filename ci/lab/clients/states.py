@@ -45,18 +45,20 @@ def greedy(model: Any, prompt: list[int]) -> list[int]:
 
 def answer(layout: str, folder: Path, job: dict[str, Any]) -> dict[str, Any]:
     """A client's tokens; ``error`` where it fails."""
-    given, said = folder / "job.json", folder / "answer.json"
-    given.write_text(json.dumps(job))
+    job_file, answer_file = folder / "job.json", folder / "answer.json"
+    job_file.write_text(json.dumps(job))
     if layout == "genai":
         program = [os.environ["GENAI_PYTHON"], HERE / "with_genai.py"]
     else:
-        copy = Path(os.environ["NODE_FOLDER"], "states.mjs")  # modules are looked for beside the program
+        copy = Path(os.environ["NODE_FOLDER"], "states.mjs")  # modules are looked up in the program's folder
         if copy.parent.resolve() != HERE:
             shutil.copy(HERE / "states.mjs", copy)
         program = ["node", copy]
-    done = subprocess.run([*program, given, said], capture_output=True, text=True, check=False)
-    found: dict[str, Any] = {"error": done.stderr.strip()[-400:]} if done.returncode else json.loads(said.read_text())
-    return found
+    done = subprocess.run([*program, job_file, answer_file], capture_output=True, text=True, check=False)
+    results: dict[str, Any] = (
+        {"error": done.stderr.strip()[-400:]} if done.returncode else json.loads(answer_file.read_text())
+    )
+    return results
 
 
 def of_type(kind: str, folder: Path) -> tuple[dict[str, str], dict[str, str]]:
@@ -67,27 +69,27 @@ def of_type(kind: str, folder: Path) -> tuple[dict[str, str], dict[str, str]]:
     prompts = [
         np.random.default_rng(length).integers(1, model.config.vocab_size, length).tolist() for length in LENGTHS
     ]
-    wanted = [greedy(model, prompt) for prompt in prompts]
-    found, versions = dict[str, str](), dict[str, str]()
+    expected = [greedy(model, prompt) for prompt in prompts]
+    results, versions = dict[str, str](), dict[str, str]()
     for layout in CLIENTS.values():
         bundle = folder / layout / kind
         try:
             posexport.convert(source, bundle, layout=layout, verify=False)
         except PosexportError as err:
-            found[layout] = f"refused: {str(err).replace(str(source), kind)}"
+            results[layout] = f"refused: {str(err).replace(str(source), kind)}"
             continue
-        if layout == "genai":  # it always ends at a token: one that is not made here
+        if layout == "genai":  # it always ends at a token: one that is not generated here
             path = bundle / "genai_config.json"
             config = json.loads(path.read_text())
-            made = {token for row in wanted for token in row}
-            config["model"]["eos_token_id"] = min(set(range(model.config.vocab_size)) - made)
+            generated = {token for row in expected for token in row}
+            config["model"]["eos_token_id"] = min(set(range(model.config.vocab_size)) - generated)
             path.write_text(json.dumps(config))
         job = {"bundle": str(bundle), "decoder_genai": str(bundle), "prompts": prompts, "new_tokens": NEW_TOKENS}
         got = answer(layout, folder, job)
-        tokens = [got.get("tokens"), got.get("together", wanted)]
-        found[layout] = got.get("error") or ("equal" if tokens == [wanted, wanted] else "differs")
+        tokens = [got.get("tokens"), got.get("together", expected)]
+        results[layout] = got.get("error") or ("equal" if tokens == [expected, expected] else "differs")
         versions |= got.get("versions", {})
-    return found, versions
+    return results, versions
 
 
 def main(kinds: list[str]) -> int:
@@ -101,9 +103,9 @@ def main(kinds: list[str]) -> int:
         versions |= used | {"transformers": transformers.__version__}
         print(json.dumps({kind: types[kind]}), flush=True)
         today = datetime.datetime.now(datetime.UTC).date().isoformat()
-        kept = {"date": today, "versions": versions, "types": dict(sorted(types.items()))}
-        RESULTS.write_text(json.dumps(kept, indent=2) + "\n")
-    said = [word for found in types.values() for word in found.values()]
+        document = {"date": today, "versions": versions, "types": dict(sorted(types.items()))}
+        RESULTS.write_text(json.dumps(document, indent=2) + "\n")
+    said = [word for results in types.values() for word in results.values()]
     return 0 if all(word == "equal" or word.startswith("refused") for word in said) else 1
 
 

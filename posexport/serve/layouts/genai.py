@@ -31,7 +31,7 @@ _LENGTH = 2048
 
 
 def check(source: Source) -> None:
-    """Raise PosexportError for a source that is not a decoder with logits, or whose states are not passed on."""
+    """Raise PosexportError for a source that is not a decoder with logits, or with states that are not passed on."""
     decoder = None if source.parts else decoder_interface(source.inputs, source.outputs)
     if decoder is None or decoder.fixed or decoder.tokens.name != TOKENS or not _named_by_layers(decoder):
         raise PosexportError(
@@ -107,8 +107,8 @@ def _sizes(source: Source, decoder: DecoderInterface, stored: Mapping[str, Any])
     names = ("hidden_size", "head_size", "num_attention_heads", "num_key_value_heads", "num_hidden_layers")
     module = source.module
     if isinstance(module, DecoderModel):
-        own = module.decoder.config
-        sizes = (own.hidden, own.head_size, own.heads, own.kv_heads or own.heads, own.layers)
+        shape = module.decoder.config
+        sizes = (shape.hidden, shape.head_size, shape.heads, shape.kv_heads or shape.heads, shape.layers)
         return dict(zip(names, sizes, strict=True))
     keys = [spec.axes for spec in decoder.past if spec.role == "cache"][::2]
     _, heads, _, size = keys[0] if keys else (BATCH, 1, PAST, 1)

@@ -1,9 +1,8 @@
-"""States between tokens as onnxruntime-genai (0.18) passes them on: which it can, their names and its settings.
+"""States between tokens in onnxruntime-genai (0.18): the models that it runs, names and settings.
 
 It has two ways. For any decoder: a window of a convolution and a state of a recurrence for each number that an input's
 name has, all windows of one size and all states of one size (src/models/recurrent_state.cpp). For LFM2: windows alone,
-by the numbers of their layers, beside a dynamic KV cache by the numbers of its layers (src/models/lfm2.cpp and
-src/models/kv_cache).
+and a dynamic KV cache, both by the numbers of their layers (src/models/lfm2.cpp and src/models/kv_cache).
 """
 
 from collections.abc import Mapping
@@ -33,7 +32,7 @@ def check(source: Source) -> None:
     if any(CAPACITY in spec.axes for spec in source.inputs):
         raise PosexportError(
             f"--layout genai needs --cache dynamic for {source.name}: onnxruntime-genai keeps windows of convolutions "
-            "beside a dynamic KV cache alone"
+            "with a dynamic KV cache only"
         )
 
 
@@ -56,7 +55,7 @@ def arranged(source: Source) -> Source:
 
 
 def settings(source: Source) -> dict[str, Any]:
-    """What `genai_config.json` says of the decoder beside its sizes: ``inputs`` and ``outputs`` are merged."""
+    """Settings of the decoder in ``genai_config.json``; ``inputs`` and ``outputs`` add to those of the KV cache."""
     if not keeps_states(source):
         return {}
     kinds = _KINDS if _in_pairs(source) else _KINDS[:1]

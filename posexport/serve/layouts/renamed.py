@@ -11,22 +11,22 @@ from posexport.spec import InputSpec, State
 
 
 def renamed(source: Source, names: Mapping[str, str]) -> Source:
-    """``source`` with other names in its graphs; ``names``: by those of the whole model."""
-    return msgspec.structs.replace(source, parts=[_renamed(part, names) for part in source.parts])
+    """``source`` with other names in its graphs; ``names``: the new name by the name in the whole model."""
+    return msgspec.structs.replace(source, parts=[_renamed(graph, names) for graph in source.parts])
 
 
-def _renamed(part: Part, names: Mapping[str, str]) -> Part:
-    spec = part.spec
+def _renamed(graph: Part, names: Mapping[str, str]) -> Part:
+    spec = graph.spec
     inputs = {name: names.get(whole, name) for name, whole in spec.input_names.items()}
     outputs = {name: names.get(whole, name) for name, whole in spec.output_names.items()}
     changed = msgspec.structs.replace(
         spec,
-        inputs=[_input(each, inputs, outputs) for each in spec.inputs],
-        outputs=[msgspec.structs.replace(each, name=outputs[each.name]) for each in spec.outputs],
+        inputs=[_input(value, inputs, outputs) for value in spec.inputs],
+        outputs=[msgspec.structs.replace(value, name=outputs[value.name]) for value in spec.outputs],
         input_names={inputs[name]: whole for name, whole in spec.input_names.items()},
         output_names={outputs[name]: whole for name, whole in spec.output_names.items()},
     )
-    return replace(part, spec=changed)
+    return replace(graph, spec=changed)
 
 
 def _input(spec: InputSpec, inputs: Mapping[str, str], outputs: Mapping[str, str]) -> InputSpec:

@@ -11,7 +11,7 @@ from posexport.errors import PosexportError
 from posexport.sources.source import Source
 from posexport.spec import CARRIED, carried
 
-#: what a layer of a kind keeps, by the kind of the memory in posexport's names
+#: the client's names for a layer's caches and states, by the prefix of posexport's names
 _ATTENTION = {"past_key_values": ("past_key_values.{}.key", "past_key_values.{}.value")}
 _CONV = {"past_conv": ("past_conv.{}",)}
 _SSM = {**_CONV, "past_recurrent": ("past_ssm.{}",)}
@@ -65,7 +65,7 @@ def client_names(source: Source, config: Mapping[str, Any]) -> dict[str, str]:
             f"transformers.js 4.3 runs a {kind} as three graphs alone, which one with its vision tower becomes: "
             "leave --layout transformers.js out"
         )
-    # the kinds of the layers; where config.json lists none, all are alike
+    # the kinds of the layers; without a list in config.json every layer has the same
     listed = next(
         (words for key in LISTS if (words := config.get(key))), [""] * int(config.get("num_hidden_layers", 0))
     )
@@ -84,7 +84,7 @@ def client_names(source: Source, config: Mapping[str, Any]) -> dict[str, str]:
             f"{source.name} has {len(inputs)} inputs for states, keys and values, and by its config.json "
             f"transformers.js 4.3 feeds {sum(map(len, theirs.values()))} others: leave --layout transformers.js out"
         )
-    names = {mine: name for key in ours for mine, name in zip(ours[key], theirs[key], strict=True)}
+    names = {name: client for key in ours for name, client in zip(ours[key], theirs[key], strict=True)}
     # it makes an input's name of the output's
     outputs = [spec.name for spec in carried(source.inputs, source.outputs)]
     return names | {
