@@ -244,7 +244,7 @@ def _module(config: Config, model: Any, task: Task) -> tuple[TransformersModule,
     _without_cache(model)
     with_positions = task is GENERATION and POSITIONS in forward_parameters(model)
     varies = task.sizes_vary or any(hasattr(model.config, name) for name in ("backbone_config", "pretrained_cfg"))
-    if pictures.reads_images(model) and (varies or pictures.trained_size(model.config) is None):
+    if pictures.reads_images(model) and (varies or pictures.reads_any_size(model)):
         module: TransformersModule = pictures.picture_module(config.label, model, task)
     else:
         module = module_for_task(config.label, model, task, with_positions=with_positions).eval()

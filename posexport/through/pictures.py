@@ -125,6 +125,27 @@ def trained_size(config: Any) -> tuple[int, int] | None:
     return None
 
 
+def reads_any_size(model: Any) -> bool:
+    """Whether a model of patches reads images as they are: of no trained size, or with positions that it interpolates.
+
+    DINOv2 and DINOv3 interpolate always; ViT only with ``interpolate_pos_encoding``.
+    """
+    trained, patch = trained_size(model.config), getattr(model.config, "patch_size", None)
+    if trained is None:
+        return True
+    if not isinstance(patch, int) or "interpolate_pos_encoding" in forward_parameters(model):
+        return False
+    height, width = trained[0] + patch, trained[1] + 2 * patch
+    try:
+        with torch.no_grad():
+            model(torch.zeros(1, getattr(model.config, "num_channels", 3), height, width))
+    except Exception as err:
+        if is_external(err):
+            raise
+        return False
+    return True
+
+
 def picture_module(label: str, model: Any, task: Task) -> PicturesModule:
     """``model`` with images as input, and their mask where it changes an output; ``label`` names the checkpoint.
 

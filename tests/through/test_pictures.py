@@ -13,7 +13,7 @@ from posexport.parity.grid.inputs import draw
 from posexport.parity.grid.point import GridPoint
 from posexport.spec import BATCH, HEIGHT, WIDTH, InputSpec, Limits
 from posexport.tasks.depth_estimation import TASK as DEPTH
-from posexport.through.pictures import PIXEL_MASK, picture_module, trained_size
+from posexport.through.pictures import PIXEL_MASK, picture_module, reads_any_size, trained_size
 
 
 class Model(nn.Module):
@@ -46,6 +46,20 @@ class Model(nn.Module):
 )
 def test_the_trained_size(config: dict[str, Any], size: tuple[int, int] | None) -> None:
     assert trained_size(SimpleNamespace(**config)) == size
+
+
+def test_a_model_that_reads_larger_images_as_they_are() -> None:
+    class Told(Model):
+        def forward(self, pixel_values: Any, interpolate_pos_encoding: bool = False) -> Any:  # type: ignore[override]
+            return super().forward(pixel_values)
+
+    class Fixed(Model):
+        def forward(self, pixel_values: Any) -> Any:  # type: ignore[override]
+            return super().forward(pixel_values + torch.ones(20, 20))
+
+    assert reads_any_size(Model())
+    assert reads_any_size(Model(image_size=20, patch_size=4))
+    assert not any(reads_any_size(kind(image_size=20, patch_size=4)) for kind in (Told, Fixed))
 
 
 def test_a_mask_is_an_input_where_it_changes_an_output() -> None:
