@@ -1,5 +1,6 @@
 """Files of the repository: where they are looked for, and what is said of damaged ones."""
 
+import json
 import os
 from pathlib import Path
 
@@ -97,3 +98,106 @@ def test_poolings(graph: str, mode: str, said: str | None, tmp_path: Path) -> No
     messages = [place.message for place in rule.check(subject(graph, tmp_path, files))]
     assert bool(messages) == (said is not None)
     assert said is None or said in messages[0]
+
+
+VISION = """
+    <ir_version: 8, opset_import: ["": 18]>
+    vision (float[N, 12] pixel_values) => (float[N, 6] image_features, float[3, N, 6] deepstack_features)
+    <int64[2] first = {0, 6}, int64[1] end = {6}, int64[1] zero = {0}, int64[1] axis = {1}, int64[3] three = {3, 1, 1}>
+    {
+        image_features = Slice (pixel_values, zero, end, axis)
+        row = Unsqueeze (image_features, zero)
+        deepstack_features = Tile (row, three)
+    }
+"""
+DECODER = """
+    <ir_version: 8, opset_import: ["": 18]>
+    decoder (float[B, T, 6] inputs_embeds, float[3, N, 6] NAME) => (float[B, T, 6] logits, float[3, N, 6] other)
+    {
+        logits = Abs (inputs_embeds)
+        other = Abs (NAME)
+    }
+"""
+
+
+@pytest.mark.parametrize(("name", "count"), [("deepstack_features", 0), ("other_features", 1)])
+def test_features_of_inner_layers_reach_the_decoder(name: str, count: int, tmp_path: Path) -> None:
+    saved(VISION, tmp_path, "vision_encoder.onnx")
+    saved(DECODER.replace("NAME", name), tmp_path, "decoder_model_merged.onnx")
+    findings = posexport.audit(tmp_path, select=["PX510"])
+    assert [finding.nodes for finding in findings] == [("deepstack_features",)] * count
+
+
+def test_features_of_inner_layers_that_are_not_computed(tmp_path: Path) -> None:
+    one = VISION.replace(", float[3, N, 6] deepstack_features", "").replace("deepstack_features =", "deeper =")
+    config = '{"vision_config": {"deepstack_visual_indexes": [8, 16, 24], "out_hidden_size": 6}}'
+    path = saved(one, tmp_path, "vision_encoder.onnx", {"config.json": config})
+    saved(DECODER.replace("NAME", "features"), tmp_path, "decoder_model_merged.onnx")
+    (finding,) = posexport.audit(path, select=["PX510"])
+    assert "[8, 16, 24]: features of 3 layers go to the decoder too" in finding.message
+    (tmp_path / "config.json").write_text(config.replace("6}", "24}"))
+    assert not posexport.audit(path, select=["PX510"])
+
+
+PRODUCT = """
+    <ir_version: 8, opset_import: ["": 18]>
+    product (float[B, T, 6] x) => (float[B, T, 2] y)
+    <float[6, 2] w = {1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0, 11.0, 12.0}>
+    { y = MatMul (x, w) }
+"""
+HALF = """
+    <ir_version: 8, opset_import: ["": 18]>
+    half (float[B, T, 6] x) => (float[B, T, 2] y)
+    <float16[6, 2] w = {15360, 16384, 16896, 17408, 17664, 17920, 18176, 18432, 18560, 18688, 18816, 18944}>
+    {
+        short = Cast <to = 10> (x)
+        product = MatMul (short, w)
+        y = Cast <to = 1> (product)
+    }
+"""
+
+
+def test_variants_by_provider(tmp_path: Path) -> None:
+    saved(PRODUCT, tmp_path / "onnx")
+    saved(HALF, tmp_path / "onnx", "model_fp16.onnx")
+    (finding,) = posexport.audit(tmp_path, select=["PX511"])
+    assert finding.severity == "note"
+    assert finding.message == (
+        "of 2 variants, cpu computes model.onnx (fp32, 0 MB) as they are; not model_fp16.onnx: float16 is computed by "
+        "casts to float32 and back, which is slower"
+    )
+    assert not posexport.audit(tmp_path, select=["PX511"], provider="cuda")
+
+
+WINDOWED = """
+    <ir_version: 8, opset_import: ["": 18]>
+    masked (int64[B, T] input_ids, float[B, 2, T, 4] q, float[B, 2, 4, T] k, float[B, 2, T, 4] v, int64[T, T] gaps)
+        => (float[B, 2, T, 4] y)
+    <int64 window = {WINDOW}, float none = {-3e38}>
+    {
+        scores = MatMul (q, k)
+        far = GreaterOrEqual (gaps, window)
+        kept = Where (far, none, scores)
+        probabilities = Softmax (kept)
+        y = MatMul (probabilities, v)
+    }
+"""
+
+
+@pytest.mark.parametrize(
+    ("window", "config", "count"),
+    [
+        (5, {}, 0),
+        (9, {}, 1),
+        (9, {"use_sliding_window": False}, 0),
+        (9, {"max_position_embeddings": 5}, 0),
+        (9, {"model_type": "qwen2"}, 0),
+        (9, {"model_type": "qwen2", "layer_types": ["full_attention", "sliding_attention"]}, 1),
+        (9, {"layer_types": ["full_attention"]}, 0),
+    ],
+)
+def test_windows(window: int, config: dict[str, object], count: int, tmp_path: Path) -> None:
+    whole = {"model_type": "mistral", "sliding_window": 5, "max_position_embeddings": 64, **config}
+    text = WINDOWED.replace("WINDOW", str(window))
+    path = saved(text, tmp_path, files={"config.json": json.dumps(whole)})
+    assert len(posexport.audit(path, select=["PX506"])) == count

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -14,7 +15,7 @@ import posexport
 from posexport.errors import PosexportError
 from posexport.tools.audit.finding import Findings
 
-Array = NDArray[np.float32]
+Array = NDArray[Any]
 RANDOM = np.random.default_rng(11)
 
 
@@ -78,7 +79,7 @@ def worse(findings: Findings) -> list[str]:
     return [f"{finding.code} {finding.message}" for finding in findings if finding.severity != "note"]
 
 
-def int8(array: Array, axis: int | None = None) -> tuple[NDArray[np.int8], Array]:
+def int8(array: Array, axis: int | None = None) -> tuple[Array, Array]:
     scale = np.abs(array).max(axis=axis, keepdims=axis is not None) / 127
     return np.clip(np.rint(array / scale), -127, 127).astype(np.int8), np.asarray(scale, np.float32)
 

@@ -5,14 +5,16 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
 from posexport.tools.audit.ledger.checkpoint import Stored, read_checkpoint
-from posexport.tools.audit.ledger.match import RELATED, SAME, SAME_ROWS, Match, Pool, covered, splits
+from posexport.tools.audit.ledger.match import RELATED, SAME, SAME_ROWS, Match, Pool, covered
 from posexport.tools.audit.ledger.profiles import FLAT, Array, Item, profiled
 from posexport.tools.audit.ledger.weights import Weight, weights
+from posexport.tools.audit.reading.folder import Folder
 from posexport.tools.audit.reading.read import read_model
 
 #: elements from which a weight that no checkpoint has is worth a word
@@ -21,7 +23,7 @@ LARGE = 1024
 _WHOLE, _PART = 0.98, 0.05
 #: tensors of checkpoints that no graph needs: counters, masks, frequencies, what only training reads
 _NO_WEIGHTS = re.compile(
-    r"(num_batches_tracked|position_ids|inv_freq|masked_bias|masked_spec_embed|mask_token|attn\.bias|relative_position_index"
+    r"(num_batches_tracked|position_ids|inv_freq|masked_bias|masked_spec_embed|mask_token|mask_emb|attn\.bias|relative_position_index"
     r"|running_(mean|var)|relative_coords_table|logit_scale)$"
 )
 #: functions of weights that are computed once: state decays, norms that are stored as 1 + weight
@@ -81,6 +83,7 @@ class Ledger:
         differing: those that it has with other values.
         unknown: large weights of the graph that are none of the checkpoint's.
         unmatched: all weights of the graph that no tensor has, small and computed ones too.
+        config: config.json of the checkpoint; empty where there is none.
         nodes: names of weights -> the first node that reads each.
     """
 
@@ -90,6 +93,7 @@ class Ledger:
     differing: Sequence[Differing]
     unknown: Sequence[Item]
     unmatched: Sequence[Item]
+    config: Mapping[str, Any]
     nodes: Mapping[str, ir.Node | None]
 
     def summary(self) -> str:
@@ -115,9 +119,12 @@ def ledger(checkpoint: Path, graphs: Sequence[Path]) -> Ledger:
             found.append(_of_graph(weight))
     matching = _Matching(list(_of_checkpoint(stored)), Pool(found), stored)
     matching.run()
+    config = Folder(checkpoint if checkpoint.is_file() else checkpoint / "model.safetensors").object("config.json")
     sources = Pool([item for item in matching.items if not item.plain])
     unknown = [item for item in matching.left() if _is_unknown(item, sources)]
-    return Ledger(checkpoint, matching.entries, matching.lost, matching.differing, unknown, matching.left(), nodes)
+    return Ledger(
+        checkpoint, matching.entries, matching.lost, matching.differing, unknown, matching.left(), config, nodes
+    )
 
 
 def _of_graph(weight: Weight) -> Item:
@@ -166,7 +173,7 @@ class _Matching:
         left = Pool(self.left())
         rest = [item for item in rest if not self._by_function(item, left) and not self._in_larger(item, left)]
         rest = [item for item in rest if not self._in_parts(item, left, whole=True)]
-        rest = [item for item in rest if not self._differs(item)]
+        rest = [item for item in rest if not self._differs(item, left)]
         self.lost = [item for item in rest if not self._in_parts(item, left, whole=False)]
 
     def left(self) -> list[Item]:
@@ -196,7 +203,7 @@ class _Matching:
 
     def _in_parts(self, item: Item, left: Pool, *, whole: bool) -> bool:
         """Rows in several weights, or in another order; not ``whole``: some of them."""
-        rows, parts = max(splits(item, left), key=lambda found: covered(found[1], found[0]) / found[0], default=(1, []))
+        rows, parts = max(left.splits(item), key=lambda found: covered(found[1], found[0]) / found[0], default=(1, []))
         have = covered(parts, rows)
         if have == rows:
             return self._enter(item, parts, "split")
@@ -210,12 +217,12 @@ class _Matching:
             return self._enter(item, found, "in part", (total, round(total / part)))
         return have > rows * _PART and self._enter(item, parts, "in part", (have, rows))
 
-    def _differs(self, item: Item) -> bool:
+    def _differs(self, item: Item, left: Pool) -> bool:
         """A weight with nearly the tensor's values, or with its name and size."""
-        unused = self.left()
+        unused = [w for w in left.items if id(w) not in self._used]
         named = [w for w in unused if sorted(w.shape) == sorted(item.shape) and _are_names(item.name, w.name)]
-        near = _same(item, Pool(named or unused))
-        if near is not None and near.error <= RELATED:
+        near = _same(item, Pool(named) if named else left)
+        if near is not None and near.error <= RELATED and id(near.item) not in self._used:
             other = Differing(item.name, near.item, near.error)
         elif len(named) == 1:
             other = Differing(item.name, named[0], None)

@@ -1,8 +1,8 @@
 """Lost tensors by module: a head that the task leaves out, a layer, a weight in a layer."""
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from math import prod
 
 from posexport.tools.audit.finding import Severity
 from posexport.tools.audit.ledger.ledger import Ledger
@@ -36,6 +36,8 @@ _HEADS = frozenset(
         ),
     ]
 )
+#: names in what computes with positions alone
+_OF_POSITIONS = re.compile(r"pos|(^|[._])rel(ative)?_|(^|[._])r(_|$|\.)|seg_embed|bias_table|_bias_mlp")
 #: heads that compute the output ``logits``
 _LOGITS = frozenset(["lm_head", "classifier", "score", "qa_outputs", "embed_out", "proj_out"])
 
@@ -59,6 +61,7 @@ class Lost:
 
 def lost(ledger: Ledger, ports: Sequence[str]) -> Iterator[Lost]:
     """The lost tensors, one record for each module; ``ports``: names of the graph's inputs and outputs."""
+    relative = ledger.config.get("position_embedding_type", "absolute") != "absolute"
     kept = [entry.name for entry in ledger.entries if not entry.plain] + [other.name for other in ledger.differing]
     inside = {prefix for name in kept for prefix in _parents(name)}
     modules: dict[str, list[Item]] = {}
@@ -68,19 +71,19 @@ def lost(ledger: Ledger, ports: Sequence[str]) -> Iterator[Lost]:
         modules.setdefault(module, []).append(item)
     for module, items in modules.items():
         folded = all(_may_be_folded(item, ledger.unmatched) for item in items)
-        yield Lost(module, items, "note" if folded or _is_left_out(module, ports) else "error", folded)
+        # models with relative positions have a table of absolute ones that nothing reads
+        unread = relative and module.endswith(("position_embeddings", "position_embeddings.weight"))
+        twice = module.endswith("predictions.bias") and module.replace("bias", "decoder.bias") in kept
+        note = folded or unread or twice or _is_left_out(module, ports)
+        yield Lost(module, items, "note" if note else "error", folded)
 
 
 def _may_be_folded(item: Item, unmatched: Sequence[Item]) -> bool:
     """Whether a table that is none of the checkpoint's may have been computed with ``item``, such as projected rows.
 
-    It has as many columns as the projection has; one of the projection's size is another projection.
+    Only what depends on positions alone is the same in every call.
     """
-    size, width = prod(item.shape), item.shape[0]
-    return len(item.shape) < 3 and any(
-        prod(other.shape) != size and prod(other.shape) % width == 0 and prod(other.shape) > width
-        for other in unmatched
-    )
+    return bool(unmatched) and bool(_OF_POSITIONS.search(item.name))
 
 
 def _is_left_out(module: str, ports: Sequence[str]) -> bool:

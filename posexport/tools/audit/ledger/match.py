@@ -10,6 +10,11 @@ from posexport.tools.audit.ledger.profiles import ELEMENTS, Array, Item, Profile
 
 #: rows of a profile that are compared first
 _SAMPLE = 256
+#: cosines of two rows' profiles from which they may be one row, and from which they are, by bits
+_NEAR = {32: 0.9999, 16: 0.999, 8: 0.97, 4: 0.85}
+_EXACT = {32: 0.99999, 16: 0.9999, 8: 0.998, 4: 2.0}
+#: rows that show whether two matrices share rows
+_SAMPLED = 32
 #: rows that find the place of one matrix in another
 _ANCHORS = 16
 #: relative error up to which two matrices are the same, by bits of the graph's: the larger ones are rounding
@@ -18,8 +23,12 @@ SAME = {32: 4e-3, 16: 6e-3, 8: 0.25, 4: 0.5}
 SAME_ROWS = 0.6
 #: beyond it they are not even variants of one matrix
 RELATED = 0.35
+#: the error of tables that differ by one row added to all
+_SHIFTED = 2e-3
 #: rows compared with rows, for matrices with rows in another order
 _MOST_PAIRS = 4e7
+#: the part of elements that are all of them
+_ALL = 0.98
 #: by how much more of the elements than of the rows must be there for elements to be counted
 _MARGIN = 0.01
 
@@ -61,6 +70,9 @@ class Pool:
             for profile in item.profiles:
                 sizes[profile.length, len(profile.rows)].append((item, profile))
                 self.by_length[profile.length].append((item, profile))
+        self._scattered: dict[str, tuple[list[Match], float]] = {}
+        #: directions of all rows of a length, and where those of each profile begin
+        self._rows: dict[int, tuple[Array, Array]] = {}
         self._groups = {
             (size, by_row): _Group(entries, np.stack([_vector(profile, by_row) for _, profile in entries]))
             for size, entries in sizes.items()
@@ -73,8 +85,8 @@ class Pool:
         best: Match | None = None
         for profile in wanted.profiles:
             group = self._groups.get(((profile.length, len(profile.rows)), by_row))
-            if group is None:
-                continue
+            if group is None or (len(profile.rows) == 1 and len(wanted.profiles) > 1):
+                continue  # a vector is compared by its elements
             nearness = group.vectors @ _vector(profile, by_row)
             for index in np.argsort(-nearness)[:3]:
                 item, other = group.entries[int(index)]
@@ -87,8 +99,10 @@ class Pool:
         """A larger item that has the rows, or columns, of ``wanted`` one after the other."""
         best: Match | None = None
         for profile in wanted.profiles:
-            for item, other in self.by_length.get(profile.length, ()):
-                if len(other.rows) <= len(profile.rows) or len(profile.rows) < 2 or other.rows.shape[1] == 0:
+            if len(profile.rows) < 2:
+                continue
+            for item, other in self._near(profile, _largest(profile)):
+                if len(other.rows) <= len(profile.rows):
                     continue
                 first = _place(profile.rows, other.rows, by_row=not item.scaled)
                 part = Profile(other.length, other.rows[first : first + len(profile.rows)], other.columns)
@@ -98,20 +112,57 @@ class Pool:
         return best
 
     def scattered(self, wanted: Item) -> tuple[list[Match], float]:
-        """Items that have rows, or columns, of ``wanted`` in any order, and the part of them that they have."""
+        """Items that have rows, or columns, of ``wanted`` in any order, and the part of them that they have.
+
+        Elements count if all are there: some of many are somewhere by chance.
+        """
+        if wanted.name in self._scattered:
+            return self._scattered[wanted.name]
         best: list[Match] = []
         largest = 0.0
         for profile in wanted.profiles:
             have = np.zeros(len(profile.rows), bool)
             matches = []
-            for item, other in self.by_length.get(profile.length, ()):
+            sample = np.linspace(0, len(profile.rows) - 1, min(_SAMPLED, len(profile.rows))).astype(int)
+            for item, other in self._near(profile, profile.rows[sample], exact=True):
                 here = _found(profile, other, min(item.bits, wanted.bits)) & ~have
                 if here.any():
                     matches.append(Match(item, "reordered", 0.0, 0, int(here.sum())))
                     have |= here
-            if have.mean() > largest + _MARGIN:
+            if have.mean() > largest + _MARGIN and (profile.length != ELEMENTS or have.mean() > _ALL):
                 best, largest = matches, float(have.mean())
+        self._scattered[wanted.name] = best, largest
         return best, largest
+
+    def splits(self, item: Item) -> Iterator[tuple[int, list[Match]]]:
+        """Smaller items that are rows, or columns, of ``item``; for each of its profiles how many rows it has."""
+        for profile in item.profiles:
+            found = []
+            entries = [entry for entry in self.by_length[profile.length] if 2 <= len(entry[1].rows) < len(profile.rows)]
+            if profile.length != ELEMENTS and entries:
+                rows = np.concatenate([_largest(other) for _, other in entries])
+                nearest = (_directions(profile.rows) @ _directions(rows).T).max(axis=0)
+                entries = [entry for entry, near in zip(entries, nearest, strict=True) if near > _NEAR[entry[0].bits]]
+            for part, other in entries:
+                first = _place(other.rows, profile.rows, by_row=not part.scaled)
+                here = Profile(profile.length, profile.rows[first : first + len(other.rows)])
+                error, _ = distance(here, other, by_row=not part.scaled)
+                if error <= SAME[part.bits]:
+                    found.append(Match(part, "split", error, first, len(other.rows)))
+            yield len(profile.rows), found
+
+    def _near(self, profile: Profile, rows: Array, *, exact: bool = False) -> list[tuple[Item, Profile]]:
+        """The profiles with a row in the direction of one of ``rows``; ``exact``: up to rounding to half precision."""
+        entries = self.by_length[profile.length]
+        if profile.length == ELEMENTS or not entries:
+            return entries
+        if profile.length not in self._rows:
+            stacked = _directions(np.concatenate([other.rows for _, other in entries]))
+            self._rows[profile.length] = stacked, np.cumsum([0, *(len(other.rows) for _, other in entries[:-1])])
+        stacked, starts = self._rows[profile.length]
+        nearest = np.maximum.reduceat((_directions(rows) @ stacked.T).max(axis=0), starts)
+        least = _EXACT if exact else _NEAR
+        return [entry for entry, near in zip(entries, nearest, strict=True) if near > least[entry[0].bits]]
 
 
 def distance(profile: Profile, other: Profile, *, by_row: bool = False) -> tuple[float, float]:
@@ -127,13 +178,26 @@ def distance(profile: Profile, other: Profile, *, by_row: bool = False) -> tuple
         errors = [(float(np.linalg.norm(b - factor * a - add)) / (size or 1.0), factor) for factor, add in fits]
         return min(errors)
     factor = _factor(a, b)
-    size = float(np.linalg.norm(b - b.mean(axis=0))) if len(b) >= 8 else float(np.linalg.norm(b))
-    return float(np.linalg.norm(b - factor * a)) / (size or 1.0), factor
+    centred = b - b.mean(axis=0)
+    size = float(np.linalg.norm(centred)) if len(b) >= 8 else float(np.linalg.norm(b))
+    error = float(np.linalg.norm(b - factor * a)) / (size or 1.0)
+    if len(b) >= 3 and not by_row and error > _SHIFTED:
+        # a table of embeddings to whose rows the one row of another was added
+        shifted = float(np.linalg.norm(centred - (a - a.mean(axis=0))))
+        if shifted <= _SHIFTED * float(np.linalg.norm(centred)):
+            return _SHIFTED, 1.0
+    return error, factor
 
 
 def _factor(a: Array, b: Array) -> float:
     squares = float(np.vdot(a, a))
     return float(np.vdot(a, b)) / squares if squares else 0.0
+
+
+def _largest(profile: Profile) -> Array:
+    """The row with the largest norm, [1, K]."""
+    index = int(np.argmax(np.square(profile.rows).sum(axis=1)))
+    return profile.rows[index : index + 1]
 
 
 def _directions(rows: Array) -> Array:
@@ -189,8 +253,8 @@ def _found(profile: Profile, other: Profile, bits: int) -> Array:
     x, y = _directions(a), _directions(b)
     step = max(1, (1 << 22) // len(b))
     for start in range(0, len(a), step):
-        nearest[start : start + step] = (x[start : start + step] @ y.T).max(axis=1)
-    return np.asarray(nearest > {32: 0.99999, 16: 0.9999, 8: 0.998}[bits])
+        nearest[start : start + step] = (y @ x[start : start + step].T).max(axis=0)
+    return np.asarray(nearest > _EXACT[bits])
 
 
 def covered(matches: Sequence[Match], rows: int) -> int:
@@ -199,18 +263,3 @@ def covered(matches: Sequence[Match], rows: int) -> int:
     for match in matches:
         have[match.first : match.first + match.rows] = True
     return int(have.sum())
-
-
-def splits(item: Item, parts: Pool) -> Iterator[tuple[int, list[Match]]]:
-    """Smaller items of ``parts`` that are rows, or columns, of ``item``; for each of its profiles how many rows."""
-    for profile in item.profiles:
-        found = []
-        for part, other in parts.by_length.get(profile.length, ()):
-            if not 2 <= len(other.rows) < len(profile.rows):
-                continue
-            first = _place(other.rows, profile.rows, by_row=not part.scaled)
-            here = Profile(profile.length, profile.rows[first : first + len(other.rows)])
-            error, _ = distance(here, other, by_row=not part.scaled)
-            if error <= SAME[part.bits]:
-                found.append(Match(part, "split", error, first, len(other.rows)))
-        yield len(profile.rows), found

@@ -3,10 +3,9 @@
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import msgspec
-import onnx_ir as ir
 
 from posexport.bundle.read import locate
 from posexport.errors import PosexportError
@@ -79,19 +78,15 @@ def _modules(listed: Sequence[Any]) -> Iterator[tuple[str, str]]:
             yield module["type"].rsplit(".", 1)[-1], folder if isinstance(folder, str) else ""
 
 
-def ports(path: Path) -> tuple[Sequence[ir.Value], Sequence[ir.Value]]:
-    """The inputs and outputs of another graph of a folder; none of a file that cannot be read."""
+def input_names(path: Path) -> Sequence[str]:
+    """The names of the inputs of another graph of a folder; none of a file that cannot be read."""
     import onnx
+    from google.protobuf.message import DecodeError  # type: ignore[import-untyped]  # onnx brings it
 
     from posexport.tools.audit.reading.wire import without_weights
 
     try:
         proto = onnx.ModelProto.FromString(without_weights(path))
-        # a graph with outputs and no nodes is warned of
-        of_inputs, of_outputs = (
-            ir.serde.deserialize_graph(onnx.GraphProto(name="ports", input=values)).inputs
-            for values in (proto.graph.input, proto.graph.output)
-        )
-    except Exception:  # noqa: BLE001  (its own audit says what is wrong with it)
-        return [], []
-    return cast("Sequence[ir.Value]", of_inputs), cast("Sequence[ir.Value]", of_outputs)
+    except (PosexportError, OSError, DecodeError):  # its own audit says what is wrong with it
+        return []
+    return [value.name for value in proto.graph.input]

@@ -12,7 +12,14 @@ _NO_LIMIT = 10**6
 
 
 def _check(subject: Subject) -> Iterator[Place]:
-    tables = [lookup for lookup in lookups(subject.nodes, subject.roles, subject.sizes) if lookup.rows > 1]
+    width = whole(subject.config, "embedding_size", "hidden_size", "n_embd", "dim", "d_model")
+    tables = [
+        lookup
+        for lookup in lookups(subject.nodes, subject.roles, subject.sizes)
+        # tables of distances have other widths; a bundle's guard refuses what it has no row for
+        if width in (None, (subject.sizes.of(lookup.table) or (None,))[-1])
+        and not (lookup.bounded and subject.by_posexport)
+    ]
     if not tables or not subject.config:
         return
     shortest = min(tables, key=lambda lookup: lookup.rows)

@@ -9,7 +9,7 @@ import numpy as np
 from posexport.tools.audit.calls.calls import Calls, is_real
 from posexport.tools.audit.calls.inputs import Call
 from posexport.tools.audit.calls.process import CallError
-from posexport.tools.audit.reading.folder import ports
+from posexport.tools.audit.reading.folder import input_names
 from posexport.tools.audit.rule import Place, Rule
 from posexport.tools.audit.subject import Subject
 
@@ -33,7 +33,7 @@ def _check(subject: Subject) -> Iterator[Place]:
     calls, sibling = subject.calls, _sibling(subject.path)
     if calls is None or calls.another is None or not calls.working or sibling is None:
         return
-    fed = {value.name for value in ports(sibling)[0]}
+    fed = set(input_names(sibling))
     if not {port.name for port in calls.inputs.ports} <= fed:
         return
     precision = _precision(subject)
