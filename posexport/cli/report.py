@@ -29,8 +29,9 @@ def command(
     """Write one HTML page about a bundle and its proof.
 
     DIR is a bundle. The page has the proof as a picture (every length and padding, with the comparisons of a cell on
-    click), the positions as the file computes them, the kernels that run them, inputs and outputs, answers to texts,
-    and commands. It is one HTML file that loads nothing else, for a browser, a phone or a printer. Needs no PyTorch.
+    click), the positions as the file computes them, the kernels that run them, findings of an audit, inputs and
+    outputs, a few texts with their outputs, and commands. It is one HTML file that loads nothing else, for a browser,
+    a phone or a printer. Needs no PyTorch.
 
     \b
     Example:

@@ -74,7 +74,7 @@ def spelled(value: float) -> str:
 
 @dataclass
 class Drawing:
-    """A pair of axes; what is drawn later covers what was drawn before."""
+    """A pair of axes; later parts of the drawing cover earlier ones."""
 
     label: str
     x: Scale
@@ -96,13 +96,13 @@ class Drawing:
         self._parts.append(f'<rect class="{css}" x="{x}" y="{y}" width="{width}" height="{height}"/>')
 
     def line(self, points: Sequence[tuple[float, float]], css: str, name: str = "") -> None:
-        """A line through points; ``name``: what a pointer that rests on it shows."""
+        """A line through points; ``name``: its tooltip."""
         path = " ".join(f"{self._x(x):.1f},{self._y(y):.1f}" for x, y in points)
         title = f"<title>{escape(name)}</title>" if name else ""
         self._parts.append(f'<polyline class="line {css}" points="{path}">{title}</polyline>')
 
     def dots(self, points: Sequence[tuple[float, float, str]], css: str, radius: float = 3) -> None:
-        """Dots, each with what a pointer that rests on it shows."""
+        """Dots, each with its tooltip."""
         for x, y, name in points:
             self._parts.append(
                 f'<circle class="dot {css}" cx="{self._x(x):.1f}" cy="{self._y(y):.1f}" r="{radius}">'
@@ -110,7 +110,7 @@ class Drawing:
             )
 
     def text(self, x: float, y: float, words: str, css: str = "", anchor: str = "middle") -> None:
-        """Words at a point."""
+        """Text anchored at a point."""
         self._parts.append(
             f'<text class="{css}" x="{self._x(x):.1f}" y="{self._y(y):.1f}" text-anchor="{anchor}">'
             f"{escape(words)}</text>"
@@ -155,13 +155,13 @@ class Drawing:
 
 
 def heat_map(values: Array) -> str:
-    """A map of numbers as the address of a PNG: zero is white, signs are blue and red, what is masked is grey."""
+    """A map of numbers as the address of a PNG: zero is white, signs are blue and red, masked elements are grey."""
     masked = ~np.isfinite(values)
     largest = float(np.abs(values[~masked]).max(initial=0.0)) or 1.0
     place = (np.where(masked, 0.0, values) / largest + 1) * (len(_ANCHORS) - 1) / 2
     low = np.clip(np.floor(place).astype(int), 0, len(_ANCHORS) - 2)
-    part = (place - low)[..., None]
-    pixels = np.rint(_ANCHORS[low] * (1 - part) + _ANCHORS[low + 1] * part).astype(np.uint8)
+    weight = (place - low)[..., None]
+    pixels = np.rint(_ANCHORS[low] * (1 - weight) + _ANCHORS[low + 1] * weight).astype(np.uint8)
     pixels[masked] = _MASKED
     return "data:image/png;base64," + base64.b64encode(_png(pixels)).decode()
 

@@ -1,1 +1,1 @@
-"""One page about a bundle: its proof, positions, kernels, speed, answers and commands."""
+"""One page about a bundle: its proof, positions, kernels, speed, outputs for texts and commands."""

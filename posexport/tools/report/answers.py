@@ -1,4 +1,4 @@
-"""Texts in and answers out: the pipeline of the bundle's task on a few sentences. Imports no torch."""
+"""The pipeline of the bundle's task on a few sentences. Imports no torch."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from posexport.runtime.answer import SHOWN, Answer
 
 _TOKENIZER, _SETTINGS = "tokenizer.json", "tokenizer_config.json"
 _SENTENCES = ("The cat sleeps on the warm stove.", "A kitten is napping by the oven.", "Stocks fell again on Monday.")
-#: sentences where those of every other task would say little, by pipeline
+#: inputs of pipelines for which `_SENTENCES` do not fit
 _OF_TASK: dict[str, tuple[str, ...]] = {
     "text-classification": ("The food was wonderful.", "I waited an hour for a cold soup."),
     "token-classification": ("Marie Curie worked in Paris.",),
@@ -38,7 +38,7 @@ class Shown:
 
 @dataclass(frozen=True)
 class TextAnswers:
-    """Answers of a task. ``similarity``: of sentence embeddings, each text with each; ``context``: of questions."""
+    """The results of a pipeline. ``similarity``: of all pairs of sentence embeddings; ``context``: of questions."""
 
     task: str
     answers: list[Shown]
@@ -53,18 +53,18 @@ def takes_texts(manifest: Manifest) -> bool:
 
 
 def answers(directory: Path, manifest: Manifest, texts: Sequence[str] = ()) -> TextAnswers:
-    """The answers to ``texts``, or to sentences that fit the task.
+    """The results of the bundle's pipeline for ``texts``, or for sentences that fit the task.
 
     Raises:
         PosexportError: the bundle cannot be run here, or does not take the texts.
     """
     task = tasks_of(manifest)[0].name if tasks_of(manifest) else ""
-    asked = list(texts) or list(_OF_TASK.get(task, _SENTENCES))
+    inputs = list(texts) or list(_OF_TASK.get(task, _SENTENCES))
     if not texts and task == "fill-mask":
-        asked = [text.format(mask=_mask(directory, manifest)) for text in asked]
+        inputs = [text.format(mask=_mask(directory, manifest)) for text in inputs]
     options: dict[str, Any] = {"max_new_tokens": _TOKENS} if "generation" in task else {}
     context = _CONTEXT if task == "question-answering" else None
-    done = answer(directory, texts=asked, context=context, options=options)
+    done = answer(directory, texts=inputs, context=context, options=options)
     if isinstance(done, Answers):
         shown = [
             Shown(text, [_printable(line) for line in lines(one)[:_LINES]])
@@ -80,15 +80,15 @@ def _tensors(done: Answer) -> TextAnswers:
         Shown(
             text,
             [
-                f"{name}: {', '.join(f'{v:.4f}' for v in array[row].flat[:SHOWN])}"
+                f"{name}: {', '.join(f'{v:.4f}' for v in array[number].flat[:SHOWN])}"
                 for name, array in done.outputs.items()
             ],
         )
-        for row, text in enumerate(done.texts)
+        for number, text in enumerate(done.texts)
     ]
     if done.similarity is None:
         return TextAnswers("feature-extraction", shown)
-    table = [[f"{value:.3f}" for value in row] for row in done.similarity]
+    table = [[f"{value:.3f}" for value in values] for values in done.similarity]
     return TextAnswers("sentence-similarity", shown, similarity=table, similarity_name=done.similarity_name)
 
 
@@ -98,7 +98,7 @@ def _printable(line: str) -> str:
 
 
 def _mask(directory: Path, manifest: Manifest) -> str:
-    """The token that stands for a missing word."""
+    """The mask token of the tokenizer."""
     token = json_object(directory, manifest, _SETTINGS).get("mask_token", "[MASK]")
     words = token.get("content") if isinstance(token, dict) else token
     if not isinstance(words, str):

@@ -20,7 +20,7 @@ _WIDTH, _HEIGHT, _GAP, _LETTERS = 122, 34, 22, 16
 
 @dataclass(frozen=True)
 class Shown:
-    """A finding and the drawing of its first node; empty where its file has no such node."""
+    """A finding and the drawing of its first node; empty where its file does not have the node."""
 
     finding: Finding
     drawing: str
@@ -67,8 +67,8 @@ def neighbourhood(node: ir.Node) -> str:
         x = 2 + number * (_WIDTH + _GAP)
         top = (height - len(column) * _HEIGHT - (len(column) - 1) * _GAP / 2) / 2
         middles.append([])
-        for row, (what, name) in enumerate(column):
-            y = top + row * (_HEIGHT + _GAP / 2)
+        for level, (what, name) in enumerate(column):
+            y = top + level * (_HEIGHT + _GAP / 2)
             middles[-1].append((x, y + _HEIGHT / 2))
             css = "box here" if number == 1 else "box"
             parts.append(
@@ -89,7 +89,7 @@ def neighbourhood(node: ir.Node) -> str:
 
 
 def _box(value: ir.Value) -> tuple[str, str]:
-    """What a value is: the operator that computes it, a weight with its sizes, or an input of the graph."""
+    """The box of a value: the operator that computes it, a weight with its sizes, or an input of the graph."""
     producer = value.producer()
     if producer is not None:
         return producer.op_type, value.name or ""

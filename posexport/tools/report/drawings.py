@@ -12,7 +12,7 @@ from posexport.tools.report.positions import Positions
 _LINES = 6
 #: drawings of one kind that are shown, and maps of one bias
 _SHOWN, _MAPS = 4, 12
-#: angles smaller than this do not count as a turn
+#: smaller angles are no rotation
 _STILL = 1e-9
 
 

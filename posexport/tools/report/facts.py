@@ -1,4 +1,4 @@
-"""What a bundle is, in words: sizes, inputs and outputs, precision, commands. Imports no torch."""
+"""A bundle in words: sizes, inputs and outputs, precision, commands. Imports no torch."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ def meaning(manifest: Manifest) -> str:
 
 
 def facts(manifest: Manifest) -> Pairs:
-    """The figures below the title."""
+    """Source, task, encoding, precision, size and limit of a bundle, with their names."""
     limits = manifest.limits
     total = sum(entry.size for entry in manifest.files.values())
     longest = "any" if limits.max_length is None else f"{limits.max_length} tokens"
@@ -171,7 +171,7 @@ def commands(manifest: Manifest, name: str) -> Pairs:
     pairs.append(("In Python, without PyTorch", python))
     if tasks_of(manifest) and (has_texts or kind != "text"):
         pairs.append(("As transformers' pipeline", f'posexport.pipeline("{name}")(inputs)'))
-    graphs = [part.file for part in manifest.parts] or [MODEL]
+    graphs = [graph.file for graph in manifest.parts] or [MODEL]
     pairs += [
         ("Without posexport", f'onnxruntime.InferenceSession("{name}/{graphs[0]}")'),
         ("Check it on another machine", f"posexport verify {name}"),

@@ -18,7 +18,7 @@ _NAMED, _ROWS = 4, 8
 
 @dataclass(frozen=True)
 class Placement:
-    """What is known about a bundle on a provider. ``state``: ``proven``, ``emulated``, or empty."""
+    """Kernels and proof of a bundle on a provider. ``state``: ``proven``, ``emulated``, or empty."""
 
     label: str
     state: str
@@ -45,28 +45,28 @@ class Time:
 
 
 def times(explanation: Explanation) -> list[Time]:
-    """The profile of every graph."""
+    """Shares of time by purpose, and the longest origins, of every profiled graph."""
     return [_time(graph, PROVIDERS[explanation.provider]) for graph in explanation.parts]
 
 
 def _time(graph: GraphCost, provider: Provider) -> Time:
     total = graph.kernels_ms or 1.0
-    rows = sorted(graph.rows, key=lambda row: -row.ms)[:_ROWS]
+    rows = sorted(graph.rows, key=lambda cost: -cost.ms)[:_ROWS]
     return Time(
         file=graph.file,
         ms=f"{graph.ms:.3g}",
         shares=[Share(share, 100 * graph.fraction(share)) for share in SHARES],
-        rows=[(row.share, row.name, f"{100 * row.ms / total:.1f}%", _kernels(row, provider)) for row in rows],
+        rows=[(cost.share, cost.name, f"{100 * cost.ms / total:.1f}%", _kernels(cost, provider)) for cost in rows],
     )
 
 
-def _kernels(row: CostRow, provider: Provider) -> str:
+def _kernels(cost: CostRow, provider: Provider) -> str:
     words = [
         f"{kernel.count} {kernel.op_type}"
         + ("" if kernel.provider == provider.ort_name else f" on {kernel.provider.removesuffix('ExecutionProvider')}")
-        for kernel in row.kernels[:_NAMED]
+        for kernel in cost.kernels[:_NAMED]
     ]
-    more = sum(kernel.count for kernel in row.kernels[_NAMED:])
+    more = sum(kernel.count for kernel in cost.kernels[_NAMED:])
     return ", ".join([*words, *([f"{more} others"] if more else [])])
 
 

@@ -2,7 +2,7 @@
 
 A value that no token influences and that an operator combines with content is a bias, a table of cosines or sines, a
 vector for every position, or a mask. Each is computed by ONNX Runtime for one row without padding, apart from the rest
-of the graph: no PyTorch and no catalogue of encodings, so the picture is of what the file does. Needs onnx_ir.
+of the graph: no PyTorch and no catalogue of encodings, so the picture shows the values of the file. Needs onnx_ir.
 """
 
 import math
@@ -25,7 +25,7 @@ from posexport.tools.explain import feeds
 Array = NDArray[np.float64]
 #: tokens of the row: the size of no model, so that an axis of this size is one of positions
 LENGTH = 61
-#: scores below are those of a mask
+#: lower scores are masks
 _MASKED = -1e4
 #: elements of a constant that may be positions
 _LARGEST = 1 << 22
@@ -67,7 +67,7 @@ _Entry = tuple[str, ir.Node]
 
 def positions(directory: Path, manifest: Manifest) -> dict[str, list[Positions]]:
     """The positions of every graph of a bundle, by its file; of one with positions of no known kind, none."""
-    graphs = {part.file: part.inputs for part in manifest.parts} or {MODEL: manifest.inputs}
+    graphs = {graph.file: graph.inputs for graph in manifest.parts} or {MODEL: manifest.inputs}
     return {file: _of_graph(ir.load(locate(directory, file)), ins, manifest) for file, ins in graphs.items()}
 
 
@@ -138,7 +138,7 @@ def _numbering(model: ir.Model, node: ir.Node, value: ir.Value) -> dict[str, ir.
     function = model.functions.get(node.op_identifier())
     if function is None or node.domain != DOMAIN:
         return {}
-    named = {each.name or "": actual for each, actual in zip(function.inputs, node.inputs, strict=False)}
+    named = {formal.name or "": actual for formal, actual in zip(function.inputs, node.inputs, strict=False)}
     kinds = {"lowest": "lowest", "query_code": "codes", "normaliser": "normaliser"}
     numbered = {kind: v for name, v in named.items() for end, kind in kinds.items() if name.endswith(end) and v}
     return {name: v for name, v in numbered.items() if v is not value and not v.is_graph_input()}
@@ -157,8 +157,8 @@ def _computed(
 ) -> dict[ir.Value, Array]:
     """The values, for one row of tokens without padding; those that cannot be computed alone are left out."""
     known = {value: value.const_value.numpy() for value in values if value.const_value is not None}
-    wanted = [value for value in values if value not in known]
-    if not wanted:
+    uncomputed = [value for value in values if value not in known]
+    if not uncomputed:
         return known
     limits = manifest.limits
     length = None if limits.proof_image_sizes else min(LENGTH, limits.max_length or LENGTH)
@@ -170,12 +170,12 @@ def _computed(
         if spec.role == "positions" and spec.default is not None:  # counted by the mask
             shape = [axis if isinstance(axis, int) else named[axis] for axis in spec.axes]
             fed[spec.name] = np.full(shape, spec.default, np.int64)
-    subgraph = Subgraph(model, wanted)
+    subgraph = Subgraph(model, uncomputed)
     for value in subgraph.model.graph.initializers.values():
         if value.const_value is not None:  # external weights have no folder in a model in memory
             value.const_value = ir.Tensor(value.const_value.numpy(), name=value.name)
     computed = next(iter(subgraph.for_samples([fed])))
-    return known if computed is None else known | dict(zip(wanted, computed, strict=True))
+    return known if computed is None else known | dict(zip(uncomputed, computed, strict=True))
 
 
 def _kind(what: str, array: Array, numbering: Mapping[str, Array]) -> Iterator[Positions]:
@@ -205,8 +205,8 @@ def _lowest(numbering: Mapping[str, Array]) -> int:
 def _grid(by_offset: Array, codes: Array, lowest: int) -> Iterator[Positions]:
     """Scores by offset as maps; tokens of a row have consecutive codes (`posexport.ops.grid_scores`).
 
-    Codes of two tokens differ by 0 in the middle of the map. Entries before and behind it are those of tokens without a
-    place, such as a class token.
+    Codes of two tokens differ by 0 in the middle of the map. The first and last entries are for tokens without a
+    place, for example a class token.
     """
     breaks = np.flatnonzero(np.diff(np.unique(codes)) != 1)
     columns = 2 * int(np.diff([-1, *breaks, len(np.unique(codes)) - 1]).max()) - 1

@@ -22,7 +22,7 @@ NAMES: dict[Padding, str] = {
 }
 #: upper ends of the shades of a cell that passed, as shares of its tolerance
 SHADES = (0.1, 0.25, 0.5, 1.0)
-#: the verdict of a cell is that of its worst point
+#: verdicts of a cell, the worst first
 _WORST: tuple[Outcome, ...] = ("fail", "skipped", "rejected", "pass")
 #: name for all cache tensors of a point together
 _CACHE = "KV cache ({} tensors)"

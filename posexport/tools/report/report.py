@@ -1,7 +1,6 @@
 """One HTML file about a bundle, from its manifest and proof, its graphs, and a few calls on this machine.
 
-Needs no PyTorch. What cannot be found out here (ONNX Runtime or onnx_ir is not installed, a file is missing) is said on
-the page in a sentence, in the place of its section.
+Needs no PyTorch. A section that needs a library or a file that is missing has a sentence about that instead.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -39,7 +38,7 @@ _STEPS = (
 )
 
 
-class Part:
+class Section:
     """A section's content, or the sentence that says why there is none."""
 
     def __init__(self, value: Any = None, missing: str = "") -> None:
@@ -76,25 +75,25 @@ def report(
     tell = progress or (lambda *_: None)
     steps = iter(enumerate(_STEPS))
 
-    def part(make: Callable[[], Any]) -> Part:
+    def section(make: Callable[[], Any]) -> Section:
         number, words = next(steps)
         tell(number, len(_STEPS), words)
-        return _part(make, directory)
+        return _section(make, directory)
 
     manifest = read(directory)
     check_hashes(directory, manifest)
     benchmarks = [speed.speed(speed.read(path)) for path in bench]
     proof = _proof(directory, manifest)
     name = directory.resolve().name
-    drawn = part(lambda: _figures(directory, manifest))
-    placed = part(lambda: _placements(directory, manifest))
-    found = part(lambda: _audited(directory))
-    off = Part(missing="The model was not called (--no-run).")
-    checked, timed, answered = off, off, Part()
+    drawn = section(lambda: _figures(directory, manifest))
+    placed = section(lambda: _placements(directory, manifest))
+    audit = section(lambda: _audited(directory))
+    off = Section(missing="The model was not called (--no-run).")
+    checked, timed, answered = off, off, Section()
     if run:
-        checked = part(lambda: _checked(directory))
-        timed = part(lambda: _timed(directory))
-        answered = part(lambda: _answered(directory, manifest, texts))
+        checked = section(lambda: _checked(directory))
+        timed = section(lambda: _timed(directory))
+        answered = section(lambda: _answered(directory, manifest, texts))
     drawn_proof = pictures(proof, limit=manifest.limits.max_length) if proof else None
     page = pages.render(
         "report.html",
@@ -117,7 +116,7 @@ def report(
         about=about or {},
         drawn=drawn,
         placed=placed,
-        found=found,
+        audit=audit,
         checked=checked,
         timed=timed,
         benchmarks=benchmarks,
@@ -132,17 +131,17 @@ def report(
     write_whole(output, page, force=force)
 
 
-def _part(make: Callable[[], Any], directory: Path) -> Part:
+def _section(make: Callable[[], Any], directory: Path) -> Section:
     try:
-        return Part(make())
+        return Section(make())
     except PosexportError as err:
         sentence = without_folders(str(err), str(directory))
         first = sentence.partition(" ")[0]
-        return Part(missing=f"{sentence if '.' in first else sentence[:1].upper() + sentence[1:]}.")
+        return Section(missing=f"{sentence if '.' in first else sentence[:1].upper() + sentence[1:]}.")
     except ModuleNotFoundError as err:
         if (needed := explain_missing(err, "This part")) is None:
             raise
-        return Part(missing=f"{needed}.")
+        return Section(missing=f"{needed}.")
 
 
 def _proof(directory: Path, manifest: Manifest) -> Report | None:
@@ -152,7 +151,7 @@ def _proof(directory: Path, manifest: Manifest) -> Report | None:
 
 
 def _as_script(value: object) -> str:
-    """A value as JSON that may stand in a script element."""
+    """A value as JSON for a script element."""
     data = msgspec.json.encode(value).decode()
     return data.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
 

@@ -16,7 +16,7 @@ _COLOURS = 6
 
 @dataclass(frozen=True)
 class Speed:
-    """A benchmark. ``rows``: a line for every point and candidate; ``charts``: time and memory as markup."""
+    """A benchmark. ``rows``: one for every point and candidate; ``charts``: time and memory as markup."""
 
     where: str
     candidates: list[str]
@@ -44,7 +44,7 @@ def speed(document: Document) -> Speed:
     ]
     threads = f"{document.threads or 'all'} thread{'' if document.threads == 1 else 's'}"
     where = f"{document.machine.cpu}, {threads}, {document.provider}, {document.created[:10]}"
-    rows = [_row(result, figure) for result in results for figure in result.figures]
+    rows = [_line(result, figure) for result in results for figure in result.figures]
     return Speed(where, [_short(name) for name in names], [chart for chart in charts if chart], rows)
 
 
@@ -78,7 +78,7 @@ def _chart(results: Sequence[Result], names: Sequence[str], what: str, value: Ca
     return drawing.svg()
 
 
-def _row(result: Result, figure: Figure) -> list[str]:
+def _line(result: Result, figure: Figure) -> list[str]:
     why = figure.failed or figure.left_out or ("wrong output" if figure.wrong else "") or (result.reason or "")
     return [
         result.point.text,
