@@ -16,7 +16,7 @@ import onnx_ir as ir
 import pytest
 
 import posexport.conversion.convert
-from posexport.bundle import write
+from posexport.bundle import directory
 from posexport.bundle.write import staged
 from posexport.cli import main
 from posexport.conversion.convert import convert
@@ -255,7 +255,7 @@ def test_the_advice_fits_the_failure(tmp_path: Path, monkeypatch: pytest.MonkeyP
     def refuse(parent: Path, name: str) -> NoReturn:
         raise PermissionError(13, "Permission denied", str(parent / name))
 
-    monkeypatch.setattr(write, "create_temporary", refuse)
+    monkeypatch.setattr(directory, "create_temporary", refuse)
     said = r"Permission denied; choose another output$"
     with pytest.raises(PosexportError, match=said), staged(tmp_path / "b", force=False):
         pass

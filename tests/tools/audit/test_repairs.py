@@ -13,6 +13,7 @@ from onnx import numpy_helper
 from posexport.errors import PosexportError
 from posexport.tools.audit.fix import fix
 from posexport.tools.audit.registry import REPAIRS, RULES
+from tests.tolerances import agree
 from tests.tools.audit.graphs import saved
 
 _RESHAPED = """
@@ -216,4 +217,4 @@ def test_a_norm_in_float32(tmp_path: Path) -> None:
         wide = (x * np.float16(scale)).astype(np.float64)
         right = wide / np.sqrt((wide**2).mean(-1, keepdims=True) + 1e-3)
         (y,) = _run(tmp_path / "after.onnx", (x * np.float16(scale)), epsilon)
-        np.testing.assert_allclose(y, right, rtol=5e-3, atol=5e-3)
+        agree(y, right, "operator in half precision", np.float16)

@@ -12,6 +12,7 @@ import posexport
 from posexport.tools.audit.analyses.frequencies import expected
 from posexport.tools.audit.analyses.rotations import rotations
 from posexport.tools.audit.subject import Subject
+from tests.tolerances import agree_each
 
 _CONFIG = {"hidden_size": 80, "num_attention_heads": 5, "max_position_embeddings": 4096}
 _OPTIONS: dict[str, dict[str, Any]] = {
@@ -47,7 +48,7 @@ def test_frequencies_are_those_of_transformers(kind: str) -> None:
         right = {kind: ROPE_INIT_FUNCTIONS[kind](config, "cpu")[0].numpy()}
     assert own.keys() == right.keys()
     for name, frequencies in right.items():
-        np.testing.assert_allclose(own[name], frequencies, rtol=1e-5)
+        agree_each(own[name], frequencies, "frequencies", np.float32)
 
 
 @pytest.mark.parametrize("layout", ["halves", "interleaved", "once"])
@@ -62,7 +63,7 @@ def test_frequencies_of_a_table(layout: str, tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8), path)
     (rotation,) = rotations(Subject(path).nodes)
-    np.testing.assert_allclose(rotation.frequencies, frequencies, rtol=1e-4)
+    agree_each(rotation.frequencies, frequencies, "frequencies", np.float32)
     assert (rotation.rows, round(rotation.base or 0, -3)) == (37, 500_000)
     known = [each.what for each in posexport.audit(path).recognised]
     assert known == ["rotary (RoPE), 12 frequencies, base 500000, a table of 37 positions"]
