@@ -16,7 +16,7 @@ _DISTANCES = {
     **dict.fromkeys(("Neg", "Abs", "Cast", "CastLike", "Clip", "Split"), (0,)),
     "Where": (1, 2),
 }
-#: those of angles too: products with frequencies
+#: and of angles: products with frequencies
 _ANGLES = {
     **_DISTANCES,
     **dict.fromkeys(("Mul", "Div", "MatMul", "Einsum"), (0, 1)),

@@ -16,9 +16,9 @@ from posexport.tools.audit.subject import Subject
 
 #: a mask has no elements of these
 _CONTENT = SHAPES | {"MatMul", "Gemm", "Conv", "Softmax", "Einsum"}
-#: what a mask that keeps one key of every row has: a test of whole rows, or the diagonal
+#: operators of masks that keep one key in every row: tests of whole rows, or the diagonal
 _KEEPS_ONE = ("EyeLike", "ReduceMax", "ReduceMin", "ReduceSum", "ReduceProd", "ReduceMean", "ArgMax", "TopK")
-#: fused operators that return NaN for such rows; ONNX's Attention returns zeros (ONNX Runtime 1.31 and 1.32, CPU)
+#: fused operators that return NaN for a row without keys; ONNX's Attention returns zeros (ONNX Runtime 1.32, CPU)
 _UNGUARDED = (("com.microsoft", "MultiHeadAttention"), ("com.microsoft", "Attention"))
 _ORDERS = ("Less", "LessOrEqual", "Greater", "GreaterOrEqual")
 
@@ -52,14 +52,14 @@ def _check(subject: Subject) -> Iterator[Place]:
 
 
 def _is_guarded(attention: Attention) -> bool:
-    """Whether probabilities that are NaN are replaced: behind Softmax, or in the operator."""
+    """Whether probabilities that are NaN are replaced, after Softmax or in the operator."""
     if attention.fused and (attention.node.domain, attention.node.op_type) not in _UNGUARDED:
         return True
     return any(user.op_type in ("IsNaN", "Where") for user, _ in attention.node.outputs[0].uses())
 
 
 def _masked_to_infinity(attention: Attention, subject: Subject) -> bool | None:
-    """Whether causality is in a mask of -inf that depends on a padding mask; None: there is no such mask."""
+    """Whether causality is in a mask of -inf that depends on a padding mask; None: there is no mask of -inf."""
     fills = [condition for condition, fill, _ in attention.fills if _is_infinite(fill)]
     masks = [*fills, *(value for value in attention.added if _adds_infinity(value))]
     # causality may be one mask and padding another

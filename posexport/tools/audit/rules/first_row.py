@@ -27,7 +27,7 @@ def _check(subject: Subject) -> Iterator[Place]:
 
 
 def _positions(node: ir.Node) -> ir.Value | None:
-    """What a node rotates by, or reads rows of a table of angles or embeddings by."""
+    """The positions that a node rotates by, or reads rows of a table of angles or embeddings by."""
     if node.op_type in ("Cos", "Sin") and not node.domain:
         return node.inputs[0]
     if node.op_type == "RotaryEmbedding" and node.domain == "com.microsoft":
@@ -38,7 +38,7 @@ def _positions(node: ir.Node) -> ir.Value | None:
 
 
 def _rows(step: ir.Node, subject: Subject) -> ir.Value | None:
-    """The positions by row, [B, T], of which ``step`` takes row 0; None if it is no such step."""
+    """The positions by row, [B, T], if ``step`` takes row 0 of them."""
     data = step.inputs[0] if step.op_type in ("Gather", "Slice") and not step.domain else None
     shape = subject.sizes.of(data)
     if (

@@ -38,7 +38,7 @@ def _check(subject: Subject) -> Iterator[Place]:
 
 
 def _is_normal(x: "np.ndarray[tuple[int], np.dtype[np.float64]]") -> bool:
-    """Whether mean, deviation, skewness and kurtosis are those of a standard normal sample of this size."""
+    """Whether mean, deviation, skewness and kurtosis fit a standard normal sample of this size."""
     moments = ((x.mean(), 0.0, 1.0), ((x**2).mean(), 1.0, 2.0), ((x**3).mean(), 0.0, 15.0), ((x**4).mean(), 3.0, 96.0))
     return all(abs(actual - mean) <= _ERRORS * math.sqrt(variance / x.size) for actual, mean, variance in moments)
 

@@ -1,4 +1,4 @@
-"""PX302: a norm in float16 of several nodes, whose square overflows."""
+"""PX302: a norm of several nodes in float16: its square overflows."""
 
 from collections.abc import Iterator
 
@@ -29,7 +29,7 @@ def _check(subject: Subject) -> Iterator[Place]:
 
 
 def _root(value: ir.Value | None) -> ir.Value | None:
-    """x of x * x or of x ** 2."""
+    """The value that is squared, by x * x or x ** 2."""
     if (node := producer(value, "Mul")) is not None and node.inputs[0] is node.inputs[1]:
         return node.inputs[0]
     if (node := producer(value, "Pow")) is not None and element(node.inputs[1], lambda _: None) == 2.0:
