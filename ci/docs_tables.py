@@ -22,6 +22,7 @@ from posexport.tools.bench.records import Document, Figure
 from posexport.tools.explain.records import SHARES, Explanation
 
 sys.path.append(str(Path(__file__).parent.parent))
+from ci.lab.audit.table import table as audited
 from ci.lab.bench_suites.markdown import tables
 from ci.lab.cuda_dry.table import table as cuda_dry
 from ci.lab.providers.table import table as provider
@@ -462,6 +463,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "families": families,
     "rules": rules,
     "audit-corpus": corpus,
+    "audit-packages": audited,
     "through": through,
     "golden": golden,
     "clients-states": clients_states,

@@ -159,6 +159,15 @@ CASES = [
         maker="exported.path_of_the_example",
     ),
     Case(
+        number=16,
+        source="Chatterbox (vernacula PR 49)",
+        saw="every sentence has the same noise, and none is longer than it",
+        cause="noise is an attribute of the module, and became a constant",
+        made=_TRACED,
+        code="PX307",
+        maker="exported.noise_of_the_example",
+    ),
+    Case(
         number=17,
         source="espnet VITS (espnet_onnx 50), infinity 330, bart-large-mnli of winml",
         saw="Gather: index 712 is out of range",

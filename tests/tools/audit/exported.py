@@ -20,6 +20,7 @@ _AXES: Mapping[str, Sequence[str]] = {
     "attention_mask": ("batch", "tokens"),
     "x": ("batch", "tokens"),
     "y": ("batch", "tokens"),
+    "z": ("batch", "tokens"),
     "past_state": ("batch",),
     "present_state": ("batch",),
     "past_key": ("batch", "past"),
@@ -204,6 +205,23 @@ class _WakeWord(nn.Module):
 
 def rows_in_one(folder: Path, *, fault: bool) -> Path:
     return exported(_WakeWord(traced=fault), {"x": torch.randn(1, TOKENS, HIDDEN)}, ["y"], folder)
+
+
+class _Flow(nn.Module):
+    """States with noise; drawn once, as an attribute that is no parameter, or by the caller."""
+
+    def __init__(self, *, drawn: bool) -> None:
+        super().__init__()
+        self.noise = torch.randn(1, 97, HIDDEN) if drawn else None
+
+    def forward(self, x: Tensor, z: Tensor | None = None) -> Tensor:
+        return x.cos() + (z if self.noise is None else self.noise[:, : x.shape[1]])
+
+
+def noise_of_the_example(folder: Path, *, fault: bool) -> Path:
+    inputs = _states() if fault else _states() | {"z": torch.randn(BATCH, TOKENS, HIDDEN)}
+    torch.manual_seed(1)
+    return exported(_Flow(drawn=fault), inputs, ["y"], folder)
 
 
 class _Alignment(nn.Module):

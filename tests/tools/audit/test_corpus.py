@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 import posexport
+from ci.lab.audit.table import unchecked
 from posexport.targets import kernels
 from tests.tools.audit.corpus import CASES, Case
 
@@ -29,3 +30,7 @@ def test_a_public_case_is_found(case: Case, tmp_path: Path, monkeypatch: pytest.
 def test_cases_without_a_file_say_why() -> None:
     assert all(case.code or case.made.startswith("not here: ") for case in CASES)
     assert len({case.number for case in CASES}) == len(CASES)
+
+
+def test_everything_found_in_packages_was_checked() -> None:
+    assert unchecked() == []
