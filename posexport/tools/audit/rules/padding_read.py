@@ -37,7 +37,8 @@ def _places(calls: Calls, side: Side, kinds: Mapping[str, str]) -> Iterator[Plac
         padded = Call(((1, tokens),), width, side)
         # what starts or ends at the edge reads one padded place by convention: the first token, or the last
         edges = {name for name, kind in kinds.items() if kind == "row" and _differ(calls, name, padded, edge=3)}
-        if side == "left":
+        # nor is one padding id known where the graph looks for the end of a text
+        if side == "left" or any(port.is_read for port in calls.inputs.of_kind("ids")):
             edges |= {name for name, kind in kinds.items() if kind == "row"}
         compared = [name for name in kinds if name not in edges]
         for seed in (1, 2):
