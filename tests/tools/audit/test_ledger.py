@@ -228,3 +228,12 @@ def test_checkpoints_that_are_none(tmp_path: Path) -> None:
                 (tmp_path / name / file).write_bytes(data)
         with pytest.raises(PosexportError, match=said):
             audited(path, tmp_path / name)
+
+
+def test_a_zero_point_that_is_one_off_is_more_than_rounding(checkpoint: Path, tmp_path: Path) -> None:
+    weights, _ = as_dequantized()
+    node = helper.make_node("DequantizeLinear", ["up8", "scale", "zero"], ["up"])
+    path = saved(tmp_path, weights | {"zero": np.array(1, np.int8)}, [node])
+    (finding,) = [finding for finding in audited(path, checkpoint) if finding.severity != "note"]
+    assert (finding.code, finding.severity) == ("PX603", "warning")
+    assert finding.message.startswith("weight 'up8' [160, 48]: layers.1.up.weight of the checkpoint differs from it by")

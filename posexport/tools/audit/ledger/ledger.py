@@ -19,6 +19,8 @@ from posexport.tools.audit.reading.read import read_model
 
 #: elements from which a weight that no checkpoint has is worth a word
 LARGE = 1024
+#: the error of a quantized weight by that of rounding it, from which it is another: a zero point that is 1 off has 3.5
+_STEPS, _ROUNDING = 2.8, 2e-3
 #: the part of rows that are all of them, and the part from which some are
 _WHOLE, _PART = 0.98, 0.05
 #: tensors of checkpoints that no graph needs: counters, masks, frequencies, what only training reads
@@ -130,7 +132,7 @@ def ledger(checkpoint: Path, graphs: Sequence[Path]) -> Ledger:
 def _of_graph(weight: Weight) -> Item:
     array = weight.load()
     item = profiled(weight.name, array)
-    item.bits, item.scaled = weight.bits, weight.scaled
+    item.bits, item.scaled, item.step = weight.bits, weight.scaled, weight.step
     return item
 
 
@@ -191,6 +193,10 @@ class _Matching:
         best = _same(item, self.graph)
         if best is None or best.error > (SAME[best.item.bits] if best.item.scaled else SAME_ROWS):
             return False
+        if best.item.bits < 16 and best.item.step and best.error > _STEPS * best.item.step / best.item.rms + _ROUNDING:
+            self._used.add(id(best.item))
+            self.differing.append(Differing(item.name, best.item, best.error))
+            return True
         return self._enter(item, [best], best.how)
 
     def _by_function(self, item: Item, left: Pool) -> bool:

@@ -42,6 +42,7 @@ class Weight:
         scaled: ``load`` has the scales of a quantized weight; without, rows are right up to a factor.
         load: reads it.
         node: the first node that reads it.
+        scales: of a quantized one, if they are known.
     """
 
     name: str
@@ -50,6 +51,14 @@ class Weight:
     scaled: bool
     load: Callable[[], Array]
     node: ir.Node | None
+    scales: Array | None = None
+
+    @property
+    def step(self) -> float:
+        """The root mean square of what rounding to multiples of the scales changes; 0 where they are not known."""
+        if self.scales is None or not self.scales.size:
+            return 0.0
+        return float(np.sqrt(np.mean(np.square(self.scales.astype(np.float64))) / 12))
 
 
 def weights(graph: ir.Graph) -> Iterator[Weight]:
@@ -95,7 +104,8 @@ def _quantized(name: str, tensor: ir.TensorProtocol, users: list[tuple[ir.Node, 
             scaled = reader.op_type == "DequantizeLinear" and _array(reader, 1) is not None
             bits = 4 if tensor.dtype in (ir.DataType.INT4, ir.DataType.UINT4) else 8
             shape = tuple(tensor.shape.numpy())
-            yield Weight(name, shape, bits, scaled, partial(_dequantized, tensor, reader), node)
+            scales = _array(reader, 1) if scaled else None
+            yield Weight(name, shape, bits, scaled, partial(_dequantized, tensor, reader), node, scales)
             return
     # written out as Cast, Sub and Mul: rows are right up to a factor
     if len(tensor.shape) > 1 and tensor.size >= _LEAST:
@@ -168,7 +178,7 @@ def _of_blocks(name: str, tensor: ir.TensorProtocol, node: ir.Node) -> Weight | 
         values *= scale.astype(np.float32).reshape(rows, blocks, 1)
         return values.reshape(rows, blocks * size)[:, :columns]
 
-    return Weight(name, (rows, columns), bits, True, load, node)
+    return Weight(name, (rows, columns), bits, True, load, node, scale)
 
 
 def _zeros(zero: Array, rows: int, blocks: int, bits: int) -> Array:
