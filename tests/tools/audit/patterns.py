@@ -25,6 +25,44 @@ def one_row_of_positions(folder: Path, *, fault: bool) -> Path:
     return saved(text, folder, files={"config.json": _QWEN_VL})
 
 
+def window_of_the_config(folder: Path, *, fault: bool) -> Path:
+    """GroupQueryAttention of a model with a window, which is an attribute of the operator."""
+    window = "" if fault else ", local_window_size = 7"
+    text = f"""
+        <ir_version: 8, opset_import: ["": 18, "com.microsoft": 1]>
+        decoder (int64[B, T] input_ids, float[B, T, 20] q, float[B, T, 20] k, float[B, T, 20] v,
+                 float[B, 5, P, 4] past_key, float[B, 5, P, 4] past_value, int32[B] last, int32 total)
+            => (float[B, T, 20] y, float[B, 5, S, 4] present_key, float[B, 5, S, 4] present_value)
+        {{
+            y, present_key, present_value = com.microsoft.GroupQueryAttention
+                <num_heads = 5, kv_num_heads = 5{window}> (q, k, v, past_key, past_value, last, total)
+        }}"""
+    config = '{"model_type": "phi3", "sliding_window": 7, "max_position_embeddings": 96}'
+    return saved(text, folder, files={"config.json": config})
+
+
+def features_of_inner_layers(folder: Path, *, fault: bool) -> Path:
+    """A vision encoder with features of two depths, and a decoder that takes one or both."""
+    deep = "" if fault else ", float[N, 20] deepstack_features"
+    joined = "joined = Identity (image_features)" if fault else "joined = Add (image_features, deepstack_features)"
+    decoder = f"""
+        <ir_version: 8, opset_import: ["": 18]>
+        decoder (float[N, 20] inputs_embeds, float[N, 20] image_features{deep}) => (float[N, 20] y)
+        {{
+            {joined}
+            y = Add (inputs_embeds, joined)
+        }}"""
+    vision = """
+        <ir_version: 8, opset_import: ["": 18]>
+        vision (float[N, 20] pixel_values) => (float[N, 20] image_features, float[N, 20] deepstack_features)
+        {
+            deepstack_features = Cos (pixel_values)
+            image_features = Cos (deepstack_features)
+        }"""
+    saved(decoder, folder, "decoder.onnx")
+    return saved(vision, folder, "vision_encoder.onnx")
+
+
 def integer_mask(folder: Path, *, fault: bool) -> Path:
     """The encoder's mask of ones and zeros as the bias of Attention, which only a boolean or a scaled mask may be."""
     bias = "bias = Cast <to = 1> (keys)" if fault else "bias = Cast <to = 9> (keys)"
