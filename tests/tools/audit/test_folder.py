@@ -189,6 +189,7 @@ WINDOWED = """
     [
         (5, {}, 0),
         (9, {}, 1),
+        (4, {"sliding_window": 8}, 0),
         (9, {"use_sliding_window": False}, 0),
         (9, {"max_position_embeddings": 5}, 0),
         (9, {"model_type": "qwen2"}, 0),

@@ -49,7 +49,12 @@ def _mask_is_input(subject: Subject) -> bool:
 
 
 def _is_applied(subject: Subject, window: int) -> bool:
-    near = {sign * (window + add) for sign in (1, -1) for add in (-1, 0, 1)}
+    # attention in both directions has half of it on each side
+    near = {sign * (size + add) for size in (window, window // 2) for sign in (1, -1) for add in (-1, 0, 1)} - {
+        0,
+        1,
+        -1,
+    }
     for node in subject.nodes:
         if node.attributes.get_int("local_window_size", -1) in near:
             return True
