@@ -165,8 +165,10 @@ def _computed(
     named = feeds.sizes(manifest.inputs, limits, batch=1, length=length, past=None)
     if limits.proof_image_sizes:
         named[HEIGHT], named[WIDTH] = max(limits.proof_image_sizes, key=math.prod)
-    fed = feeds.draw(inputs, limits, named)
-    for spec in inputs:
+    # inputs with other axes, such as features of an image, say nothing about positions
+    sized = [spec for spec in inputs if all(isinstance(axis, int) or axis in named for axis in spec.axes)]
+    fed = feeds.draw(sized, limits, named)
+    for spec in sized:
         if spec.role == "positions" and spec.default is not None:  # counted by the mask
             shape = [axis if isinstance(axis, int) else named[axis] for axis in spec.axes]
             fed[spec.name] = np.full(shape, spec.default, np.int64)
