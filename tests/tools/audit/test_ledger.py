@@ -1,6 +1,7 @@
 """Ledgers of small graphs: what exporters do to weights is known, what they may not do is found."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -237,3 +238,36 @@ def test_a_zero_point_that_is_one_off_is_more_than_rounding(checkpoint: Path, tm
     (finding,) = [finding for finding in audited(path, checkpoint) if finding.severity != "note"]
     assert (finding.code, finding.severity) == ("PX603", "warning")
     assert finding.message.startswith("weight 'up8' [160, 48]: layers.1.up.weight of the checkpoint differs from it by")
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What these tests need of a report."""
+
+    passed: bool
+    verdict: str
+
+
+@pytest.mark.parametrize("passed", [True, False])
+def test_the_proof_is_one_line(passed: bool, checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def prove(target: Path, against: str) -> Verdict:
+        asked.append((target, against))
+        return Verdict(passed, "the verdict")
+
+    monkeypatch.setattr("posexport.verification.verify", prove)
+    path = saved(tmp_path, PLAIN)
+    findings = posexport.audit(path, select=["PX6"], against=checkpoint)
+    assert asked == [(path, str(checkpoint))]
+    assert [finding.message for finding in findings if finding.code == "PX604"] == (
+        [] if passed else ["posexport verify: the verdict"]
+    )
+    assert [known.what for known in findings.recognised if known.kind == "proof"] == ["the verdict"] * passed
+
+
+def test_without_pytorch_there_is_the_ledger(checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("posexport.tools.audit.ledger.proof.find_spec", lambda _: None)
+    findings = posexport.audit(saved(tmp_path, PLAIN), select=["PX6"], against=checkpoint)
+    assert "needs PyTorch" in findings.skipped["PX604"]
+    assert worse(findings) == []

@@ -33,5 +33,5 @@ class Books:
 
 def variant(file: Path) -> str:
     """The ending of a file's name that says in which precision it is; empty for none."""
-    found = _VARIANT.search(file.stem)
-    return found.group(0) if found else ""
+    ending = _VARIANT.search(file.stem)
+    return ending.group(0) if ending else ""

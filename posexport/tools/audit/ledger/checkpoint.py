@@ -73,12 +73,12 @@ def read_checkpoint(path: Path) -> dict[str, Stored]:
         return dict(_tensors(path))
     if not path.is_dir():
         raise PosexportError(f"--against {path}: no such folder or .safetensors file; give a checkpoint's folder")
-    found: dict[str, Stored] = {}
+    tensors: dict[str, Stored] = {}
     for file in _files(path):
         below = "" if file.parent == path else f"{file.parent.relative_to(path)}/"
-        found.update({below + name: tensor for name, tensor in _tensors(file)})
-    if found:
-        return found
+        tensors.update({below + name: tensor for name, tensor in _tensors(file)})
+    if tensors:
+        return tensors
     pickles = sorted(file.name for pattern in ("*.bin", "*.pt", "*.pth", "*.ckpt") for file in path.glob(pattern))
     if pickles:
         raise PosexportError(

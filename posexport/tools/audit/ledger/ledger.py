@@ -114,12 +114,12 @@ def ledger(checkpoint: Path, graphs: Sequence[Path]) -> Ledger:
     """
     stored = read_checkpoint(checkpoint)
     nodes: dict[str, ir.Node | None] = {}
-    found: list[Item] = []
+    in_graph: list[Item] = []
     for path in graphs:
         for weight in weights(read_model(path).graph):
             nodes.setdefault(weight.name, weight.node)
-            found.append(_of_graph(weight))
-    matching = _Matching(list(_of_checkpoint(stored)), Pool(found), stored)
+            in_graph.append(_of_graph(weight))
+    matching = _Matching(list(_of_checkpoint(stored)), Pool(in_graph), stored)
     matching.run()
     config = Folder(checkpoint if checkpoint.is_file() else checkpoint / "model.safetensors").object("config.json")
     sources = Pool([item for item in matching.items if not item.plain])
@@ -209,18 +209,18 @@ class _Matching:
 
     def _in_parts(self, item: Item, left: Pool, *, whole: bool) -> bool:
         """Rows in several weights, or in another order; not ``whole``: some of them."""
-        rows, parts = max(left.splits(item), key=lambda found: covered(found[1], found[0]) / found[0], default=(1, []))
+        rows, parts = max(left.splits(item), key=lambda split: covered(split[1], split[0]) / split[0], default=(1, []))
         have = covered(parts, rows)
         if have == rows:
             return self._enter(item, parts, "split")
-        found, part = left.scattered(item)
-        if part > _WHOLE:
-            return self._enter(item, found, "reordered")
+        scattered, share = left.scattered(item)
+        if share > _WHOLE:
+            return self._enter(item, scattered, "reordered")
         if whole or len(item.shape) < 2:
             return False
-        if part > max(_PART, have / rows):
-            total = sum(match.rows for match in found)
-            return self._enter(item, found, "in part", (total, round(total / part)))
+        if share > max(_PART, have / rows):
+            total = sum(match.rows for match in scattered)
+            return self._enter(item, scattered, "in part", (total, round(total / share)))
         return have > rows * _PART and self._enter(item, parts, "in part", (have, rows))
 
     def _differs(self, item: Item, left: Pool) -> bool:

@@ -80,12 +80,12 @@ class Pool:
             if not (by_row and size[0] == ELEMENTS)
         }
 
-    def same(self, wanted: Item, *, by_row: bool = False) -> Match | None:
+    def same(self, tensor: Item, *, by_row: bool = False) -> Match | None:
         """The nearest item of the same size; ``by_row``: rows may be scaled by a factor each."""
         best: Match | None = None
-        for profile in wanted.profiles:
+        for profile in tensor.profiles:
             group = self._groups.get(((profile.length, len(profile.rows)), by_row))
-            if group is None or (len(profile.rows) == 1 and len(wanted.profiles) > 1):
+            if group is None or (len(profile.rows) == 1 and len(tensor.profiles) > 1):
                 continue  # a vector is compared by its elements
             nearness = group.vectors @ _vector(profile, by_row)
             for index in np.argsort(-nearness)[:3]:
@@ -95,10 +95,10 @@ class Pool:
                     best = Match(item, _how(profile, other, scale, item, by_row=by_row), error)
         return best
 
-    def holding(self, wanted: Item) -> Match | None:
-        """A larger item that has the rows, or columns, of ``wanted`` one after the other."""
+    def holding(self, tensor: Item) -> Match | None:
+        """A larger item that has the rows, or columns, of ``tensor`` one after the other."""
         best: Match | None = None
-        for profile in wanted.profiles:
+        for profile in tensor.profiles:
             if len(profile.rows) < 2:
                 continue
             for item, other in self._near(profile, _largest(profile)):
@@ -111,33 +111,33 @@ class Pool:
                     best = Match(item, "joined", error, first, len(profile.rows))
         return best
 
-    def scattered(self, wanted: Item) -> tuple[list[Match], float]:
-        """Items that have rows, or columns, of ``wanted`` in any order, and the part of them that they have.
+    def scattered(self, tensor: Item) -> tuple[list[Match], float]:
+        """Items that have rows, or columns, of ``tensor`` in any order, and the part of them that they have.
 
         Elements count if all are there: some of many are somewhere by chance.
         """
-        if wanted.name in self._scattered:
-            return self._scattered[wanted.name]
+        if tensor.name in self._scattered:
+            return self._scattered[tensor.name]
         best: list[Match] = []
         largest = 0.0
-        for profile in wanted.profiles:
+        for profile in tensor.profiles:
             have = np.zeros(len(profile.rows), bool)
             matches = []
             sample = np.linspace(0, len(profile.rows) - 1, min(_SAMPLED, len(profile.rows))).astype(int)
             for item, other in self._near(profile, profile.rows[sample], exact=True):
-                here = _found(profile, other, min(item.bits, wanted.bits)) & ~have
+                here = _shared_rows(profile, other, min(item.bits, tensor.bits)) & ~have
                 if here.any():
                     matches.append(Match(item, "reordered", 0.0, 0, int(here.sum())))
                     have |= here
             if have.mean() > largest + _MARGIN and (profile.length != ELEMENTS or have.mean() > _ALL):
                 best, largest = matches, float(have.mean())
-        self._scattered[wanted.name] = best, largest
+        self._scattered[tensor.name] = best, largest
         return best, largest
 
     def splits(self, item: Item) -> Iterator[tuple[int, list[Match]]]:
         """Smaller items that are rows, or columns, of ``item``; for each of its profiles how many rows it has."""
         for profile in item.profiles:
-            found = []
+            smaller = []
             entries = [entry for entry in self.by_length[profile.length] if 2 <= len(entry[1].rows) < len(profile.rows)]
             if profile.length != ELEMENTS and entries:
                 rows = np.concatenate([_largest(other) for _, other in entries])
@@ -148,8 +148,8 @@ class Pool:
                 here = Profile(profile.length, profile.rows[first : first + len(other.rows)])
                 error, _ = distance(here, other, by_row=not part.scaled)
                 if error <= SAME[part.bits]:
-                    found.append(Match(part, "split", error, first, len(other.rows)))
-            yield len(profile.rows), found
+                    smaller.append(Match(part, "split", error, first, len(other.rows)))
+            yield len(profile.rows), smaller
 
     def _near(self, profile: Profile, rows: Array, *, exact: bool = False) -> list[tuple[Item, Profile]]:
         """The profiles with a row in the direction of one of ``rows``; ``exact``: up to rounding to half precision."""
@@ -239,7 +239,7 @@ def _place(rows: Array, among: Array, *, by_row: bool) -> int:
     return int(np.argmax(scores / norms))
 
 
-def _found(profile: Profile, other: Profile, bits: int) -> Array:
+def _shared_rows(profile: Profile, other: Profile, bits: int) -> Array:
     """Which rows of ``profile`` are rows of ``other``."""
     a, b = profile.rows, other.rows
     if profile.length == ELEMENTS:

@@ -7,7 +7,7 @@ from posexport.tools.audit.subject import Subject
 
 
 def _check(subject: Subject) -> Iterator[Place]:
-    if subject.proof is not None and not subject.proof.passed:
+    if subject.proof is not None and subject.proof.passed is False:
         yield Place(
             f"posexport verify: {subject.proof.text}", [value.name or "" for value in subject.graph.outputs][:1]
         )
