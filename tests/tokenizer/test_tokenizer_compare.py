@@ -4,7 +4,7 @@ from typing import Any
 
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from posexport.tokenizer.compare import _different
+from posexport.tokenizer.compare import _different, _ids
 
 
 def tokenizer(unknown: str | None) -> Tokenizer:
@@ -26,3 +26,13 @@ def test_a_text_that_one_of_both_refuses_is_a_difference() -> None:
     assert [item for item, *_ in _different(whole, library(lacking), texts, pairs)] == ["a c", ("a", "c")]
     assert [item for item, *_ in _different(lacking, library(whole), texts, pairs)] == ["a c", ("a", "c")]
     assert _different(lacking, library(lacking), texts, pairs) == []  # neither has ids
+
+
+def test_a_panic_of_the_library_is_an_error_of_a_text() -> None:
+    class PanicError(BaseException):
+        """As Rust's panics come to Python."""
+
+    def panics(text: str) -> list[int]:
+        raise PanicError(f"no entry found for {text}")
+
+    assert _ids(panics, "key") == "no entry found for key"

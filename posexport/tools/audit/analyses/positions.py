@@ -43,8 +43,7 @@ class Lookup:
 def lookups(nodes: list[ir.Node], roles: Roles, sizes: Sizes) -> Iterator[Lookup]:
     """All lookups of position tables."""
     for node in nodes:
-        axis = node.attributes.get_int("axis", 0)
-        if node.op_type != "Gather" or node.domain or axis != 0:
+        if node.op_type != "Gather" or node.domain or node.attributes.get_int("axis", 0) != 0:
             continue
         table, indices = stored(node.inputs[0]), node.inputs[1]
         shape = sizes.of(table)

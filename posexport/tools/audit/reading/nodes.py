@@ -30,7 +30,7 @@ def check_nodes(nodes: "Iterable[onnx.NodeProto]", opsets: Mapping[str, int], pa
         schema = _schema(node.op_type, opsets.get(domain, 1), domain)
         if schema is None:
             continue
-        attributes, least, outputs = schema
+        attributes, least, outputs, most = schema
         where = f"{path}: node {node.name or node.op_type!r} of type {node.op_type}"
         for attribute in node.attribute:
             kind = attributes.get(attribute.name)
@@ -43,8 +43,8 @@ def check_nodes(nodes: "Iterable[onnx.NodeProto]", opsets: Mapping[str, int], pa
             raise PosexportError(f"{where} must have one value; export it again")
         if len(node.input) < least:
             raise PosexportError(f"{where} has {len(node.input)} inputs, it needs {least}; export it again")
-        if len(node.output) < outputs:
-            raise PosexportError(f"{where} has {len(node.output)} outputs, it needs {outputs}; export it again")
+        if not outputs <= len(node.output) <= most:
+            raise PosexportError(f"{where} has {len(node.output)} outputs, it has {outputs} to {most}; export it again")
         if not domain and node.op_type in _BODIES:
             _check_bodies(node, where)
 
@@ -70,8 +70,8 @@ def _check_bodies(node: "onnx.NodeProto", where: str) -> None:
 
 
 @functools.cache
-def _schema(op_type: str, version: int, domain: str) -> "tuple[Mapping[str, int], int, int] | None":
-    """Of an operator: the kinds of its attributes, and how many inputs and outputs it has at least."""
+def _schema(op_type: str, version: int, domain: str) -> "tuple[Mapping[str, int], int, int, int] | None":
+    """Of an operator: the kinds of its attributes, and its least inputs, least and most outputs."""
     import onnx.defs
 
     schema = None
@@ -82,4 +82,4 @@ def _schema(op_type: str, version: int, domain: str) -> "tuple[Mapping[str, int]
         return None
     # the numbers of AttributeProto.AttributeType and of the schema's are the same
     kinds = {name: int(getattr(attribute.type, "value", 0)) for name, attribute in schema.attributes.items()}
-    return kinds, schema.min_input, schema.min_output
+    return kinds, schema.min_input, schema.min_output, schema.max_output

@@ -15,7 +15,7 @@ from posexport.tools.audit.rule import Place, Rule
 from posexport.tools.audit.subject import Subject
 
 #: (tokens of the first call, of both)
-_CUTS = ((4, 11), (10, 11), (1, 5))
+_CUTS = ((4, 11), (10, 11), (1, 5), (2, 4))
 _WORDS = re.compile(r"past_key_values?|present_key_values?|past|present|updated|new|cache_params|cache|in|out|states?")
 
 _PRESENT = re.compile("present|cache|updated|new|out|past")
