@@ -41,6 +41,7 @@ _MODULES = {
     "PX308": "lost_epsilon",
     "PX309": "quantized_positions",
     "PX310": "unfit_types",
+    "PX311": "mask_axes",
     "PX401": "missing_kernel",
     "PX402": "taken_apart",
     "PX403": "saturating_int8",

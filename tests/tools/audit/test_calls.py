@@ -74,6 +74,19 @@ following (float[sequence_length, 4] x) => (float[sequence_length, 4] y)
 {{ y = CumSum (x, rows) }}"""
 
 
+#: sound of the example's length
+SOUND = f"""{_HEAD}
+sound (float[B, S] input_values) => (float[B, S] y)
+<float[101] window = {{{", ".join(["0.5"] * 101)}}}>
+{{ y = Mul (input_values, window) }}"""
+
+
+def test_longer_sound_that_fails(tmp_path: Path) -> None:
+    (found,) = audited(SOUND, tmp_path)
+    assert found.code == "PX703"
+    assert found.message.startswith("sound of 1237 samples fails, sound of 101 does not")
+
+
 @pytest.mark.parametrize("graph", [ONE, FOLLOWING], ids=["without-rows", "time-first"])
 def test_a_first_axis_that_is_no_batch(graph: str, tmp_path: Path) -> None:
     assert list(audited(graph, tmp_path)) == []

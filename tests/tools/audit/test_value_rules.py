@@ -261,3 +261,22 @@ BIASED = """
 def test_fused_attention_without_keys(shape: str, attention: str, severity: str | None, tmp_path: Path) -> None:
     places = list(RULES["PX303"].check(subject(BIASED.format(shape=shape, attention=attention), tmp_path)))
     assert [place.severity for place in places] == ([severity] if severity else [])
+
+
+@pytest.mark.parametrize(
+    ("mask", "axes", "found"), [("bool[B, S]", "", 1), ("bool[B, S]", "{1, 2}", 0), ("bool[T, S]", "", 0)]
+)
+def test_masks_of_written_out_attention_by_their_axes(mask: str, axes: str, found: int, tmp_path: Path) -> None:
+    text = f"""
+        <ir_version: 8, opset_import: ["": 18]>
+        written (float[B, 5, T, 4] q, float[B, 5, 4, S] k, float[B, 5, S, 4] v, {mask} attention_mask)
+            => (float[B, 5, T, 4] y)
+        <int64[2] axes = {axes or "{0, 1}"}, float least = {{-10000.0}}>
+        {{
+            scores = MatMul (q, k)
+            keys = {"Unsqueeze (attention_mask, axes)" if axes else "Identity (attention_mask)"}
+            kept = Where (keys, scores, least)
+            p = Softmax <axis = -1> (kept)
+            y = MatMul (p, v)
+        }}"""
+    assert len(messages("PX311", text, tmp_path)) == found

@@ -8,12 +8,16 @@ from posexport.tools.audit.calls.inputs import Call
 from posexport.tools.audit.rule import Place, Rule
 from posexport.tools.audit.subject import Subject
 
+#: lengths of sound that are tried beyond the one that all calls have
+_SAMPLES = (1237, 2501, 32033)
+
 
 def _check(subject: Subject) -> Iterator[Place]:
     calls = subject.calls
     if calls is None or not calls.working:
         return
     yield from _lengths(calls)
+    yield from _sounds(calls)
     length = calls.working[-1]
     for batch in (2, 3):
         answer = calls(Call(tuple((row, length) for row in range(1, batch + 1))))
@@ -34,6 +38,18 @@ def _lengths(calls: Calls) -> Iterator[Place]:
             continue
         yield _place(f"length {length}", f"length {working[-1]}", answer.failure)
         return
+
+
+def _sounds(calls: Calls) -> Iterator[Place]:
+    """Sound that is longer than what was chosen because it works: at its length of one frame much fits."""
+    chosen = calls.inputs.sizes["samples"]
+    longer = next((samples for samples in _SAMPLES if samples > chosen), None)
+    if longer is None or not calls.inputs.has("samples"):
+        return
+    answer = calls(Call(((1, calls.working[-1]),), sizes=(("samples", longer),)))
+    # beyond the end of a table is PX201's matter, and a lack of memory is the machine's
+    if answer.failure and not any(words in answer.failure for words in ("out of data bounds", "memory")):
+        yield _place(f"sound of {longer} samples", f"sound of {chosen}", answer.failure)
 
 
 def _place(size: str, right: str, failure: str) -> Place:
