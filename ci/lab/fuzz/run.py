@@ -2,7 +2,7 @@
 
 Counts what was tried and lists what went wrong in ci/results/fuzz.json: exceptions other than PosexportError, processes
 that end, inputs that take more than 5 seconds, files opened outside the input's folder. A number is tried once; the
-next run continues after the last one.
+next run continues after the last one, and tries again what was wrong.
 """
 
 import argparse
@@ -59,6 +59,10 @@ def tried_range(kind: str, first: int, last: int) -> tuple[int, list[dict[str, A
     return number + 1 - first, wrong
 
 
+def _write(path: Path, record: dict[str, Any]) -> None:
+    path.write_text(json.dumps(record, indent=1, sort_keys=True) + "\n")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--inputs", type=int, default=10_000, help="how many at most")
@@ -70,8 +74,13 @@ def main() -> None:
     record = (
         json.loads(arguments.results.read_text())
         if arguments.results.exists()
-        else {"tried": {}, "next": {}, "wrong": []}
+        else {"tried": {}, "next": {}, "mended": 0, "wrong": []}
     )
+    # what was wrong is tried again, by the code of today
+    again = [tried_range(item["kind"], item["number"], item["number"] + 1)[1] for item in record["wrong"]]
+    record["mended"] = record.get("mended", 0) + again.count([])
+    record["wrong"] = [item for wrong in again for item in wrong]
+    _write(arguments.results, record)
     following = dict(record["next"]) if arguments.seed is None else dict.fromkeys(KINDS, arguments.seed)
     end, left = time.monotonic() + arguments.seconds, arguments.inputs
     wheel = [kind for kind in arguments.kind or KINDS for _ in range(1 if arguments.kind else _SHARES[kind])]
@@ -89,7 +98,7 @@ def main() -> None:
         record["wrong"] += [item for item in wrong if (item["kind"], item["number"]) not in known]
         if arguments.seed is None:
             record["next"] = following
-        arguments.results.write_text(json.dumps(record, indent=1, sort_keys=True) + "\n")
+        _write(arguments.results, record)
         for item in wrong:
             print(json.dumps(item), flush=True)
         done = sum(record["tried"].values())
