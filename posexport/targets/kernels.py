@@ -74,13 +74,16 @@ def rows(provider: str, operator: str, domain: str, opset: int) -> list[Kernels]
 
 
 def _since(operator: str, domain: str, opset: int) -> int:
-    """The version of ``operator`` in ``opset``; of operators that ONNX does not have there is one version."""
+    """The version of ``operator`` in ``opset``; of operators that ONNX does not have there is one version.
+
+    ONNX Runtime has some of its own in ONNX's domain, at version 1: SimplifiedLayerNormalization.
+    """
     import onnx.defs
 
     try:
         return int(onnx.defs.get_schema(operator, opset, domain).since_version)
     except onnx.defs.SchemaError:
-        return opset
+        return opset if domain else 1
 
 
 @cache

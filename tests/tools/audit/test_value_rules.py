@@ -2,8 +2,11 @@
 
 from pathlib import Path
 
+import onnx
+import onnx.parser
 import pytest
 
+import posexport
 from posexport.tools.audit.registry import RULES
 from tests.tools.audit.graphs import subject
 
@@ -280,3 +283,14 @@ def test_masks_of_written_out_attention_by_their_axes(mask: str, axes: str, foun
             y = MatMul (p, v)
         }}"""
     assert len(messages("PX311", text, tmp_path)) == found
+
+
+def test_an_operator_that_onnx_runtime_adds_to_the_domain_of_onnx(tmp_path: Path) -> None:
+    """Builders of onnxruntime-genai write it; onnx.checker does not know it."""
+    text = """
+        <ir_version: 8, opset_import: ["": 22]>
+        norm (float[B, T, 20] x) => (float[B, T, 20] y)
+        <float[20] weight = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20}>
+        { y = SimplifiedLayerNormalization <axis = -1> (x, weight) }"""
+    onnx.save(onnx.parser.parse_model(text), tmp_path / "model.onnx")
+    assert list(posexport.audit(tmp_path / "model.onnx", select=["PX4"])) == []
