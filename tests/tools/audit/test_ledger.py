@@ -271,3 +271,18 @@ def test_without_pytorch_there_is_the_ledger(checkpoint: Path, tmp_path: Path, m
     findings = posexport.audit(saved(tmp_path, PLAIN), select=["PX6"], against=checkpoint)
     assert "needs PyTorch" in findings.skipped["PX604"]
     assert worse(findings) == []
+
+
+def test_a_batch_norm_in_its_convolution_is_a_note(tmp_path: Path) -> None:
+    scale, bias, mean, variance = weight(30) + 1, weight(30), weight(30), np.square(weight(30)) + 1
+    convolution = weight(30, 12, 3)
+    norm = {"weight": scale, "bias": bias, "running_mean": mean, "running_var": variance}
+    stored = {"conv.weight": convolution, **{f"norm.{name}": array for name, array in norm.items()}}
+    (tmp_path / "checkpoint").mkdir()
+    save_file(stored, tmp_path / "checkpoint" / "model.safetensors")
+    factor = (scale / np.sqrt(variance)).astype(np.float32)
+    folded = {"w": convolution * factor[:, None, None], "b": bias - mean * factor}
+    (finding,) = audited(saved(tmp_path / "graph", folded), tmp_path / "checkpoint")
+    assert (finding.code, finding.severity) == ("PX601", "note")
+    findings = audited(saved(tmp_path / "bare", {"w": convolution}), tmp_path / "checkpoint")
+    assert [finding.severity for finding in findings] == ["error"]

@@ -19,6 +19,7 @@ from posexport.tools.audit.reading.read import read_model
 
 #: elements from which a weight that no checkpoint has is worth a word
 LARGE = 1024
+_VARIANCE = ".running_var"
 #: the error of a quantized weight by that of rounding it, from which it is another: a zero point that is 1 off has 3.5
 _STEPS, _ROUNDING = 2.8, 2e-3
 #: the part of rows that are all of them, and the part from which some are
@@ -85,6 +86,7 @@ class Ledger:
         differing: those that it has with other values.
         unknown: large weights of the graph that are none of the checkpoint's.
         unmatched: all weights of the graph that no tensor has, small and computed ones too.
+        batch_norms: names of modules that have a running variance; a convolution in front of one is scaled by it.
         config: config.json of the checkpoint; empty where there is none.
         nodes: names of weights -> the first node that reads each.
     """
@@ -95,6 +97,7 @@ class Ledger:
     differing: Sequence[Differing]
     unknown: Sequence[Item]
     unmatched: Sequence[Item]
+    batch_norms: frozenset[str]
     config: Mapping[str, Any]
     nodes: Mapping[str, ir.Node | None]
 
@@ -122,10 +125,11 @@ def ledger(checkpoint: Path, graphs: Sequence[Path]) -> Ledger:
     matching = _Matching(list(_of_checkpoint(stored)), Pool(in_graph), stored)
     matching.run()
     config = Folder(checkpoint if checkpoint.is_file() else checkpoint / "model.safetensors").object("config.json")
+    norms = frozenset(name.removesuffix(_VARIANCE) for name in stored if name.endswith(_VARIANCE))
     sources = Pool([item for item in matching.items if not item.plain])
     unknown = [item for item in matching.left() if _is_unknown(item, sources)]
     return Ledger(
-        checkpoint, matching.entries, matching.lost, matching.differing, unknown, matching.left(), config, nodes
+        checkpoint, matching.entries, matching.lost, matching.differing, unknown, matching.left(), norms, config, nodes
     )
 
 

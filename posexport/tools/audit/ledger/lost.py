@@ -74,7 +74,8 @@ def lost(ledger: Ledger, ports: Sequence[str]) -> Iterator[Lost]:
         # models with relative positions have a table of absolute ones that nothing reads
         unread = relative and module.endswith(("position_embeddings", "position_embeddings.weight"))
         twice = module.endswith("predictions.bias") and module.replace("bias", "decoder.bias") in kept
-        note = folded or unread or twice or _is_left_out(module, ports)
+        in_convolution = module in ledger.batch_norms and any(entry.how == "folded" for entry in ledger.entries)
+        note = folded or in_convolution or unread or twice or _is_left_out(module, ports)
         yield Lost(module, items, "note" if note else "error", folded)
 
 
