@@ -202,3 +202,19 @@ def test_windows(window: int, config: dict[str, object], count: int, tmp_path: P
     text = WINDOWED.replace("WINDOW", str(window))
     path = saved(text, tmp_path, files={"config.json": json.dumps(whole)})
     assert len(posexport.audit(path, select=["PX506"])) == count
+
+
+SCORES = """
+    <ir_version: 8, opset_import: ["": 18]>
+    scores (int64[B, T] input_ids, float[B, 3] pooled) => (float[B, 3] logits)
+    { logits = Abs (pooled) }
+"""
+
+
+@pytest.mark.parametrize(
+    ("labels", "modules", "count"), [(3, "null", 0), (2, "null", 1), (2, '[{"type": "a.Dense"}]', 0)]
+)
+def test_labels_of_scores(labels: int, modules: str, count: int, tmp_path: Path) -> None:
+    config = {"architectures": ["BertForSequenceClassification"], "id2label": {str(i): "" for i in range(labels)}}
+    path = saved(SCORES, tmp_path, files={"config.json": json.dumps(config), "modules.json": modules})
+    assert len(posexport.audit(path, select=["PX502"])) == count

@@ -54,7 +54,8 @@ def _widths(subject: Subject, config: Mapping[str, Any], rank: int) -> Iterator[
     labels = config.get("id2label")
     architectures = config.get("architectures")
     classes = isinstance(architectures, list) and str(architectures[:1]).find("Classification") > 0
-    if classes and isinstance(labels, dict) and rank in (2, 3):
+    # modules.json ends in a projection to other numbers of scores
+    if classes and isinstance(labels, dict) and rank in (2, 3) and not subject.files.modules:
         yield "logits", "labels (id2label)", len(labels)
 
 
