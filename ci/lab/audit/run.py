@@ -1,4 +1,4 @@
-"""What posexport audit finds in the .onnx files that packages of PyPI ship: ci/results/audit.json."""
+"""Findings of posexport audit in the .onnx files that packages of PyPI ship: ci/results/audit.json."""
 
 import argparse
 import datetime
@@ -32,11 +32,11 @@ def audited(wheel: Path, into: Path) -> dict[str, Any]:
 def _of_file(path: Path, folder: Path) -> dict[str, Any]:
     row: dict[str, Any] = {"file": str(path.relative_to(folder))}
     try:
-        found = posexport.audit(path, run=True, timeout=120)
+        audit = posexport.audit(path, run=True, timeout=120)
     except PosexportError as err:
         return {**row, "refused": str(err)}
-    findings = [{"code": each.code, "severity": each.severity, "message": each.message} for each in found]
-    return {**row, "findings": findings, "skipped": list(found.skipped.values())}
+    findings = [{"code": each.code, "severity": each.severity, "message": each.message} for each in audit]
+    return {**row, "findings": findings, "skipped": list(audit.skipped.values())}
 
 
 def main() -> None:

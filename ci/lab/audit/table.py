@@ -1,4 +1,4 @@
-"""ci/results/audit.json as Markdown: packages, what was found in their graphs, and how that was checked by hand."""
+"""ci/results/audit.json as Markdown: packages, findings in their graphs, and checks by hand."""
 
 import json
 from collections import Counter
@@ -20,10 +20,10 @@ def table() -> str:
         findings = [finding for file in row["files"] for finding in file.get("findings", ())]
         worse = _counted([each for each in findings if each["severity"] != "note"])
         notes = _counted([each for each in findings if each["severity"] == "note"])
-        said = "; ".join(
+        checked = "; ".join(
             f"{f'`{code}` ' * (code != '-')}{text}" for code, text in checks.get(row["package"], {}).items()
         )
-        lines.append(f"| {row['package']} {row['version']} | {len(row['files'])} | {worse} | {notes} | {said} |")
+        lines.append(f"| {row['package']} {row['version']} | {len(row['files'])} | {worse} | {notes} | {checked} |")
     made = f"`ci/lab/audit/run`, {document['created']}, ONNX Runtime {document['onnxruntime']}."
     return "\n".join([*lines, "", made])
 
