@@ -1,4 +1,4 @@
-"""RoPE frequencies: those that a configuration asks for, and those of a graph's constants."""
+"""RoPE frequencies by the options of a configuration."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -33,7 +33,7 @@ def rope_options(config: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
 def expected(options: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, NDArray[np.float64]]:
     """The frequencies in radians per token, [D / 2], that options ask for, each set by its name; empty: not known.
 
-    ``dynamic`` has those of short inputs; beyond the original length they depend on the input's.
+    ``dynamic``: the frequencies of short inputs; beyond the original length they depend on the length of the input.
 
     Sources: Su et al. 2021 (3.4.2); Chen et al. 2023 (linear); Llama 3.1's reference code (llama3); Peng et al. 2023,
     3.2 (yarn); Ding et al. 2024, 3.2 (longrope).
@@ -43,23 +43,23 @@ def expected(options: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str,
     width = _width(options, config)
     if width is None or not isinstance(kind, str):
         return {}
-    plain = theta ** (-np.arange(0, width, 2, dtype=np.float64) / width)
+    unscaled = theta ** (-np.arange(0, width, 2, dtype=np.float64) / width)
     factor = numeric(options, "factor") or 1.0
     length = numeric(options, "original_max_position_embeddings") or numeric(
         config, "original_max_position_embeddings", "max_position_embeddings"
     )
     if kind in ("default", "mrope", "dynamic"):
-        return {kind: plain}
+        return {kind: unscaled}
     if kind == "linear":
-        return {kind: plain / factor}
+        return {kind: unscaled / factor}
     if kind == "llama3" and length is not None:
-        return {kind: _llama3(plain, options, factor, length)}
+        return {kind: _llama3(unscaled, options, factor, length)}
     if kind == "yarn" and length is not None:
-        return {kind: _yarn(plain, options, factor, length, theta, width)}
+        return {kind: _yarn(unscaled, options, factor, length, theta, width)}
     if kind in ("longrope", "su"):
         factors = {name: options.get(f"{name}_factor") for name in ("short", "long")}
         arrays = {name: np.asarray(value, np.float64) for name, value in factors.items() if _is_numbers(value)}
-        return {name: plain / array for name, array in arrays.items() if array.shape == plain.shape}
+        return {name: unscaled / array for name, array in arrays.items() if array.shape == unscaled.shape}
     return {}
 
 
@@ -68,21 +68,23 @@ def _width(options: Mapping[str, Any], config: Mapping[str, Any]) -> int | None:
     heads = whole(config, "num_attention_heads", "n_head", "num_heads")
     hidden = whole(config, "hidden_size", "n_embd", "d_model")
     head = whole(config, "head_dim") or (hidden // heads if hidden and heads else None)
-    part = numeric(options, "partial_rotary_factor") or numeric(config, "partial_rotary_factor", "rotary_pct") or 1.0
-    return None if head is None else int(head * part) // 2 * 2 or None
+    fraction = (
+        numeric(options, "partial_rotary_factor") or numeric(config, "partial_rotary_factor", "rotary_pct") or 1.0
+    )
+    return None if head is None else int(head * fraction) // 2 * 2 or None
 
 
 def _llama3(
-    plain: NDArray[np.float64], options: Mapping[str, Any], factor: float, length: float
+    unscaled: NDArray[np.float64], options: Mapping[str, Any], factor: float, length: float
 ) -> NDArray[np.float64]:
     """Long waves are divided by the factor, short ones kept, those between interpolated."""
     low, high = numeric(options, "low_freq_factor") or 1.0, numeric(options, "high_freq_factor") or 4.0
-    kept = np.clip((length * plain / (2 * np.pi) - low) / (high - low), 0, 1)
-    return plain * (kept + (1 - kept) / factor)
+    weight = np.clip((length * unscaled / (2 * np.pi) - low) / (high - low), 0, 1)
+    return unscaled * (weight + (1 - weight) / factor)
 
 
 def _yarn(
-    plain: NDArray[np.float64], options: Mapping[str, Any], factor: float, length: float, theta: float, width: int
+    unscaled: NDArray[np.float64], options: Mapping[str, Any], factor: float, length: float, theta: float, width: int
 ) -> NDArray[np.float64]:
     """A ramp over the dimensions between two numbers of rotations."""
 
@@ -94,7 +96,7 @@ def _yarn(
         low, high = math.floor(low), math.ceil(high)
     low, high = max(low, 0), min(high, width - 1)
     ramp = np.clip((np.arange(width // 2) - low) / (high - low if high != low else 1e-3), 0, 1)
-    scaled: NDArray[np.float64] = plain / factor * ramp + plain * (1 - ramp)
+    scaled: NDArray[np.float64] = unscaled / factor * ramp + unscaled * (1 - ramp)
     return scaled
 
 

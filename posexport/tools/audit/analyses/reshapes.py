@@ -31,7 +31,7 @@ class FixedReshape:
 
 
 def fixed_reshapes(nodes: Sequence[ir.Node], sizes: Sizes) -> Iterator[FixedReshape]:
-    """All such reshapes, in the order of ``nodes``."""
+    """The reshapes in the order of ``nodes``."""
     for node in nodes:
         if node.op_type != "Reshape" or node.domain or len(node.inputs) < 2:
             continue
@@ -39,8 +39,8 @@ def fixed_reshapes(nodes: Sequence[ir.Node], sizes: Sizes) -> Iterator[FixedResh
         if before is None or elements is None:
             continue
         target = tuple(size for size in elements if size is not None)
-        if len(target) == len(elements) and (found := _fixed(node, before, target, sizes)):
-            yield found
+        if len(target) == len(elements) and (reshape := _fixed(node, before, target, sizes)):
+            yield reshape
 
 
 def _fixed(node: ir.Node, before: tuple[Size, ...], target: tuple[Size, ...], sizes: Sizes) -> FixedReshape | None:

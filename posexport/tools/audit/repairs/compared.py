@@ -17,7 +17,7 @@ from posexport.tools.audit.calls.process import Child, EndedError
 from posexport.tools.audit.repairs.position_guard import BEYOND
 from posexport.tools.audit.subject import Subject
 
-#: sizes that are tried beside those that were baked; and how large those may be
+#: batch sizes of the calls, and the largest batch and length of the example that are called
 _BATCHES, _MOST_ROWS, _MOST_TOKENS = (1, 2, 3), 16, 1024
 
 
@@ -75,15 +75,15 @@ def _sentences(original: Calls, repaired: Calls, numbers: Sequence[int]) -> Iter
 
 
 def _calls(calls: Calls, numbers: Sequence[int]) -> list[Call]:
-    """Batches and lengths, those of the example among them."""
+    """Batch sizes and lengths, with the sizes of the example."""
     batches = sorted({*_BATCHES, *(number for number in numbers if number <= _MOST_ROWS)})
     lengths = sorted({*calls.lengths, *(number for number in numbers if number <= _MOST_TOKENS)})
-    rows = [tuple((row, length) for row in range(1, batch + 1)) for batch in batches for length in lengths]
+    batches_of_rows = [tuple((seed, length) for seed in range(1, batch + 1)) for batch in batches for length in lengths]
     if calls.inputs.has("tokens"):
-        return [Call(each) for each in rows]
-    # pictures and maps of the example's size, and of the size that was found to be computed
+        return [Call(rows) for rows in batches_of_rows]
+    # pictures and maps of the example's size, and of the size at which one row is computed
     sizes = [(), *((("height", number), ("width", number)) for number in numbers if number <= _MOST_TOKENS)]
-    return [Call(each, sizes=size) for each in rows[:: len(lengths)] for size in sizes]
+    return [Call(rows, sizes=size) for rows in batches_of_rows[:: len(lengths)] for size in sizes]
 
 
 def _check(calls: Calls, right: Arrays, outputs: Arrays, call: Call) -> None:
@@ -99,12 +99,12 @@ def _check(calls: Calls, right: Arrays, outputs: Arrays, call: Call) -> None:
 
 
 def _rows_agree(calls: Calls, call: Call) -> bool:
-    """Whether every row of a batch is what it is alone; a batch whose rows alone fail is believed."""
-    together = calls(call).outputs
+    """Whether every row of a batch is what it is alone; if its rows alone fail, the batch counts as right."""
+    batch = calls(call).outputs
     for row in range(len(call.rows) if len(call.rows) > 1 else 0):
         alone_call = replace(call, rows=call.rows[row : row + 1])
         for name, alone in calls(alone_call).outputs.items():
-            y = together.get(name)
+            y = batch.get(name)
             # an output without a batch axis is the same for all rows
             if y is None or not is_real(alone) or len(alone) != 1 or y.shape == alone.shape:
                 continue
@@ -115,5 +115,5 @@ def _rows_agree(calls: Calls, call: Call) -> bool:
     return True
 
 
-def _example(calls: Calls, made: Sequence[Call]) -> str:
-    return f", such as {made[-1]}" if made and calls.inputs.has("tokens") else ""
+def _example(calls: Calls, called: Sequence[Call]) -> str:
+    return f", such as {called[-1]}" if called and calls.inputs.has("tokens") else ""

@@ -46,7 +46,7 @@ def _reshape(reshape: FixedReshape) -> list[ir.Value]:
 
 
 def _aligned(before: Sequence[Size], target: Sequence[Size]) -> set[int] | None:
-    """The axes of ``target`` that are free axes of ``before`` at the same place; None if there are none such."""
+    """The axes of ``target`` that are free axes of ``before`` at the same place; None if there are none."""
     free: set[int] = set()
     for axis, size in enumerate(before[: len(target)]):
         rest, rest_of_target = before[axis:], target[axis:]

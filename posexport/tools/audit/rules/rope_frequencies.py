@@ -1,4 +1,4 @@
-"""PX504: RoPE frequencies that are not those of config.json."""
+"""PX504: RoPE frequencies that differ from config.json."""
 
 from collections.abc import Iterator
 
@@ -14,17 +14,19 @@ _NEAR = 2e-2
 
 
 def _check(subject: Subject) -> Iterator[Place]:
-    found = rotations(subject.nodes) if subject.config else []
-    for options in rope_options(subject.config) if found else ():
+    in_graph = rotations(subject.nodes) if subject.config else []
+    for options in rope_options(subject.config) if in_graph else ():
         sets = expected(options, subject.config)
         kind = options.get("rope_type", options.get("type", "default"))
         # sets of another width are of another kind of layer, or of a second model
-        comparable = [each for each in found if any(len(each.frequencies) == len(right) for right in sets.values())]
+        comparable = [
+            rotation for rotation in in_graph if any(len(rotation.frequencies) == len(right) for right in sets.values())
+        ]
         if not comparable:
             continue
-        nodes = [each.node for each in comparable]
-        has = "; ".join(dict.fromkeys(str(each) for each in comparable))
-        absent = [name for name, right in sets.items() if not any(_equal(each, right) for each in comparable)]
+        nodes = [rotation.node for rotation in comparable]
+        has = "; ".join(dict.fromkeys(str(rotation) for rotation in comparable))
+        absent = [name for name, right in sets.items() if not any(_equal(rotation, right) for rotation in comparable)]
         if kind == "dynamic":
             yield Place(
                 "config.json asks for dynamic scaling, whose frequencies follow the length of the input, and the "
@@ -32,7 +34,7 @@ def _check(subject: Subject) -> Iterator[Place]:
                 nodes,
             )
         elif len(absent) == len(sets):
-            yield Place(f"config.json asks for {_wanted(kind, sets)}, and the graph has {has}", nodes)
+            yield Place(f"config.json asks for {_requested(kind, sets)}, and the graph has {has}", nodes)
         elif absent:
             yield Place(
                 f"config.json has frequencies for short and for long inputs ({kind}), and the graph has none for "
@@ -45,7 +47,7 @@ def _equal(rotation: Rotation, right: "np.ndarray[tuple[int], np.dtype[np.float6
     return rotation.frequencies.shape == right.shape and np.allclose(rotation.frequencies, right, rtol=_NEAR)
 
 
-def _wanted(kind: str, sets: "dict[str, np.ndarray[tuple[int], np.dtype[np.float64]]]") -> str:
+def _requested(kind: str, sets: "dict[str, np.ndarray[tuple[int], np.dtype[np.float64]]]") -> str:
     ranges = " and ".join(f"{right[0]:.4g} to {right[-1]:.4g}" for right in sets.values())
     return f"{kind} frequencies from {ranges}"
 
