@@ -10,6 +10,7 @@ from torch import nn
 
 from posexport.checkpoints import custom_code, scoring
 from posexport.checkpoints.config import Config
+from posexport.checkpoints.families.registry import FAMILIES
 from posexport.checkpoints.makers import Maker
 from posexport.checkpoints.opened import Checkpoint
 from posexport.checkpoints.pooling import Pooling
@@ -137,8 +138,9 @@ def _task(config: Config, option: str | None, transformers: Any) -> tuple[Task, 
     if declared is not None:
         return declared, []
     if not hasattr(transformers, architecture):
+        choices = ", ".join(FAMILIES[kind].all_tasks) if kind in FAMILIES else known
         raise PosexportError(
-            f"{config.label} says architectures = {architecture}, which is no task here; choose --task out of {known}"
+            f"{config.label} says architectures = {architecture}, which is no task here; choose --task out of {choices}"
         )
     remark = f"{architecture} is of no task that posexport knows: the graph returns every tensor that it returns"
     return all_tensors(architecture), [remark]

@@ -64,6 +64,8 @@ def check(config: Config) -> list[str]:
 
 def _is_implemented(kind: str, says: str) -> bool:
     """Whether transformers has a class for this model_type."""
+    if kind in FAMILIES and (architecture := config.architecture()) is not None:
+        says = f"{config.label} says architectures = {architecture}"
     if kind in PROVEN or kind in FAMILIES:
         return True
     if not is_installed("transformers"):
@@ -92,6 +94,8 @@ def _rope_types(table: object) -> list[object]:
 
 def _missing(config: Config) -> NoReturn:
     kind, says = config.text("model_type"), says_type(config)
+    if kind in FAMILIES and (architecture := config.architecture()) is not None:
+        says = f"{config.label} says architectures = {architecture}"
     if kind in PROVEN or kind in FAMILIES:
         raise PosexportError(
             f"{says}, which is converted through transformers, and that is not installed: {_INSTALL}{_hint(kind)}"
