@@ -16,10 +16,12 @@ from posexport.tools.audit.analyses.kernels import Missing, missing_kernels
 from posexport.tools.audit.analyses.reshapes import FixedReshape, fixed_reshapes
 from posexport.tools.audit.analyses.roles import Roles
 from posexport.tools.audit.analyses.sizes import Sizes
+from posexport.tools.audit.reading.bundle import bundle_of
 from posexport.tools.audit.reading.folder import Folder
 from posexport.tools.audit.reading.read import read_model
 
 if TYPE_CHECKING:
+    from posexport.bundle.manifest import Manifest
     from posexport.tools.audit.calls.calls import Calls
     from posexport.tools.audit.ledger.ledger import Ledger
     from posexport.tools.audit.ledger.proof import Proof
@@ -56,6 +58,11 @@ class Subject:
     def by_posexport(self) -> bool:
         """Whether the file is a bundle's graph, by its metadata."""
         return any(name.startswith("posexport.") for name in self.model.metadata_props)
+
+    @cached_property
+    def bundle(self) -> "Manifest | None":
+        """The manifest in its folder that lists this file with its hash: clients are those of posexport."""
+        return bundle_of(self.path, self.files)
 
     @cached_property
     def nodes(self) -> list[ir.Node]:

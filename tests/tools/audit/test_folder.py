@@ -2,13 +2,19 @@
 
 import json
 import os
+import shutil
 from pathlib import Path
 
+import msgspec
+import onnx
 import pytest
 
 import posexport
+from posexport.bundle.manifest import FileEntry
+from posexport.bundle.read import sha256
 from posexport.tools.audit.reading.folder import Folder
 from posexport.tools.audit.registry import RULES
+from tests import tiny_bundle
 from tests.tools.audit.graphs import saved, subject
 
 ANY = """
@@ -218,3 +224,21 @@ def test_labels_of_scores(labels: int, modules: str, count: int, tmp_path: Path)
     config = {"architectures": ["BertForSequenceClassification"], "id2label": {str(i): "" for i in range(labels)}}
     path = saved(SCORES, tmp_path, files={"config.json": json.dumps(config), "modules.json": modules})
     assert len(posexport.audit(path, select=["PX502"])) == count
+
+
+def test_a_bundle_with_its_manifest_has_clients_that_set_session_options(tmp_path: Path) -> None:
+    model = onnx.load(saved(RULES["PX403"].bad, tmp_path / "a"))
+    model.metadata_props.add(key="posexport.version", value="1")
+    path = tmp_path / "a" / "model.onnx"
+    onnx.save(model, path)
+    assert [finding.severity for finding in posexport.audit(path)] == ["note"]
+    files = {"model.onnx": FileEntry(size=path.stat().st_size, sha256=sha256(path))}
+    manifest = msgspec.structs.replace(tiny_bundle.MANIFEST, files=files)
+    (tmp_path / "a" / "posexport.json").write_bytes(msgspec.json.encode(manifest))
+    assert not list(posexport.audit(path))
+    # a copy without the manifest, and one with another graph's
+    (tmp_path / "b").mkdir()
+    copy = Path(shutil.copy(path, tmp_path / "b"))
+    assert [finding.code for finding in posexport.audit(copy)] == ["PX403"]
+    path.write_bytes(path.read_bytes().replace(b"weight", b"weighs"))
+    assert [finding.code for finding in posexport.audit(path)] == ["PX403"]

@@ -8,7 +8,7 @@ import pytest
 
 import posexport
 from posexport.tools.audit.registry import RULES
-from tests.tools.audit.graphs import subject
+from tests.tools.audit.graphs import saved, subject
 
 ADDED = """
     <ir_version: 8, opset_import: ["": 18]>
@@ -294,3 +294,13 @@ def test_an_operator_that_onnx_runtime_adds_to_the_domain_of_onnx(tmp_path: Path
         { y = SimplifiedLayerNormalization <axis = -1> (x, weight) }"""
     onnx.save(onnx.parser.parse_model(text), tmp_path / "model.onnx")
     assert list(posexport.audit(tmp_path / "model.onnx", select=["PX4"])) == []
+
+
+def test_float16_of_an_operator_that_the_device_lacks_is_computed_on_the_cpu(tmp_path: Path) -> None:
+    """ONNX Runtime casts the inputs of nodes that no provider took."""
+    text = """
+        <ir_version: 10, opset_import: ["": 22]>
+        norm (float16[B, 3, T] x, float16[3] scale, float16[3] bias) => (float16[B, 3, T] y)
+        { y = InstanceNormalization (x, scale, bias) }"""
+    path = saved(text, tmp_path)
+    assert [each.code for each in posexport.audit(path, select=["PX4"], provider="cuda")] == ["PX407"]

@@ -72,16 +72,17 @@ def _with_fate(node: ir.Node, provider: str, domain: str, opset: int, lacking: s
     """What ONNX Runtime does with a node without a kernel: it tries the CPU, float32 there, and the definition."""
     opset = _before_it_changed(node.op_type, opset, provider)
     on_cpu = kernels.rows(CPU, node.op_type, domain, opset)
+    lacking_on_cpu = lacking if provider == CPU else _lacking(node, CPU, domain, opset)
     others = [name for name in kernels.load_table(kernels.table_of(provider)).providers if name != provider]
     elsewhere = next((name for name in others if kernels.rows(name, node.op_type, domain, opset)), None)
     fate: Fate = "refused"
     # the nodes of a definition have no bfloat16 kernels on the CPU either
     if _is_function(node.op_type, domain, opset) and (provider, lacking) != (CPU, "bfloat16"):
         fate = "function"
-    elif lacking == "float16" and any("float" in row.dtypes for row in on_cpu):
-        fate = "cast" if provider == CPU else "cpu"
-    elif provider != CPU and _lacking(node, CPU, domain, opset) is None:
+    elif lacking_on_cpu is None:
         fate = "cpu"
+    elif lacking_on_cpu == "float16" and any("float" in row.dtypes for row in on_cpu):
+        fate = "cast" if provider == CPU else "cpu"
     return Missing(node, fate, lacking, elsewhere)
 
 
