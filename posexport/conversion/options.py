@@ -86,7 +86,7 @@ class ConvertOptions(Recipe, frozen=True, kw_only=True):
         str | None,
         Option(
             group=PROOF,
-            help="Provider to verify on: cpu or cuda. Fails if it is not available. Default: the target's, else cpu.",
+            help="Provider to verify on. Fails if it is not available. Default: the target's, else cpu.",
         ),
     ] = None
     threads: commands.Threads = 0

@@ -112,7 +112,7 @@ def _lowered(source: Source, recipe: Recipe, clients_have: frozenset[str]) -> _L
     target = Target(
         recipe.target,
         recipe.opset,
-        flat=recipe.inline,
+        inline=recipe.inline,
         steps=any(spec.role in CARRIED for spec in source.inputs),
         longest=_longest(source),
         dtype=recipe.dtype,

@@ -57,7 +57,7 @@ def opset(
         device = made_for in targets() and targets()[made_for].waits_to_branch
         if device and takes(KEPT_KEYS_OPSET):
             return KEPT_KEYS_OPSET
-        newer = made_for != "portable" and takes(ATTENTION_OPSET)
+        newer = made_for in targets() and targets()[made_for].contrib and takes(ATTENTION_OPSET)
         return ATTENTION_OPSET if newer else BLOCKED_OPSET if blocked else DEFAULT_OPSET
     if requested is None:
         if not takes(STATIC_CACHE_OPSET):

@@ -81,10 +81,10 @@ ProviderOptions = Annotated[
         group=RUNTIME,
         flag="provider-option",
         metavar="KEY=VALUE",
-        help=f"Of the provider's session (repeatable); of cuda: {', '.join(CUDA_OPTIONS)}.",
+        help=f"Of the provider's session (repeatable); of cuda: {', '.join(CUDA_OPTIONS)}; of openvino: precision.",
         python='Of ``cuda``: ``memory_limit`` ("4GB"), ``arena_growth`` ("double" or "exact"), ``tf32`` (True or '
         "False), ``stream`` (a cudaStream_t as an integer), ``graph`` (True: calls are CUDA graphs; not of verify). "
-        "``cpu`` has none.",
+        'Of ``openvino``: ``precision`` ("fp32" or "bf16"). ``cpu`` has none.',
     ),
 ]
 PrecisionOfBundle = Annotated[

@@ -105,8 +105,8 @@ class Recipe(PrecisionOptions, frozen=True, kw_only=True, forbid_unknown_fields=
         Option(
             group=GRAPH,
             words=target_names,
-            help=f"portable: standard operators only; {', '.join(targets())}: also ONNX Runtime's own for that "
-            "provider.",
+            help=f"portable: standard operators only; {', '.join(targets())}: for that provider of ONNX Runtime alone, "
+            "by the operators and functions that it has.",
         ),
     ] = PORTABLE
     lowering: Annotated[

@@ -78,12 +78,18 @@ class ProofOptions:
     @property
     def computed(self) -> PrecisionName:
         """What the proof's graph computes in."""
-        return self.emulate or PRECISIONS[self.precision].computed
+        return self.emulate or self.by_session or PRECISIONS[self.precision].computed
+
+    @property
+    def by_session(self) -> PrecisionName | None:
+        """The precision that the user's provider options let a float32 graph be computed in; None: its precision."""
+        precision = provider_named(self.provider).precision(self.provider_options)
+        return precision if self.precision == FP32.name else None
 
     @property
     def copied(self) -> bool:
         """Whether an emulated copy is proven: on request, or if the provider has no arithmetic of the precision."""
-        return self.emulate is not None or not computes(self.provider, self.computed)
+        return self.emulate is not None or (self.by_session is None and not computes(self.provider, self.computed))
 
     @property
     def everything(self) -> bool:
@@ -275,7 +281,8 @@ class _Choice:
             points += coverage.added
             yield Branches(coverage)
         yield Location(source, self._graph, options.threads)
-        if options.computed in HALVES and not options.everything:
+        # the operators of a float32 graph have no types to read: its values decide
+        if options.computed in HALVES and options.precision != FP32.name:
             from posexport.parity.positions import Positions
 
             yield Positions(self._widened_source, self._model)
@@ -295,7 +302,7 @@ def _about(options: ProofOptions) -> Report:
     return Report(
         scope="grid",
         provider=options.provider,
-        precision=options.emulate or options.precision,
+        precision=options.emulate or options.by_session or options.precision,
         points=[],
         lengths=sorted(set(options.lengths or ())),
         tolerance=options.tolerance,

@@ -4,6 +4,7 @@ The same in Python (``posexport.load(provider_options={"tf32": True})``) and on 
 (``--provider-option tf32=on``).
 """
 
+import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -97,6 +98,28 @@ CUDA_OPTIONS: Mapping[str, ProviderOption] = {
 }
 
 
+#: the option that names the precision in which a provider computes float32 graphs
+COMPUTES = "precision"
+_HINTS = {"fp32": "f32", "bf16": "bf16"}
+
+
+def _hint(value: Any) -> dict[str, str]:
+    if value not in _HINTS:
+        raise ValueError
+    return {"load_config": json.dumps({"CPU": {"INFERENCE_PRECISION_HINT": _HINTS[value]}})}
+
+
+#: of OpenVINO
+OPENVINO_OPTIONS: Mapping[str, ProviderOption] = {
+    COMPUTES: ProviderOption(
+        "fp32 or bf16",
+        "The precision of matrix products and of what lies between them. The default is fp32; bf16 is fast on "
+        "processors with AMX or AVX-512 BF16, and is proven against PyTorch's bfloat16.",
+        _hint,
+    ),
+}
+
+
 def ort_options(label: str, known: Mapping[str, ProviderOption], chosen: Mapping[str, Any] | None) -> dict[str, str]:
     """ONNX Runtime's provider options for the options that a user chose; ``label``: the provider's name in messages.
 
@@ -106,7 +129,7 @@ def ort_options(label: str, known: Mapping[str, ProviderOption], chosen: Mapping
     options: dict[str, str] = {}
     for name, value in (chosen or {}).items():
         if name not in known:
-            has = f"it has {', '.join(known)}" if known else "it has none; give provider cuda, or leave it out"
+            has = f"it has {', '.join(known)}" if known else "it has none; name another provider, or leave it out"
             raise PosexportError(f"{label} has no option {name!r:.60}; {has}")
         try:
             options |= known[name].to_ort(value)

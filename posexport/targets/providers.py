@@ -9,8 +9,8 @@ from posexport.errors import PosexportError
 from posexport.registry import Registry
 from posexport.system.extras import is_installed
 from posexport.targets import cuda
-from posexport.targets.dtypes import DType
-from posexport.targets.provider_options import CUDA_OPTIONS, ProviderOption, ort_options
+from posexport.targets.dtypes import FLOAT32, DType
+from posexport.targets.provider_options import COMPUTES, CUDA_OPTIONS, OPENVINO_OPTIONS, ProviderOption, ort_options
 
 if TYPE_CHECKING:
     from onnxruntime import OrtEpDevice
@@ -82,6 +82,9 @@ class Provider:
         extra: the extra of posexport that installs it.
         plugin: the module of the plug-in wheel; empty for a provider compiled into ONNX Runtime.
         is_target: graphs can be converted for it; else it runs portable ones.
+        contrib: graphs for it may have operators of com.microsoft; else standard operators only, of the opset of
+            portable graphs.
+        flat: graphs for it have no functions and no Scan, Loop or If, as with ``--inline``.
         options: ONNX Runtime's options of every session on it.
         choices: the options that users may set, by name.
         device: where its nodes keep their outputs, as ONNX Runtime calls it (`HOST`: the host's memory).
@@ -109,6 +112,8 @@ class Provider:
     extra: str = ""
     plugin: str = ""
     is_target: bool = True
+    contrib: bool = True
+    flat: bool = False
     options: Mapping[str, str] = field(default_factory=dict)
     choices: Mapping[str, ProviderOption] = field(default_factory=dict)
     device: str = HOST
@@ -128,6 +133,11 @@ class Provider:
     def session_options(self, options: Mapping[str, Any] | None) -> dict[str, str]:
         """ONNX Runtime's provider options, with the user's ``options``; PosexportError for an invalid one."""
         return {**self.options, **ort_options(self.label, self.choices, options)}
+
+    def precision(self, options: Mapping[str, Any] | None) -> str | None:
+        """The precision that a session computes float32 graphs in, by the user's ``options``; None: float32."""
+        precision = (options or {}).get(COMPUTES) if COMPUTES in self.choices else None
+        return None if precision in (None, FLOAT32.precision) else str(precision)
 
     def pool(self, threads: int) -> dict[str, str]:
         """Provider options for ``threads`` threads, if the provider has a separate pool; 0: the provider decides."""
@@ -154,10 +164,13 @@ class Provider:
     def has_kernel(self, operator: str, domain: str, opset: int, dtype: DType) -> bool:
         """Whether it computes nodes of ``operator`` in ``dtype`` itself, by the kernel table.
 
+        A provider that compiles graphs has no kernel table: it computes every standard operator in its ``types``.
         ``opset``: the version of ``domain`` that the graph imports.
         """
         from posexport.targets import kernels
 
+        if self.types:
+            return not domain and dtype.name in self.types
         return kernels.has_kernel(self.ort_name, operator, domain, opset, dtype)
 
 
@@ -235,9 +248,11 @@ OPENVINO = register(
         package="onnxruntime-ep-openvino",
         extra="openvino",
         plugin="onnxruntime_ep_openvino",
-        is_target=False,
+        contrib=False,
+        flat=True,
         # left alone, it computes in bfloat16 on processors that have it: an error of 0.7% of the largest element
-        options={"load_config": '{"CPU": {"INFERENCE_PRECISION_HINT": "f32"}}'},
+        options=OPENVINO_OPTIONS[COMPUTES].to_ort("fp32"),
+        choices=OPENVINO_OPTIONS,
         types=frozenset({"float32"}),
         widened=frozenset({"float16"}),
         takes_defaults=False,

@@ -34,7 +34,7 @@ class Target:
 
     Attributes:
         name: ``portable``, for any runtime of standard ONNX operators, or a provider of ONNX Runtime.
-        flat: the graph is for runtimes without functions and Scan (OpenVINO).
+        inline: the graph is for runtimes without functions and Scan, whichever the target.
         steps: most calls are decode steps, one new token per call with a KV cache.
         longest, shortest: the most (None: any number) and the fewest queries of a row, so that no branch is written for
             other numbers.
@@ -46,7 +46,7 @@ class Target:
 
     name: str = PORTABLE
     opset: int = 18
-    flat: bool = False
+    inline: bool = False
     steps: bool = False
     longest: int | None = None
     shortest: int = 1
@@ -67,7 +67,12 @@ class Target:
     @property
     def microsoft(self) -> bool:
         """Contrib operators of ONNX Runtime may be in the graph."""
-        return self.provider is not None
+        return self.provider is not None and self.provider.contrib
+
+    @property
+    def flat(self) -> bool:
+        """The graph has no functions and no Scan, Loop or If."""
+        return self.inline or (self.provider is not None and self.provider.flat)
 
     @property
     def waits_to_branch(self) -> bool:
@@ -101,7 +106,8 @@ class Target:
         """Why an operator of ONNX Runtime's cannot be used; None where it can."""
         if self.microsoft:
             return None
-        return f"{what} is ONNX Runtime's own operator; use --target {' or '.join(targets())}"
+        having = [name for name, provider in targets().items() if provider.contrib]
+        return f"{what} is ONNX Runtime's own operator; use --target {' or '.join(having)}"
 
     def needs_kernel(self, operator: str, domain: str = "") -> str | None:
         """Why the provider cannot compute ``operator`` in the graph's type; None where it can, and for any runtime."""

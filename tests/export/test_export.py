@@ -91,7 +91,7 @@ def test_inline_is_without_scan_and_without_squeeze_of_unknown_rank(tmp_path: Pa
     bodies = [node for function in onnx.load(tmp_path / "m.onnx").functions for node in function.node]
     assert "Squeeze" in {node.op_type for node in bodies}
     assert all(len(node.input) == 2 for node in bodies if node.op_type == "Squeeze")
-    assert choose(ATTENTION, AttentionSpec(), Target(flat=True)).lowering.name == "formula"
+    assert choose(ATTENTION, AttentionSpec(), Target(inline=True)).lowering.name == "formula"
 
 
 @pytest.mark.all

@@ -289,7 +289,7 @@ def test_reasons_are_given_for_what_is_not_taken() -> None:
     assert choice.rejected["formula"] == "it holds the scores of all pairs at once"
     assert choice.rejected["chunked"] == "blockwise cuts finer on the CPU, and nothing was measured on CUDA"
     with pytest.raises(PosexportError, match=r"chunked does not apply to \w+: the graph may hold no If"):
-        choose(ATTENTION, spec, Target("cpu", 23, flat=True), "chunked")
+        choose(ATTENTION, spec, Target("cpu", 23, inline=True), "chunked")
     assert choice.rejected["group-query"] == "it is for caches of fixed size that the attention writes to itself"
     assert all(choice.rejected.values())
     assert {choice.lowering.name, *choice.rejected} == {each.name for each in ATTENTION.lowerings}

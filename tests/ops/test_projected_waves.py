@@ -119,7 +119,7 @@ def test_layouts_and_signs_give_different_vectors() -> None:
         (Target("cpu", 23), False, "projected", "no constants"),
         (Target("cuda", 23), True, "projected", "wait for the device"),
         (Target("portable", 18), True, "projected", "use --target cpu"),
-        (Target("portable", 18, flat=True), True, "projected", "use --target cpu"),
+        (Target("portable", 18, inline=True), True, "projected", "use --target cpu"),
     ],
 )
 def test_a_table_stands_where_it_serves(target: Target, constant: bool, taken: str, said: str) -> None:

@@ -140,7 +140,7 @@ def test_the_formula_fits_every_target(name: str, flat: bool) -> None:
     [
         ("rotary", Target("portable", 22), "needs opset 23, the graph has 22"),
         ("rotary", Target("cpu", 18), "needs opset 23, the graph has 18"),
-        ("rotary", Target("portable", 23, flat=True), "without functions"),
+        ("rotary", Target("portable", 23, inline=True), "without functions"),
         ("ms-rotary", Target("portable", 23), "--target cpu or cuda"),
         ("rotary", Target("portable", 23), None),
         ("rotary", Target("cuda", 24), None),

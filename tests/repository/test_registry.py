@@ -108,5 +108,5 @@ def test_a_provider_of_a_package_is_a_target(installed: Path, monkeypatch: pytes
     provider = Target("npu", 23).provider
     assert provider is not None
     assert provider.ort_name == "NpuExecutionProvider"
-    with pytest.raises(PosexportError, match=r"unknown target 'gpu'; known: portable, cpu, cuda, npu$"):
+    with pytest.raises(PosexportError, match=r"unknown target 'gpu'; known: portable, cpu, cuda, openvino, npu$"):
         Target("gpu")

@@ -11,6 +11,8 @@ from typing import Any
 import posexport
 from ci.lab.providers.models import ROOT, Model, models
 from posexport.errors import PosexportError
+from posexport.targets.providers import targets
+from posexport.targets.target import PORTABLE
 
 CACHE = ROOT / ".cache"
 RESULTS = ROOT / "ci" / "results" / "providers.json"
@@ -51,7 +53,7 @@ def main() -> None:
 def verified(model: Model, provider: str) -> dict[str, Any]:
     """The result for one model: an entry of providers.json."""
     try:
-        bundle = converted(model, inline=provider == "openvino")
+        bundle = converted(model, target=provider if provider in targets() else PORTABLE)
     except PosexportError as err:
         return {"right": None, "why": f"not converted: {err}"}
     command = [python(provider), str(HERE / "verify.py"), provider, str(bundle)]
@@ -71,12 +73,18 @@ def verified(model: Model, provider: str) -> dict[str, Any]:
     return result
 
 
-def converted(model: Model, *, inline: bool) -> Path:
-    """The portable bundle, converted once. ``inline``: for a runtime without functions."""
-    into = BUNDLES / f"{model.name.replace(' ', '-')}{'-inline' if inline else ''}"
+def converted(model: Model, *, target: str) -> Path:
+    """The bundle for ``target``, converted once and proven on the CPU."""
+    into = BUNDLES / f"{model.name.replace(' ', '-')}-{target}"
     if into.is_dir():
         return into
-    options: dict[str, Any] = {"precision": model.precision, "inline": inline, "keep": True, "settings": model.settings}
+    options: dict[str, Any] = {
+        "precision": model.precision,
+        "target": target,
+        "provider": "cpu",
+        "keep_failed": True,
+        "settings": model.settings,
+    }
     try:
         posexport.convert(model.source, into, lengths=LENGTHS, **options)
     except PosexportError:  # a model of images, or with a shorter table

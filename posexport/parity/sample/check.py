@@ -16,6 +16,7 @@ from posexport.bounds import Bound
 from posexport.bundle.manifest import SAMPLE, Manifest, model_of
 from posexport.bundle.read import read as read_manifest
 from posexport.bundle.variants import variant_file
+from posexport.errors import PosexportError
 from posexport.parity.criterion import Array, Measured, counted, is_exact
 from posexport.parity.engine import judgements, measure, prove
 from posexport.parity.grid.point import Budget, GridPoint
@@ -205,6 +206,13 @@ def check_sample(
     Raises PosexportError where the sample is missing or damaged, or the provider does not load.
     """
     header, tensors = read(directory / file)
+    record = provider_named(provider)
+    by_session = record.precision(provider_options)
+    if by_session is not None and tolerance is None and by_session != PRECISIONS[header.precision].computed:
+        raise PosexportError(
+            f"precision={by_session} of {record.label} needs --against SOURCE or --tolerance: the stored sample has "
+            f"tolerances of {header.precision}"
+        )
     model, computed = model_of(directory, parts), PRECISIONS[header.precision].computed
     emulated = emulate or not loads(provider, computed)
     with emulated_if(computed if emulated else None, model, parts) as graph:
@@ -221,7 +229,7 @@ def check_sample(
             return prove(proof)
         options = {"threads": threads, "provider_options": provider_options}
         checks: list[Check] = [SampleLocation(model, tuple(parts), options)]
-        if not provider_named(provider).built_in:
+        if not record.built_in:
             checks.append(Placement(runner, model, tuple(parts)))
         return prove(replace(proof, checks=checks))
 
