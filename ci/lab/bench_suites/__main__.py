@@ -5,7 +5,7 @@ paper       encoders of BERT-base's shape with 14 encodings, lengths 128, 512, 2
 decode      a decode step of a Llama-like decoder with 512 and 2048 tokens in the KV cache, beside other exporters
 quantized   BERT-base in int8 and the same decoder in int8 and int4, beside ONNX Runtime's quantizer and
             onnxruntime-genai's int4
-states      a decode step and a prefill of Qwen3.5's kind and of the same decoder, beside PyTorch, onnxruntime-genai and
+states      a decode step and a prefill of Qwen3.5's kind and of Llama's, beside PyTorch, onnxruntime-genai and
             llama.cpp in float32 and 4 bits
 rivals      BERT-base with three encodings and T5's encoder at 128 and 512, through third-party exporters
 lowerings   the planner's choice against each single lowering, lengths 32 to 4096

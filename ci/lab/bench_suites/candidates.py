@@ -10,7 +10,7 @@ from typing import Any
 from ci.lab.bench_suites import checkpoints
 from ci.lab.bench_suites.markdown import READING
 from ci.lab.bench_suites.recipes import OUT, Recipe, make, python_of
-from posexport.targets.precisions import FP32, PrecisionName
+from posexport.targets.precisions import FP32, PrecisionName, precision_named
 from posexport.tools.bench.candidate import Candidate, Export, nodes, reads
 from posexport.tools.bench.processes import FailedError
 
@@ -57,10 +57,12 @@ class Planned:
             return replace(plain, failed=f"the export failed: {err}" if self.recipe else str(err))
         path = (export.folder / self.model).absolute()
         # the folder that onnxruntime-genai reads holds one graph, of this name
-        graph = path if self.model else path / "model.onnx"
+        graph = path / "model.onnx" if path.is_dir() else path
         cost = Export(seconds=export.seconds, peak=export.peak, remark=export.remark)
         weights = graph if graph.is_file() else path / "model.safetensors"
         read = reads(weights, plain.python if graph.suffix == ".gguf" else None)
+        if read is not None and not graph.is_file() and precision_named(self.precision).half:
+            read //= 2  # checkpoints are float32
         return replace(plain, model=str(path), export=cost, nodes=nodes(graph), reads=read)
 
 
@@ -110,21 +112,23 @@ class Checkpoint:
         relative = str(self.config.get("position_embedding_type")).startswith("relative_key")
         return "optimum" if relative else "transformers"
 
-    def transformers(self) -> Planned:
+    def transformers(self, precision: PrecisionName = FP32.name) -> Planned:
         return self.candidate(
-            "transformers, PyTorch eager",
+            "transformers, PyTorch eager" + (f", {precision}" if precision != FP32.name else ""),
             self.recipe,
             "" if self.recipe else self.path,
             worker="ci.lab.rivals.workers.transformers",
             third_party="torch",
             environment=self.environment,
+            precision=precision,
+            options={"dtype": precision_named(precision).dtype.name},
         )
 
     def compiled(self) -> Planned:
         """transformers with its static cache and torch.compile."""
-        return replace(
-            self.transformers(), name="transformers, static cache, torch.compile", options={"compiled": True}
-        )
+        eager = self.transformers()
+        name = "transformers, static cache, torch.compile"
+        return replace(eager, name=name, options={**eager.options, "compiled": True})
 
     def llama_cpp(self) -> list[Planned]:
         """llama.cpp with the weights in float32 and in 4 bits."""
@@ -151,7 +155,7 @@ class Checkpoint:
     def reading(self) -> Planned:
         """No model: what a step of these weights has to read, once."""
         worker = "ci.lab.bench_suites.workers.reading"
-        return replace(self.candidate(READING, self.recipe, "", worker=worker), weights="none")
+        return replace(self.candidate(READING, self.recipe, "", worker=worker), weights=f"{self.name}, read")
 
     def optimum(self) -> Planned:
         """optimum-onnx; of T5 it exports encoder and decoder, each in a file of its own.
@@ -202,15 +206,14 @@ class Checkpoint:
         candidate = self.exported_by("genai", label, "onnxruntime_genai.models.builder", *arguments)
         head_size = self.config.get("head_dim") or self.config["hidden_size"] // self.config["num_attention_heads"]
         return [
-            replace(
-                candidate,
-                name=f"{label} loop",
-                worker="ci.lab.rivals.workers.genai",
-                model="",
-                environment="genai",
-            ),
+            replace(candidate, name=f"{label} loop", **self.genai_loop()),
             replace(candidate, name=f"{label} graph", options={"shared": True, "head_size": head_size}),
         ]
+
+    @staticmethod
+    def genai_loop(folder: str = "") -> dict[str, Any]:
+        """What a candidate changes to run a graph in onnxruntime-genai's token loop, from a folder of the recipe."""
+        return {"worker": "ci.lab.rivals.workers.genai", "model": folder, "environment": "genai", "options": {}}
 
     @property
     def conditional(self) -> "Checkpoint":

@@ -24,6 +24,15 @@ LLAMA: dict[str, Any] = {
     "eos_token_id": 2,
     "torch_dtype": "float32",
 }
+#: 273 M weights, 33 M of them embeddings
+LLAMA_16 = {
+    **LLAMA,
+    "hidden_size": 1024,
+    "num_hidden_layers": 16,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 8,
+    "intermediate_size": 3200,
+}
 #: a hybrid of Qwen3.5's kind (12 layers, 228 M weights): three layers of the gated delta rule, then one of attention.
 #: As in Qwen3.5-0.8B there are as many key heads as value heads
 QWEN35: dict[str, Any] = {
@@ -105,6 +114,7 @@ T5_WITH_DECODER = {
 }
 CONFIGS = {
     "llama": LLAMA,
+    "llama-16": LLAMA_16,
     "qwen3.5": QWEN35,
     "bert-absolute": {**BERT, "position_embedding_type": "absolute"},
     "bert-relative-key": {**BERT, "position_embedding_type": "relative_key"},

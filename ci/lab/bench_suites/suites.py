@@ -181,39 +181,48 @@ def quantized(target: str = "cpu") -> list[Case]:
 def states(target: str = "cpu") -> list[Case]:
     """A hybrid with states between tokens and a Llama-like decoder, beside what people use, in float32 and 4 bits.
 
-    A decode step behind 512 tokens and a prefill of 512. Both int4 files of a checkpoint have blocks of 32 and a
+    A decode step behind 512 tokens and a prefill of 512. All int4 files of a checkpoint have blocks of 32 and a
     projection to the vocabulary in 8 bits.
     """
     cases = []
-    for name in ("qwen3.5", "llama"):
+    for name, model in (("qwen3.5", "qwen3.5 shape"), ("llama-16", "llama shape")):
         checkpoint = Checkpoint.drawn(name, "transformers")
         options = ("accuracy_level=4", "block_size=32", "matmul_mixed_precision=last_matmul:int8")
         of_genai = [
             *checkpoint.conditional.genai(),
-            *(
-                replace(each, precision="int4")
-                for each in checkpoint.conditional.genai("int4", "onnxruntime-genai int4", *options)
-            ),
+            *_in("int4", checkpoint.conditional.genai("int4", "onnxruntime-genai int4", *options)),
         ]
         taking_part = [
-            checkpoint.converted("--target", target),
-            replace(
-                checkpoint.converted("--target", target, "--precision", "int4", name="posexport int4"),
-                precision="int4",
-            ),
-            replace(checkpoint.reading(), environment="transformers"),
+            *_by_cache(checkpoint, target, "fp32"),
+            *_in("int4", _by_cache(checkpoint, target, "int4")),
             checkpoint.transformers(),
+            checkpoint.transformers("bf16"),
             checkpoint.compiled(),
             *(each for each in of_genai if each.name.endswith("loop")),
             *checkpoint.llama_cpp(),
         ]
+        reading = replace(checkpoint.reading(), environment="transformers")
         steps = SamplingBudget(warmup=4, runs=32, least=24)
-        model = f"{name} shape"
         cases += [
-            Case(model=model, candidates=taking_part, points=[Point(past=512)], budget=steps),
+            Case(model=model, candidates=[*taking_part, reading], points=[Point(past=512)], budget=steps),
             Case(model=model, candidates=taking_part, points=[Point(new=512)]),
         ]
     return cases
+
+
+def _by_cache(checkpoint: Checkpoint, target: str, precision: PrecisionName) -> list[Planned]:
+    """posexport's graphs with a dynamic and a static KV cache, and the static one in onnxruntime-genai's loop."""
+    name = "posexport" if precision == "fp32" else f"posexport {precision}"
+    options = ("--target", target, "--precision", precision)
+    static = checkpoint.converted(
+        *options, "--cache", "static", "--layout", "genai", name=f"{name} static", shared=True
+    )
+    loop = replace(static, name=f"{name} static in onnxruntime-genai", **checkpoint.genai_loop("bundle"))
+    return [checkpoint.converted(*options, name=name), static, loop]
+
+
+def _in(precision: PrecisionName, planned: Sequence[Planned]) -> list[Planned]:
+    return [replace(each, precision=precision) for each in planned]
 
 
 def third_party(target: str = "cpu") -> list[Case]:

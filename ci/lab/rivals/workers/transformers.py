@@ -1,6 +1,7 @@
 """A checkpoint in transformers' own PyTorch code, with its DynamicCache. Runs where transformers is installed.
 
-``options``: ``compiled`` compiles the timed calls by torch.compile, with a StaticCache.
+``options``: ``dtype`` is that of the weights, by default float32; ``compiled`` compiles the timed calls by
+torch.compile, with a StaticCache.
 """
 
 from typing import Any
@@ -18,7 +19,7 @@ class Checkpoint:
         torch.set_num_threads(job.threads or torch.get_num_threads())
         config = transformers.AutoConfig.from_pretrained(job.model)
         cls = getattr(transformers, config.architectures[0])
-        self._module = cls.from_pretrained(job.model, dtype=torch.float32).eval()
+        self._module = cls.from_pretrained(job.model, dtype=getattr(torch, job.options.get("dtype", "float32"))).eval()
         self._causal = config.architectures[0].endswith("ForCausalLM")
         self._config, self._job, self._compiled = config, job, None
         if job.options.get("compiled"):
@@ -26,6 +27,7 @@ class Checkpoint:
             self._cache = transformers.StaticCache(config, max_cache_len=job.room)
         self.clear()
 
+    @torch.inference_mode()
     def clear(self) -> None:
         if self._compiled is None:
             self._cache = transformers.DynamicCache(config=self._config)
@@ -40,7 +42,7 @@ class Checkpoint:
         call = self._compiled if self._compiled is not None and is_timed else self._module
         out = call(torch.from_numpy(ids), past_key_values=self._cache, use_cache=True)
         self._cache = out.past_key_values
-        return np.asarray(out.logits[:, -1])
+        return np.asarray(out.logits[:, -1].float())
 
 
 def reader(job: Job) -> Reader:
