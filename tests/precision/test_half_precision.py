@@ -12,7 +12,7 @@ import onnx_ir as ir
 import onnxruntime
 import pytest
 import torch
-from onnx import inliner
+from onnx import inliner, shape_inference
 
 import posexport
 from posexport.errors import PosexportError
@@ -219,6 +219,20 @@ def test_a_parameter_beyond_float16_is_refused() -> None:
 def test_bfloat16_has_no_arithmetic_on_the_cpu() -> None:
     with pytest.raises(PosexportError, match=r"no kernels that compute in bfloat16.* use --precision fp16 or another"):
         _half("g (float[n] x) => (float[n] y) { y = Neg (x) }", "bf16", "cpu")
+
+
+def test_what_cuda_lacks_in_bfloat16_stays_in_float32_in_portable_graphs() -> None:
+    """ONNX Runtime casts nodes without a kernel in float16, and refuses graphs with such in bfloat16."""
+    text = (
+        "g (float[n, 2] x, int64[4] by) => (float[a, b] z) <float[2, 2] w = {1., 2., 3., 4.}> "
+        "{ y = MatMul (x, w)  p = Pad (y, by)  z = MatMul (p, w) }"
+    )
+    types = {}
+    for precision in ("bf16", "fp16"):
+        model = shape_inference.infer_shapes(_half(text, precision))
+        known = {value.name: value.type.tensor_type.elem_type for value in model.graph.value_info}
+        types[precision] = [known[node.output[0]] for node in model.graph.node if node.op_type == "Pad"]
+    assert types == {"bf16": [onnx.TensorProto.FLOAT], "fp16": [onnx.TensorProto.FLOAT16]}
 
 
 def test_bfloat16_to_onnx_runtime_and_back() -> None:

@@ -1,6 +1,7 @@
 """Which operators compute in 16 bits: by ONNX for any runtime, by the kernel table for a provider."""
 
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import onnx_ir as ir
 
@@ -31,8 +32,7 @@ class Kernels:
             return False
         if not self.multiplies and op_type not in _MOVED:
             return False
-        lacks = self.target.needs_kernel(op_type, domain)
-        return lacks is None or replace(self.target, dtype=FLOAT32).needs_kernel(op_type, domain) is not None
+        return not any(_only_wider(target, op_type, domain) for target in self._judges)
 
     def _accepts(self, domain: str, op_type: str) -> bool:
         """Whether the first operand may have 16 bits; True for what ONNX does not know."""
@@ -42,10 +42,26 @@ class Kernels:
         formals = [*schema.inputs, *schema.outputs][: 1 if op_type not in _CONDITIONED else None]
         return any(f"tensor({self.target.dtype.ort})" in allowed_types(schema, formal) for formal in formals)
 
+    @cached_property
+    def _judges(self) -> list[Target]:
+        """The target; of portable graphs in bfloat16 each provider that computes in it.
+
+        ONNX Runtime casts float16 where a provider has no kernel, and refuses graphs with such nodes in bfloat16.
+        """
+        if self.target.provider is not None or self.target.dtype != BY_PRECISION["bf16"]:
+            return [self.target]
+        return [judge for name in targets() if computes(judge := replace(self.target, name=name))]
+
     @property
     def multiplies(self) -> bool:
         """Whether matrices are multiplied in 16 bits: else values are stored in 16 bits and computed in float32."""
         return self.target.needs_kernel("MatMul") is None
+
+
+def _only_wider(target: Target, op_type: str, domain: str) -> bool:
+    """Whether the target's provider has a kernel in float32 and none in the target's type."""
+    lacks = target.needs_kernel(op_type, domain)
+    return lacks is not None and replace(target, dtype=FLOAT32).needs_kernel(op_type, domain) is None
 
 
 #: the first operand of these is a condition or a shape

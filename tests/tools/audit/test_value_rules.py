@@ -304,3 +304,26 @@ def test_float16_of_an_operator_that_the_device_lacks_is_computed_on_the_cpu(tmp
         { y = InstanceNormalization (x, scale, bias) }"""
     path = saved(text, tmp_path)
     assert [each.code for each in posexport.audit(path, select=["PX4"], provider="cuda")] == ["PX407"]
+
+
+@pytest.mark.parametrize(("limit", "found"), [(141, 0), (150, 0), (100, 1), (170, 1)])
+def test_a_limit_below_the_end_of_a_table_is_its_guard(limit: int, found: int, tmp_path: Path) -> None:
+    """CANINE's last layer has positions for 150 characters, and 141 pass its convolution."""
+    rows = ", ".join(["0.5"] * 150)
+    text = f"""
+        <ir_version: 8, opset_import: ["": 18]>
+        guarded (int64[B, T] ids) => (float[T, 1] y)
+        <float[150, 1] table = {{{rows}}}, int64 zero = {{0}}, int64 one = {{1}}, int64[1] limit = {{{limit}}}>
+        {{
+            shape = Shape (ids)
+            length = Shape <start = 1> (ids)
+            over = Greater (length, limit)
+            more = Cast <to = 7> (over)
+            other = Add (shape, more)
+            passed = Reshape (ids, other)
+            size = Shape <start = 1> (passed)
+            end = Squeeze (size)
+            positions = Range (zero, end, one)
+            y = Gather (table, positions)
+        }}"""
+    assert len(messages("PX201", text, tmp_path)) == found

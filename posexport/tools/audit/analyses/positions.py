@@ -19,6 +19,8 @@ Origin = Literal["range", "count", "input", "buffer"]
 _BOUNDING = frozenset(("Clip", "Min", "Mod", "Where", "Log", "ArgMax", "TopK", "ReduceMin"))
 #: rows that tables have beyond the length (padding ids, RoBERTa's offset)
 _EXTRA = 8
+#: limits that are lower than the table's rows by up to this part of them
+_BELOW = 8
 
 
 @dataclass(frozen=True)
@@ -104,4 +106,6 @@ def _near(value: ir.Value, rows: int) -> bool:
         return False
     numbers = tensor.numpy().astype(np.float64)
     times = np.maximum(np.round(numbers / rows), 1)  # convolutions in front of a table make one row of several inputs
-    return bool((np.abs(numbers - times * rows) <= _EXTRA * times).any())
+    beyond = numbers / times - rows
+    # a limit below the table's end keeps positions within it as well: downsampling needs some tokens more
+    return bool(((beyond >= -max(_EXTRA, rows // _BELOW)) & (beyond <= _EXTRA)).any())
