@@ -72,11 +72,11 @@ class _CacheNotTracedError(PosexportError):
 
 
 class _OtherStepsError(Exception):
-    """A graph that failed was traced on one side of branches by remainders; ``steps``: by axis."""
+    """A graph that ``failed`` was traced on one side of branches by remainders; ``steps``: by axis."""
 
-    def __init__(self, steps: Mapping[str, "Step"]) -> None:
+    def __init__(self, steps: Mapping[str, "Step"], failed: Exception) -> None:
         super().__init__()
-        self.steps = steps
+        self.steps, self.failed = steps, failed
 
 
 def write(
@@ -115,7 +115,10 @@ def write(
         try:
             return in_steps({})
         except _OtherStepsError as failed:
-            result = in_steps({axis: step.divisor for axis, step in failed.steps.items()})
+            try:
+                result = in_steps({axis: step.divisor for axis, step in failed.steps.items()})
+            except _OtherStepsError:  # other steps do not help: what failed first
+                raise failed.failed from None
             for axis, step in failed.steps.items():
                 remark(
                     f"{axis} must be a multiple of {step.divisor}: {step.line} treats other sizes in another way, and "
@@ -239,7 +242,7 @@ def _retry_in_steps(source: "Source", built: "list[Built]", failed: Exception) -
     """Raises _OtherStepsError where a line branches by a remainder that the source's steps do not settle."""
     steps = {axis: step for graph in built for axis, step in graph.written.steps.items()}
     if {axis: step for axis, step in steps.items() if source.limits.size_steps.get(axis, 1) % step.divisor}:
-        raise _OtherStepsError(steps) from failed
+        raise _OtherStepsError(steps, failed) from failed
 
 
 def _prepared(

@@ -5,7 +5,7 @@ section 2.1; buckets as in the released code.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch.nn.functional as F
@@ -94,7 +94,14 @@ class T5(Encoding):
 
     def scores(self, q_BHTD: Tensor, k_BHSD: Tensor, queries: Positions, keys: Positions) -> Term:
         """The table's row of every distance."""
-        lowest_1, distance_W = distances(queries, keys)
-        rows_W = bucket(distance_W, self.edges, bidirectional=self.bidirectional)
-        by_distance_HW = F.embedding(rows_W, self.table).mT.to(q_BHTD.dtype)
-        return Term(DISTANCE_SCORES, (by_distance_HW, lowest_1), queries, keys)
+        return bucketed(self.table, self.edges, q_BHTD, queries, keys, bidirectional=self.bidirectional)
+
+
+def bucketed(
+    table: Tensor, bounds: Sequence[int], q_BHTD: Tensor, queries: Positions, keys: Positions, *, bidirectional: bool
+) -> Term:
+    """The row of ``table`` [buckets, heads] of every distance; ``bounds``: where buckets end (`buckets.edges`)."""
+    lowest_1, distance_W = distances(queries, keys)
+    rows_W = bucket(distance_W, bounds, bidirectional=bidirectional)
+    by_distance_HW = F.embedding(rows_W, table).mT.to(q_BHTD.dtype)
+    return Term(DISTANCE_SCORES, (by_distance_HW, lowest_1), queries, keys)

@@ -87,10 +87,11 @@ class ReferenceOutputs:
         return outputs
 
 
-def use_posexport_attention(label: str, module: TransformersModule) -> list[str]:
+def use_posexport_attention(label: str, module: TransformersModule, *, encoder_apart: bool = False) -> list[str]:
     """Make ``module`` compute attention and experts by posexport's functions, and check that its outputs agree.
 
-    A model with custom attention falls back to eager attention.
+    A model with custom attention falls back to eager attention; with ``encoder_apart`` first its
+    encoder alone.
 
     Returns:
         The remark that the model has custom attention, or nothing.
@@ -104,6 +105,10 @@ def use_posexport_attention(label: str, module: TransformersModule) -> list[str]
     attention.use(module.model)
     if not reference.first_difference():
         return []
+    if encoder_apart:
+        attention.use_apart(module.model.get_encoder(), attention="eager")
+        if not reference.first_difference():
+            return [f"the encoder of {name} {CUSTOM_ATTENTION}, of which posexport sees what is in the graph"]
     # custom attention: back to eager attention, with posexport's experts; any difference left is an error
     attention.use(module.model, attention="eager")
     if output := reference.first_difference():

@@ -7,11 +7,12 @@ cache. The mask is then causality and a sliding window, which `noting` recorded 
 Shape letters: B batch, H heads, G KV heads, T queries, S keys, D head size.
 """
 
+import copy
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -27,7 +28,7 @@ from posexport.nn.attention import SoftCapped, additive, attend, dropped_score
 from posexport.nn.cached_call import CachedCall, NotCachedError, current
 from posexport.nn.caching import Kept, KeysAndValues, narrowed, widened
 from posexport.ops.sliding_window_scores import SLIDING_WINDOW_SCORES
-from posexport.through import experts
+from posexport.through import bucketed_bias, experts
 from posexport.through.orders import Order, order_of
 from posexport.through.renewed import renew
 
@@ -46,6 +47,7 @@ class Layer:
         window: the sliding window; None without one.
         cross: cross-attention to the encoder's hidden states.
         shares: the self-attention whose keys and values it reads, by its number; None: its layer computes them.
+        biased: it adds T5's bias (`bucketed_bias`).
     """
 
     kv_heads: int
@@ -53,6 +55,7 @@ class Layer:
     window: int | None
     cross: bool = False
     shares: int | None = None
+    biased: bool = False
 
 
 @dataclass
@@ -68,6 +71,7 @@ class PlannedCall(CachedCall):
         blocks_BT: index of every new token's image, -1 for text. Attention inside an image is bidirectional.
         windows_alone: it is so in layers with a sliding window alone.
         padding_between: there may be padding between tokens of a row: sliding windows count tokens, not slots.
+        bias: T5's bias of the last layer that has a table.
     """
 
     plan: Sequence[Layer] = ()
@@ -78,6 +82,7 @@ class PlannedCall(CachedCall):
     blocks_BT: Tensor | None = None
     windows_alone: bool = False
     padding_between: bool = False
+    bias: Term | None = None
 
     def next_layer(self) -> Layer:
         """The layer of the plan that is called now; advances to the next one."""
@@ -97,11 +102,12 @@ class CrossingCall(PlannedCall):
 
 @dataclass
 class Noted:
-    """The attentions of one forward pass, the masks that it made with their orders, and the keys of self-attention."""
+    """The attentions of one forward pass, its masks with their orders, keys of self-attention and biases."""
 
     layers: list[Layer] = field(default_factory=list)
     masks: list[tuple[Tensor, Order]] = field(default_factory=list)
     keys: list[Tensor] = field(default_factory=list)
+    biases: list[Tensor] = field(default_factory=list)
 
     def order_of(self, mask: Tensor) -> Order | None:
         """The order of a mask or of a slice of all its rows; None: the model made another mask."""
@@ -146,6 +152,15 @@ def use(model: Any, *, attention: str = NAME, experts: str = NAME) -> None:
             config._attn_implementation, config._experts_implementation = attention, experts  # noqa: SLF001
 
 
+def use_apart(part: Any, *, attention: str) -> None:
+    """Select the attention of a part of a model that shares its configuration with the rest."""
+    copies: dict[int, Any] = {}
+    for each in part.modules():
+        if (config := getattr(each, "config", None)) is not None:
+            each.config = copies.setdefault(id(config), copy.copy(config))
+            each.config._attn_implementation = attention  # noqa: SLF001 (as `use`)
+
+
 def mask(*, mask_function: Callable[..., Tensor], **given: Any) -> Tensor | None:
     """Boolean mask [B, 1, T, S], True to attend; None for bidirectional attention without padding.
 
@@ -184,16 +199,22 @@ def attention(
     call, noted = current(), _NOTED.get()
     # with posexport's KV cache
     if isinstance(call, PlannedCall):
+        if bucketed_bias.has_table(module):
+            call.bias = bucketed_bias.term(module, query, call.at)
         context = _cached(call, query, key, value, scale, cap, sink)
         return context.transpose(1, 2).contiguous(), None
     if noted is not None:
-        if position_bias is not None:
-            raise NotCachedError("it adds a bias to its scores, which a cache does not have")
-        noted.layers.append(_layer(noted, query, key, value, attention_mask, causal=causal))
+        layer = _layer(noted, query, key, value, attention_mask, causal=causal)
+        if bucketed_bias.is_added(module, position_bias, noted.biases):
+            noted.biases.extend([] if position_bias is None else [position_bias])
+            if layer.window is not None:
+                raise NotCachedError("one of its layers has a bias and a sliding window")
+            layer = replace(layer, biased=True)
+        noted.layers.append(layer)
     # without a cache: PyTorch's function, unless there is an argument that it does not have
     given = [each for each in (attention_mask, position_bias) if each is not None]
     causal = causal and attention_mask is None
-    if cap is None and sink is None and len(given) < 2:
+    if cap is None and sink is None and len(given) + causal < 2:
         grouped = key.shape[1] != query.shape[1]
         bias = given[0] if given else None
         context = F.scaled_dot_product_attention(
@@ -289,7 +310,11 @@ def _to_tokens(
         kept.values,
         scale=scale,
         mask=additive(call.mask_BS, q),
-        scores=None if layer.window is None else _window(call, layer.window, q, kept.keys),
+        scores=call.bias
+        if layer.biased
+        else None
+        if layer.window is None
+        else _window(call, layer.window, q, kept.keys),
         base=None if cap is None else cap.base(kept.keys, *at),
         causal=at,
         buffers=kept.buffers,

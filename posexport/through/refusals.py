@@ -15,6 +15,8 @@ from posexport.through.types import PROVEN, REFUSED
 _BY_LENGTH = ("dynamic", "longrope")
 #: position types of transformers 4.57, which 5 drops or replaces by absolute positions
 _RELATIVE = ("relative_key", "relative_key_query")
+#: types whose attention is sparse unless config.json says otherwise
+_SPARSE = ("big_bird", "bigbird_pegasus")
 _INSTALL = f"pip install 'posexport[{LIBRARIES['transformers'][1]}]'"
 
 
@@ -39,7 +41,7 @@ def check(config: Config) -> list[str]:
             f"{config.label} sets quantization_config: its weights are quantised; give the checkpoint that they were "
             "made from, and quantize with --precision"
         )
-    if config.values.get("attention_type", "block_sparse") == "block_sparse" and kind == "big_bird":
+    if config.values.get("attention_type", "block_sparse") == "block_sparse" and kind in _SPARSE:
         raise PosexportError(
             f"{config.label} says attention_type = block_sparse, which transformers leaves for full attention at the "
             "first short text; only attention_type = original_full is converted"

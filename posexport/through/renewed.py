@@ -11,15 +11,25 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from posexport.through.led import LedEncoder, WithoutCache
+
+#: attention with BART's projections; of MVP only without learned prompts, which are further keys
+_LIKE_BART = ("TrOCRAttention", "LEDDecoderAttention", "MvpAttention")
+
 
 def renew(model: nn.Module) -> None:
     """Replace these modules of ``model`` in place."""
     for parent in [*model.modules()]:
         children: list[tuple[str, Any]] = [*parent.named_children()]
         for name, child in children:
-            if type(child).__name__ == "TrOCRAttention":
-                setattr(parent, name, _as_bart(child, _config(model, child), causal="self" in name))
-            elif type(child).__name__ == "BlipTextSelfAttention":
+            kind = type(child).__name__
+            if kind in _LIKE_BART and not getattr(_config(model, child), "use_prompt", False):
+                causal = "self" in name and "Encoder" not in type(parent).__name__
+                renewed = _as_bart(child, _config(model, child), causal=causal)
+                setattr(parent, name, WithoutCache(renewed) if kind == "LEDDecoderAttention" else renewed)
+            elif kind == "LEDEncoder":
+                setattr(parent, name, LedEncoder(child))
+            elif kind == "BlipTextSelfAttention":
                 setattr(parent, name, BertAttention(child))
             elif getattr(child, "activation_sparsity", 0) > 0:  # Gemma 3n's feed-forward layers
                 quantile = NormalDist().inv_cdf(child.activation_sparsity)

@@ -28,6 +28,7 @@ from posexport.through.agreement import use_posexport_attention
 from posexport.through.captioner import Captioner
 from posexport.through.inputs import IDS, MASK, PIXELS, forward_parameters, inputs_of
 from posexport.through.module import TransformersModule
+from posexport.torch_fixes.default_dtype import computing_in
 from posexport.torch_fixes.module_precision import in_precision
 
 #: batch size and lengths of the comparison with transformers, and the longest decoder input that is compared
@@ -62,7 +63,7 @@ def make(checkpoint: Checkpoint, model: Any, task: Task) -> Model:
     inputs = _inputs(config, model)
     tokens = _tokens(model, halves.IDS, SEQUENCE)
     whole = TransformersModule(model, task.outputs, [*inputs, tokens], with_positions=False).eval()
-    remarks = use_posexport_attention(config.label, whole)
+    remarks = use_posexport_attention(config.label, whole, encoder_apart=True)
     encoder = source_of_module(
         str(checkpoint.files.path), halves.EncoderCall(model, inputs), label=kind, fingerprint=b""
     )
@@ -158,7 +159,7 @@ def _check_logits(pair: nn.Module, dtype: torch.dtype) -> None:
     far = {name: x.to(dtype) if x.is_floating_point() else x for name, x in far.items()}
     if MASK in far:
         far[MASK][-1, -2:] = 0
-    with torch.no_grad():
+    with torch.no_grad(), computing_in(dtype):
         # one prefill, and a prefill with decode steps
         expected = _reference_logits(whole, far, ids_BT)
         whole_BT = torch.ones_like(ids_BT)

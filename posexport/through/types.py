@@ -33,7 +33,6 @@ REFUSED: dict[str, str] = {
     "mra": "it computes parts in float32 alone, so that there is no float64 to prove it by",
     "nystromformer": "it takes texts of one length alone",
     "openai-gpt": "its attention is code of its own, which no KV cache of posexport's goes through",
-    "sew-d": "its graph missed parity, by a cause that is not known yet",
     "upernet": "it pools features to fixed grids, and a graph keeps the sizes of the features that it was traced with",
     "superpoint": "it returns as many keypoints as it finds, a number that depends on the values of the image",
     "timesfm": "it reads a list of series of other lengths, one after the other in Python",

@@ -17,6 +17,22 @@ class Places(nn.Module):
         return {"best": self.project(pixels).flatten(1).topk(20, 1).values}
 
 
+class Named(Places):
+    """The same with a text, of any length."""
+
+    def forward(self, pixels: Tensor, input_ids: Tensor) -> dict[str, Tensor]:  # type: ignore[override]
+        return {"best": super().forward(pixels)["best"] * input_ids.float().sin().mean(1, keepdim=True)}
+
+
+def test_a_text_beside_the_image_is_not() -> None:
+    torch.manual_seed(0)
+    example = {"pixels": torch.randn(2, 3, 24, 40), "input_ids": torch.randint(0, 9, (2, 11))}
+    source = source_of_module("x", Named().eval(), example, {}, label="x", fingerprint=b"")
+    assert source.limits.min_length == 1
+    height, width = (source.limits.min_sizes[str(name)] for name in source.inputs[0].axes[2:])
+    Places()(torch.zeros(1, 3, height, width))
+
+
 def test_they_are_raised_together() -> None:
     torch.manual_seed(0)
     source = source_of_module(

@@ -1,5 +1,7 @@
 """Modules that treat multiples of a number in another way than other sizes, such as padding to whole patches."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch import nn
@@ -68,3 +70,15 @@ def test_all_sizes_are_accepted_where_one_way_fits_them(tmp_path):
     result = posexport.convert(module, tmp_path / "bundle", example_inputs={"context": torch.randn(3, 31)})
     assert result.good
     assert result.manifest.limits.size_steps == {}
+
+
+def test_a_failure_that_steps_do_not_mend_is_raised(tmp_path, monkeypatch):
+    from posexport.conversion import write
+
+    def fails(*_):
+        steps = {"num_samples": SimpleNamespace(divisor=2, line="x")}
+        raise write._OtherStepsError(steps, PosexportError("parity was missed"))
+
+    monkeypatch.setattr(write, "_write", fails)
+    with pytest.raises(PosexportError, match="parity was missed"):
+        posexport.convert(PadsToPatches(), tmp_path / "bundle", example_inputs={"context": torch.randn(3, 31)})

@@ -113,6 +113,20 @@ def test_padding_points_are_taken() -> None:
     prepare(drawn, [POINTS, LABELS], LengthContract())
 
 
+@pytest.mark.parametrize(
+    ("limits", "said"),
+    [
+        ({"size_steps": {"height": 8, "width": 8}}, "height 5, this bundle takes multiples of 8"),
+        ({"min_sizes": {"height": 8, "width": 8}}, "height 5, this bundle needs at least 8; enlarge the image"),
+    ],
+)
+def test_an_image_smaller_than_a_patch(limits: dict[str, Any], said: str) -> None:
+    spec = InputSpec(name="pixel_values", dtype="float32", axes=[BATCH, 3, "height", "width"], role="values")
+    with pytest.raises(PosexportError, match=said) as caught:
+        prepare({"pixel_values": np.zeros((1, 3, 5, 16), np.float32)}, [spec], LengthContract(**limits))
+    assert "\n" not in str(caught.value)
+
+
 def test_a_picture_without_a_size() -> None:
     def forward(pixel_values: Any) -> None: ...
 

@@ -56,3 +56,60 @@ def test_attention_of_blip(library: Any) -> None:
         renew(layer)
         assert isinstance(layer.self_attn, BertAttention)
         agree(layer.self_attn(x, **given)[0].detach(), before.detach(), "model in float32", torch.float32)
+
+
+def test_the_encoder_and_the_attention_of_led(library: Any) -> None:
+    config = library.LEDConfig(
+        vocab_size=20,
+        d_model=12,
+        encoder_layers=2,
+        decoder_layers=1,
+        encoder_attention_heads=3,
+        decoder_attention_heads=3,
+        encoder_ffn_dim=8,
+        decoder_ffn_dim=8,
+        attention_window=4,
+        max_encoder_position_embeddings=16,
+        pad_token_id=1,
+    )
+    config._attn_implementation = "eager"
+    torch.manual_seed(0)
+    model = library.LEDModel(config).eval()
+    for parameter in model.parameters():
+        nn.init.normal_(parameter, std=0.4)
+    ids, mask = torch.randint(2, 20, (2, 11)), torch.ones(2, 11, dtype=torch.int64)
+    mask[0, 8:] = 0
+    inputs = {"input_ids": ids, "attention_mask": mask, "decoder_input_ids": ids[:, :5], "use_cache": False}
+    with torch.no_grad():
+        before = model(**inputs)
+        renew(model)
+        assert type(model.encoder).__name__ == "LedEncoder"
+        after = model(**inputs)
+    real = mask == 1
+    for name, compared in (("encoder_last_hidden_state", real), ("last_hidden_state", real[:, :5])):
+        agree(after[name][compared], before[name][compared], "model in float32", torch.float32)
+
+
+def test_attention_of_mvp(library: Any) -> None:
+    from transformers.models.mvp.modeling_mvp import MvpAttention
+
+    config = library.MvpConfig(d_model=12, decoder_attention_heads=3)
+    config._attn_implementation = "eager"
+    layer = Layer(config, MvpAttention(12, 3, is_decoder=True, layer_idx=1)).eval()
+    x, far, mask = states()
+    before = [layer.self_attn(x, attention_mask=mask)[0], layer.self_attn(x, key_value_states=far)[0]]
+    renew(layer)
+    assert type(layer.self_attn).__name__ == "BartAttention"
+    after = [layer.self_attn(x, attention_mask=mask, attn_prompt=None)[0], layer.self_attn(x, key_value_states=far)[0]]
+    for mine, theirs in zip(after, before, strict=True):
+        agree(mine.detach(), theirs.detach(), "model in float32", torch.float32)
+
+
+def test_prompts_of_mvp_are_kept(library: Any) -> None:
+    """Learned keys before those of the tokens, which BART's attention lacks."""
+    from transformers.models.mvp.modeling_mvp import MvpAttention
+
+    config = library.MvpConfig(d_model=12, decoder_attention_heads=3, use_prompt=True)
+    layer = Layer(config, MvpAttention(12, 3))
+    renew(layer)
+    assert isinstance(layer.self_attn, MvpAttention)

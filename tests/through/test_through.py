@@ -58,6 +58,7 @@ def test_a_type_of_transformers_alone_says_what_to_install(tmp_path: Path, kind:
         ({"model_type": "mixtral", "auto_map": {"AutoModel": "x.X"}}, "pip install"),
         ({"model_type": "mixtral", "quantization_config": {"quant_method": "gptq"}}, "sets quantization_config"),
         ({"model_type": "big_bird"}, "only attention_type = original_full"),
+        ({"model_type": "bigbird_pegasus"}, "only attention_type = original_full"),
         ({"model_type": "mixtral", "rope_scaling": {"type": "dynamic"}}, "rope_type = dynamic"),
         ({"model_type": "olmo3", "rope_parameters": {"a": {"rope_type": "longrope"}}}, "rope_type = longrope"),
     ],

@@ -332,18 +332,33 @@ class Classify:
     def _least_together(self) -> None:
         """Raises least sizes that the module does not accept together, by one share of the way to the example's.
 
-        A detector chooses 300 of the places of an image: a low image must be wide.
+        A detector chooses 300 of the places of an image: a low image must be wide. The length of a text beside the
+        image has no part in that, and keeps its least size.
         """
         groups = [group for group in self._result.varying if any(axis for _, axis in group.members)]
         low, high = -1, _SHARES
         while len(groups) > 1 and high - low > 1 and self._calls.left > _SPARED:
             share = (low + high) // 2 if low >= 0 else 0
-            shapes = {name: list(shape) for name, shape in self._base.items()}
-            for group in groups:
-                for name, axis in group.members:
-                    shapes[name][axis] = group.between(share)
-            accepted = self._calls({name: tuple(shape) for name, shape in shapes.items()}) is not None
+            accepted = self._accepts_shares([(group, share) for group in groups])
             low, high = (low, share) if accepted else (share, high)
-        if len(groups) > 1:
-            for group in groups:
-                group.least = group.between(high)
+        if len(groups) < 2 or high == 0:
+            return
+        # a group that does not help at its full size is not raised
+        raised = [
+            group
+            for group in groups
+            if self._calls.left <= _SPARED
+            or self._accepts_shares([(other, _SHARES if other is group else low) for other in groups])
+        ]
+        if not self._accepts_shares([(group, high if group in raised else 0) for group in groups]):
+            raised = groups
+        for group in raised:
+            group.least = group.between(high)
+
+    def _accepts_shares(self, shares: Sequence[tuple[Varying, int]]) -> bool:
+        """Whether the module accepts every group at a share of the way from its least size to the example's."""
+        shapes = {name: list(shape) for name, shape in self._base.items()}
+        for group, share in shares:
+            for name, axis in group.members:
+                shapes[name][axis] = group.between(share)
+        return self._calls({name: tuple(shape) for name, shape in shapes.items()}) is not None
