@@ -81,6 +81,8 @@ class Judge:
         model = self._model.model
         if self._kind in ("rows", "decoder", "seq2seq"):
             what = modality(model)
+            if self._kind == "seq2seq" and what != "text":
+                return at.captions(Size(1, pixels=native_pixels(model.config)), self._longest(model))
             if what == "image":
                 return at.images(native_pixels(model.config))
             if what == "sound":
@@ -96,7 +98,8 @@ class Judge:
         most = longest(model.config)
         for length in range(most, most - 5, -1):
             with contextlib.suppress(Exception):
-                self._expected(Point(Size(1, length), (length,), 2 if self._kind == "seq2seq" else 0))
+                decoded = 2 if modality(model) == "text" else length
+                self._expected(Point(Size(1, length), (length,), decoded if self._kind == "seq2seq" else 0))
                 return length
         return 23
 
@@ -211,13 +214,16 @@ class Judge:
         """The end of every call and the file's outputs at the tokens since the call before."""
         first, step = self._stages["first"], self._stages["step"]
         if self._kind == "rows":
-            yield 0, first(arrays)
+            # features of an image, then a mask for every prompt
+            features = self._stages["encoder"](arrays) if "encoder" in self._stages else {}
+            yield 0, first({**arrays, **features})
             return
         state, encoded = dict(self._states), Arrays()
         if self._kind == "seq2seq" and "encoder" in self._stages:
             outputs = self._stages["encoder"](arrays)
             encoded = {"encoder_hidden_states": outputs["last_hidden_state"]}
-            encoded["encoder_attention_mask"] = arrays["attention_mask"]
+            if "attention_mask" in arrays:
+                encoded["encoder_attention_mask"] = arrays["attention_mask"]
             state = {key: x for key, x in outputs.items() if key.startswith("cache.")}
         tokens = "decoder_input_ids" if self._kind == "seq2seq" else "input_ids"
         start = 0
@@ -269,6 +275,8 @@ class Judge:
             return real[:, cut] == 1
         if library.ndim > 1 and library.shape[1] == real.shape[1]:
             return real == 1
+        if name == "last_hidden_state" and library.shape[1] == 3 * real.shape[1]:  # of a trajectory's steps
+            return np.repeat(real == 1, 3, axis=1)
         return real[:, 0] == 1
 
 
@@ -279,7 +287,7 @@ def _sentence(err: Exception) -> str:
 
 def kind(task: str) -> str:
     """rows (one call), decoder or seq2seq."""
-    if task == "text2text-generation":
+    if task in ("text2text-generation", "image-to-text", "speech-to-text"):
         return "seq2seq"
     return "decoder" if task == "text-generation" else "rows"
 

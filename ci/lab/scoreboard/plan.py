@@ -25,16 +25,23 @@ _TASKS = {
     "ForXVector": "audio-xvector", "ForAudioFrameClassification": "audio-frame-classification",
     "ForAudioClassification": "audio-classification", "ForPrediction": "time-series-forecasting",
 }  # fmt: skip
+#: encoder-decoders of images and of spectrograms, and models that no ending tells
+_PREPARED = {
+    "VisionEncoderDecoderModel": "image-to-text", "WhisperForConditionalGeneration": "speech-to-text",
+    "SamModel": "mask-generation", "Sam2Model": "mask-generation", "DecisionTransformerModel": "reinforcement-learning",
+}  # fmt: skip
 #: models of two parts with a loop between them, which the judge does not play yet
-_UNJUDGED = ("vision-language", "masks", "long")
+_UNJUDGED = ("vision-language",)
 _UNJUDGED_NAMES = (
-    "moonshine", "blip-captions", "decision_transformer", "timesfm", "imagegpt", "siglip2", "clap", "oneformer",
-    "tapas", "seamless_m4t_v2", "vit_mae", "superpoint", "timesformer", "videomae", "vivit",
+    "moonshine", "blip-captions", "timesfm", "imagegpt", "tapas", "seamless_m4t_v2", "superpoint", "timesformer",
+    "videomae", "vivit",
 )  # fmt: skip
 
 
 def task(entry: dict[str, Any], group: str) -> str:
     """Hugging Face's task name for the class of an entry."""
+    if entry["class"] in _PREPARED:
+        return _PREPARED[entry["class"]]
     if entry["class"].startswith(("OwlViT", "Owlv2")):  # objects are named by texts
         return "zero-shot-object-detection"
     fitting = [name for ending, name in _TASKS.items() if entry["class"].endswith(ending)]

@@ -1,7 +1,7 @@
 """The points at which a file is judged: sizes, padding, and the calls of a decoder."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ci.lab.scoreboard.samples import Size
 
@@ -50,6 +50,14 @@ def seq2seq(longest: int) -> list[Point]:
     stepped = [(Size(1, 7), 1), (Size(2, 9), 4)]
     stepped += [(Size(3, 11, rows=(11, 6, 1), side=side), 3) for side in ("right", "left")]
     return points + [Point(size, _steps(prompt), prompt + STEPS) for size, prompt in stepped]
+
+
+def captions(size: Size, longest: int) -> list[Point]:
+    """A decoder of an image or a sound of one size: prompts in one call, then in steps."""
+    sizes = [(1, 1), (1, 4), (3, 9), (1, longest)]
+    points = [Point(replace(size, batch=batch), (count,), count) for batch, count in sizes]
+    stepped = [(1, 1), (2, 4), (1, longest - STEPS)]
+    return points + [Point(replace(size, batch=batch), _steps(prompt), prompt + STEPS) for batch, prompt in stepped]
 
 
 def images(native: tuple[int, int]) -> list[Point]:

@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from ci.lab.scoreboard.further import further, trajectory
+
 Arrays = dict[str, np.ndarray]
 #: ids below this number are special tokens of some type
 _FIRST_WORD = 5
@@ -42,12 +44,12 @@ def accepted(model: Any) -> set[str]:
 
 def modality(model: Any) -> str:
     """text, image, sound or series: what decides the sizes that the judge varies."""
-    name = model.main_input_name
-    if name in ("input_values", "input_features"):
+    names = accepted(model)
+    if names & {"input_ids", "returns_to_go"}:
+        return "text"
+    if model.main_input_name in ("input_values", "input_features"):
         return "sound"
-    if "past_values" in accepted(model):
-        return "series"
-    return "text" if "input_ids" in accepted(model) else "image"
+    return "series" if "past_values" in names else "image"
 
 
 def native_pixels(config: Any) -> tuple[int, int]:
@@ -56,10 +58,11 @@ def native_pixels(config: Any) -> tuple[int, int]:
     Of a detector with a windowed backbone three times the backbone's: its processor enlarges images to 800 pixels, and
     the backbone was trained at 224 to 384.
     """
-    for section in (config, *(getattr(config, name, None) for name in ("vision_config", "backbone_config", "encoder"))):
+    sections = {name: getattr(config, name, None) for name in ("vision_config", "backbone_config", "encoder")}
+    for name, section in ({"": config} | sections).items():
         size = getattr(section, "image_size", getattr(section, "input_size", None))
         if size is not None:
-            enlarged = 3 if section is not config and hasattr(section, "window_size") else 1
+            enlarged = 3 if name == "backbone_config" and hasattr(section, "window_size") else 1
             height, width = (size, size) if isinstance(size, int) else (size[0], size[1])
             return enlarged * height, enlarged * width
     return 64, 64
@@ -67,8 +70,10 @@ def native_pixels(config: Any) -> tuple[int, int]:
 
 def longest(config: Any) -> int:
     """Tokens that a configuration's table of positions has, at most 256; those that dynamic NTK extends it to."""
-    text = config.get_text_config()
+    kind = getattr(config, "model_type", "")
+    text = config.decoder if kind == "vision-encoder-decoder" else config.get_text_config()
     names = ("max_position_embeddings", "n_positions", "max_encoder_position_embeddings", "max_seq_len")
+    names = ("max_target_positions",) if kind == "whisper" else names
     sizes = [getattr(text, name) for name in names if isinstance(getattr(text, name, None), int)]
     rope: Mapping[str, Any] = getattr(text, "rope_parameters", None) or getattr(text, "rope_scaling", None) or {}
     factor = rope["factor"] if rope.get("rope_type") == "dynamic" else 1
@@ -101,11 +106,14 @@ def sample(model: Any, size: Size, seed: int = 0) -> Arrays:
     elif "input_values" in names:
         arrays["input_values"] = rng.standard_normal((size.batch, size.sound))
         arrays["attention_mask"] = np.ones((size.batch, size.sound), np.int64)
-    if "input_features" in names:
+    if "input_features" in names and config.model_type != "clap":
         arrays |= _features(config, size, rng)
     if "past_values" in names:
         channels = config.num_input_channels
         arrays["past_values"] = rng.standard_normal((size.batch, config.context_length, channels))
+    if "returns_to_go" in names:
+        arrays |= trajectory(config, size.batch, size.tokens, rng) | {"attention_mask": mask(size)}
+    arrays |= further(config, size.batch, rng)
     return {name: value for name, value in arrays.items() if name in names}
 
 

@@ -26,7 +26,8 @@ VERDICTS = {
 }
 _GROUPS = {
     "first": "the most used of text", "text": "text encoders", "encoders": "text encoders, defined by posexport",
-    "decoders": "decoders", "states": "decoders with states", "seq2seq": "encoder-decoders", "images": "images",
+    "decoders": "decoders", "states": "decoders with states", "seq2seq": "encoder-decoders",
+    "long": "encoder-decoders of images", "masks": "masks of prompts", "images": "images",
     "pictures": "boxes, masks, depth", "towers": "text and images", "compared": "text and images, text and sound",
     "sound": "sound", "heads": "heads", "pages": "pages", "series": "series",
 }  # fmt: skip

@@ -17,6 +17,11 @@ RENAMES: dict[str, str] = {}
 #: what exporters that trace a model see, of decoders with padding on the left
 SAMPLE, SAMPLE_LEFT = Size(2, 9, rows=(9, 7), side="right"), Size(2, 9, rows=(9, 7), side="left")
 _BATCH, _PAST = 2, 4
+#: axes of one size
+_FIXED = {
+    "pixel_values": (1,), "bbox": (2,), "input_points": (3,), "states": (2,), "actions": (2,), "returns_to_go": (2,),
+    **dict.fromkeys(("noise", "task_inputs", "pixel_attention_mask", "spatial_shapes"), (1,)),
+}  # fmt: skip
 
 
 def command(python: Path, checkpoint: Path, into: Path, task: str) -> list[str]:
@@ -46,14 +51,17 @@ def _export(model: Any, path: str) -> None:
     import torch
     from torch.utils._pytree import tree_leaves
 
+    from ci.lab.scoreboard.samples import accepted
+
     inputs = traced(model, SAMPLE)
-    if model.config.is_encoder_decoder and "input_ids" in inputs:
+    if model.config.is_encoder_decoder and "decoder_input_ids" in accepted(model):
         inputs["decoder_input_ids"] = torch.arange(6, 6 + 2 * 5).reshape(2, 5)
     sizes = {name: range(x.dim()) for name, x in inputs.items()}
-    fixed = {"pixel_values": 1, "bbox": 2}
-    dims = {name: [axis for axis in axes if axis != fixed.get(name)] for name, axes in sizes.items()}
+    dims = {name: [axis for axis in axes if axis not in _FIXED.get(name, ())] for name, axes in sizes.items()}
+    if inputs.get("pixel_values", torch.zeros(0)).dim() == 3:  # patches
+        dims["pixel_values"] = [0]
     if "input_features" in dims:
-        dims["input_features"] = [0, 1]
+        dims["input_features"] = [0] if model.config.model_type in ("whisper", "clap") else [0, 1]
     if "past_values" in dims or inputs.get("input_values", torch.zeros(0)).dim() == 3:
         dims = {name: [0] for name in dims}
     for submodule in model.modules():

@@ -46,12 +46,12 @@ def main(checkpoint: str, directory: str, task: str) -> None:
     from ci.lab.scoreboard.reference import load
 
     model, config = load(checkpoint), OnnxConfig(dynamic=True)
-    generates = task in ("text-generation", "text2text-generation")
+    halves = task in ("text2text-generation", "image-to-text", "speech-to-text")
     inputs = traced(model, SAMPLE_LEFT if task == "text-generation" else SAMPLE)
-    if not generates:
+    if not halves and task != "text-generation":
         OnnxExporter().export(model, inputs, config=config).save_pretrained(directory)
         return
-    if task == "text2text-generation":
+    if halves:
         encoder = OnnxExporter().export(model.get_encoder(), dict(inputs), config=config)
         encoder.save_pretrained(Path(directory, "encoder"))
         # one token alone would fix the length of the prompt, and of its cache
