@@ -9,6 +9,7 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass
 from posexport.errors import PosexportError
 from posexport.passes.activations import BiasGelu, Gelu, Swish
 from posexport.passes.device.equal_batches import EqualBatches
+from posexport.passes.device.float32_positions import Float32Positions
 from posexport.passes.device.sizes_on_host import SizesOnHost
 from posexport.passes.device.slice_sizes import SliceSizes
 from posexport.passes.flat_tokens import FlatTokens
@@ -88,6 +89,8 @@ PASSES: tuple[GraphPass, ...] = (
     SliceSizes(),
     SizesOnHost(),
     Inline(),
+    # of inlined bodies too
+    Float32Positions(),
     # name: nothing is added any more
     ControlFlowNames(),
 )

@@ -86,6 +86,7 @@ def load(
     manifest = read(path, precision)
     if captures:
         _check_capturable(manifest)
+    _check_rounded(path, manifest, provider, provider_options)
     if check:
         check_hashes(path, manifest)
     graphs: Sequence[tuple[str, Manifest | PartSpec]] = [(p.file, p) for p in manifest.parts] or [(MODEL, manifest)]
@@ -105,6 +106,24 @@ def load(
         inputs = sorted(all_inputs(link.session), key=lambda arg: order.get(arg.name, len(order)))
         check_declared(file, graph, inputs, link.session.get_outputs())
     return Session(path, manifest, chain, policy)
+
+
+def _check_rounded(path: Path, manifest: Manifest, provider: str, options: Mapping[str, Any] | None) -> None:
+    """Raise PosexportError if a session in a precision below the graph's would round positions."""
+    record = provider_named(provider)
+    precision = record.precision(options)
+    if precision is None:
+        return
+    if manifest.target != provider:
+        raise PosexportError(
+            f"precision={precision} of {record.label} rounds positions in {path}, which has target {manifest.target}: "
+            f"convert it again with --target {provider}, or leave the option out"
+        )
+    kept = manifest.passes.get("float32-positions")
+    if kept is not None and kept.rejected:
+        raise PosexportError(
+            f"precision={precision} of {record.label} rounds positions in {path}: {kept.rejected[0]}; leave it out"
+        )
 
 
 def _check_capturable(manifest: Manifest) -> None:

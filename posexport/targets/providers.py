@@ -84,6 +84,7 @@ class Provider:
         is_target: graphs can be converted for it; else it runs portable ones.
         contrib: graphs for it may have operators of com.microsoft; else standard operators only, of the opset of
             portable graphs.
+        tail_in_float32: whatever a session computes in, it is float32 between an output and the last matrix product.
         flat: graphs for it have no functions and no Scan, Loop or If, as with ``--inline``.
         options: ONNX Runtime's options of every session on it.
         choices: the options that users may set, by name.
@@ -114,6 +115,7 @@ class Provider:
     is_target: bool = True
     contrib: bool = True
     flat: bool = False
+    tail_in_float32: bool = False
     options: Mapping[str, str] = field(default_factory=dict)
     choices: Mapping[str, ProviderOption] = field(default_factory=dict)
     device: str = HOST
@@ -250,6 +252,7 @@ OPENVINO = register(
         plugin="onnxruntime_ep_openvino",
         contrib=False,
         flat=True,
+        tail_in_float32=True,
         # left alone, it computes in bfloat16 on processors that have it: an error of 0.7% of the largest element
         options=OPENVINO_OPTIONS[COMPUTES].to_ort("fp32"),
         choices=OPENVINO_OPTIONS,

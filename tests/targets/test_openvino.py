@@ -1,15 +1,21 @@
 """The target and provider openvino: the form of its graphs, its options, and the proof in bfloat16."""
 
+import json
 from pathlib import Path
 from typing import Any
 
 import onnx
+import onnx.parser
+import onnx_ir as ir
 import pytest
 
 import posexport
+from posexport.bundle.manifest import MANIFEST
 from posexport.errors import PosexportError
 from posexport.export.negotiate import opset
 from posexport.parity.choose import ProofOptions
+from posexport.passes.device.float32_positions import Float32Positions
+from posexport.passes.graph_pass import Context
 from posexport.system.extras import is_installed
 from posexport.targets.providers import PROVIDERS, devices
 from posexport.targets.target import Target
@@ -47,6 +53,62 @@ def test_graphs_have_standard_operators_and_no_bodies(bundle: Path) -> None:
     assert manifest.passes["unpadding"].rejected == ["the graph may hold no Loop (--inline)"]
 
 
+def tail(model: onnx.ModelProto) -> set[str]:
+    """The values that OpenVINO computes in float32: between outputs and the last matrix product before them."""
+    nodes = {output: node for node in model.graph.node for output in node.output}
+    waiting, reached = [output.name for output in model.graph.output], set()
+    while waiting:
+        node = nodes.get(waiting.pop())
+        if node is not None and node.op_type not in ("MatMul", "Gemm", "Conv"):
+            waiting += [name for name in node.input if name not in reached]
+            reached |= {*node.input}
+    return reached
+
+
+def test_cosines_of_positions_are_before_an_output(bundle: Path) -> None:
+    model = onnx.load(bundle / "model.onnx")
+    waves = [node.output[0] for node in model.graph.node if node.op_type in ("Cos", "Sin")]
+    assert len(waves) == 2
+    assert tail(model) >= {*waves}
+    assert posexport.load(bundle).manifest.passes["float32-positions"].nodes == 2
+
+
+@pytest.mark.parametrize(
+    ("body", "kept"),
+    [
+        # positions and a scale that both depend on the length
+        ("a = MatMul(x, w) p = Cos(s) r = Mul(p, p) b = Mul(a, r) y = MatMul(b, w)", {"s", "r"}),
+        # places from scores: what lies between two places too, and not the scores
+        (
+            "a = MatMul(x, w) g = Sigmoid(a) f = Floor(g) r = Sub(g, f) i = Cast<to = 7>(f) c = Gather(x, i) "
+            "d = ReduceMax<keepdims = 0>(r) e = Mul(a, d) y = Add(e, a)",
+            {"g", "f", "d"},
+        ),
+        ("a = MatMul(x, w) y = Relu(a)", set()),
+    ],
+    ids=["angles", "places", "none"],
+)
+def test_what_an_output_reads(body: str, kept: set[str]) -> None:
+    text = f"""<ir_version: 8, opset_import: ["": 18]>
+        g (float[5, 7] x, float[5, 7] s, float[7, 7] w) => (float[5, 7] y) {{ {body} }}"""
+    model = ir.from_proto(onnx.shape_inference.infer_shapes(onnx.parser.parse_model(text)))
+    result = Float32Positions().apply(model, Context(Target("openvino")))
+    proto = ir.to_proto(model)
+    onnx.checker.check_model(proto, full_check=True)
+    assert tail(proto) >= kept
+    assert bool(result.nodes) == bool(kept)
+    assert [output.name for output in proto.graph.output] == ["y"]
+
+
+def test_a_graph_without_an_output_of_real_numbers_is_refused() -> None:
+    text = """<ir_version: 8, opset_import: ["": 18]>
+        g (float[5, 7] x, float[7, 7] w) => (int64[5] y)
+        { p = Cos(x) a = MatMul(p, w) y = ArgMax<axis = 1, keepdims = 0>(a) }"""
+    model = ir.from_proto(onnx.shape_inference.infer_shapes(onnx.parser.parse_model(text)))
+    result = Float32Positions().apply(model, Context(Target("openvino")))
+    assert result.rejected == ("the graph has no output of real numbers",)
+
+
 def test_the_provider_decides_the_form_of_graphs() -> None:
     target = Target("openvino")
     assert target.flat
@@ -81,6 +143,23 @@ def test_the_proof_of_a_session_in_bfloat16_is_of_the_graph_itself() -> None:
 def test_the_stored_sample_is_not_for_another_precision(bundle: Path) -> None:
     with pytest.raises(PosexportError, match="precision=bf16 of OpenVINO needs --against SOURCE or --tolerance"):
         posexport.verify(bundle, provider="openvino", provider_options={"precision": "bf16"})
+
+
+def test_bfloat16_is_for_graphs_that_keep_positions(bundle: Path, tmp_path: Path) -> None:
+    posexport.convert("encoder-rope", tmp_path / "portable", settings={"layers": 1}, verify=False)
+    options = {"precision": "bf16"}
+    with pytest.raises(PosexportError, match=r"rounds positions in .*, which has target portable: convert it again"):
+        posexport.load(tmp_path / "portable", provider="openvino", provider_options=options)
+    path = bundle / MANIFEST
+    stored = path.read_text()
+    changed = json.loads(stored)
+    changed["passes"]["float32-positions"] |= {"nodes": 0, "rejected": ["no y"]}
+    path.write_text(json.dumps(changed))
+    try:
+        with pytest.raises(PosexportError, match=r"rounds positions in .*: no y; leave it out"):
+            posexport.load(bundle, provider="openvino", provider_options=options)
+    finally:
+        path.write_text(stored)
 
 
 @needs_plugin

@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ HERE = Path(__file__).parent
 BUNDLES = CACHE / "providers-run"
 #: lengths in any table of 20 positions or more; the grid tests others
 LENGTHS = (2, 17)
+#: lengths at which bfloat16 is proven: it has no odd integer above 256
+LONG = (300, 2048)
 #: models that the length guard is tested with at all optimisation levels
 GUARDED = ("encoder-absolute", "encoder-learned", "decoder-absolute")
 SECONDS = 240
@@ -30,34 +33,46 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("provider", choices=("webgpu", "openvino"))
     parser.add_argument("names", nargs="*", help="rows of the table; default: all")
+    parser.add_argument("--precision", choices=("bf16",), help="prove sessions in it, of float32 graphs of encodings")
+    parser.add_argument("--length", type=int, action="append", help="with --precision: default 300 and 2048")
     parser.add_argument("--part", default="0/1", help="this part of all rows: N/OF")
     parser.add_argument("--output", type=Path, default=RESULTS, help="the JSON; rows that are not run stay as they are")
     parser.add_argument("--keep", action="store_true", help="do not verify again what has a row already")
     arguments = parser.parse_args()
     number, of = map(int, arguments.part.split("/"))
     known = {model.name: model for model in models()}
+    rows = arguments.provider
+    lengths = arguments.length or list(LONG)
+    if arguments.precision is not None:
+        rows += f" {arguments.precision}"
+        known = {name: model for name, model in known.items() if model.source == name}
     if unknown := set(arguments.names) - set(known):
         parser.error(f"no such row: {', '.join(sorted(unknown))}")
     chosen = [known[name] for name in arguments.names or known]
     bad = 0
     for model in chosen[number::of]:
-        if arguments.keep and model.name in _rows(arguments.output).get(arguments.provider, {}):
+        if arguments.keep and model.name in _rows(arguments.output).get(rows, {}):
             continue
-        result = verified(model, arguments.provider)
-        _write(arguments.output, arguments.provider, model, result)
+        result = verified(model, arguments.provider, arguments.precision, lengths)
+        _write(arguments.output, rows, model, result)
         bad += bool(result.get("guard") and any(result["guard"].values()))
-        print(f"{arguments.provider} {model.name}: {_said(result)}", flush=True)
+        print(f"{rows} {model.name}: {_said(result)}", flush=True)
     sys.exit(1 if bad else 0)
 
 
-def verified(model: Model, provider: str) -> dict[str, Any]:
-    """The result for one model: an entry of providers.json."""
+def verified(model: Model, provider: str, precision: str | None, lengths: Sequence[int]) -> dict[str, Any]:
+    """The result for one model: an entry of providers.json. ``precision``: of sessions, proven at ``lengths``."""
     try:
         bundle = converted(model, target=provider if provider in targets() else PORTABLE)
     except PosexportError as err:
         return {"right": None, "why": f"not converted: {err}"}
     command = [python(provider), str(HERE / "verify.py"), provider, str(bundle)]
-    command += ["--guard"] if model.name in GUARDED else []
+    if precision is not None:
+        command += ["--precision", precision, "--against", model.source]
+        command += [text for setting in model.settings for text in ("--set", setting)]
+        command += [text for length in lengths for text in ("--length", str(length))]
+    elif model.name in GUARDED:
+        command += ["--guard"]
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=SECONDS, env=_environment(provider), check=False

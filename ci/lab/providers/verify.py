@@ -1,13 +1,15 @@
 """Verifies a bundle by its stored sample in a provider's environment, and prints one line of JSON.
 
     python ci/lab/providers/verify.py PROVIDER BUNDLE [--guard]
+    python ci/lab/providers/verify.py PROVIDER BUNDLE --precision bf16 --against SOURCE --length N ...
 
-``--guard``: at every optimisation level too, whether an input longer than the table is refused, and whether
-``position_ids`` beyond it are, if they are an input.
+``--precision``: of sessions on float32 graphs, proven against SOURCE, which needs PyTorch. ``--guard``: at every
+optimisation level too, whether an input longer than the table is refused, and whether ``position_ids`` beyond it are,
+if they are an input.
 """
 
+import argparse
 import json
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ import onnxruntime
 
 import posexport
 from posexport.bundle.manifest import MODEL, SAMPLE
+from posexport.bundle.read import read as read_manifest
 from posexport.errors import PosexportError
 from posexport.parity.grid.inputs import draw
 from posexport.parity.grid.point import GridPoint
@@ -26,10 +29,10 @@ from posexport.runtime.wrapped_session import refusal
 from posexport.targets.precisions import PRECISIONS
 
 
-def answers(bundle: Path, provider: str) -> dict[str, Any]:
-    """The verdict, the largest error with its tolerance, and the first wrong node."""
+def answers(bundle: Path, provider: str, **options: Any) -> dict[str, Any]:
+    """The verdict, the largest error, its tolerance, the first wrong node; ``options``: of `posexport.verify`."""
     began = time.perf_counter()
-    report = posexport.verify(bundle, provider=provider)
+    report = posexport.verify(bundle, provider=provider, **options)
     compared = [point for point in report.points if point.tolerance is not None]
     failed = [point for point in compared if point.verdict == "fail"]
     refused = [point for point in report.points if point.tolerance is None]
@@ -38,8 +41,10 @@ def answers(bundle: Path, provider: str) -> dict[str, Any]:
     words = [point.note for point in failed if "ONNX Runtime failed" in point.note]
     words += [] if report.failure_location is None else [report.failure_location]
     words += [f"{point.where}: {point.note}" for point in refused if point.verdict == "fail"]
-    return {
-        "right": not failed and all(point.verdict != "fail" for point in refused),
+    words += [f"{item.name}: {item.error} of {item.tolerance}" for item in report.invariants if item.verdict == "fail"]
+    words += [item.describe() for item in report.medians if item.verdict == "fail"]
+    result = {
+        "right": (not failed and all(point.verdict != "fail" for point in refused)) and (report.passed or not options),
         "strays": report.wrong_provider,
         "points": len({point.where for point in report.points}),
         "refused": sum(point.verdict == "rejected" for point in refused),
@@ -48,6 +53,9 @@ def answers(bundle: Path, provider: str) -> dict[str, Any]:
         "why": words[0] if words else "",
         "seconds": round(time.perf_counter() - began, 1),
     }
+    if options:
+        result |= {"lengths": report.lengths, "median": max((item.ratio for item in report.medians), default=None)}
+    return result
 
 
 def beside_cpu(bundle: Path, provider: str) -> float:
@@ -97,12 +105,31 @@ def _refuses(session: onnxruntime.InferenceSession, feeds: dict[str, Any]) -> bo
 
 def main() -> None:
     """Print the result as JSON."""
-    provider, bundle, *rest = sys.argv[1:]
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("provider")
+    parser.add_argument("bundle")
+    parser.add_argument("--guard", action="store_true")
+    parser.add_argument("--precision")
+    parser.add_argument("--against")
+    parser.add_argument("--set", action="append", default=[])
+    parser.add_argument("--length", type=int, action="append", default=[])
+    arguments = parser.parse_args()
+    provider, bundle = arguments.provider, arguments.bundle
+    options: dict[str, Any] = {}
+    if arguments.precision is not None:
+        longest = read_manifest(Path(bundle)).limits.max_length
+        lengths = sorted({min(length, longest or length) for length in arguments.length})
+        options = {
+            "provider_options": {"precision": arguments.precision},
+            "against": arguments.against,
+            "settings": arguments.set,
+            "lengths": lengths,
+        }
     try:
-        result = answers(Path(bundle), provider)
+        result = answers(Path(bundle), provider, **options)
         if result["right"] is False and PRECISIONS[posexport.load(bundle).manifest.precision].quantized:
             result["beside_cpu"] = beside_cpu(Path(bundle), provider)
-        if rest:
+        if arguments.guard:
             result["guard"] = guard(Path(bundle), provider)
     except PosexportError as err:
         result = {"right": None, "why": str(err)}
