@@ -193,6 +193,7 @@ def _write(
         if options.task is None and source.kind == "python" and source.limits.kv_cache:
             raise _CacheNotTracedError(str(err)) from err
         raise
+    _check_unpadding(recipe, built)
     _check_precision(recipe, built, remark)
     source = with_precision(source, recipe)
     # their proof
@@ -288,6 +289,14 @@ def _compared_texts(options: ConvertOptions, recipe: "Recipe") -> Path | None:
     """The texts on which a precision below float32 is compared with it; static scales must fit theirs at least."""
     texts = options.evaluate or (options.calibrate if recipe.static else None)
     return None if texts is None or recipe.precision == FP32.name else Path(texts)
+
+
+def _check_unpadding(recipe: "Recipe", built: "list[Built]") -> None:
+    """PosexportError for ``--unpad`` without a graph that has unpadding."""
+    results = [graph.passes["unpadding"] for graph in built if "unpadding" in graph.passes]
+    if recipe.unpad and not any(result.nodes for result in results):
+        reasons = dict.fromkeys(reason for result in results for reason in result.rejected)
+        raise PosexportError(f"--unpad leaves no padding out here: {'; '.join(reasons)}; leave it out")
 
 
 def _check_precision(recipe: "Recipe", built: "list[Built]", remark: Callable[[str], None]) -> None:

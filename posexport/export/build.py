@@ -129,8 +129,9 @@ def _lowered(source: Source, recipe: Recipe, clients_have: frozenset[str]) -> _L
     # the graph that ships
     names = [value.name or "" for value in model.graph.outputs]
     known = replace(known, output_names=names)
-    without = {} if recipe.unpad else {Unpadding.name: "--no-unpad was given"}
-    passes |= pipeline.run(model, known, pipeline.OF_GRAPH, without=without)
+    without = {Unpadding.name: "--no-unpad was given"} if recipe.unpad is False else {}
+    requested = (Unpadding.name,) if recipe.unpad else ()
+    passes |= pipeline.run(model, known, pipeline.OF_GRAPH, requested=requested, without=without)
     chosen = functions.attach(model, target, recipe.lowering)
     known = replace(known, specs={name: choice.spec for name, choice in chosen.items()})
     passes |= pipeline.run(model, known, pipeline.AFTER_LOWERING)

@@ -61,7 +61,7 @@ class Recipe(PrecisionOptions, frozen=True, kw_only=True, forbid_unknown_fields=
         task: the source's, also where nobody named it.
         settings: of a built-in model, as text.
         opset: of the graph, also where nobody named it.
-        unpad: False with ``--no-unpad``.
+        unpad: True with ``--unpad``, False with ``--no-unpad``.
     """
 
     task: str
@@ -119,14 +119,14 @@ class Recipe(PrecisionOptions, frozen=True, kw_only=True, forbid_unknown_fields=
     ] = "auto"
     opset: int
     unpad: Annotated[
-        bool,
+        bool | None,
         Option(
             group=EXPERT,
-            flag="no-unpad",
-            help="Compute padding in linear layers and attention too, where the target would leave it out (cpu).",
-            python="Leave padding out of linear layers and attention, where the target does so (cpu).",
+            flag="unpad/--no-unpad",
+            help="Leave padding out of linear layers, and of attention on the CPU; or compute it. The default: left "
+            "out with --target cpu; cuda can too, not measured.",
         ),
-    ] = True
+    ] = None
     inline: Annotated[
         bool, Option(group=EXPERT, help="Write no ONNX functions, for runtimes without them (OpenVINO).")
     ] = False

@@ -108,17 +108,18 @@ def run(
     phases: Sequence[Phase] = BEFORE_LOWERING,
     *,
     only: Collection[str] | None = None,
+    requested: Collection[str] = (),
     without: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[str, PassResult]:
     """Run the passes of ``phases`` on a graph: name of each pass -> what it did, or why not.
 
-    ``only``: these passes, also where they are not preferred. ``without``: passes that are left out, each with the
-    reason.
+    ``only``: these passes, also where they are not preferred. ``requested``: these among others, likewise. ``without``:
+    passes that are left out, each with the reason.
 
     Raises:
-        PosexportError: a name in ``only`` is unknown, or that pass refuses the target.
+        PosexportError: a name in ``only`` or ``requested`` is unknown, or that pass refuses the target.
     """
-    _check(only or (), context.target)
+    _check((*(only or ()), *requested), context.target)
     results = {}
     for graph_pass in PASSES:
         if (
@@ -128,7 +129,7 @@ def run(
         ):
             continue
         reason = without.get(graph_pass.name)
-        if reason is None and only is None:
+        if reason is None and only is None and graph_pass.name not in requested:
             reason = why_left_out(graph_pass, context.target, context.lowering)
         result = PassResult(rejected=(reason,)) if reason else graph_pass.apply(model, context)
         if result.nodes and graph_pass.writes_copies:

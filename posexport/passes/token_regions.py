@@ -11,6 +11,8 @@ from posexport.targets.target import MICROSOFT
 _UNARY = ("Gelu", "Sigmoid", "Tanh", "Relu", "Erf", "Sqrt", "Neg", "Abs", "Reciprocal", "Swish", "Identity", "Softplus")
 _ELEMENTWISE = (*_UNARY, "Add", "Sub", "Mul", "Div", "Pow", "Max", "Min")
 _ELEMENTWISE_MICROSOFT = ("Gelu", "FastGelu", "BiasGelu", "QuickGelu")
+#: normalisations of a sum, over the last axis of matrices too
+_SKIP_NORMS = ("SkipLayerNormalization", "SkipSimplifiedLayerNormalization")
 
 
 def _has_weight_matrix(node: ir.Node) -> bool:
@@ -25,7 +27,7 @@ def _reduces_channels(node: ir.Node) -> bool:
 #: (domain, operator) -> whether a node of it acts on channels only
 _ACTS_ON_CHANNELS: dict[tuple[str, str], Callable[[ir.Node], bool]] = {
     **{("", name): lambda _: True for name in _ELEMENTWISE},
-    **{(MICROSOFT, name): lambda _: True for name in _ELEMENTWISE_MICROSOFT},
+    **{(MICROSOFT, name): lambda _: True for name in (*_ELEMENTWISE_MICROSOFT, *_SKIP_NORMS)},
     ("", "MatMul"): _has_weight_matrix,
     ("", "Split"): lambda node: axis(node, 0) == -1,
     ("", "ReduceMean"): _reduces_channels,
@@ -92,6 +94,11 @@ def token_values(node: ir.Node) -> list[ir.Value]:
     return [value for value in node.inputs if value is not None and token_axes(value) is not None]
 
 
+def read_outputs(node: ir.Node) -> list[ir.Value]:
+    """The outputs that nodes read, or the graph gives: normalisations of sums have up to three more."""
+    return [value for value in node.outputs if value.uses() or value.is_graph_output()]
+
+
 def token_axes(value: ir.Value) -> tuple[int | str, ...] | None:
     """The sizes of batch and tokens of a value [batch, tokens, channels] with a known number of channels."""
     shape = sizes(value)
@@ -114,7 +121,7 @@ def _works_by_token(node: ir.Node, dtype: ir.DataType) -> bool:
     if acts_on_channels is None or not acts_on_channels(node):
         return False
     # an output of the graph has other names for the same sizes
-    if any(value.dtype != dtype or token_axes(value) is None for value in node.outputs):
+    if any(value.dtype != dtype or token_axes(value) is None for value in read_outputs(node)):
         return False
     read = node.inputs[:1] if node.op_type in _FIRST_INPUT_ONLY else node.inputs
     leads = {token_axes(value) for value in read if value is not None and not _is_one_for_all_tokens(value)}

@@ -1,6 +1,7 @@
 """Without padding in linear layers and attention: the same values for real tokens, whatever the padding."""
 
 import functools
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 from posexport.bundle.read import read
 from posexport.conversion.convert import convert
 from posexport.conversion.options import ConvertOptions
+from posexport.errors import PosexportError
 from posexport.export import functions
 from posexport.export.trace import trace
 from posexport.passes.graph_pass import Context, PassResult
@@ -75,6 +77,42 @@ def test_real_tokens_have_the_same_values(name: str) -> None:
         if mask.any():
             agree(got[mask], want[mask], "encoding", np.float32)
         assert not got[~mask].any()
+
+
+#: the number of kept keys in place of a mask, and a bias by positions
+@pytest.mark.parametrize("name", ["encoder-rope", "encoder-t5"])
+def test_on_a_device_padding_is_left_out_around_attention(name: str) -> None:
+    """Asked for, as it is not measured: no Loop, no branch in a layer, and the same values for real tokens."""
+    device = Target("cuda", 24)
+    kept, model = ir.from_proto(_traced(name)), ir.from_proto(_traced(name))
+    left_out = run(kept, Context(device))["unpadding"]
+    assert left_out.rejected == ("not measured on CUDA; use --unpad",)
+    assert run(model, Context(device), requested=("unpadding",))["unpadding"].nodes == 2
+    for each in (kept, model):
+        functions.attach(each, device)
+    operators = Counter(node.op_type for node in model.graph)
+    assert operators["If"] == 1
+    assert operators["Loop"] == 0
+    assert operators["ScatterND"] == 7  # queries, keys and values of two layers, and the output
+    for mask, _drops in PADDED.values():
+        (want,), (got,) = outputs(kept, _feeds(kept, mask)), outputs(model, _feeds(model, mask))
+        if mask.any():
+            agree(got[mask], want[mask], "encoding", np.float32)
+        assert not got[~mask].any()
+
+
+def test_half_precision_leaves_padding_out(tmp_path: Path) -> None:
+    settings = tuple(f"{name}={size}" for name, size in {"vocab": 61, "layers": 2, "hidden": 40, "heads": 5}.items())
+    options = ConvertOptions(target="cpu", precision="fp16", settings=(*settings, "feedforward=72"), lengths=(1, 29))
+    done = convert("encoder-t5", tmp_path / "bundle", options)
+    assert done.good, done.to_text()
+    assert read(tmp_path / "bundle").passes["unpadding"].nodes == 2
+
+
+def test_asking_where_nothing_is_padded_is_an_error(tmp_path: Path) -> None:
+    options = ConvertOptions(target="cuda", unpad=True, settings=("layers=1",), verify=False)
+    with pytest.raises(PosexportError, match="--unpad leaves no padding out here: attention has no padding mask"):
+        convert("vision-nope", tmp_path / "bundle", options)
 
 
 def test_the_batch_decides_once_whether_it_pays() -> None:

@@ -346,5 +346,7 @@ def test_a_decoder_says_what_triton_needs_for_its_cache(tmp_path: Path, proto: M
     readme = (tmp_path / "out" / "README.md").read_text()
     assert "implicit state" in readme
     assert "posexport convert --layout genai" in readme
+    assert "The proof ran with session.set_denormal_as_zero, for which Triton's backend has no parameter" in readme
+    assert "Without session.set_denormal_as_zero Intel processors are slow" in readme
     assert "KV cache" not in (EXAMPLES / "triton" / "README.md").read_text()
     assert done.files == ["README.md"]

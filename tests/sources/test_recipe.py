@@ -154,7 +154,7 @@ def test_the_recipe_stands_in_manifest_and_graph(tmp_path: Path) -> None:
         "lowering": "auto",
         "opset": 24,
         "inline": False,
-        "unpad": True,
+        "unpad": None,
         "layout": "bundle",
     }
     model = onnx.load(str(tmp_path / "b" / "model.onnx"))

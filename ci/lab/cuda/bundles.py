@@ -20,10 +20,15 @@ class NotConvertedError(Exception):
 
 
 def case_of(name: str) -> "Case":
-    """``encoder-t5 fp16``, ``decoder-rope fp16 static cache`` or, by a lowering, ``... static cache filled-slots``."""
-    from cases import Case
+    """``encoder-t5 fp16``, ``decoder-rope fp16 static cache`` or, by a lowering, ``... static cache filled-slots``.
+
+    The last word of one with ``--unpad`` is ``unpadded``.
+    """
+    from cases import UNPADDED, Case
 
     model, precision, *rest = name.split()
+    if rest[-1:] == [UNPADDED]:
+        return Case(model, precision, unpad=True)
     cache, lowering = rest[:1] or ["dynamic"], rest[2:] or ["auto"]
     return Case(model, precision, *cache, *lowering)
 
@@ -42,6 +47,7 @@ def converted(case: "Case", setup: Setup, settings: tuple[str, ...] | None = Non
             precision=case.precision,
             cache=case.cache,
             lowering=case.lowering,
+            unpad=case.unpad or None,
             verify=False,
         )
         try:

@@ -21,6 +21,8 @@ SIZES = ("hidden=256", "heads=4", "feedforward=512", "vocab=101")
 POSITIONS = "max_positions=4096"
 #: encodings that are run in every precision before the others are
 TELLING = ("nope", "rope", "relative-key", "t5", "alibi", "deberta")
+#: the last word of a case with ``--unpad``, and the models of these
+UNPADDED, UNPADS = "unpadded", ("encoder-rope", "encoder-t5", "decoder-rope")
 #: encodings of decoders that attend to a static KV cache without a bias, where a branch says that causal order suffices
 _UNBIASED = ("nope", "rope", "absolute")
 #: kinds of models that share their encodings with encoders: those of these are run
@@ -28,18 +30,19 @@ _OTHER_KINDS = ("encoder-decoder-", "audio-")
 
 
 class Case(msgspec.Struct, frozen=True, order=True):
-    """A conversion for CUDA. ``name``: of a built-in model or of a golden checkpoint."""
+    """A conversion for CUDA. ``name``: of a built-in model or of a golden checkpoint; ``unpad``: with ``--unpad``."""
 
     name: str
     precision: str
     cache: str = "dynamic"
     lowering: str = "auto"
+    unpad: bool = False
 
     @property
     def key(self) -> str:
         cache = [] if self.cache == "dynamic" else [f"{self.cache} cache"]
         lowering = [] if self.lowering == "auto" else [self.lowering]
-        return " ".join([self.name, self.precision, *cache, *lowering])
+        return " ".join([self.name, self.precision, *cache, *lowering, *[UNPADDED] * self.unpad])
 
     @property
     def golden(self) -> bool:
@@ -124,7 +127,8 @@ def cases() -> Iterator[Case]:
                 if precision == "fp16" and name.removeprefix("decoder-") in _UNBIASED:
                     yield Case(name, precision, "static", FilledSlots.name)
 
-    found = list(every(encoders, "fp16")) + list(every(decoders, "fp16")) + list(every(ours, "fp16"))
+    found = [Case(name, "fp16", unpad=True) for name in UNPADS]
+    found += list(every(encoders, "fp16")) + list(every(decoders, "fp16")) + list(every(ours, "fp16"))
     telling = [f"{kind}-{encoding}" for kind in ("encoder", "decoder") for encoding in TELLING]
     rest = [name for name in PRECISIONS if name != "fp16"]
     found += [case for precision in rest for case in every(telling, precision)]

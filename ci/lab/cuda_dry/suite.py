@@ -113,6 +113,7 @@ def converted(case: Case, bundle: Path, layers: int) -> None:
         precision=case.precision,
         cache=case.cache,
         lowering=case.lowering,
+        unpad=case.unpad or None,
         verify=False,
     )
     convert(case.source(), bundle, options)

@@ -4,8 +4,9 @@ It can go row by row of the batch where each node does the same to one row of re
 a copy of the nodes then reads, of everything with an axis of rows or of tokens, the part that is the row's.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 import onnx_ir as ir
 
@@ -40,8 +41,8 @@ class Between:
     def _computed(self) -> set[ir.Value]:
         return {value for node in self.nodes for value in node.outputs}
 
-    def refusal(self, matrices: Collection[ir.Value]) -> str | None:
-        """Why it cannot go row by row; ``matrices``: the values [B T, C] of the regions."""
+    def refusal(self, matrices: Collection[ir.Value], *, by_row: bool = True) -> str | None:
+        """Why its padding cannot be left out, ``by_row`` or around it; ``matrices``: values [B T, C] of the regions."""
         computed, inside = self._computed, set(self.nodes)
         for node in self.nodes:
             if node.domain != DOMAIN and not keeps_rows_apart(node):
@@ -50,8 +51,10 @@ class Between:
                 outside = any(user not in inside for value in node.outputs for user, _ in value.uses())
                 if outside or any(value.is_graph_output() for value in node.outputs):
                     return "what attention computes is read elsewhere too"
-                if any(sizes(value) is None for value in node.outputs):
+                if by_row and any(sizes(value) is None for value in node.outputs):
                     return "a size between attention and its projections is not known"
+            if not by_row:
+                continue
             if node.op_type == "Reshape" and _row_shape(node.outputs[0], self.lead).count(-1) > 1:
                 return "what attention reads is reshaped to two axes of tokens"
             read = [value for value in _read(node) if value not in computed and value not in matrices]
@@ -59,9 +62,9 @@ class Between:
                 return "a size of what attention reads is not known"
         return None
 
-    def at_once(self, g: Builder) -> ir.Value:
-        """The context of the whole batch, by a copy of the nodes."""
-        copies: dict[ir.Value, ir.Value] = {}
+    def at_once(self, g: Builder, read: Mapping[ir.Value, ir.Value] = MappingProxyType({})) -> ir.Value:
+        """The context of the whole batch, by a copy of the nodes; ``read``: values in place of inputs."""
+        copies = dict(read)
         for node in self.nodes:
             _copy(g, node, copies)
             for value in node.outputs:

@@ -23,6 +23,7 @@ from posexport.ops.operator import DOMAIN
 from posexport.passes.flat_tokens import flatten
 from posexport.passes.graph_pass import Context, GraphPass, PassResult
 from posexport.passes.padding import prefill, real_tokens
+from posexport.passes.padding.around_attention import AroundAttention
 from posexport.passes.padding.between import Between
 from posexport.passes.padding.mask import PaddingMask, padding_mask
 from posexport.passes.padding.real_tokens import RealTokens
@@ -54,13 +55,13 @@ class Unpadding(GraphPass):
     description = "linear layers and attention on real tokens only where a batch has padding"
 
     def refusal(self, target: Target) -> str | None:
-        if target.flat:
-            return "the graph may hold no Loop (--inline)"
-        return None if target.dtype == MODEL_DTYPE else f"not made for {target.dtype.name}"
+        return "the graph may hold no Loop (--inline)" if target.flat else None
 
     def why_not_preferred(self, target: Target) -> str | None:
-        if target.provider is None or target.waits_to_branch:
-            return "it is for ONNX Runtime on the CPU; use --target cpu"
+        if target.provider is None:
+            return "it is for ONNX Runtime; use --target cpu"
+        if target.waits_to_branch:
+            return f"not measured on {target.provider.label}; use --unpad"
         return super().why_not_preferred(target)
 
     def apply(self, model: ir.Model, context: Context) -> PassResult:
@@ -73,10 +74,11 @@ class Unpadding(GraphPass):
             return PassResult(rejected=(mask,))
         flatten(model.graph)
         flow = _Flow.of(model.graph, mask)
-        reason = flow.refusal()
+        around = context.target.waits_to_branch
+        reason = flow.refusal(by_row=not around)
         if reason is not None:
             return PassResult(rejected=(reason,))
-        _drop(model, mask, flow)
+        (_drop_around_attention if around else _drop)(model, mask, flow)
         return PassResult(nodes=len(flow.between))
 
 
@@ -140,13 +142,13 @@ class _Flow:
         flow.strays = [node for node in strays if flow.matrices.intersection(node.inputs)]
         return flow
 
-    def refusal(self) -> str | None:
-        """The reason why the pass does not apply, or None."""
+    def refusal(self, *, by_row: bool) -> str | None:
+        """The reason why the pass does not apply, or None; ``by_row``: attention goes row by row."""
         if not self.between:
             return "there is no attention between two regions that work token by token"
         if self.strays:
             return f"{self.strays[0].op_type} reads rows of tokens as another matrix"
-        reasons = [between.refusal(self.matrices) for between in self.between]
+        reasons = [between.refusal(self.matrices, by_row=by_row) for between in self.between]
         reasons += [self._reader_refusal(node) for node in self.leaving]
         return next(filter(None, reasons), None)
 
@@ -244,6 +246,19 @@ def _drop(model: ir.Model, mask: PaddingMask, flow: _Flow) -> None:
             for copy in _for_readers(node):
                 _put([copy], g, _for_all_tokens(g, copy, real))
         _put([node], g, _for_all_tokens(g, node, real))
+
+
+def _drop_around_attention(model: ir.Model, mask: PaddingMask, flow: _Flow) -> None:
+    """Rewrite the graph for a device: gather real tokens, re-padding around attention and at the end."""
+    graph = model.graph
+    g = builder(model)
+    around = AroundAttention(g, mask)
+    graph.insert_before(graph[0], [*_removed(graph, mask.tokens), *g.take()])
+    gather(graph, g, flow.entering, around.keep)
+    for between in flow.between:
+        _put(between.nodes, g, around.context(between, flow.matrices))
+    for node in flow.leaving:
+        _put([node], g, around.for_all_tokens(node))
 
 
 def _removed(graph: ir.Graph, value: ir.Value) -> list[ir.Node]:

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import onnx_ir as ir
-from onnx_ir.passes.common import InlinePass
+from onnx_ir.passes.common import InlinePass, NameFixPass
 
 from posexport.errors import PosexportError
 from posexport.graph import edits
@@ -53,6 +53,7 @@ def emulate(model: ir.Model, half: DType, *, everywhere: bool = False) -> int:
         PosexportError: the graph has nothing to round, or an operator of unknown output type.
     """
     InlinePass()(model)
+    NameFixPass()(model)  # of two calls in branches around each other, InlinePass may give values one name
     rounding = _Rounding(model, ir.DataType[half.onnx], ir.DataType.FLOAT if everywhere else ir.DataType[half.onnx])
     unknown = infer_types(model.graph, model.opset_imports)
     # without an input of the half type the output's type does not matter

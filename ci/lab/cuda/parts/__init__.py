@@ -2,7 +2,7 @@
 
 from part import Part
 
-from parts import broken, determinism, dry_run, graphs, limits, parity, speed
+from parts import broken, determinism, dry_run, graphs, limits, padding, parity, speed
 
 PARTS: tuple[Part, ...] = (
     parity.ENCODINGS_FP16,
@@ -14,6 +14,7 @@ PARTS: tuple[Part, ...] = (
     determinism.PART,
     graphs.PART,
     speed.PART,
+    padding.PART,
     parity.TF32,
     parity.ENCODINGS_BF16,
     parity.ENCODINGS_INT4,
