@@ -48,5 +48,5 @@ def apply(
     if options.half:
         # after it: float32 scales and activations of its operators become 16 bits as all others do
         half = to_half(model, interface, target, options)
-        return replace(result, classes={**result.classes, **half}, remarks=remarks(target))
+        return replace(result, classes={**result.classes, **half}, remarks=(*result.remarks, *remarks(target)))
     return replace(result, classes={**result.classes, "positions, normalisations and all else": "float32"})

@@ -122,6 +122,22 @@ def containers(model: ir.Model) -> Iterator[ir.Graph]:
         yield from with_bodies(top)
 
 
+def batches(model: ir.Model) -> list[tuple[str, ...]]:
+    """The names of weights [.., K, N] of products that are a matrix for each element, such as an expert."""
+    weights = [
+        node.inputs[1]
+        for container in containers(model)
+        for node in container
+        if (node.domain, node.op_type) in _PRODUCTS and node.op_type != "Gemm"
+    ]
+    sizes = {value: tensor_of(value) for value in weights if value is not None}
+    return [
+        names_of(value)
+        for value, tensor in sizes.items()
+        if tensor is not None and len(tensor.shape) > 2 and min(tensor.shape.numpy()[-2:]) >= LEAST_CHANNELS
+    ]
+
+
 def quantizable(every: Sequence[Projection], patterns: Sequence[str]) -> list[Projection]:
     """The projections that may be quantised: not small, not positional, and no name matches a pattern.
 

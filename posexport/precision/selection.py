@@ -16,7 +16,7 @@ from posexport.errors import PosexportError
 from posexport.graph.dataflow import content_values
 from posexport.graph.queries import NOTES, matches
 from posexport.precision.derived import Derived
-from posexport.precision.projections import Projection, logit_weights, projections, quantizable
+from posexport.precision.projections import Projection, batches, logit_weights, projections, quantizable
 from posexport.precision.rows.weights import Lookup, lookups
 from posexport.spec import Interface
 from posexport.targets.precisions import PrecisionOptions
@@ -140,6 +140,7 @@ class Chosen:
         left: the number of projections in float.
         larger: how many of these would take more bytes quantized.
         names: of all weights of projections and word embeddings, quantised or not.
+        batches: names of weights of several matrices, which stay in float.
     """
 
     projections: list[Projection]
@@ -148,13 +149,21 @@ class Chosen:
     left: int
     larger: int
     names: frozenset[str]
+    batches: list[tuple[str, ...]]
 
     def result(self, classes: dict[str, str], bits: int, bits_of_logits: int) -> PrecisionResult:
         """The record of the pass; ``bits``: of a projection's weight."""
         logits = sum(projection.weight.value in self.logits for projection in self.projections)
         counts = Counter({f"int{bits}": len(self.projections) - logits})
         counts += Counter({f"int{bits_of_logits}": logits, "float": self.left})
-        return PrecisionResult(classes, self.names, len(self.projections) + len(self.tables), counts, self.larger)
+        quantized = len(self.projections) + len(self.tables)
+        return PrecisionResult(classes, self.names, quantized, counts, self.larger, self._remarks())
+
+    def _remarks(self) -> tuple[str, ...]:
+        if not self.batches:
+            return ()
+        many = f"{len(self.batches)} weights of several matrices stay in float, the first {self.batches[0][0]}"
+        return (f"{many}: only products with one matrix are quantized",)
 
     @property
     def tied(self) -> set[ir.Value]:
@@ -186,7 +195,7 @@ def choose(
     tables = [projection for projection in tables if projection.table.value not in shared]
     weights = [*(projection.weight for projection in every), *(projection.table for projection in every_table)]
     names = frozenset(name for weight in weights for name in weight.names)
-    return Chosen(chosen, tables, logits, len(every) - len(chosen), larger, names)
+    return Chosen(chosen, tables, logits, len(every) - len(chosen), larger, names, batches(model))
 
 
 def _read_only_by(value: ir.Value, readers: set[ir.Node]) -> bool:

@@ -28,7 +28,8 @@ from posexport.nn.attention import SoftCapped, additive, attend, dropped_score
 from posexport.nn.cached_call import CachedCall, NotCachedError, current
 from posexport.nn.caching import Kept, KeysAndValues, narrowed, widened
 from posexport.ops.sliding_window_scores import SLIDING_WINDOW_SCORES
-from posexport.through import bucketed_bias, experts
+from posexport.through import bucketed_bias
+from posexport.through.experts import dense_experts, stack
 from posexport.through.orders import Order, order_of
 from posexport.through.renewed import renew
 
@@ -140,12 +141,14 @@ def register() -> None:
     AttentionInterface.register(NAME, attention)
     AttentionInterface.register(PACKED, packed)
     AttentionMaskInterface.register(NAME, mask)
-    ALL_EXPERTS_FUNCTIONS.register(NAME, experts.dense_experts)
+    ALL_EXPERTS_FUNCTIONS.register(NAME, dense_experts)
 
 
 def use(model: Any, *, attention: str = NAME, experts: str = NAME) -> None:
     """Select these implementations of attention (with masks) and experts for ``model`` and its submodules."""
     renew(model)
+    if experts == NAME:
+        stack(model)
     for part in model.modules():
         if (config := getattr(part, "config", None)) is not None:
             # from_pretrained sets these attributes too
