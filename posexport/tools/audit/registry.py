@@ -89,6 +89,8 @@ _REPAIRS = {
     "PX201": "position_guard",
     "PX301": "half_positions",
     "PX302": "half_norm",
+    "PX303": "empty_rows",
+    "PX304": "unscaled_mask",
 }
 #: by the rule's code
 REPAIRS: "Registry[Repair]" = Registry(

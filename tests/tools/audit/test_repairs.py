@@ -218,3 +218,46 @@ def test_a_norm_in_float32(tmp_path: Path) -> None:
         right = wide / np.sqrt((wide**2).mean(-1, keepdims=True) + 1e-3)
         (y,) = _run(tmp_path / "after.onnx", (x * np.float16(scale)), epsilon)
         agree(y, right, "operator in half precision", np.float16)
+
+
+def _attention(q: NDArray[Any], k: NDArray[Any], v: NDArray[Any], kept: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """Softmax(q k) v in float64 over the keys that are kept, [B, 1, T, S]; k is [B, H, D, S]."""
+    scores = np.where(kept, q.astype(np.float64) @ k, -np.inf)
+    p = np.exp(scores - scores.max(-1, keepdims=True))
+    return p / p.sum(-1, keepdims=True) @ v  # type: ignore[no-any-return]
+
+
+def _padded(*, left: bool) -> tuple[list[NDArray[Any]], NDArray[np.bool_]]:
+    """Q, K^T, V of 5 heads and a mask of rows with 7 and 4 tokens; the mask as booleans."""
+    q, k, v = (2 * _values(2, 5, *shape) for shape in ((7, 3), (3, 7), (7, 3)))
+    mask = np.ones((2, 7), np.int64)
+    mask[1, slice(None, 3) if left else slice(4, None)] = 0
+    return [q, k, v, mask], mask.astype(bool)
+
+
+def test_a_mask_of_minus_infinity(tmp_path: Path) -> None:
+    before = saved(RULES["PX303"].bad, tmp_path)
+    done = fix(before, ["PX303"], tmp_path / "after.onnx")
+    assert done.proof[0].startswith("the same outputs as the file in ")
+    inputs, real = _padded(left=True)
+    (nan,), (y,) = _run(before, *inputs), _run(tmp_path / "after.onnx", *inputs)
+    assert np.isnan(nan[1, :, :3]).all()
+    assert np.isfinite(y).all()
+    kept = np.tril(np.ones((7, 7), bool)) & real[:, None, None]
+    with np.errstate(invalid="ignore"):
+        right = _attention(*inputs[:3], kept)
+    tokens = np.broadcast_to(real[:, None, :, None], y.shape)
+    agree(y[tokens], right[tokens], "operator", np.float32)
+    np.testing.assert_array_equal(y[tokens], nan[tokens])
+
+
+def test_a_mask_of_ones_and_zeros(tmp_path: Path) -> None:
+    """Rows without padding are the file's, and padding is masked; the file is right in no padded call."""
+    before = saved(RULES["PX304"].bad, tmp_path)
+    done = fix(before, ["PX304"], tmp_path / "after.onnx")
+    assert [text.split(" calls")[0] for text in done.proof] == ["the same outputs as the file in 12", "right in 6"]
+    inputs, real = _padded(left=False)
+    (y,) = _run(tmp_path / "after.onnx", *inputs)
+    right = _attention(*inputs[:3], np.broadcast_to(real[:, None, None], (2, 1, 7, 7)))
+    agree(y, right, "operator", np.float32)
+    assert np.abs(_run(before, *inputs)[0] - right).max() > 0.1

@@ -6,8 +6,12 @@ graph, a rule of an audit must look at whatever another tool wrote.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
+import ml_dtypes
+import numpy as np
 import onnx_ir as ir
+from numpy.typing import NDArray
 
 #: fused operators: domain, type -> the input with the attention bias or mask that is added to the scores
 FUSED = {
@@ -64,6 +68,19 @@ class Attention:
     @property
     def fused(self) -> bool:
         return self.product is None
+
+
+def adders(attention: Attention, added: ir.Value) -> list[tuple[ir.Node, int]]:
+    """The nodes that add a mask or bias to the scores of an attention, each with the input that it is."""
+    return [
+        (user, index) for user, index in added.uses() if user is attention.node or user.outputs[0] in attention.scores
+    ]
+
+
+def lowest_score(dtype: ir.DataType) -> NDArray[Any]:
+    """Half of the lowest number of a type: a sum with a score, or with itself, does not overflow."""
+    lowest = ml_dtypes.finfo(dtype.numpy()).min  # type: ignore[no-untyped-call]
+    return np.asarray(lowest / 2, dtype.numpy())
 
 
 def attentions(nodes: Sequence[ir.Node]) -> list[Attention]:

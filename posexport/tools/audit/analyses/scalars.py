@@ -63,6 +63,15 @@ def element(value: ir.Value | None, leaves: Callable[[ir.Value], float | None], 
     return None if result is None or isnan(result) else result
 
 
+def is_infinite(value: ir.Value | None) -> bool:
+    """Whether a constant is -inf in its type."""
+    number = element(value, lambda _: None)
+    if value is None or number is None:
+        return False
+    with np.errstate(over="ignore"):
+        return bool((np.float16(number) if value.dtype == ir.DataType.FLOAT16 else np.float32(number)) == -inf)
+
+
 def _apply(node: ir.Node, operand: Callable[[int], float | None]) -> float | None:
     """The element that an operator computes from elements of its inputs."""
     kind, first = node.op_type, operand(0)

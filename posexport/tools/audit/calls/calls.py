@@ -162,6 +162,17 @@ def is_real(output: NDArray[Any]) -> bool:
     return output.dtype.kind == "f" and output.size > 0
 
 
+def real_places(y: NDArray[Any], call: Call, tokens: int) -> NDArray[Any]:
+    """The entries of real tokens on every axis with a place for each token."""
+    if call.total == tokens:
+        return y
+    start = call.total - tokens if call.side == "left" else 0
+    for axis, size in enumerate(y.shape):
+        if axis and size == call.total:
+            y = np.take(y, range(start, start + tokens), axis=axis)
+    return y
+
+
 def failing(message: str) -> list[str]:
     """The node that ONNX Runtime names in a failure."""
     match = re.search(r"while running (\w+) node\. Name:'([^']*)'", message)

@@ -1,15 +1,13 @@
 """PX303: masks of minus infinity where a row can have no key."""
 
 from collections.abc import Iterator
-from math import inf
 
-import numpy as np
 import onnx_ir as ir
 
 from posexport.graph.dataflow import sources
 from posexport.graph.queries import SHAPES
 from posexport.tools.audit.analyses.attention import Attention
-from posexport.tools.audit.analyses.scalars import element
+from posexport.tools.audit.analyses.scalars import element, is_infinite
 from posexport.tools.audit.finding import Severity
 from posexport.tools.audit.rule import Place, Rule
 from posexport.tools.audit.subject import Subject
@@ -60,7 +58,7 @@ def _is_guarded(attention: Attention) -> bool:
 
 def _masked_to_infinity(attention: Attention, subject: Subject) -> bool | None:
     """Whether causality is in a mask of -inf that depends on a padding mask; None: there is no mask of -inf."""
-    fills = [condition for condition, fill, _ in attention.fills if _is_infinite(fill)]
+    fills = [condition for condition, fill, _ in attention.fills if is_infinite(fill)]
     masks = [*fills, *(value for value in attention.added if _adds_infinity(value))]
     # causality may be one mask and padding another
     every = {value: set(sources(value, breaks=_CONTENT)) for value in masks}
@@ -72,23 +70,19 @@ def _masked_to_infinity(attention: Attention, subject: Subject) -> bool | None:
 
 
 def _adds_infinity(mask: ir.Value) -> bool:
-    """Whether an added mask has -inf: as a constant of Where, or as the logarithm of 0."""
+    """Whether an added mask has -inf as a constant of Where, and no number bounds it."""
+    bound = mask.producer()
+    if bound is not None and bound.op_type in ("Max", "Clip") and not bound.domain:
+        operands = bound.inputs[:2] if bound.op_type == "Clip" else bound.inputs
+        if any(element(operand, lambda _: None) is not None and not is_infinite(operand) for operand in operands):
+            return False
     for value in sources(mask, breaks=_CONTENT):
         node = value.producer()
         if node is None or node.domain:
             continue
-        if node.op_type == "Where" and any(_is_infinite(branch) for branch in node.inputs[1:]):
+        if node.op_type == "Where" and any(is_infinite(branch) for branch in node.inputs[1:]):
             return True
     return False
-
-
-def _is_infinite(value: ir.Value | None) -> bool:
-    """Whether a constant is -inf in its type."""
-    number = element(value, lambda _: None)
-    if value is None or number is None:
-        return False
-    with np.errstate(over="ignore"):
-        return bool((np.float16(number) if value.dtype == ir.DataType.FLOAT16 else np.float32(number)) == -inf)
 
 
 def _is_causal(value: ir.Value) -> bool:

@@ -3,12 +3,9 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-import numpy as np
-from numpy.typing import NDArray
-
 from posexport.graph.dataflow import sources
 from posexport.tools.audit.analyses.positions import lookups
-from posexport.tools.audit.calls.calls import ONE_SCALE, Calls, is_real
+from posexport.tools.audit.calls.calls import ONE_SCALE, Calls, is_real, real_places
 from posexport.tools.audit.calls.inputs import Call, Side
 from posexport.tools.audit.rule import Place, Rule
 from posexport.tools.audit.subject import Subject
@@ -62,7 +59,7 @@ def _compared(calls: Calls, names: Sequence[str], call: Call, other: Call, said:
         return  # too long, or a size that fails
     tokens = call.rows[0][1]
     for name in names:
-        y, expected = _real(padded.outputs[name], call, tokens), _real(right.outputs[name], other, tokens)
+        y, expected = real_places(padded.outputs[name], call, tokens), real_places(right.outputs[name], other, tokens)
         if y.shape != expected.shape or not expected.size:
             continue
         off = calls.gap(name, y, expected, [other])
@@ -93,17 +90,6 @@ def _outputs(calls: Calls) -> Mapping[str, str]:
             by_token = bool(varying) or (len(lengths) == 1 and lengths[0] in y.shape[1:])
             kinds[name] = "tokens" if by_token else "row"
     return kinds
-
-
-def _real(y: NDArray[np.generic], call: Call, tokens: int) -> NDArray[np.generic]:
-    """The entries of real tokens on every axis with a place for each token."""
-    if call.total == tokens:
-        return y
-    start = call.total - tokens if call.side == "left" else 0
-    for axis, size in enumerate(y.shape):
-        if axis and size == call.total:
-            y = np.take(y, range(start, start + tokens), axis=axis)
-    return y
 
 
 def _counts(subject: Subject) -> bool:

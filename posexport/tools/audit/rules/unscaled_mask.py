@@ -14,23 +14,35 @@ _MASKED = 10.0
 
 
 def _check(subject: Subject) -> Iterator[Place]:
-    masks = [mask for mask in subject.roles.masks if mask.dtype is not None and not mask.dtype.is_floating_point()]
     for attention in subject.attentions:
         for added in attention.added:
-            mask = next((mask for mask in masks if mask in inputs(added)), None)
-            if mask is None or added.dtype == ir.DataType.BOOL:
+            mask, found = _mask(subject, added), elements(subject, added)
+            if mask is None or found is None:
                 continue
-            kept, dropped = (
-                element(added, lambda value, mask=mask, bit=bit: bit if value is mask else None)  # type: ignore[misc]
-                for bit in (1.0, 0.0)
-            )
-            if kept is None or dropped is None or abs(kept - dropped) > _MASKED:
-                continue
+            token, padding = found
             yield Place(
-                f"{mask.name!r} is added to the scores as {kept:g} for a token and {dropped:g} for padding: "
+                f"{mask.name!r} is added to the scores as {token:g} for a token and {padding:g} for padding: "
                 "padding is not masked",
                 [node for node in (added.producer(), attention.node) if node is not None],
             )
+
+
+def elements(subject: Subject, added: ir.Value) -> tuple[float, float] | None:
+    """What a mask of integers adds to the scores of a token and of padding; None if it masks padding."""
+    mask = _mask(subject, added)
+    if mask is None or added.dtype == ir.DataType.BOOL:
+        return None
+    token, padding = (element(added, lambda value, bit=bit: bit if value is mask else None) for bit in (1.0, 0.0))  # type: ignore[misc]
+    if token is None or padding is None or abs(token - padding) > _MASKED:
+        return None
+    return token, padding
+
+
+def _mask(subject: Subject, added: ir.Value) -> ir.Value | None:
+    """The input with a padding mask of integers that a value is computed from."""
+    reached = inputs(added)
+    masks = (mask for mask in subject.roles.masks if mask.dtype is not None and not mask.dtype.is_floating_point())
+    return next((mask for mask in masks if mask in reached), None)
 
 
 RULE = Rule(
