@@ -2,16 +2,19 @@
 
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from msgspec.structs import replace
 
 from posexport.cli import complete, options
 from posexport.cli.command import Command
 from posexport.cli.terminal import bar
 from posexport.errors import PosexportError
 from posexport.targets.precisions import PRECISIONS, PrecisionName
+from posexport.targets.providers import DEFAULT_PROVIDER
 from posexport.targets.target import target_names
 
 if TYPE_CHECKING:
@@ -25,6 +28,14 @@ if TYPE_CHECKING:
 @options.number_option("--past", "Tokens in a decoder's KV cache (repeatable).", least=0, multiple=True)
 @options.number_option("--rounds", "Processes of each candidate.", default=3, show_default=True)
 @click.option("--mixed", is_flag=True, help="Also: the memory held after 200 batches of mixed sizes (no cache).")
+@click.option(
+    "--compare",
+    "compares",
+    is_flag=True,
+    help="One MODEL in every way that this machine has: the providers and precisions that are installed, and of a "
+    "source PyTorch in float32 and bfloat16; says which to take.",
+)
+@options.number_option("--padding", "Percent of the tokens of a batch that are padding.", least=0, most=50, default=0)
 @click.option("--spinning", is_flag=True, help="Let idle threads of ONNX Runtime spin, as is its default.")
 @click.option("--target", type=click.Choice(target_names()), help="Target of converted models; default: portable.")
 @click.option(
@@ -51,6 +62,8 @@ def command(
     target: str | None,
     precision: tuple[PrecisionName, ...],
     mixed: bool,
+    compares: bool,
+    padding: int,
     settings: tuple[str, ...],
     as_json: bool,
     output: Path | None,
@@ -71,6 +84,7 @@ def command(
     Example:
         posexport bench encoder-nope encoder-rope --length 128 --length 512 --threads 2
         posexport bench path/to/bert --precision fp32 --precision int8 --target cpu
+        posexport bench path/to/bert --compare --length 128 --batch 8
         posexport bench decoder-nope decoder-rope --past 512 --past 2048 -o decode.json --plot decode.svg
     """
     from posexport.runtime.providers import check_loads, check_uncaptured
@@ -78,8 +92,11 @@ def command(
     from posexport.tools.bench.candidate import candidates, points
     from posexport.tools.bench.measurement import Conditions
     from posexport.tools.bench.run import Run, held
+    from posexport.tools.bench.ways import advice, compared
 
     _check(output, plot, force=force)
+    if compares:
+        _check_compared(models, target, precision, choices, mixed=mixed)
     conditions = Conditions(**choices)
     check_uncaptured(conditions.provider, conditions.provider_options)
     check_loads(conditions.provider)
@@ -88,12 +105,12 @@ def command(
     with bar("Measuring") as progress, tempfile.TemporaryDirectory() as folder:
         tell = progress or (lambda *_: None)
         tell(0, 1, "converting")
-        measured, cached = candidates(models, precision, options_of_convert, Path(folder))
-        if past and not cached:
-            raise PosexportError(f"--past is for decoders with a cache, {models[0]} has none; leave it out")
-        if mixed and cached:
-            raise PosexportError(f"--mixed is for models without a cache, {models[0]} has one; leave it out")
-        at = points(length, batch, past, cached=cached)
+        if compares:
+            measured, cached = compared(models[0], options_of_convert, settings, Path(folder))
+        else:
+            measured, cached = candidates(models, precision, options_of_convert, Path(folder))
+        _check_cache(models[0], {"past": past, "mixed": mixed, "padding": padding}, cached=cached)
+        at = [replace(point, padding=padding / 100) for point in points(length, batch, past, cached=cached)]
         run = Run("models", conditions, total=len(at), progress=tell)
         for number, point in enumerate(at):
             run.measure(", ".join(models), measured, point)
@@ -101,11 +118,44 @@ def command(
                 write_whole(output, run.document().to_json(), force=force or number > 0)
         if mixed:
             run.mixed = held(measured, conditions, progress=tell)
-            if output is not None:
-                write_whole(output, run.document().to_json(), force=True)
     document = run.document()
+    if compares:
+        document = replace(document, advice=[line for result in document.results for line in advice(result)])
+    if output is not None:
+        write_whole(output, document.to_json(), force=True)
     _show(document, plot, as_json=as_json, force=force)
     sys.exit(1 if document.failed else 0)
+
+
+def _check_cache(model: str, given: Mapping[str, Any], *, cached: bool) -> None:
+    """Refuse options that do not fit a model with a KV cache, or one without."""
+    if given["past"] and not cached:
+        raise PosexportError(f"--past is for decoders with a cache, {model} has none; leave it out")
+    for name in ("mixed", "padding"):
+        if given[name] and cached:
+            raise PosexportError(f"--{name} is for models without a cache, {model} has one; leave it out")
+
+
+def _check_compared(
+    models: tuple[str, ...],
+    target: str | None,
+    precision: tuple[PrecisionName, ...],
+    choices: Mapping[str, Any],
+    *,
+    mixed: bool,
+) -> None:
+    """Refuse options that say what --compare finds out."""
+    if len(models) > 1:
+        raise PosexportError(f"--compare measures one MODEL in several ways, got {' '.join(models)}; name one")
+    given = {
+        "--target": target,
+        "--precision": precision,
+        "--provider": choices["provider"] != DEFAULT_PROVIDER,
+        "--provider-option": choices["provider_options"],
+        "--mixed": mixed,
+    }
+    if unfit := [name for name, value in given.items() if value]:
+        raise PosexportError(f"--compare takes every provider and precision of this machine; leave {unfit[0]} out")
 
 
 def _check(output: Path | None, plot: Path | None, *, force: bool) -> None:

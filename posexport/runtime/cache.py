@@ -52,7 +52,7 @@ class DecoderInterface:
         present: names of their outputs, in the order of ``past``.
         vocab: size of the vocabulary.
         fixed: inputs that are the same in every call, for example encoder states.
-        text: required inputs with one value for all text tokens: position ids (-1) and image marks (0).
+        text: inputs with one value for all text tokens: position ids (-1) and image marks (0).
     """
 
     tokens: InputSpec
@@ -87,7 +87,7 @@ def decoder_interface(inputs: Sequence[InputSpec], outputs: Sequence[OutputSpec]
     vocab = logits.axes[-1]
     if varies or not isinstance(vocab, int):
         return None
-    text = [spec for spec in inputs if spec.role in _OF_TEXT and spec.default is None]
+    text = [spec for spec in inputs if spec.role in _OF_TEXT]
     return DecoderInterface(tokens, mask, past, present, vocab, fixed, text)
 
 
@@ -150,7 +150,10 @@ class Cache:
         self._session, self._device, self._room = last.session, device, room
         self._provider, self._gathers = provider, dict[tuple[str, int], GatherRows]()
         self._embedding = chain.embedding(decoder.tokens.name)
-        self._decoder = renamed(decoder, last, self._embedding)
+        required = {value.name for value in last.session.get_inputs()}
+        decoder = renamed(decoder, last, self._embedding)
+        # inputs that have a default cannot be bound
+        self._decoder = replace(decoder, text=[spec for spec in decoder.text if spec.name in required])
         inputs = {whole: name for name, whole in last.input_names.items()}
         embeddings = self._embedding.output_names.values() if self._embedding is not None else ()
         self._embedding_names = [inputs[whole] for whole in embeddings]

@@ -153,9 +153,6 @@ class Continuation:
         self, decoder: DecoderInterface, encoder_feeds: Mapping[str, NDArray[Any]], rows: int, room: int
     ) -> Cache:
         provider = next(known.name for known in PROVIDERS.values() if known.ort_name == self.chain.providers[0])
-        if not PROVIDERS[provider].takes_defaults and any(spec.role == "positions" for spec in self.manifest.inputs):
-            label = PROVIDERS[provider].label
-            raise PosexportError(f"{label} asks for positions in every call, which generate leaves out; use cpu")
         return Cache(self.chain, decoder, rows=rows, room=room, fixed=dict(encoder_feeds), provider=provider)
 
 

@@ -237,6 +237,9 @@ def test_a_provider_that_takes_no_defaults_asks_for_every_input(decoder: Path, t
     assert "position_ids" in taken
     assert "position_ids" not in {value.name for value in sessions.make_session(decoder / "model.onnx").get_inputs()}
     assert posexport.verify(decoder, provider="toy").passed
+    prompts, config = [[5, 3, 8], [2, 7]], {"max_new_tokens": 4}
+    cpu, toy_ = (posexport.load(decoder, provider=name).generate(prompts, **config) for name in ("cpu", "toy"))
+    assert [one.tokens for one in cpu.completions] == [one.tokens for one in toy_.completions]
 
 
 def test_integers_on_the_host_are_no_strays_where_a_provider_has_none() -> None:

@@ -74,7 +74,7 @@ def test_cosines_of_positions_are_before_an_output(bundle: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "kept"),
+    ("body", "protected"),
     [
         # positions and a scale that both depend on the length
         ("a = MatMul(x, w) p = Cos(s) r = Mul(p, p) b = Mul(a, r) y = MatMul(b, w)", {"s", "r"}),
@@ -88,15 +88,15 @@ def test_cosines_of_positions_are_before_an_output(bundle: Path) -> None:
     ],
     ids=["angles", "places", "none"],
 )
-def test_what_an_output_reads(body: str, kept: set[str]) -> None:
+def test_what_an_output_reads(body: str, protected: set[str]) -> None:
     text = f"""<ir_version: 8, opset_import: ["": 18]>
         g (float[5, 7] x, float[5, 7] s, float[7, 7] w) => (float[5, 7] y) {{ {body} }}"""
     model = ir.from_proto(onnx.shape_inference.infer_shapes(onnx.parser.parse_model(text)))
     result = Float32Positions().apply(model, Context(Target("openvino")))
     proto = ir.to_proto(model)
     onnx.checker.check_model(proto, full_check=True)
-    assert tail(proto) >= kept
-    assert bool(result.nodes) == bool(kept)
+    assert tail(proto) >= protected
+    assert bool(result.nodes) == bool(protected)
     assert [output.name for output in proto.graph.output] == ["y"]
 
 

@@ -34,6 +34,8 @@ class Planned:
     environment: str | None = None
     pair_bytes: int = 0
     precision: PrecisionName = FP32.name
+    provider: str | None = None
+    provider_options: dict[str, Any] = field(default_factory=dict)
     options: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -45,6 +47,7 @@ class Planned:
     def made(self, remark: Callable[[str], None] = lambda _: None) -> Candidate:
         """The candidate with its model, or with the reason why there is none."""
         same = ("name", "vocab", "weights", "worker", "environment", "precision", "options")
+        same += ("provider", "provider_options")
         plain = Candidate(
             model=self.model, by_posexport=self.third_party is None, **{name: getattr(self, name) for name in same}
         )
@@ -117,7 +120,7 @@ class Checkpoint:
             "transformers, PyTorch eager" + (f", {precision}" if precision != FP32.name else ""),
             self.recipe,
             "" if self.recipe else self.path,
-            worker="ci.lab.rivals.workers.transformers",
+            worker="posexport.tools.bench.workers.transformers",
             third_party="torch",
             environment=self.environment,
             precision=precision,
@@ -277,7 +280,7 @@ def eager(candidate: Planned, *, compiled: bool = False) -> Planned:
     return replace(
         candidate,
         name=f"our definition, {'torch.compile' if compiled else 'PyTorch eager'}",
-        worker="ci.lab.bench_suites.workers.definition",
+        worker="posexport.tools.bench.workers.definition",
         recipe=checkpoint,
         model="" if checkpoint else source,
         third_party="torch",

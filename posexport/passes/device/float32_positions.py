@@ -9,7 +9,7 @@ from posexport.graph.builder import Builder
 from posexport.graph.edits import claim
 from posexport.passes.graph_pass import Context, GraphPass, PassResult
 
-#: operators whose result is another one if their input is rounded: bfloat16 has no odd integers above 256
+#: operators with another result if their input is rounded: bfloat16 has no odd integers above 256
 _EXACT = ("Cos", "Sin", "Floor", "Ceil", "Round", "CumSum")
 #: operators before which OpenVINO rounds, whatever reads their result
 _PRODUCTS = ("MatMul", "Gemm", "Conv", "ConvTranspose", "LSTM", "GRU", "RNN")
@@ -20,14 +20,14 @@ _LARGEST = float(np.finfo(np.float32).max)
 
 
 class Float32Positions(GraphPass):
-    """The shape of an output reads values that must not be rounded, such as cosines of positions.
+    """The shape of an output reads values that must not be rounded: cosines of positions and others.
 
     Before: ``Cos(Mul(Cast(positions), frequencies)) -> ..  -> y``
     After:  the same, and ``Reshape(y, Add(Shape(y), Cast(Greater(cosines, 3.4e38)))) -> y``: adds 0
 
     With ``INFERENCE_PRECISION_HINT: bf16`` OpenVINO's CPU plug-in computes every operator in bfloat16, except
     those between an output and the last matrix product before it (``Graph::EnforceInferencePrecision``). Of a position
-    computed by Cast that leaves 8 bits. The Reshape copies nothing, and reads one element of each value.
+    computed by Cast that leaves 8 bits. The Reshape copies nothing, and reads one element of every value.
 
     Values: results of `_EXACT` operators, and casts of real numbers to integers; everything that they depend on, back
     to a matrix product; and what depends on nothing else.
@@ -43,8 +43,9 @@ class Float32Positions(GraphPass):
 
     def apply(self, model: ir.Model, context: Context) -> PassResult:
         """Apply the pass; the result counts the values that an output reads."""
-        kept = _kept(model.graph)
-        read = [value for value in kept if any(user not in _producers(kept) for user, _ in value.uses())]
+        protected = _protected(model.graph)
+        producers = {value.producer() for value in protected}
+        read = [value for value in protected if any(user not in producers for user, _ in value.uses())]
         if not read:
             return PassResult()
         output = next((value for value in model.graph.outputs if value.dtype in _REAL and value.producer()), None)
@@ -54,7 +55,7 @@ class Float32Positions(GraphPass):
         return PassResult(len(read))
 
 
-def _kept(graph: ir.Graph) -> dict[ir.Value, None]:
+def _protected(graph: ir.Graph) -> dict[ir.Value, None]:
     """The values that must not be rounded, in the order of their nodes."""
     exact: dict[ir.Value, None] = {}
     for node in graph:
@@ -97,10 +98,6 @@ def _ends_product(value: ir.Value) -> bool:
     return node is not None and node.op_type in (*_PRODUCTS, "Constant")
 
 
-def _producers(values: dict[ir.Value, None]) -> set[ir.Node | None]:
-    return {value.producer() for value in values}
-
-
 def _reshape(graph: ir.Graph, output: ir.Value, read: list[ir.Value]) -> None:
     """Put a Reshape to its shape before ``output``, by a shape that depends on the values ``read``."""
     node = output.producer()
@@ -114,6 +111,6 @@ def _reshape(graph: ir.Graph, output: ir.Value, read: list[ir.Value]) -> None:
     # the new value is the output, under its name, type and shape
     shaped.shape, shaped.type = output.shape, output.type
     name = output.name or ""
-    output.name = claim(f"{name}_before", {value.name or "" for each in graph for value in each.outputs})
+    output.name = claim(f"{name}_before", {value.name or "" for node in graph for value in node.outputs})
     shaped.name = name
     graph.outputs[list(graph.outputs).index(output)] = shaped

@@ -32,8 +32,9 @@ class Candidate:
 
     ``model``: its path or name. Candidates of the same ``weights`` must agree, candidates of a ``precision`` below
     float32 within what it may cost. ``environment`` and ``python``: the name and the interpreter of another
-    environment that runs the worker. ``by_posexport``: ``posexport convert`` wrote the graph. ``failed``: the reason if
-    there is no model; ``nodes``: their number in the graph; ``reads``: bytes of weights that a decode step reads.
+    environment that runs the worker. ``by_posexport``: ``posexport convert`` wrote the graph. ``provider``, with its
+    ``provider_options``: where it runs, if not where the run's conditions say. ``failed``: the reason if there is no
+    model; ``nodes``: their number in the graph; ``reads``: bytes of weights that a decode step reads.
     """
 
     name: str
@@ -45,6 +46,8 @@ class Candidate:
     python: str | None = None
     by_posexport: bool = True
     precision: PrecisionName = FP32.name
+    provider: str | None = None
+    provider_options: dict[str, Any] = field(default_factory=dict)
     options: dict[str, Any] = field(default_factory=dict)
     export: Export | None = None
     failed: str | None = None

@@ -227,17 +227,23 @@ class Measurement:
         finally:
             worker.kill()
 
+    def _provider(self, candidate: Candidate) -> dict[str, Any]:
+        if candidate.provider is not None:
+            return {"provider": candidate.provider, "provider_options": candidate.provider_options}
+        options = dict(self.conditions.provider_options)
+        return {"provider": self.conditions.provider, "provider_options": options}
+
     def _start(self, candidate: Candidate) -> Worker:
         job: dict[str, Any] = {
             "model": candidate.model,
             "batch": self.point.batch,
             "past": self.point.past,
             "new": self.point.new,
+            "padding": self.point.padding,
             "runs": self.budget.runs,
             "warmup": self.budget.warmup,
             "threads": self.conditions.threads,
-            "provider": self.conditions.provider,
-            "provider_options": dict(self.conditions.provider_options),
+            **self._provider(candidate),
             "vocab": candidate.vocab,
             "answer": str(self.answer(candidate)),
             "options": {**candidate.options, "spinning": self.conditions.spinning},

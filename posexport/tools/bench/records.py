@@ -20,15 +20,20 @@ class _Record(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Point(_Record, frozen=True, kw_only=True):
-    """The sizes of a timed call: ``new`` tokens of every row after ``past`` tokens in the KV cache."""
+    """The sizes of a timed call: ``new`` tokens of every row after ``past`` tokens in the KV cache.
+
+    ``padding``: the share of these tokens that is padding, on the right of rows of different lengths.
+    """
 
     batch: int = 1
     past: int = 0
     new: int = 1
+    padding: float = 0
 
     @property
     def text(self) -> str:
         rows = "" if self.batch == 1 else f", batch {self.batch}"
+        rows += f", {self.padding:.0%} padding" if self.padding else ""
         return (
             f"{f'past {self.past}, ' if self.past else ''}{self.new} new{rows}"
             if self.past
@@ -135,6 +140,8 @@ class Machine(_Record, frozen=True, kw_only=True):
 class Document(_Record, frozen=True, kw_only=True):
     """One run. ``seconds``: all of it; ``mixed``: memory after batches of mixed sizes, with ``--mixed``.
 
+    ``advice``: which way to take, with ``--compare``.
+
     ``clock``: what times are: ``wall``, or processor time (``cpu``) on a machine with other load.
     """
 
@@ -150,6 +157,7 @@ class Document(_Record, frozen=True, kw_only=True):
     versions: dict[str, str]
     results: list[Result]
     mixed: list[Held] = []
+    advice: list[str] = []
 
     @property
     def valid(self) -> bool:

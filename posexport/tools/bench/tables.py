@@ -31,7 +31,8 @@ def shown(document: Document) -> RenderableType:
     ]
     mixed: list[RenderableType] = [_mixed(document.mixed)] if document.mixed else []
     tables: list[RenderableType] = [*(_table(result) for result in document.results), *mixed]
-    return Group(*tables, *(Text(line, style="dim") for line in lines))
+    advised = [Text(line, style="bold") for line in document.advice]
+    return Group(*tables, *advised, *(Text(line, style="dim") for line in lines))
 
 
 def _mixed(mixed: Sequence[Held]) -> Table:

@@ -22,7 +22,8 @@ class Job:
     """One measurement: ``past`` tokens are read first, then calls of ``new`` tokens are timed.
 
     Without a past every call is independent; with one each call continues the one before. ``runs``: timed calls at
-    most, after ``warmup`` ones. ``answer``: where the first call's answer is saved.
+    most, after ``warmup`` ones. ``padding``: of calls without a past, the share of tokens that is padding. ``answer``:
+    where the first call's answer is saved, with zeros at padding.
     """
 
     model: str
@@ -34,6 +35,7 @@ class Job:
     threads: int
     vocab: int
     answer: str
+    padding: float = 0
     provider: str = "cpu"
     provider_options: dict[str, Any] = field(default_factory=dict)
     options: dict[str, Any] = field(default_factory=dict)
@@ -47,6 +49,12 @@ class Job:
     def room(self) -> int:
         """Tokens that a cache must hold."""
         return self.past + self.new * (self.calls if self.past else 1)
+
+    def mask(self) -> NDArray[np.int64]:
+        """[batch, new]: 1 at tokens, 0 at padding on the right of rows whose lengths grow evenly to ``new``."""
+        shortest = max(1, round(self.new * (1 - 2 * self.padding)))
+        lengths = np.linspace(shortest, self.new, self.batch).round() if self.padding else np.full(self.batch, self.new)
+        return (np.arange(self.new) < lengths[:, None]).astype(np.int64)
 
     def tokens(self) -> NDArray[np.int64]:
         """[batch, room] ids, the same for every candidate."""
@@ -95,7 +103,10 @@ class _Calls:
         self._answer, times = clocked(lambda: self._reader.read(ids))
         self._at += job.new if job.past else 0
         if not self._saved:
-            np.save(job.answer, np.asarray(self._answer))
+            answer = np.asarray(self._answer)
+            if job.padding and answer.ndim > 2:
+                answer = answer * job.mask()[..., None]
+            np.save(job.answer, answer)
             self._saved = True
         return times
 

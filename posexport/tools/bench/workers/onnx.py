@@ -81,7 +81,7 @@ class Graph:
         if len(arg.shape) == 1 and dtype == np.int64 and self._cache:  # row by row: where to write, tokens in all
             return np.full(len(ids), self._read if "write" in arg.name else total, dtype)
         if "mask" in arg.name:
-            return np.ones((len(ids), total), dtype)
+            return np.ones((len(ids), total), dtype) if self._cache else self._job.mask().astype(dtype)
         if "type" in arg.name:
             return np.zeros(ids.shape, dtype)
         if "position" in arg.name:

@@ -37,7 +37,8 @@ class Checkpoint:
     @torch.inference_mode()
     def read(self, ids: NDArray[np.int64]) -> NDArray[Any]:
         if not self._causal:
-            return np.asarray(self._module(torch.from_numpy(ids))[0])
+            mask = torch.from_numpy(self._job.mask()) if self._job.padding else None
+            return np.asarray(self._module(torch.from_numpy(ids), attention_mask=mask)[0].float())
         is_timed = ids.shape[1] == self._job.new
         call = self._compiled if self._compiled is not None and is_timed else self._module
         out = call(torch.from_numpy(ids), past_key_values=self._cache, use_cache=True)
