@@ -30,7 +30,7 @@ def _explain(ctx: click.Context, _parameter: click.Parameter, code: str | None) 
     ctx.exit()
 
 
-def _fix(target: Path, codes: str | None, output: Path | None, *, force: bool, as_json: bool) -> None:
+def _fix(target: Path, codes: str | None, output: Path | None, *, force: bool, as_json: bool, provider: str) -> None:
     """Repair a file, and print what was changed."""
     import msgspec
 
@@ -40,7 +40,7 @@ def _fix(target: Path, codes: str | None, output: Path | None, *, force: bool, a
     if codes is None or output is None:
         given, needed = ("--fix", "-o FILE") if output is None else ("-o", "--fix CODE,...")
         raise PosexportError(f"{given} needs {needed} too: a repaired file is a new file")
-    done = fix(target, [code.strip() for code in codes.split(",")], output, force=force)
+    done = fix(target, [code.strip() for code in codes.split(",")], output, force=force, provider=provider)
     if as_json:
         click.echo(msgspec.json.format(msgspec.json.encode(done), indent=2).decode())
     else:
@@ -111,7 +111,8 @@ def command(
     import posexport
 
     if codes is not None or output is not None:
-        _fix(target, codes, output, force=force, as_json=as_json)
+        provider = AuditOptions(provider=choices["provider"]).providers[0]
+        _fix(target, codes, output, force=force, as_json=as_json, provider=provider)
         return
     settings = settings_of(target if target.is_dir() else target.parent)
     source, default = click.get_current_context().get_parameter_source, click.core.ParameterSource.DEFAULT

@@ -51,7 +51,7 @@ class Repaired(msgspec.Struct, frozen=True, kw_only=True):
         yield f"{self.path}: {self.nodes} nodes are new or changed, all others and all weights are the file's"
 
 
-def fix(path: Path, codes: Sequence[str], output: Path, *, force: bool = False) -> Repaired:
+def fix(path: Path, codes: Sequence[str], output: Path, *, force: bool = False, provider: str = "cpu") -> Repaired:
     """Repair the faults of the rules ``codes`` in ``path`` and write ``output``; all other nodes and weights stay.
 
     Raises PosexportError for a rule without a repair, a file where nothing can be repaired, and a copy that computes
@@ -62,7 +62,7 @@ def fix(path: Path, codes: Sequence[str], output: Path, *, force: bool = False) 
             hint = did_you_mean(code, REPAIRS.names, f"there are some for {', '.join(REPAIRS.names)}")
             raise PosexportError(f"--fix {code}: there is no repair for this rule; {hint}")
     check_free(output, force=force)
-    subject = Subject(path)
+    subject = Subject(path, provider=provider)
     if subject.opset() < _OPSET:
         raise PosexportError(
             f"{path} has opset {subject.opset()}, repairs are written in {_OPSET} and later; raise it with "
@@ -92,7 +92,8 @@ def fix(path: Path, codes: Sequence[str], output: Path, *, force: bool = False) 
         with temporary(output.absolute().parent, output.name) as folder:
             whole = folder / output.name
             nodes = original.save(whole, changed)
-            proof = compared(path, whole, sorted(numbers))
+            must = any(REPAIRS[code].needs_proof for code, _ in repaired)
+            proof = compared(path, whole, sorted(numbers), must=must)
             for name in original.external:
                 if not (output.parent / name).exists():
                     (output.parent / name).parent.mkdir(parents=True, exist_ok=True)

@@ -91,6 +91,7 @@ _REPAIRS = {
     "PX302": "half_norm",
     "PX303": "empty_rows",
     "PX304": "unscaled_mask",
+    "PX405": "fused_attention",
 }
 #: by the rule's code
 REPAIRS: "Registry[Repair]" = Registry(

@@ -114,7 +114,7 @@ def test_a_guard_of_a_table(tmp_path: Path) -> None:
 @pytest.fixture
 def uncompared(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leaves the child processes of the comparison out, which other tests have."""
-    monkeypatch.setattr("posexport.tools.audit.fix.compared", lambda *_: [])
+    monkeypatch.setattr("posexport.tools.audit.fix.compared", lambda *_, **__: [])
 
 
 @pytest.mark.usefixtures("uncompared")
@@ -261,3 +261,60 @@ def test_a_mask_of_ones_and_zeros(tmp_path: Path) -> None:
     right = _attention(*inputs[:3], np.broadcast_to(real[:, None, None], (2, 1, 7, 7)))
     agree(y, right, "operator", np.float32)
     assert np.abs(_run(before, *inputs)[0] - right).max() > 0.1
+
+
+_WRITTEN_OUT = """
+    <ir_version: 8, opset_import: ["": 18]>
+    layer (float[B, T, 15] x, float[B, T, 15] z, int64[B, T] attention_mask) => (float[B, T, 15] y)
+    <int64[4] split = {{0, 0, 5, 3}}, int64[3] joined = {{0, 0, 15}}, int64[2] axes = {{1, 2}}, float half = {{0.5}},
+     float none = {{0.0}}, float large = {{-3.0e38}}>
+    {{
+        reshaped_q = Reshape (x, split)
+        reshaped_k = Reshape (z, split)
+        reshaped_v = Reshape (x, split)
+        q = Transpose <perm = [0, 2, 1, 3]> (reshaped_q)
+        k = Transpose <perm = [0, 2, 3, 1]> (reshaped_k)
+        v = Transpose <perm = [0, 2, 1, 3]> (reshaped_v)
+        keys = Unsqueeze (attention_mask, axes)
+        kept = Cast <to = 9> (keys)
+        products = MatMul (q, k)
+        {scores}
+        p = Softmax <axis = -1> (scores)
+        context = MatMul (p, v)
+        back = Transpose <perm = [0, 2, 1, 3]> (context)
+        y = Reshape (back, joined)
+    }}
+"""
+_ADDED = "scaled = Mul (products, half)  bias = Where (kept, none, large)  scores = Add (scaled, bias)"
+_REPLACED = "scaled = Mul (products, half)  scores = Where (kept, scaled, large)"
+
+
+@pytest.mark.parametrize("scores", [_ADDED, _REPLACED], ids=["added", "replaced"])
+def test_attention_becomes_one_operator(scores: str, tmp_path: Path) -> None:
+    before = saved(_WRITTEN_OUT.format(scores=scores), tmp_path)
+    done = fix(before, ["PX405"], tmp_path / "after.onnx")
+    assert done.proof == ("the same outputs as the file in 18 calls, such as batch 2, 16/23 tokens",)
+    kinds = [node.op_type for node in onnx.load(tmp_path / "after.onnx").graph.node]
+    assert "MultiHeadAttention" in kinds
+    assert not {"Softmax", "MatMul", "Transpose"} & {*kinds}
+    x, z = _values(2, 7, 15), 3 * _values(2, 7, 15)[:, ::-1]
+    mask = np.ones((2, 7), np.int64)
+    mask[1, 4:] = 0
+    q, k, v = (a.reshape(2, 7, 5, 3).transpose(0, 2, 1, 3) for a in (x, z, x))
+    right = _attention(q * 0.5, k.swapaxes(2, 3), v, np.broadcast_to(mask[:, None, None] > 0, (2, 1, 7, 7)))
+    (y,) = _run(tmp_path / "after.onnx", x, np.ascontiguousarray(z), mask)
+    agree(y, right.transpose(0, 2, 1, 3).reshape(2, 7, 15), "operator", np.float32)
+
+
+@pytest.mark.parametrize(
+    ("scores", "reason"),
+    [
+        ("sum = Where (kept, products, large)  scores = Mul (sum, half)", "the sum of scores and mask is scaled"),
+        ("scores = Where (kept, products, none)", "replaced by something that is no large negative number"),
+        ("scores = Tanh (products)", "its scores go through Tanh"),
+    ],
+)
+def test_attention_that_is_no_single_operator(scores: str, reason: str, tmp_path: Path) -> None:
+    before = saved(_WRITTEN_OUT.format(scores=scores), tmp_path)
+    with pytest.raises(PosexportError, match=reason):
+        fix(before, ["PX405"], tmp_path / "after.onnx")

@@ -27,26 +27,34 @@ from posexport.tools.audit.subject import Subject
 _BATCHES, _MOST_ROWS, _MOST_TOKENS = (1, 2, 3), 16, 1024
 
 
-def compared(before: Path, after: Path, numbers: Sequence[int]) -> list[str]:
+def compared(before: Path, after: Path, numbers: Sequence[int], *, must: bool = False) -> list[str]:
     """Sentences on calls of both files.
 
     Args:
         numbers: sizes of the example that the repairs replaced: the file is right there.
+        must: raise where nothing can be compared.
 
     Raises:
         PosexportError: the repaired file computes something else where the file was right.
     """
-    if not is_installed("onnxruntime"):
-        return ["not compared with the file: ONNX Runtime is not installed"]
+    reason = "ONNX Runtime is not installed"
+    if is_installed("onnxruntime"):
+        try:
+            return _compared(before, after, numbers)
+        except (UnknownError, EndedError) as err:
+            reason = str(err)
+    if must:
+        raise PosexportError(f"the repaired graph could not be compared with the file: {reason}; nothing was written")
+    return [f"not compared with the file: {reason}"]
+
+
+def _compared(before: Path, after: Path, numbers: Sequence[int]) -> list[str]:
     options, source = AuditOptions(), Subject(before)
-    try:
-        with (
-            opened(Subject(after), options) as repaired,
-            Child(before, source.provider, seconds=options.timeout, most=bytes_of(options.memory)) as child,
-        ):
-            return list(_sentences(Calls(source, repaired.inputs, child), repaired, numbers))
-    except (UnknownError, EndedError) as err:
-        return [f"not compared with the file: {err}"]
+    with (
+        opened(Subject(after), options) as repaired,
+        Child(before, source.provider, seconds=options.timeout, most=bytes_of(options.memory)) as child,
+    ):
+        return list(_sentences(Calls(source, repaired.inputs, child), repaired, numbers))
 
 
 def _sentences(original: Calls, repaired: Calls, numbers: Sequence[int]) -> Iterator[str]:

@@ -65,6 +65,12 @@ def replace_by_cast(g: Builder, value: ir.Value, wide: ir.Value) -> ir.Value:
     node, dtype = value.producer(), value.dtype
     narrow = g.Cast(wide, to=dtype)
     replace(value, narrow)
+    remove_unread(node)
+    return narrow
+
+
+def remove_unread(node: ir.Node | None) -> None:
+    """Remove a node that nothing reads any more, and all that only it reads."""
     waiting = [node]
     while waiting:
         unread = waiting.pop()
@@ -72,4 +78,3 @@ def replace_by_cast(g: Builder, value: ir.Value, wide: ir.Value) -> ir.Value:
             continue
         waiting += [x.producer() for x in unread.inputs if x is not None]
         unread.graph.remove(unread, safe=True)
-    return narrow

@@ -51,6 +51,9 @@ class Original:
         new = [value for value in self.graph.initializers.values() if value.name not in self._weights]
         result = type(self.proto)()
         result.CopyFrom(self.proto)
+        for domain, version in self.graph.opset_imports.items():
+            if domain not in {each.domain for each in self.proto.opset_import}:
+                result.opset_import.add(domain=domain, version=version)
         graph = result.graph
         del graph.node[:]
         graph.node.extend(nodes)
@@ -82,4 +85,6 @@ class Original:
     def _node(self, node: ir.Node) -> "onnx.NodeProto":
         """The file's message of a node that was not changed, else a new one."""
         now: onnx.NodeProto = ir.serde.serialize_node(node)
-        return self._nodes[id(node)] if self._serialized.get(id(node)) == now.SerializeToString() else now
+        same = self._serialized.get(id(node)) == now.SerializeToString()
+        # inference of sizes names the tensors of constants
+        return self._nodes[id(node)] if same or (node.op_type == "Constant" and id(node) in self._nodes) else now

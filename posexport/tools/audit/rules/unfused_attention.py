@@ -44,12 +44,12 @@ RULE = Rule(
     finds="attention of several nodes that the provider has one operator for",
     why="The scores of all heads, [B, H, T, T], are written to memory and read again several times; fused kernels keep "
     "them in the processor's caches.",
-    remedy="posexport convert --target cpu (or cuda) writes the fused operator and proves it; ONNX Runtime's "
-    "transformer optimizer fuses some patterns.",
+    remedy="posexport audit --fix PX405 writes the operator where it is certain, and compares it with the file; "
+    "posexport convert --target cpu (or cuda) does from the checkpoint.",
     check=_check,
     bad="""
         <ir_version: 8, opset_import: ["": 18]>
-        by_hand (float[B, H, T, D] q, float[B, H, D, T] k, float[B, H, T, D] v) => (float[B, H, T, D] y)
+        by_hand (float[B, 5, T, 4] q, float[B, 5, 4, T] k, float[B, 5, T, 4] v) => (float[B, 5, T, 4] y)
         {
             scores = MatMul (q, k)
             p = Softmax <axis = -1> (scores)
