@@ -17,7 +17,7 @@ from posexport.graph.builder import Builder
 from posexport.graph.edits import replace
 from posexport.graph.queries import constant, producer, sizes, width
 from posexport.passes.graph_pass import Context, GraphPass, PassResult
-from posexport.passes.token_regions import Region, bias_of, read_outputs, regions, token_axes
+from posexport.passes.token_regions import Region, bias_of, regions, token_axes
 from posexport.targets.dtypes import MODEL_DTYPE
 from posexport.targets.target import Target
 
@@ -96,7 +96,7 @@ class _Flattening:
                     node.replace_input_with(place, self._matrices[read])
             if "axis" in node.attributes:
                 node.attributes["axis"] = ir.AttrInt64("axis", -1)
-        for value in [value for node in region.nodes for value in read_outputs(node)]:
+        for value in [value for node in region.nodes for value in node.outputs if token_axes(value) is not None]:
             shape = value.shape
             assert shape is not None
             outside = [(node, place) for node, place in value.uses() if node not in inside]

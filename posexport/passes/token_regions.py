@@ -94,7 +94,7 @@ def token_values(node: ir.Node) -> list[ir.Value]:
     return [value for value in node.inputs if value is not None and token_axes(value) is not None]
 
 
-def read_outputs(node: ir.Node) -> list[ir.Value]:
+def _read_outputs(node: ir.Node) -> list[ir.Value]:
     """The outputs that nodes read, or the graph gives: normalisations of sums have up to three more."""
     return [value for value in node.outputs if value.uses() or value.is_graph_output()]
 
@@ -121,7 +121,7 @@ def _works_by_token(node: ir.Node, dtype: ir.DataType) -> bool:
     if acts_on_channels is None or not acts_on_channels(node):
         return False
     # an output of the graph has other names for the same sizes
-    if any(value.dtype != dtype or token_axes(value) is None for value in read_outputs(node)):
+    if any(value.dtype != dtype or token_axes(value) is None for value in _read_outputs(node)):
         return False
     read = node.inputs[:1] if node.op_type in _FIRST_INPUT_ONLY else node.inputs
     leads = {token_axes(value) for value in read if value is not None and not _is_one_for_all_tokens(value)}

@@ -1,11 +1,13 @@
 """int8 with a scale for every row: values by a NumPy oracle, wherever projections are, and what stays in float32."""
 
 import hashlib
+import math
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import onnx_ir as ir
+import onnxruntime
 import pytest
 
 import posexport
@@ -137,6 +139,23 @@ def test_functions_and_subgraphs(target, monkeypatch):
         for z, last in answers(model, x=x, c=np.array(chosen)):
             agree(z, wanted, "rounded activations", np.int8, 2)
             agree(last[:, 0], branch, "scaled integers", np.float32, 2)
+
+
+def test_a_bias_before_gelu_stays_an_add(tmp_path: Path) -> None:
+    """Of one axis ONNX Runtime makes BiasGelu of it and Gelu, which takes longer."""
+    target, w, b, x = Target("cpu", 23), matrix(K, N), matrix(N), matrix(13, K)
+    text = f"HEAD g (float[r, {K}] x, float w, float b) => (float z) {{ y = Gemm(x, w, b) z = Gelu(y) }}"
+    model = graph(text, target.opset, w=w, b=b)
+    apply(model, X, target, INT8)
+    y = rows_of(x) @ channels_of(w) + b
+    for (z,) in answers(model, x=x):
+        agree(z, y * np.vectorize(math.erf)(y / math.sqrt(2)) / 2 + y / 2, "scaled integers", np.float32)
+    options = onnxruntime.SessionOptions()
+    options.optimized_model_filepath = str(tmp_path / "optimized.onnx")
+    onnxruntime.InferenceSession(ir.to_proto(model).SerializeToString(), options)
+    operators = [node.op_type for node in ir.load(tmp_path / "optimized.onnx").graph]
+    assert operators.count("Gelu") == 1
+    assert "BiasGelu" not in operators
 
 
 def test_what_several_read_is_quantised_once():
