@@ -40,6 +40,8 @@ def make(target: Path, entry: dict[str, Any]) -> None:
     model = cls(cls.config_class(**entry["settings"])).eval()
     rng = np.random.default_rng(0)
     for name, parameter in model.named_parameters():
+        if not parameter.requires_grad and "position" in name:  # a table that is computed, not learned
+            continue
         noise = torch.from_numpy(rng.standard_normal(tuple(parameter.shape), dtype=np.float32))
         scale = name.endswith("weight") and parameter.dim() == 1
         # a normalisation behind a recurrence is close to singular where weights are large

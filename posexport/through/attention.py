@@ -199,6 +199,8 @@ def attention(
     causal = bool(getattr(module, "is_causal", True) if is_causal is None else is_causal)
     scale = 1 / math.sqrt(query.shape[-1]) if scaling is None else float(scaling)
     cap, sink = None if softcap is None else SoftCapped(softcap), s_aux
+    if cap is not None:  # scores are capped behind the scale, by `attend` before it
+        query, scale = query * scale, 1.0
     call, noted = current(), _NOTED.get()
     # with posexport's KV cache
     if isinstance(call, PlannedCall):

@@ -13,6 +13,8 @@ from posexport.spec import BATCH, SAMPLES, SEQUENCE, Axis, InputSpec
 
 IDS, MASK, TYPES, POSITIONS = "input_ids", "attention_mask", "token_type_ids", "position_ids"
 PIXELS, SOUND, FEATURES = "pixel_values", "input_values", "input_features"
+#: DepthPro's, which cuts an image into patches by a loop over its size: the smallest of them makes one patch
+RATIOS = "scaled_images_ratios"
 #: number of ids of a character-level model, which has no vocabulary: all of Unicode
 _CHARACTERS = 0x110000
 _TEXT: list[Axis] = [BATCH, SEQUENCE]
@@ -93,11 +95,15 @@ def _pixels(label: str, config: Any, *, pairs: bool) -> InputSpec:
         axes: list[Axis] = [batch, patches, vision.num_channels * vision.patch_size**2]
         return InputSpec(name=PIXELS, dtype="float32", axes=axes, role="values")
     side = getattr(vision, "image_size", getattr(vision, "input_size", None))
+    if side is None and hasattr(config, RATIOS):
+        side = round(config.patch_size / min(getattr(config, RATIOS)))
     height, width = side if isinstance(side, list | tuple) else (side, side)
     channels = getattr(vision, "num_channels", 3)
     if not isinstance(height, int) or not isinstance(width, int):
         raise PosexportError(f"{label} says image_size = {side!r:.60}; it must say the sides of an image in pixels")
-    return InputSpec(name=PIXELS, dtype="float32", axes=[batch, channels, height, width], role="values")
+    frames = getattr(vision, "num_frames", None)
+    video: list[Axis] = [frames] if isinstance(frames, int) else []
+    return InputSpec(name=PIXELS, dtype="float32", axes=[batch, *video, channels, height, width], role="values")
 
 
 def _sound(label: str, config: Any) -> InputSpec:
@@ -135,6 +141,12 @@ def _series(config: Any) -> InputSpec:
     """As many steps of all channels as the model was trained for."""
     axes: list[Axis] = [BATCH, config.context_length, config.num_input_channels]
     return InputSpec(name="past_values", dtype="float32", axes=axes, role="values")
+
+
+def _clip(config: Any) -> InputSpec:
+    """The frames of a video, as many and as large as V-JEPA 2 was trained for."""
+    axes: list[Axis] = [BATCH, config.frames_per_clip, config.in_chans, config.crop_size, config.crop_size]
+    return InputSpec(name="pixel_values_videos", dtype="float32", axes=axes, role="values")
 
 
 def _noise(config: Any) -> InputSpec:
@@ -182,6 +194,7 @@ FURTHER: Mapping[str, Callable[[Any], InputSpec]] = {
     "bbox": _boxes,
     FEATURES: _spectrogram,
     "past_values": _series,
+    "pixel_values_videos": _clip,
     "noise": _noise,
     "pixel_attention_mask": _of_patches("pixel_attention_mask"),
     "spatial_shapes": _of_patches("spatial_shapes"),

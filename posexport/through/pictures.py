@@ -19,7 +19,7 @@ from posexport.sources.example import example
 from posexport.spec import BATCH, HEIGHT, WIDTH, Axis, InputSpec, Limits
 from posexport.system.user_code import is_external, raised
 from posexport.tasks.task import Task
-from posexport.through.inputs import FURTHER, IDS, PIXELS, forward_parameters, text_inputs
+from posexport.through.inputs import FURTHER, IDS, PIXELS, RATIOS, forward_parameters, text_inputs
 from posexport.through.module import SymbolicSizes
 
 PIXEL_MASK = "pixel_mask"
@@ -109,7 +109,15 @@ def reads_images(model: Any) -> bool:
     """
     names = forward_parameters(model)
     others = names & {IDS, "input_points", *FURTHER}
+    # videos; images that are cut in a loop; square images, which are drawn again
+    if hasattr(model.config, "num_frames") or hasattr(model.config, RATIOS) or _draws_squares(model):
+        return False
     return PIXELS in names and (not others or (hasattr(model.config, "backbone_config") and others <= {IDS, *FURTHER}))
+
+
+def _draws_squares(model: Any) -> bool:
+    """Whether the model takes the square root of the number of patches for the edge of an image (SimMIM)."""
+    return type(model).__name__.endswith("ForMaskedImageModeling")
 
 
 def trained_size(config: Any) -> tuple[int, int] | None:

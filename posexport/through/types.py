@@ -11,28 +11,29 @@ from importlib.resources import files
 PROVEN: dict[str, str] = json.loads(files(__package__).joinpath("proven.json").read_text())
 
 _MAXIMUM = "its recurrence keeps a running maximum beside its state, for which posexport has no operator"
-_VIDEO = "it reads videos, which posexport does not give it"
 _SOUND = "it keeps as many features of a sound as the mask says, a number that depends on the values of the mask"
 _PARTS = "it cuts an image into as many parts as its size says, one after the other in Python"
 #: reason of the refusal, by model_type
 REFUSED: dict[str, str] = {
     **dict.fromkeys(("rwkv", "xlstm"), _MAXIMUM),
     "layoutlmv2": "its features of the page come from Detectron2, which transformers alone does not have",
-    **dict.fromkeys(("timesformer", "videomae", "vivit", "vjepa2", "xclip"), _VIDEO),
     **dict.fromkeys(("audioflamingo3", "granite_speech", "qwen2_5_omni", "qwen2_audio", "qwen3_omni_moe"), _SOUND),
     **dict.fromkeys(("llava_next", "llava_onevision"), _PARTS),
     **dict.fromkeys(
         ("colpali", "colqwen2"),
         "its texts must have as many image tokens as an image has features, as no input says",
     ),
-    "depth_pro": "it decides in Python by the height and width of an image how to cut it",
     "inkling_text": "its attention adds a bias to its scores, which a KV cache beside states does not have",
     "instructblip": "its queries of an image read the instruction too, which no graph of posexport's gives them",
     "vits": "the length of its sound depends on durations that it draws, and a graph's on sizes of inputs alone",
     "fnet": "it mixes tokens by Fourier transforms, and its graph missed parity",
     "mra": "it computes parts in float32 alone, so that there is no float64 to prove it by",
-    "nystromformer": "it takes texts of one length alone",
+    "nystromformer": "it takes texts of one length alone, and transformers 5.24 fails where one has padding",
+    "nllb-moe": "which of its experts read a token depends on the other texts of a batch, whose tokens fill them",
+    "moonshine": "its encoder's states are as many as a sound is long, which its decoder's graph has no axis for",
+    "speech-encoder-decoder": "its encoder reads sound, and encoder-decoders read texts or images of one size",
     "openai-gpt": "its attention is code of its own, which no KV cache of posexport's goes through",
+    "xclip": "its embeddings of a text are others for every video, which no task of posexport's has",
     "upernet": "it pools features to fixed grids, and a graph keeps the sizes of the features that it was traced with",
     "superpoint": "it returns as many keypoints as it finds, a number that depends on the values of the image",
     "timesfm": "it reads a list of series of other lengths, one after the other in Python",

@@ -1,12 +1,14 @@
 """What one forward pass shows of a decoder's attentions: windows by sliced masks, keys and biases that layers share."""
 
+from contextlib import nullcontext
+
 import pytest
 import torch
 from torch import nn
 
 from posexport.nn.cached_call import NotCachedError, cached_call
 from posexport.nn.caching import Caching, Reach
-from posexport.through.attention import PlannedCall, attention, mask, noting
+from posexport.through.attention import Layer, PlannedCall, attention, mask, noting
 from tests.tolerances import agree
 
 
@@ -78,3 +80,17 @@ def test_the_bias_of_t5_is_computed_for_past_and_new_tokens() -> None:
                     module, new_q, new_k, new_v, None, scaling=1.0, position_bias=torch.zeros(1, 5, 3, 3)
                 )
                 agree(context, expected[:, 8:], "model in float32", torch.float32)
+
+
+@pytest.mark.parametrize("cached", [False, True])
+def test_scores_are_capped_after_the_scale(cached: bool) -> None:
+    torch.manual_seed(0)
+    q, k, v = (4 * torch.randn(1, heads, 5, 3) for heads in (4, 2, 2))
+    scores = torch.tanh(q @ k.repeat_interleave(2, 1).mT * 0.3 / 2) * 2
+    later = torch.ones(5, 5, dtype=torch.bool).triu(1)
+    expected = scores.masked_fill(later, -torch.inf).softmax(-1) @ v.repeat_interleave(2, 1)
+    mask_BS = torch.ones(1, 5, dtype=torch.int64)
+    call = PlannedCall(Reach.by_mask(mask_BS, 5, Caching()), mask_BS, None, plan=[Layer(2, 3, None)])
+    with torch.no_grad(), cached_call(call) if cached else nullcontext():
+        context, _ = attention(nn.Identity(), q, k, v, None, is_causal=True, scaling=0.3, softcap=2.0)
+    agree(context, expected.transpose(1, 2), "model in float32", torch.float32)

@@ -221,7 +221,9 @@ class Judge:
         state, encoded = dict(self._states), Arrays()
         if self._kind == "seq2seq" and "encoder" in self._stages:
             outputs = self._stages["encoder"](arrays)
-            encoded = {"encoder_hidden_states": outputs["last_hidden_state"]}
+            encoded = {f"encoder_outputs.{name}": x for name, x in outputs.items() if not name.startswith("cache.")}
+            # of some exporters it has another name
+            encoded["encoder_hidden_states"] = outputs.get("last_hidden_state", next(iter(outputs.values())))
             if "attention_mask" in arrays:
                 encoded["encoder_attention_mask"] = arrays["attention_mask"]
             state = {key: x for key, x in outputs.items() if key.startswith("cache.")}
