@@ -22,6 +22,7 @@ from posexport.passes.graph_pass import Context, PassResult
 from posexport.passes.padding.between import _Row
 from posexport.passes.pipeline import run
 from posexport.sources import builtin
+from posexport.targets.precisions import PrecisionName
 from posexport.targets.target import Target
 from tests.in_float64 import is_the_module
 from tests.passes.test_passes import outputs
@@ -101,9 +102,10 @@ def test_on_a_device_padding_is_left_out_around_attention(name: str) -> None:
         assert not got[~mask].any()
 
 
-def test_half_precision_leaves_padding_out(tmp_path: Path) -> None:
+@pytest.mark.parametrize("precision", in_short(["fp16", "int4-fp16"], "int4-fp16".__eq__))
+def test_half_precision_leaves_padding_out(precision: PrecisionName, tmp_path: Path) -> None:
     settings = tuple(f"{name}={size}" for name, size in {"vocab": 61, "layers": 2, "hidden": 40, "heads": 5}.items())
-    options = ConvertOptions(target="cpu", precision="fp16", settings=(*settings, "feedforward=72"), lengths=(1, 29))
+    options = ConvertOptions(target="cpu", precision=precision, settings=(*settings, "feedforward=72"), lengths=(1, 29))
     done = convert("encoder-t5", tmp_path / "bundle", options)
     assert done.good, done.to_text()
     assert read(tmp_path / "bundle").passes["unpadding"].nodes == 2

@@ -152,7 +152,9 @@ def constant(value: ir.Value | None, known: set[ir.Value] | None = None) -> Arra
         if known is not None:
             known.add(value)
         return np.asarray(tensor.numpy())
-    if node.op_type not in ("Transpose", "Reshape", "Identity", "Squeeze", "Unsqueeze"):
+    # scales of 16 bits that a provider reads in float32
+    widens = node.op_type == "Cast" and node.attributes.get_int("to", 0) == ir.DataType.FLOAT
+    if not widens and node.op_type not in ("Transpose", "Reshape", "Identity", "Squeeze", "Unsqueeze"):
         return None
     before = constant(node.inputs[0], known)
     if before is None:
@@ -163,7 +165,7 @@ def constant(value: ir.Value | None, known: set[ir.Value] | None = None) -> Arra
     if node.op_type == "Reshape":
         shape = constant(node.inputs[1])
         return None if shape is None else before.reshape(shape.tolist())
-    return before
+    return before.astype(np.float32) if widens else before
 
 
 def array_of(node: ir.Node, place: int) -> Array | None:
