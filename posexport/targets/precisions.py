@@ -74,7 +74,9 @@ def precision_named(name: str) -> Precision:
 
 IOName = Literal["float32", "half"]
 QuantizerName = Literal["rtn", "hqq", "gptq"]
-BLOCK_SIZES = (32, 128)
+BLOCK_SIZES = (32, 64, 128)
+#: of a projection to logits where the other weights have 4
+HEAD_BITS = (8, 4)
 _BITS_OF_INT8, _BITS_OF_INT4 = 8, 4
 _BLOCKED = "--precision int4, or --precision int8 --weight-only"
 #: option -> what it needs
@@ -83,6 +85,7 @@ _NEEDS = {
     "keep_float": "--precision int8 or int4",
     "weight_only": "--precision int8",
     "block_size": _BLOCKED,
+    "head_bits": "--precision int4 or int4-fp16",
     "quantizer": _BLOCKED,
 }
 
@@ -115,8 +118,12 @@ class PrecisionOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     weight_only: Annotated[bool, Option(group=EXPERT, help="With int8: quantize weights only, in blocks.")] = False
     block_size: Annotated[
         int,
-        Option(group=EXPERT, help="Weights that share a scale, where only weights are quantized: 32 or 128."),
+        Option(group=EXPERT, help="Weights that share a scale, where only weights are quantized: 32, 64 or 128."),
     ] = BLOCK_SIZES[0]
+    head_bits: Annotated[
+        int,
+        Option(group=EXPERT, help="With int4: bits of the weights of projections to logits, 8 or 4."),
+    ] = HEAD_BITS[0]
     quantizer: Annotated[
         QuantizerName,
         Option(
@@ -179,9 +186,11 @@ class PrecisionOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
         """PosexportError where options contradict each other."""
         precision_named(self.precision)
         check_options(self)
-        if self.block_size not in BLOCK_SIZES:
-            sizes = " or ".join(map(str, BLOCK_SIZES))
-            raise PosexportError(f"--block-size must be {sizes}, got {self.block_size}")
+        for name, known in (("block_size", BLOCK_SIZES), ("head_bits", HEAD_BITS)):
+            if getattr(self, name) not in known:
+                *first, last = sorted(known)
+                sizes = f"{', '.join(map(str, first))} or {last}"
+                raise PosexportError(f"--{name.replace('_', '-')} must be {sizes}, got {getattr(self, name)}")
         for name in self.unfit():
             raise PosexportError(f"--{name.replace('_', '-')} needs {_NEEDS[name]}; got --precision {self.precision}")
         if self.quantizer == "gptq" and self.weight_bits != _BITS_OF_INT4:
@@ -197,6 +206,7 @@ class PrecisionOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
             "keep_float": self.quantized,
             "weight_only": self.weight_bits == _BITS_OF_INT8,
             "block_size": self.blocked,
+            "head_bits": self.weight_bits == _BITS_OF_INT4,
             "quantizer": self.blocked,
         }
         default = PrecisionOptions()

@@ -175,6 +175,17 @@ def test_a_tied_head_is_stored_once_in_8_bits(target, tmp_path):
     assert 0.95 < a @ b / np.linalg.norm(a) / np.linalg.norm(b) < 1 - 1e-6
 
 
+def test_a_head_of_4_bits_leaves_its_embeddings_at_8(tmp_path: Path) -> None:
+    options = {"settings": TINY, "precision": "int4", "target": "cpu", "lengths": [1, 17], "block_size": 64}
+    done = posexport.convert("decoder-rope", tmp_path / "a", head_bits=4, **options)
+    assert done.good, "quantized weights of the file are not those of the reference"
+    model = ir.load(tmp_path / "a" / "model.onnx")
+    (head,) = [node for node in model.graph if node.op_type == "MatMulNBits" and node.attributes["N"].as_int() == 1000]
+    assert (head.attributes["bits"].as_int(), head.attributes["block_size"].as_int()) == (4, 64)
+    rows = [value for value in model.graph.initializers.values() if value.dtype == ir.DataType.INT8]
+    assert [tuple(value.shape) for value in rows] == [(1000, TINY["hidden"])]
+
+
 def test_embeddings_of_an_encoder_are_rows_of_int8(tmp_path):
     converted("encoder-learned", tmp_path / "a", target="cpu", keep_float=["*attention.value*"])
     model = ir.load(tmp_path / "a" / "model.onnx")

@@ -141,6 +141,7 @@ def test_the_recipe_stands_in_manifest_and_graph(tmp_path: Path) -> None:
         "keep_float": [],
         "weight_only": False,
         "block_size": 32,
+        "head_bits": 8,
         "quantizer": "rtn",
         "calibrate": None,
         "task": "text-generation",

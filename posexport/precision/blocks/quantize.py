@@ -1,4 +1,4 @@
-"""The pass: weights of linear projections in blocks of 4 or 8 bits, word embeddings and what gives logits at 8.
+"""The pass: weights of linear projections in blocks of 4 or 8 bits; word embeddings have 8, logits by default too.
 
 A projection becomes MatMulNBits, or for any runtime DequantizeLinear and MatMul. Word embeddings that are tied to the
 head are rows of its blocks, so that both are stored once.
@@ -154,7 +154,8 @@ def quantize_blocks(
             f"{BLOCKED_OPSET} or higher; got {target.opset}"
         )
     bits = options.weight_bits or 8
-    linear, head = Scheme(bits, options.block_size, options.quantizer), Scheme(8, options.block_size)
+    linear = Scheme(bits, options.block_size, options.quantizer)
+    head = Scheme(options.head_bits, options.block_size)
 
     def replacement_of(logits: set[ir.Value]) -> Replacement:
         return replacement(target, lambda projection: head if projection.weight.value in logits else linear)
@@ -163,10 +164,11 @@ def quantize_blocks(
     chosen = choose(model, interface, options, replacement_of)
     tensors = DerivedTensors(model)
     products = Products(model, tensors, target)
-    tied = {projection.weight.value for projection in chosen.projections} & chosen.tied
+    # embeddings are rows of a tied head of 8 bits; beside one of 4 bits they keep their 8
+    tied = {projection.weight.value for projection in chosen.projections} & chosen.tied if head.bits == 8 else set()
     bodies = [projection for projection in chosen.projections if projection.weight.value not in chosen.logits]
     of_weights = {} if calibration is None else factors(model, bodies, calibration)
-    # projections; those to logits keep 8 bits
+    # projections; those to logits have the bits of the head
     for projection in chosen.projections:
         scheme = dataclasses.replace(linear, factor=of_weights.get(projection.weight.value))
         products.replace(projection, head if projection.weight.value in chosen.logits else scheme)
@@ -179,11 +181,11 @@ def quantize_blocks(
     import_microsoft(model)
     tensors.finish()
     without = 0 if calibration is None else sum(body.weight.value not in of_weights for body in bodies)
-    classes = _classes(chosen, linear, len(bodies), len(tied), without)
+    classes = _classes(chosen, linear, head, len(bodies), len(tied), without)
     return chosen.result(classes, bits, head.bits)
 
 
-def _classes(chosen: Chosen, linear: Scheme, bodies: int, tied: int, without: int) -> dict[str, str]:
+def _classes(chosen: Chosen, linear: Scheme, head: Scheme, bodies: int, tied: int, without: int) -> dict[str, str]:
     """``without``: projections in functions and branches, of unobserved inputs, which are rounded to nearest."""
     stored = {}
     blocks = f"in blocks of {linear.size}"
@@ -191,7 +193,7 @@ def _classes(chosen: Chosen, linear: Scheme, bodies: int, tied: int, without: in
         fallback = f", {without} of them rtn" if without else ""
         stored["linear weights"] = f"int{linear.bits} {blocks}, {linear.quantizer}{fallback}"
     if len(chosen.projections) > bodies:
-        stored["projections to logits"] = f"int8 {blocks}"
+        stored["projections to logits"] = f"int{head.bits} {blocks}"
     if chosen.tables:
         scales = f"int8 {blocks}, stored once with the head" if tied else "int8 with a scale for each row"
         stored["word embeddings"] = scales
