@@ -1,7 +1,7 @@
 """Activation functions that the tracer takes apart, as one operator each.
 
 `Gelu`: Hendrycks and Gimpel (arXiv:1606.08415), by the error function or its tanh approximation. `Swish`: SiLU,
-x * sigmoid(x) (Ramachandran et al., arXiv:1710.05941).
+x * sigmoid(x) (Ramachandran et al., arXiv:1710.05941). `Softplus`: log(1 + exp(x)).
 """
 
 import math
@@ -9,13 +9,14 @@ from typing import Any
 
 import onnx_ir as ir
 
-from posexport.graph.queries import is_near
+from posexport.graph.queries import is_near, number
 from posexport.passes.graph_pass import Context, GraphPass, PassResult, Rule, by_rules
 from posexport.targets.target import MICROSOFT, Target
 
 #: the first opset with Gelu, which the tracer writes itself from there on
 GELU_OPSET = 20
 _ROOT_2, _ROOT_2_PI = math.sqrt(2), math.sqrt(2 / math.pi)
+_SOFTPLUS_IS_X = 17
 _OTHER_CONSTANTS = "its constants are not those of Gelu"
 
 
@@ -95,6 +96,34 @@ class Swish(GraphPass):
             return op.QuickGelu(x, alpha=1.0, _domain=MICROSOFT)
 
         return by_rules({"swish": Rule(formula, fused, lambda **_: None)}, model)
+
+
+class Softplus(GraphPass):
+    """PyTorch's softplus, which is x itself above a threshold (20), without that test.
+
+    Before: ``Where(Greater(x, 20), x, Softplus(x))``
+    After:  ``Softplus(x)``
+
+    In float32 both are equal: above `_SOFTPLUS_IS_X` log(1 + exp(-x)) is less than half of the last bit of x, and ONNX
+    Runtime adds that to x. Other runtimes may compute exp(x), which overflows.
+    """
+
+    name = "softplus"
+    description = "PyTorch's softplus without its threshold"
+    is_listed_idle = False
+
+    def concerns(self, context: Context) -> bool:
+        return context.target.microsoft
+
+    def apply(self, model: ir.Model, context: Context) -> PassResult:
+        def formula(op: Any, x: Any, threshold: Any) -> Any:
+            return op.Where(op.Greater(x, threshold), x, op.Softplus(x))
+
+        def refusal(threshold: ir.Value, **_: ir.Value) -> str | None:
+            above = number(threshold)
+            return None if above is not None and above >= _SOFTPLUS_IS_X else "its threshold is lower"
+
+        return by_rules({"softplus": Rule(formula, lambda op, x, **_: op.Softplus(x), refusal)}, model)
 
 
 class BiasGelu(GraphPass):

@@ -7,7 +7,7 @@ import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from posexport.errors import PosexportError
-from posexport.passes.activations import BiasGelu, Gelu, Swish
+from posexport.passes.activations import BiasGelu, Gelu, Softplus, Swish
 from posexport.passes.device.equal_batches import EqualBatches
 from posexport.passes.device.float32_positions import Float32Positions
 from posexport.passes.device.sizes_on_host import SizesOnHost
@@ -21,6 +21,7 @@ from posexport.passes.inline import Inline
 from posexport.passes.insert_cache import InsertCache
 from posexport.passes.kept_keys import KeptKeys
 from posexport.passes.known_tables import KnownTables
+from posexport.passes.l2_norm import L2Norm
 from posexport.passes.log_of_sigmoid import LogOfSigmoid
 from posexport.passes.names import ControlFlowNames, OutputNames
 from posexport.passes.packed_heads import PackedHeads
@@ -59,7 +60,9 @@ PASSES: tuple[GraphPass, ...] = (
     # optimise: one node for each activation and normalisation, which later passes look for
     Gelu(),
     Swish(),
+    Softplus(),
     RmsNorm(),
+    L2Norm(),
     GroupNorm(),
     LogOfSigmoid(),
     # before products become Gemm
