@@ -1,4 +1,4 @@
-"""Attention among the tokens of one phrase of a text (Grounding DINO, arXiv:2303.05499).
+"""Operators in place of those that graphs lack, such as of the phrases of a text (Grounding DINO, arXiv:2303.05499).
 
 Shape letters: B batch, T tokens.
 """
@@ -9,6 +9,7 @@ from contextlib import ExitStack, contextmanager
 import torch
 from torch import Tensor, nn
 
+from posexport.through import complex_rotation
 from posexport.through.states import files_of
 from posexport.torch_fixes.patch import patched
 
@@ -17,14 +18,18 @@ _NAME = "generate_masks_with_special_tokens_and_transfer_map"
 
 @contextmanager
 def in_graphs(model: nn.Module) -> Iterator[None]:
-    """Inside the block, modeling files of ``model`` compute phrases by operators that a graph has.
+    """Inside the block, modeling files of ``model`` compute phrases and rotations by operators that a graph has.
 
-    transformers' function uses ``torch.isin`` and ``torch.cummax``, which PyTorch's exporter has no operators for.
+    transformers' functions use ``torch.isin``, ``torch.cummax`` and complex numbers, which PyTorch's exporter has no
+    operators for.
     """
     with ExitStack() as stack:
         for file in files_of(model):
             if _NAME in vars(file):
                 stack.enter_context(patched(file, _NAME, masks_and_positions))
+            if embedding := vars(file).get(complex_rotation.CLASS):
+                stack.enter_context(patched(embedding, "forward", complex_rotation.angles))
+                stack.enter_context(patched(file, complex_rotation.FUNCTION, complex_rotation.rotated))
         yield
 
 

@@ -15,6 +15,8 @@ def test_missing_things(bert: Path, tmp_path: Path) -> None:
     assert "has no weights: it needs model.safetensors" in refusal(bert)
     (bert / "config.json").unlink()
     assert "has no config.json" in refusal(bert)
+    (bert / "gliner_config.json").write_text("{}")
+    assert "folders of gliner are not converted: load the model with gliner, and convert it" in refusal(bert)
 
 
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors", "tokenizer.json"])

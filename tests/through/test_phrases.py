@@ -3,7 +3,9 @@
 import pytest
 import torch
 
+from posexport.through.complex_rotation import angles, rotated
 from posexport.through.phrases import masks_and_positions
+from tests.tolerances import agree
 
 
 @pytest.mark.parametrize("length", [1, 2, 9])
@@ -18,3 +20,16 @@ def test_as_transformers(length: int) -> None:
     assert torch.equal(mask_BTT, expected_BTT)
     assert torch.equal(positions_BT, expected_BT)
     assert length < 9 or (positions_BT > 1).any()
+
+
+def test_a_rotation_by_complex_numbers() -> None:
+    transformers = pytest.importorskip("transformers", reason="pip install 'posexport[transformers]'")
+    from transformers.models.deepseek_v2 import modeling_deepseek_v2 as library
+
+    torch.manual_seed(0)
+    embedding = library.DeepseekV2RotaryEmbedding(transformers.DeepseekV2Config(qk_rope_head_dim=6))
+    ids_BT = torch.randint(0, 50, (3, 5))
+    q, k = torch.randn(3, 2, 5, 6), torch.randn(3, 1, 5, 6)
+    expected = library.apply_rotary_emb(q, k, embedding(q, ids_BT))
+    for mine, theirs in zip(rotated(q, k, angles(embedding, q, ids_BT)), expected, strict=True):
+        agree(mine, theirs, "model in float32", torch.float32)
