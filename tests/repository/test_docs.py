@@ -51,7 +51,7 @@ NOT_RUN = {
     "parity.md": 3,
     "performance.md": 2,
     "pictures-and-sound.md": 6,
-    "providers.md": 1,
+    "providers.md": 2,
     "scoreboard.md": 1,
 }
 
