@@ -1,17 +1,29 @@
-"""Compares chunked prefill of a decoder with a single call of the same decoder.
+"""Compares calls of a decoder in parts, chunked prefill, with a single call.
 
 Shape letters: B batch, T tokens, V vocabulary.
 """
 
+from abc import abstractmethod
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from posexport.definition.cached_decoder import CachedDecoder
+from posexport.nn.cached_call import NotCachedError
 
+#: rows and tokens of the inputs that are compared with and without a cache
+_ROWS, _LENGTH, _FAR = 3, 9, 1025
 #: of the largest logit: what two ways to compute it may differ by
 ROUNDING = {torch.float64: 1e-9, torch.float32: 1e-3}
+
+
+class Uncached(CachedDecoder):
+    """A decoder that can be called without its cache."""
+
+    @abstractmethod
+    def uncached_logits(self, ids_BT: Tensor, mask_BT: Tensor, since: int = 0) -> Tensor:
+        """The logits of the author's forward for tokens from ``since`` on, in one call."""
 
 
 def differ(a: Tensor, b: Tensor, mask_BT: Tensor, dtype: torch.dtype) -> bool:
@@ -30,3 +42,37 @@ def in_calls(decoder: CachedDecoder, ids_BT: Tensor, mask_BT: Tensor, parts: Seq
         logits.append(new_BTV)
         held = tuple(present)
     return torch.cat(logits, 1)
+
+
+def check_calls(decoder: Uncached, dtype: torch.dtype, keeps: str = "a KV cache", beside: str = "attention") -> None:
+    """Compare logits of calls with those of the forward without a cache, of a short input and of a long one.
+
+    ``keeps`` and ``beside`` are words of the message.
+
+    Raises:
+        NotCachedError: they differ, or padding on the left changes them.
+    """
+    size, limit = decoder.inputs[0].size or 1, decoder.limits.max_length
+    length, far = (min(most, limit or most) for most in (_LENGTH, _FAR))
+    with torch.inference_mode():
+        for total, parts in ((length, (length - 2, 1, 1) if length > 2 else (1,) * length), (far, (far - 1, 1))):
+            rows = _ROWS if total == length else 1
+            ids_BT = torch.randint(0, size, (rows, total), generator=torch.Generator().manual_seed(rows))
+            whole_BT, at = torch.ones_like(ids_BT), "" if total == length else f"at {total} tokens, and not before, "
+            expected = decoder.uncached_logits(ids_BT, whole_BT)
+            for got in (decoder(ids_BT, whole_BT)[0], in_calls(decoder, ids_BT, whole_BT, parts)):
+                if differ(got, expected, whole_BT, dtype):
+                    raise NotCachedError(
+                        f"{at}with {keeps} its logits are others than without, so something beside {beside} looks "
+                        "at other tokens or counts them"
+                    )
+            if total != length or length < 2:
+                continue
+            # rows that are padded on the left more and more have the logits of each row alone
+            padded_BT = (torch.arange(total) >= torch.arange(rows)[:, None].clamp(max=total - 1)).to(torch.int64)
+            for got in (decoder(ids_BT, padded_BT)[0], in_calls(decoder, ids_BT, padded_BT, parts)):
+                for row, mask_T in enumerate(padded_BT):
+                    alone_1T = ids_BT[row, mask_T != 0][None]
+                    ones_1T = torch.ones_like(alone_1T)
+                    if differ(got[row, mask_T != 0][None], decoder.uncached_logits(alone_1T, ones_1T), ones_1T, dtype):
+                        raise NotCachedError("padding on the left changes its logits")

@@ -17,7 +17,9 @@ from posexport.encodings.encoding import Encoding
 from posexport.errors import PosexportError
 from posexport.modules.decoder_facts import TASK, rows_of
 from posexport.modules.inserted_cache import by_pass
+from posexport.modules.kept_layers import kept
 from posexport.modules.own_decoder import by_layers
+from posexport.modules.states_decoder import by_states
 from posexport.modules.user_module import PAST_IS_OURS, UserModule, looks_past, returning
 from posexport.nn import Attention
 from posexport.nn.cached_call import NotCachedError
@@ -54,7 +56,7 @@ def with_cache(source: Source, task: str | None) -> Source:
         try:
             by_length = any(isinstance(part, Encoding) and part.length_dependent for part in user.module.modules())
             make = by_layers if layers and by_length else by_pass
-            decoder, attentions = make(alone, returning(user, alone.outputs))
+            decoder, keeps = _with_states(alone) or _with_keys(*make(alone, returning(user, alone.outputs)))
             causal = True
         except NotCausalError as err:
             reason, causal = str(err), layers
@@ -65,12 +67,29 @@ def with_cache(source: Source, task: str | None) -> Source:
             reason = f"beside logits it returns {_shown(others)}; let it return logits alone, or these in training only"
     # the decoder, a refusal, or the source with a remark
     if not reason:
-        remark = f"converted for {TASK}: a KV cache goes through its {attentions}; the task features leaves it out"
+        remark = f"converted for {TASK}: {keeps}; the task features leaves it out"
         return decoder if task else msgspec.structs.replace(decoder, remarks=[*decoder.remarks, remark])
     if task:
         raise PosexportError(f"{source.name} cannot be converted for {TASK}: {reason}")
     remark = f"converted for features, without a KV cache: {reason}"
     return msgspec.structs.replace(source, remarks=[*source.remarks, remark]) if causal else source
+
+
+def _with_keys(source: Source, attentions: str) -> tuple[Source, str]:
+    return source, f"a KV cache goes through its {attentions}"
+
+
+def _with_states(source: Source) -> tuple[Source, str] | None:
+    """The source with states of its convolutions and recurrent layers, and a remark; None where these are not all."""
+    user = source.module
+    assert isinstance(user, UserModule)
+    if not kept(user.module) or _of_last(source):
+        return None
+    try:
+        decoder, layers = by_states(source, user)
+    except PosexportError:  # attention, or a convolution that is not causal: the graph says where
+        return None
+    return decoder, f"a state between tokens goes through its {layers}"
 
 
 def _unfit(source: Source, *, layers: bool) -> str:

@@ -8,10 +8,11 @@ from types import MappingProxyType
 import torch
 from torch import Tensor
 
-from posexport.definition.cached_decoder import CachedDecoder, CacheTensors, Decoding, answer_output
+from posexport.definition.cached_decoder import CacheTensors, Decoding, answer_output
 from posexport.definition.forward_decoder import MASK, POSITIONS
 from posexport.encodings.encoding import Encoding
 from posexport.encodings.nope import NoPE
+from posexport.modules.in_parts import Uncached
 from posexport.modules.user_module import UserModule
 from posexport.nn.cached_call import CachedCall, NotCachedError, cached_call
 from posexport.nn.caching import Caching, KeysAndValues, Reach
@@ -19,7 +20,7 @@ from posexport.spec import BATCH, SEQUENCE, InputSpec, LengthContract
 from posexport.through.attention import Layer, PlannedCall
 
 
-class ThroughDecoder(CachedDecoder):
+class ThroughDecoder(Uncached):
     """A causal language model of transformers with a KV cache.
 
     Args:

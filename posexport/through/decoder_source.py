@@ -1,6 +1,6 @@
 """The source of a causal language model of transformers with a KV cache and states.
 
-Where transformers' attention calls the functions of `posexport.through.attention`, these keep the cache, checked here
+Where transformers' attention calls the functions of `posexport.through.attention`, these keep the cache, checked
 against the model's forward. Attention that transformers computes by code of its own gets its cache in the graph
 (`posexport.modules.inserted_cache`).
 """
@@ -14,10 +14,11 @@ from torch import Tensor
 from posexport.definition.forward_decoder import POSITIONS
 from posexport.errors import PosexportError
 from posexport.modules.decoder_facts import TASK, as_source, limited, small, tokens_of
-from posexport.modules.in_parts import differ, in_calls
+from posexport.modules.in_parts import check_calls
 from posexport.modules.inserted_cache import by_pass
 from posexport.modules.user_module import UserModule
 from posexport.nn.cached_call import NotCachedError
+from posexport.nn.layer_states import States
 from posexport.passes.graph_pass import NotInsertedError
 from posexport.sources.source import Source
 from posexport.spec import LengthContract
@@ -25,14 +26,11 @@ from posexport.through import states
 from posexport.through.attention import Layer, noting
 from posexport.through.decoder import ThroughDecoder
 from posexport.through.inputs import forward_parameters
-from posexport.through.states import States
 from posexport.through.states_decoder import StatesDecoder
 from posexport.torch_fixes.module_precision import in_precision
 
 #: sequence length of the call that records the layers
 _NOTED = 5
-#: rows and tokens of the inputs that are compared with and without a cache
-_ROWS, _LENGTH, _FAR = 3, 9, 1025
 
 
 def decoder_source(source: Source, depth: int, task: str = TASK) -> Source:
@@ -102,40 +100,8 @@ def _called(source: Source, user: UserModule, depth: int) -> Source:
         trial, dtype = copy.deepcopy(decoder), torch.float64
         in_precision(trial, dtype)
         dtype = _narrowest(trial)
-    _check(trial, dtype)
+    check_calls(trial, dtype)
     return msgspec.structs.replace(as_source(source, decoder, remarks), encoding=None)
-
-
-def _check(decoder: ThroughDecoder, dtype: torch.dtype) -> None:
-    """Compare logits with a cache and without, of a short input and of a long one.
-
-    Raises:
-        NotCachedError: they differ, or padding on the left changes them.
-    """
-    size, limit = decoder.inputs[0].size or 1, decoder.limits.max_length
-    length, far = (min(most, limit or most) for most in (_LENGTH, _FAR))
-    with torch.inference_mode():
-        for total, parts in ((length, (length - 2, 1, 1) if length > 2 else (1,) * length), (far, (far - 1, 1))):
-            rows = _ROWS if total == length else 1
-            ids_BT = torch.randint(0, size, (rows, total), generator=torch.Generator().manual_seed(rows))
-            whole_BT, at = torch.ones_like(ids_BT), "" if total == length else f"at {total} tokens, and not before, "
-            expected = decoder.uncached_logits(ids_BT, whole_BT)
-            for got in (decoder(ids_BT, whole_BT)[0], in_calls(decoder, ids_BT, whole_BT, parts)):
-                if differ(got, expected, whole_BT, dtype):
-                    raise NotCachedError(
-                        f"{at}with a KV cache its logits are others than without, so something beside attention looks "
-                        "at other tokens or counts them"
-                    )
-            if total != length or length < 2:
-                continue
-            # rows that are padded on the left more and more have the logits of each row alone
-            padded_BT = (torch.arange(total) >= torch.arange(rows)[:, None].clamp(max=total - 1)).to(torch.int64)
-            for got in (decoder(ids_BT, padded_BT)[0], in_calls(decoder, ids_BT, padded_BT, parts)):
-                for row, mask_T in enumerate(padded_BT):
-                    alone_1T = ids_BT[row, mask_T != 0][None]
-                    ones_1T = torch.ones_like(alone_1T)
-                    if differ(got[row, mask_T != 0][None], decoder.uncached_logits(alone_1T, ones_1T), ones_1T, dtype):
-                        raise NotCachedError("padding on the left changes its logits")
 
 
 def _narrowest(decoder: ThroughDecoder) -> torch.dtype:

@@ -17,7 +17,6 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
 from functools import partial
 from types import ModuleType
 from typing import Any
@@ -26,41 +25,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from posexport.nn.cached_call import NotCachedError, current
+from posexport.nn.cached_call import current
+from posexport.nn.layer_states import CONV, RECURRENT, States
 from posexport.ops.states import convolution, recurrence
 from posexport.torch_fixes.patch import patched
-
-#: kinds of states: the windows of convolutions [B, C, W - 1], and the states of recurrences [B, H, K, V]
-CONV, RECURRENT = "conv", "recurrent"
-KINDS = (CONV, RECURRENT)
-
-
-@dataclass
-class States:
-    """The states of a call by kind, each in the order of the calls. ``past``: None before the first token."""
-
-    past: Mapping[str, Sequence[Tensor]] | None
-    present: dict[str, list[Tensor]] = field(default_factory=lambda: {kind: [] for kind in KINDS})
-
-    @property
-    def tensors(self) -> tuple[Tensor, ...]:
-        """All states after the call."""
-        return tuple(tensor for kind in KINDS for tensor in self.present[kind])
-
-    @property
-    def shapes(self) -> dict[str, list[tuple[int, ...]]]:
-        """The shapes of the states after the call without the batch, by kind."""
-        return {kind: [tuple(x.shape[1:]) for x in kept] for kind, kept in self.present.items() if kept}
-
-    def before(self, kind: str, shape: Sequence[int], like: Tensor) -> Tensor:
-        """The state of the next layer of a kind: that after the past tokens, or zeros."""
-        if self.past is None:
-            return like.new_zeros(shape)
-        index, past = len(self.present[kind]), self.past[kind]
-        if index >= len(past):
-            raise NotCachedError(f"it keeps more states than the {len(past)} of its first call")
-        return past[index]
-
 
 _CURRENT: ContextVar[States | None] = ContextVar("posexport_states", default=None)
 

@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, islice
 
-import torch
 from torch import Tensor
 
 from posexport.definition.cached_decoder import Decoding, StateTensors, flat, pairs
@@ -12,21 +11,13 @@ from posexport.definition.forward_decoder import POSITIONS
 from posexport.encodings.encoding import Encoding
 from posexport.encodings.nope import NoPE
 from posexport.modules.user_module import UserModule
-from posexport.nn.caching import Caching, DynamicCache, KeysAndValues
-from posexport.spec import SEQUENCE, TOTAL, InputSpec, LengthContract
+from posexport.nn.caching import Caching
+from posexport.nn.layer_states import KINDS, NoKeysCache
+from posexport.spec import InputSpec, LengthContract
 from posexport.through import states
 from posexport.through.attention import Layer
 from posexport.through.decoder import ThroughDecoder
 from posexport.through.inputs import forward_parameters
-
-
-class NoKeysCache(DynamicCache):
-    """The KV cache of a decoder without attention: the mask alone says how many tokens there are."""
-
-    trace_sizes = {SEQUENCE: 3, TOTAL: 8}  # noqa: RUF012 (declared by the base)
-
-    def mask(self, ids_BT: Tensor, mask_BS: Tensor | None, past: Sequence[KeysAndValues] | None) -> Tensor:
-        return torch.ones_like(ids_BT) if mask_BS is None else mask_BS
 
 
 class StatesDecoder(ThroughDecoder):
@@ -74,7 +65,7 @@ class StatesDecoder(ThroughDecoder):
         """Lists may also be one list, or inputs by their names; ``past_ssm`` is a client's name of recurrent states."""
         carried = chain(past_key_values, past_conv, past_recurrent, past_ssm, named.values())
         keys = list(islice(carried, 2 * len(self.cached)))
-        past = {kind: list(islice(carried, len(self.shapes.get(kind, ())))) for kind in states.KINDS}
+        past = {kind: list(islice(carried, len(self.shapes.get(kind, ())))) for kind in KINDS}
         with states.keeping(self.user.module, past if any(past.values()) else None) as kept:
             logits, present = self.decode(input_ids, attention_mask, pairs(keys) or None, position_ids)
         return (logits, *flat(present), *kept.tensors)
