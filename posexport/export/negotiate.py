@@ -48,16 +48,21 @@ def opset(
     """
     import onnxruntime
 
+    record = targets().get(made_for)
+    if static_cache and record is not None and not record.writes_in_place:
+        raise PosexportError(
+            f"--cache static writes keys with TensorScatter, which {record.label} does not compute; use --cache "
+            "dynamic, or another --target"
+        )
     if static_cache and (requested or STATIC_CACHE_OPSET) < STATIC_CACHE_OPSET:
         raise PosexportError(
             f"--cache static needs --opset {STATIC_CACHE_OPSET} or higher, which has TensorScatter; got {requested}"
         )
     if requested is None and not static_cache:
         # a device's attention takes how many keys count
-        device = made_for in targets() and targets()[made_for].waits_to_branch
-        if device and takes(KEPT_KEYS_OPSET):
+        if record is not None and record.waits_to_branch and takes(KEPT_KEYS_OPSET):
             return KEPT_KEYS_OPSET
-        newer = made_for in targets() and targets()[made_for].contrib and takes(ATTENTION_OPSET)
+        newer = record is not None and record.contrib and takes(ATTENTION_OPSET)
         return ATTENTION_OPSET if newer else BLOCKED_OPSET if blocked else DEFAULT_OPSET
     if requested is None:
         if not takes(STATIC_CACHE_OPSET):

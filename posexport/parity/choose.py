@@ -82,9 +82,9 @@ class ProofOptions:
 
     @property
     def by_session(self) -> PrecisionName | None:
-        """The precision that the user's provider options let a float32 graph be computed in; None: its precision."""
+        """The precision that the user's provider options let float32 operators be computed in; None: the graph's."""
         precision = provider_named(self.provider).precision(self.provider_options)
-        return precision if self.precision == FP32.name else None
+        return precision if PRECISIONS[self.precision].computed == FP32.name else None
 
     @property
     def copied(self) -> bool:
@@ -281,8 +281,8 @@ class _Choice:
             points += coverage.added
             yield Branches(coverage)
         yield Location(source, self._graph, options.threads)
-        # the operators of a float32 graph have no types to read: its values decide
-        if options.computed in HALVES and options.precision != FP32.name:
+        # float32 operators have no narrower types to read: values decide there
+        if options.computed in HALVES and options.by_session is None and not options.everything:
             from posexport.parity.positions import Positions
 
             yield Positions(self._widened_source, self._model)

@@ -84,6 +84,8 @@ class Provider:
         is_target: graphs can be converted for it; else it runs portable ones.
         contrib: graphs for it may have operators of com.microsoft; else standard operators only, of the opset of
             portable graphs.
+        writes_in_place: it has TensorScatter, by which graphs write to a static KV cache.
+        whole_blocks: it dequantizes weights in blocks when it compiles a graph, if all blocks are full.
         tail_in_float32: whatever a session computes in, it is float32 between an output and the last matrix product.
         flat: graphs for it have no functions and no Scan, Loop or If, as with ``--inline``.
         options: ONNX Runtime's options of every session on it.
@@ -115,6 +117,8 @@ class Provider:
     is_target: bool = True
     contrib: bool = True
     flat: bool = False
+    writes_in_place: bool = True
+    whole_blocks: bool = False
     tail_in_float32: bool = False
     options: Mapping[str, str] = field(default_factory=dict)
     choices: Mapping[str, ProviderOption] = field(default_factory=dict)
@@ -252,6 +256,8 @@ OPENVINO = register(
         plugin="onnxruntime_ep_openvino",
         contrib=False,
         flat=True,
+        writes_in_place=False,
+        whole_blocks=True,
         tail_in_float32=True,
         # left alone, it computes in bfloat16 on processors that have it: an error of 0.7% of the largest element
         options=OPENVINO_OPTIONS[COMPUTES].to_ort("fp32"),

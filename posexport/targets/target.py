@@ -75,6 +75,11 @@ class Target:
         return self.inline or (self.provider is not None and self.provider.flat)
 
     @property
+    def whole_blocks(self) -> bool:
+        """DequantizeLinear reads blocks of weights of constant sizes that are multiples of a block."""
+        return self.provider is not None and self.provider.whole_blocks
+
+    @property
     def waits_to_branch(self) -> bool:
         """A condition that the device computes makes the host wait for it."""
         return self.provider is not None and self.provider.waits_to_branch

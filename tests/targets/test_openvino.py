@@ -118,6 +118,8 @@ def test_the_provider_decides_the_form_of_graphs() -> None:
     assert target.needs_kernel("RotaryEmbedding") is None
     assert target.needs_kernel("GroupQueryAttention", "com.microsoft") is not None
     assert opset(None, made_for="openvino") == 18
+    with pytest.raises(PosexportError, match="TensorScatter, which OpenVINO does not compute; use --cache dynamic,"):
+        opset(None, made_for="openvino", static_cache=True)
 
 
 def test_the_precision_of_a_session_is_an_option() -> None:
@@ -143,6 +145,29 @@ def test_the_proof_of_a_session_in_bfloat16_is_of_the_graph_itself() -> None:
 def test_the_stored_sample_is_not_for_another_precision(bundle: Path) -> None:
     with pytest.raises(PosexportError, match="precision=bf16 of OpenVINO needs --against SOURCE or --tolerance"):
         posexport.verify(bundle, provider="openvino", provider_options={"precision": "bf16"})
+
+
+SIZES = {"layers": 1, "hidden": 64, "heads": 4, "feedforward": 96}
+
+
+@pytest.mark.all
+def test_weights_of_4_bits_are_dequantized_when_the_graph_is_compiled(tmp_path: Path) -> None:
+    options: Any = {"target": "openvino", "provider": "cpu", "precision": "int4"}
+    result = posexport.convert("decoder-rope", tmp_path / "int4", settings=SIZES, lengths=[5], **options)
+    assert result.report is not None
+    assert result.report.passed
+    model = onnx.load(tmp_path / "int4" / "model.onnx")
+    constants = {tensor.name: tuple(tensor.dims) for tensor in model.graph.initializer}
+    read = [node.input[0] for node in model.graph.node if node.op_type == "DequantizeLinear"]
+    # the table of embeddings too, which the head shares
+    assert {constants[name] for name in read} >= {(64, 64), (64, 96), (96, 64)}
+    with pytest.raises(
+        PosexportError, match=r"OpenVINO reads weights in whole blocks of 32, and .*query.weight has 60"
+    ):
+        posexport.convert("decoder-rope", tmp_path / "60", settings={"layers": 1}, verify=False, **options)
+    options |= {"precision": "int8"}
+    with pytest.raises(PosexportError, match="no kernel on OpenVINO; use --precision int8 --weight-only"):
+        posexport.convert("decoder-rope", tmp_path / "int8", settings=SIZES, verify=False, **options)
 
 
 def test_bfloat16_is_for_graphs_that_keep_positions(bundle: Path, tmp_path: Path) -> None:

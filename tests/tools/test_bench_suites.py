@@ -298,7 +298,7 @@ def test_suites_have_their_floor_first_and_no_name_twice(name, target):
         names = [who.name for who in case.candidates]
         assert len(set(names)) == len(names)
         # the baseline has no positions, or is what the others are alternatives to
-        baselines = {"lowerings": "auto", "quantized": "float32", "states": "posexport"}
+        baselines = {"lowerings": "auto", "quantized": "float32", "states": "posexport", "ways": "PyTorch"}
         assert baselines.get(name, "nope") in names[0]
         folders = {who.recipe.folder for who in case.candidates if who.recipe}
         assert len({folder.name.rpartition("-")[0] for folder in folders}) == len(folders)

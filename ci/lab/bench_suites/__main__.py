@@ -7,6 +7,7 @@ quantized   BERT-base in int8 and the same decoder in int8 and int4, beside ONNX
             onnxruntime-genai's int4
 states      a decode step and a prefill of Qwen3.5's kind and of Llama's, beside PyTorch, onnxruntime-genai and
             llama.cpp in float32 and 4 bits
+ways        BERT-base on the CPU provider, on OpenVINO and in PyTorch: float32, bfloat16, int8; batches and padding
 rivals      BERT-base with three encodings and T5's encoder at 128 and 512, through third-party exporters
 lowerings   the planner's choice against each single lowering, lengths 32 to 4096
 attention   one layer of relative_key from 128 to 8192, beside its published form

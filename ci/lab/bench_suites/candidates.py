@@ -79,8 +79,11 @@ class Checkpoint:
     path: str = "{checkpoint}"
 
     @staticmethod
-    def drawn(name: str, environment: str = "optimum") -> "Checkpoint":
-        """One of `ci.lab.bench_suites.checkpoints`, with random weights, by the transformers of ``environment``."""
+    def drawn(name: str, environment: str | None = "optimum") -> "Checkpoint":
+        """One of `ci.lab.bench_suites.checkpoints`, with random weights, by the transformers of ``environment``.
+
+        ``environment`` None: that of this process.
+        """
         # transformers 4 writes tables of relative_key, which 5 does not know
         module = "ci.lab.rivals.exporters.drawn"
         recipe = Recipe(name=f"checkpoint-{name}", module=module, arguments=(name, OUT), environment=environment)

@@ -31,6 +31,8 @@ def tables(document: Document) -> str:
         parts = [_alternatives(results, notes)]
     elif document.suite == "states":
         parts = [_comparison(results, notes, _step)]
+    elif document.suite == "ways":
+        parts = [_comparison(results, notes, call=_with_error)]
     else:
         parts = [_comparison(results, notes)]
     explained = ["\\\n".join(notes.lines)] if notes.lines else []
@@ -52,10 +54,15 @@ def _ratios(results: Sequence[Result], notes: Notes) -> str:
     return _table(["", *heads, "nodes", "export, no proof"], rows)
 
 
-def _comparison(results: Sequence[Result], notes: Notes, step: Callable[[Figure], str] | None = None) -> str:
+def _comparison(
+    results: Sequence[Result],
+    notes: Notes,
+    step: Callable[[Figure], str] | None = None,
+    call: Callable[[Figure], str] | None = None,
+) -> str:
     """Milliseconds and ratios of everyone, a column a point; the quickest right answer is bold, the baseline apart.
 
-    ``step``: what a cell of a decode step shows; by default what others do.
+    ``step``: what a cell of a decode step shows, ``call`` what others do; by default milliseconds and ratios.
     """
     several = len({result.model for result in results}) > 1
     heads = [
@@ -66,7 +73,7 @@ def _comparison(results: Sequence[Result], notes: Notes, step: Callable[[Figure]
     quickest = [_quickest(result) for result in results]
 
     def cell(result: Result, name: str) -> str:
-        shown = (step or _both) if result.point.past else _both
+        shown = (step if result.point.past else call) or _both
 
         def marked(figure: Figure) -> str:
             return f"**{shown(figure)}**" if any(figure is each for each in quickest) else shown(figure)
@@ -201,6 +208,11 @@ def _both(figure: Figure) -> str:
 def _step(figure: Figure) -> str:
     """A decode step, with the weights that it reads."""
     return _both(figure) + (f", {figure.reads / 1e6:.0f} MB" if figure.reads else "")
+
+
+def _with_error(figure: Figure) -> str:
+    """A call, with its largest error relative to the first candidate's largest value."""
+    return _both(figure) + (f", {figure.difference:.0e}" if figure.difference is not None else "")
 
 
 def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 from ci.lab.bench_suites import candidates
 from ci.lab.bench_suites.candidates import Checkpoint, Planned
 from ci.lab.bench_suites.recipes import OUT, Recipe
-from posexport.targets.precisions import PrecisionName
+from posexport.targets.precisions import FP32, PrecisionName
 from posexport.tools.bench.measurement import SamplingBudget
 from posexport.tools.bench.records import Point
 
@@ -210,6 +210,32 @@ def states(target: str = "cpu") -> list[Case]:
     return cases
 
 
+def ways(target: str = "cpu") -> list[Case]:
+    """BERT-base's shape on ONNX Runtime's CPU provider, on OpenVINO and in PyTorch: precisions, batches, padding.
+
+    All in the environment of this process, which needs the plug-in and transformers.
+    """
+    checkpoint = Checkpoint.drawn("bert-absolute", None)
+    by_class = [
+        replace(checkpoint.transformers(precision), name=f"PyTorch {precision}, SDPA", environment=None)
+        for precision in (FP32.name, "bf16")
+    ]
+    graphs = [
+        checkpoint.converted("--target", target, name="posexport fp32"),
+        replace(
+            checkpoint.converted("--target", target, "--precision", "int8", name="posexport int8"), precision="int8"
+        ),
+    ]
+    graph = replace(checkpoint.converted("--target", "openvino", name="posexport OpenVINO"), provider="openvino")
+    sessions = [
+        replace(graph, name=f"{graph.name} {precision}", precision=precision, provider_options={"precision": precision})
+        for precision in (FP32.name, "bf16")
+    ]
+    points = [Point(new=128), Point(new=512), Point(batch=8, new=128), Point(batch=16, new=128, padding=0.5)]
+    few = SamplingBudget(least=2, runs=12)
+    return [Case(model="BERT-base shape", candidates=[*by_class, *graphs, *sessions], points=points, budget=few)]
+
+
 def _by_cache(checkpoint: Checkpoint, target: str, precision: PrecisionName) -> list[Planned]:
     """posexport's graphs with a dynamic and a static KV cache, and the static one in onnxruntime-genai's loop."""
     name = "posexport" if precision == "fp32" else f"posexport {precision}"
@@ -311,6 +337,7 @@ SUITES: dict[str, Callable[..., list[Case]]] = {
     "decode": decode,
     "quantized": quantized,
     "states": states,
+    "ways": ways,
     "rivals": third_party,
     "lowerings": lowerings,
     "attention": attention,

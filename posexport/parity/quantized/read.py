@@ -30,7 +30,8 @@ def lookup(node: ir.Node, known: set[ir.Value], content: set[ir.Value]) -> Use |
     """The quantized table of a Gather, with its scales by the same ids; ``content``: values that depend on tokens."""
     if node.op_type != "Gather" or node.domain:
         return None
-    whole = _quantized(node.inputs[0], known)
+    # rows of [N, K], or columns of [K, N]
+    whole = _quantized(node.inputs[0], known, across=1 - node.attributes.get_int("axis", 0) % 2)
     if whole is None:
         return None
     values, scale, zero, size = whole if isinstance(whole, tuple) else _scaled(node, whole)
@@ -44,11 +45,13 @@ def lookup(node: ir.Node, known: set[ir.Value], content: set[ir.Value]) -> Use |
     return Use(Stored(name, values, scales, zeros, size, lowest, highest), lookup=True)
 
 
-def _quantized(value: ir.Value | None, known: set[ir.Value]) -> "Array | tuple[Array, Array, float, int] | None":
-    """Whole numbers of a table; or of one that is dequantized before, with its scales."""
+def _quantized(
+    value: ir.Value | None, known: set[ir.Value], across: int
+) -> "Array | tuple[Array, Array, float, int] | None":
+    """Whole numbers of a table; or of one that is dequantized before, with its scales. ``across``: as there."""
     producer = None if value is None else value.producer()
     if producer is not None and producer.op_type == "DequantizeLinear":
-        stored = dequantized(producer, known, across=1)
+        stored = dequantized(producer, known, across=across)
         return None if stored is None else (stored.whole, stored.scale, float(stored.zero.flat[0]), stored.size)
     table = constant(value)
     if table is None or table.ndim < 2 or table.dtype.kind not in "iuV" or table.dtype.itemsize > 1:

@@ -5,7 +5,7 @@ head are rows of its blocks, so that both are stored once.
 """
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -91,8 +91,10 @@ class Products:
         return g.MatMul(projection.product.inputs[0], real, name="product", shape=projection.output.shape)
 
 
-def quantize_tied(lookup: Lookup, tensors: DerivedTensors, scheme: Scheme, *, fused: bool) -> None:
+def quantize_tied(lookup: Lookup, tensors: DerivedTensors, scheme: Scheme, *, fused: bool, compiled: bool) -> None:
     """Looks rows up in the head's weight; ``fused``: as MatMulNBits reads it, else as DequantizeLinear does.
+
+    ``compiled``: for a provider that dequantizes weights of constant sizes only, when it compiles the graph.
 
     A row [K] is (whole [blocks, size] - 128) * scale [blocks, 1] without what fills the last block up.
     """
@@ -123,13 +125,29 @@ def quantize_tied(lookup: Lookup, tensors: DerivedTensors, scheme: Scheme, *, fu
     else:
         # columns of [K, N], as the product reads it best
         whole, scale = tensors.put(lookup.table, graph, for_dequantize(lookup.table, scheme))
-        whole = g.Gather(whole, ids, name="int8", axis=1)
-        scale = g.Gather(scale, ids, name="scale", axis=1)
-        real = g.DequantizeLinear(whole, scale, name="real", axis=0, block_size=scheme.size)
+        if compiled:
+            real = g.DequantizeLinear(whole, scale, name="table", axis=0, block_size=scheme.size)
+            real = g.Gather(real, ids, name="real", axis=1)
+        else:
+            whole = g.Gather(whole, ids, name="int8", axis=1)
+            scale = g.Gather(scale, ids, name="scale", axis=1)
+            real = g.DequantizeLinear(whole, scale, name="real", axis=0, block_size=scheme.size)
         real = g.Transpose(real, name="row", perm=[*range(1, rank + 1), 0])
     real.shape = output.shape
     replace(output, real)
     graph.remove(node, safe=True)
+
+
+def _check_blocks(projections: Sequence[Projection], target: Target, options: PrecisionOptions) -> None:
+    """Raises PosexportError for a weight that the provider cannot read because its last block is not full."""
+    for projection in projections if target.whole_blocks and target.provider is not None else ():
+        k = projection.weight.sizes[0]
+        if k % options.block_size:
+            name = next(iter(projection.weight.names), projection.weight.value.name)
+            raise PosexportError(
+                f"{target.provider.label} reads weights in whole blocks of {options.block_size}, and {name} has {k} "
+                f"rows: keep it in float with --keep-float {name!r}, or use another --target"
+            )
 
 
 def quantize_blocks(
@@ -162,6 +180,7 @@ def quantize_blocks(
 
     # the weights, and for GPTQ the second moments of the activations that they multiply
     chosen = choose(model, interface, options, replacement_of)
+    _check_blocks(chosen.projections, target, options)
     tensors = DerivedTensors(model)
     products = Products(model, tensors, target)
     # embeddings are rows of a tied head of 8 bits; beside one of 4 bits they keep their 8
@@ -175,7 +194,7 @@ def quantize_blocks(
     # word embeddings, which read the blocks of a tied head
     for lookup in chosen.tables:
         if lookup.table.value in tied:
-            quantize_tied(lookup, tensors, head, fused=target.may_use(OPERATOR))
+            quantize_tied(lookup, tensors, head, fused=target.may_use(OPERATOR), compiled=target.whole_blocks)
         else:
             quantize_lookup(lookup, tensors)
     import_microsoft(model)

@@ -23,7 +23,7 @@ from posexport.precision.rows.activations import ROW_NODES, Activations, Rows
 from posexport.precision.rows.weights import by_channel, by_row, quantize_lookup
 from posexport.precision.selection import Chosen, PrecisionResult, Replacement, choose
 from posexport.spec import Interface
-from posexport.targets.dtypes import DType
+from posexport.targets.dtypes import BY_PRECISION, DType
 from posexport.targets.precisions import PrecisionOptions
 from posexport.targets.target import MICROSOFT, MICROSOFT_OPSET, Target
 
@@ -181,9 +181,10 @@ def _check_kernel(target: Target) -> None:
     provider = target.provider
     if provider is None or provider.has_kernel("MatMulIntegerToFloat", MICROSOFT, MICROSOFT_OPSET, _UINT8):
         return
+    half = "--precision fp16, or " if provider.computes(BY_PRECISION["fp16"]) else ""
     raise PosexportError(
         f"--precision int8 multiplies uint8 rows by int8 weights, for which ONNX Runtime has no kernel on "
-        f"{provider.label}; use --precision fp16, or --precision int8 --weight-only"
+        f"{provider.label}; use {half}--precision int8 --weight-only"
     )
 
 
