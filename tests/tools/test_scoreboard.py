@@ -1,16 +1,19 @@
 """The scoreboard's judge: right files are right, broken ones are wrong from the smallest point."""
 
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import onnx
 import onnx.parser
 import pytest
 
+from ci.lab.scoreboard.further import further
 from ci.lab.scoreboard.graph import File, standard
 from ci.lab.scoreboard.judge import Judge
 from ci.lab.scoreboard.plan import pairs
+from ci.lab.scoreboard.points import captions
 from ci.lab.scoreboard.run import reason
 from ci.lab.scoreboard.samples import Arrays, Size, mask, positions
 
@@ -227,3 +230,70 @@ def test_samples_and_the_plan() -> None:
     assert len(entries) >= 180
     assert list(entries)[:2] == ["bert", "roberta"]
     assert len({entry["group"] for entry in list(entries.values())[12:24]}) > 8
+
+
+#: twice the pixels, then the brightest of them beside every prompt
+SEES = """<ir_version: 8, opset_import: ["": 18]>
+sees (float[B, 3, 8, 8] pixel_values) => (float[B, 3, 8, 8] image_embeddings) {
+    image_embeddings = Add (pixel_values, pixel_values)
+}"""
+MASKS = """<ir_version: 8, opset_import: ["": 18]>
+masks (float[B, 3, 8, 8] image_embeddings, float[B, G, P, 2] input_points) => (float[B, G, P, 2] pred_masks) {
+    edges = Constant <value_ints = [1, 2, 3]> ()
+    most = ReduceMax (image_embeddings, edges)
+    pred_masks = Add (most, input_points)
+}"""
+
+
+class Masks:
+    """A model of an image and prompts, and its outputs."""
+
+    main_input_name = "pixel_values"
+    config = SimpleNamespace(model_type="sam", vision_config=SimpleNamespace(image_size=8))
+    also = ()
+
+    @property
+    def model(self) -> Any:
+        return self
+
+    def forward(self, pixel_values: Any, input_points: Any = None, input_labels: Any = None) -> None: ...
+
+    def __call__(self, arrays: Arrays, calls: list[int], *, cached: bool = False) -> tuple[Arrays, Arrays]:
+        if arrays["pixel_values"].shape[2:] != (8, 8):
+            raise ValueError("another size")
+        masks = 2 * arrays["pixel_values"].max((1, 2, 3))[:, None, None, None] + arrays["input_points"]
+        return {"pred_masks": masks}, {"pred_masks": masks.astype(np.float32)}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"), [("", "", "right"), ("(pixel_values, pixel_values)", "(pixel_values)", "wrong")]
+)
+def test_masks_of_prompts_come_after_the_image(old: str, new: str, said: str, tmp_path: Path) -> None:
+    files = {}
+    for name, text in (("encoder", SEES.replace(f"Add {old}", f"Identity {new}") if old else SEES), ("first", MASKS)):
+        path = tmp_path / f"{name}.onnx"
+        onnx.save(onnx.parser.parse_model(text), path)
+        files[name] = File(path)
+    result = Judge({**files, "step": files["first"]}, cast("Any", Masks()), "rows").run().verdict()
+    assert (result["verdict"], len(result["skipped"])) == (said, 3)
+
+
+def test_a_decoder_of_an_image_is_played_in_steps() -> None:
+    points = captions(Size(1, pixels=(12, 16)), 20)
+    assert [(point.size.batch, point.calls) for point in points[3:]] == [
+        (1, (20,)),
+        (1, (1, 2, 3, 4, 5, 6)),
+        (2, (4, 5, 6, 7, 8, 9)),
+        (1, (15, 16, 17, 18, 19, 20)),
+    ]
+    assert {point.size.pixels for point in points} == {(12, 16)}
+    assert points[1].described("image") == "batch 1, 12x16 pixels, 4 tokens of the decoder"
+
+
+def test_patches_behind_those_of_an_image_are_padding() -> None:
+    vision = SimpleNamespace(num_patches=9, num_channels=3, patch_size=2)
+    config = SimpleNamespace(model_type="siglip2", vision_config=vision)
+    arrays = further(config, 4, np.random.default_rng(0))
+    assert arrays["pixel_values"].shape == (4, 9, 12)
+    assert (arrays["pixel_attention_mask"].sum(1) == arrays["spatial_shapes"].prod(1)).all()
+    assert set(arrays["pixel_attention_mask"][:, 0]) == {1}
