@@ -6,6 +6,7 @@ All types are in ci/through/checkpoints.yaml and tests/through/test_types.py; he
 import functools
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ from posexport.export.trace import trace
 from posexport.graph.builder import Builder
 from posexport.lowering.lowering import Inputs
 from posexport.lowering.states import conv, scan
-from posexport.parity.invariants.states import WAYS
+from posexport.parity.invariants.states import WAYS, _compared, _Read
 from posexport.runtime.ort_values import run_bound
 from posexport.sources.load import LoadOptions, load_source
 from posexport.spec import State
@@ -279,6 +280,19 @@ def test_a_wrong_state_fails_the_proof(
     assert any(name.startswith(failing) for name in failed), failed
     if mutant is decays_at_padding:  # no point sees it: the definition in float64 has the mistake too
         assert all(point.verdict != "fail" for point in done.report.points)
+
+
+@pytest.mark.parametrize(("off", "verdict"), [(0.0, "pass"), (1e-3, "fail")])
+def test_states_after_the_last_call_count(off: float, verdict: str) -> None:
+    """No later token reads these."""
+    logits, state = np.ones((5, 7)), np.linspace(1, 2, 24).reshape(2, 3, 4)
+    right = _Read({"logits": logits, "present_recurrent.0": state})
+    wrong = _Read({"logits": logits, "present_recurrent.0": state + off})
+    axes = {"logits": ["batch", "sequence", 7], "present_recurrent.0": ["batch", 3, 4]}
+    judge: Any = SimpleNamespace(judge=SimpleNamespace(tolerance=lambda *_: 1e-5))
+    found = _compared("split", [wrong, right, right], right, axes, judge, {"logits": 1.0})
+    assert found.verdict == verdict
+    assert off == 0 or found.output == "present_recurrent.0"
 
 
 def test_a_second_judge_reads_each_row_alone(checkpoint: Callable[[str], Path]) -> None:

@@ -1,7 +1,7 @@
 """States between tokens: rows with padding anywhere, every way to split a row, and states that are really read.
 
 A row that is read in several calls, with padding on either side of each, has the logits that its author's forward has
-for the row alone, in one call without padding and without a cache. No point of the grid has tokens after padding, and
+for the row alone, in one call without padding and without a cache, and the states that the definition has then. No point of the grid has tokens after padding, and
 only these show a recurrence that decays at padding. A state that is constant, or that no later token depends on, is a
 failure.
 
@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 
 from posexport.example_inputs import random_ids
-from posexport.parity.criterion import Array, measure
+from posexport.parity.criterion import Array, Measured, measure
 from posexport.parity.grid.inputs import Feeds, draw
 from posexport.parity.grid.point import GridPoint
 from posexport.parity.proof import Outcome, Proof, Run
@@ -63,15 +63,19 @@ class StatesHold:
     def __call__(self, proof: Proof, outcome: Outcome, report: Report) -> Report:
         """The report with an invariant for each way to read rows, for shuffled states and for states that are read."""
         proof.progress(0, 0, "states between tokens")
-        of_points = [limit for (_, output), limit in outcome.tolerances.items() if output == LOGITS]
-        invariants = check(self.reference, self.subject, proof, max(of_points, default=0.0))
+        least: dict[str, float] = {}
+        for (_, output), limit in outcome.tolerances.items():
+            least[output] = max(least.get(output, 0.0), limit)
+        invariants = check(self.reference, self.subject, proof, least)
         return msgspec.structs.replace(report, invariants=[*report.invariants, *invariants])
 
 
-def check(reference: "DefinitionReference", subject: Run, proof: Proof, least: float) -> Iterator[Invariant]:
+def check(
+    reference: "DefinitionReference", subject: Run, proof: Proof, least: Mapping[str, float]
+) -> Iterator[Invariant]:
     """Returns the results; none for a model without states or without logits.
 
-    ``least``: the tolerance of logits at the grid's points, which are more: rounding may choose another expert.
+    ``least``: by output, the tolerance at the grid's points, which are more: rounding may choose another expert.
     """
     source, limit = reference.source, reference.source.limits.max_length
     decoder = decoder_interface(source.inputs, source.outputs)
@@ -86,17 +90,30 @@ def check(reference: "DefinitionReference", subject: Run, proof: Proof, least: f
     images = dict((source.limits.proof_sizes or [{}])[0])
     readings = [_Reading(run, decoder, names, images) for run in (subject, reference.baseline, reference.truth)]
     alone = [_alone(reference, readings[2], ids) for ids in rows]
+    axes: dict[str, Sequence[Axis]] = {spec.name: spec.axes for spec in source.outputs}
     try:
         for name, calls in WAYS.items():
             count = len(calls[0][0])
             values = [reading.rows(rows[:count], calls) for reading in readings]
-            yield _compared(f"{name}: the logits of each row alone", values, alone[:count], proof, least)
+            right = _Read.of_rows(alone[:count])
+            yield _compared(f"{name}: logits and states of each row alone", values, right, axes, proof, least)
         start = readings[2].shuffled(rows[0], rng)
         values = [reading.rows(rows[1:2], [((ROWS[1],), "left")], start) for reading in readings]
-        yield _compared("one row behind shuffled states", values, values[-1], proof, least)
+        yield _compared("one row behind shuffled states", values, values[-1], axes, proof, least)
         yield _read_and_changed(readings[0], rows[0])
     except RunError as failure:
         yield _judged("states between tokens", "fail", note=f"ONNX Runtime failed: {failure}")
+
+
+@dataclass(frozen=True)
+class _Read:
+    """The logits of all tokens of all rows, one row after the other, and the states after them, by output."""
+
+    outputs: dict[str, Array]
+
+    @classmethod
+    def of_rows(cls, rows: "Sequence[_Read]") -> "_Read":
+        return cls({name: np.concatenate([row.outputs[name] for row in rows]) for name in rows[0].outputs})
 
 
 class _Reading:
@@ -139,8 +156,8 @@ class _Reading:
         outputs = dict(zip(self.names, self.run(feeds), strict=True))
         return outputs[LOGITS], dict(zip(past, (outputs[name] for name in decoder.present), strict=True))
 
-    def rows(self, rows: Sequence[Ids], calls: Calls, past: Feeds | None = None) -> list[Array]:
-        """The logits [T, V] of the tokens of every row."""
+    def rows(self, rows: Sequence[Ids], calls: Calls, past: Feeds | None = None) -> _Read:
+        """The logits [tokens, V] and the states of every row."""
         past = past or self.empty(len(rows))
         mask = np.zeros((len(rows), 0), np.int64)
         logits: list[list[Array]] = [[] for _ in rows]
@@ -158,39 +175,55 @@ class _Reading:
             y, past = self.call(ids, mask, past)
             for index, place in enumerate(places):
                 logits[index].append(y[index, place])
-        return [np.concatenate(parts) for parts in logits]
+        after = zip(self.decoder.past, self.decoder.present, strict=True)
+        states = {name: past[spec.name] for spec, name in after if spec.role == "state"}
+        return _Read({LOGITS: np.concatenate([part for parts in logits for part in parts]), **states})
 
 
-def _alone(reference: "DefinitionReference", truth: _Reading, ids: Ids) -> Array:
-    """The logits [T, V] of a row in float64, by its author's forward; of quantized weights by the definition."""
+def _alone(reference: "DefinitionReference", truth: _Reading, ids: Ids) -> _Read:
+    """A row in one call in float64; its logits by its author's forward, of quantized weights by the definition."""
+    whole = truth.rows([ids], [((len(ids),), "left")])
     if not hasattr(reference.source.module, "uncached_logits"):
-        return truth.rows([ids], [((len(ids),), "left")])[0]
+        return whole
 
     def forward(module: Any) -> Array:
         ids_1T = torch.from_numpy(ids)[None]
         logits: Array = module.uncached_logits(ids_1T, torch.ones_like(ids_1T))[0].numpy()
         return logits
 
-    return reference.truth.asked(forward)
+    return _Read({**whole.outputs, LOGITS: reference.truth.asked(forward)})
 
 
 def _compared(
-    name: str, values: Sequence[Sequence[Array]], right: Sequence[Array], proof: Proof, least: float
+    name: str,
+    values: Sequence[_Read],
+    right: _Read,
+    axes: Mapping[str, Sequence[Axis]],
+    proof: Proof,
+    least: Mapping[str, float],
 ) -> Invariant:
-    """All rows' logits against those that are right.
+    """All rows' logits and states against those that are right; the verdict on the one nearest to its tolerance.
 
     ``values``: of the graph, and of the definition in the graph's precision and in float64, in the same calls. The
     difference of these two is rounding, whatever the definition does wrong.
     """
-    (y, baseline, y64), alone = (np.concatenate(rows) for rows in values), np.concatenate(right)
-    axes: list[Axis] = ["tokens", y.shape[-1]]
-    error, rounding = measure(y, alone, axes, None), measure(baseline, y64, axes, None).error
-    limit = max(least, proof.judge.tolerance(ROWS[0], LOGITS, rounding if np.isfinite(rounding) else 0.0))
+    worst: tuple[float, str, Measured, float] | None = None
+    for output, alone in right.outputs.items():
+        y, baseline, y64 = (read.outputs[output] for read in values)
+        sizes = ["rows", *axes[output][1:]] if output != LOGITS else ["tokens", y.shape[-1]]
+        error, rounding = measure(y, alone, sizes, None), measure(baseline, y64, sizes, None).error
+        rounding = rounding if np.isfinite(rounding) else 0.0
+        limit = max(least.get(output, 0.0), proof.judge.tolerance(ROWS[0], output, rounding))
+        share = error.error / limit if limit else error.error
+        if worst is None or not share <= worst[0]:
+            worst = share, output, error, limit
+    assert worst is not None
+    _, output, error, limit = worst
     if error.error <= limit:
-        return _judged(name, "pass", error=error.error, tolerance=limit)
+        return _judged(name, "pass", output=output, error=error.error, tolerance=limit)
     finite = error.error if np.isfinite(error.error) else None
-    note = error.note or f"error {error.error:.1e} exceeds {limit:.1e}"
-    return _judged(name, "fail", error=finite, tolerance=limit, note=note)
+    note = error.note or f"error {error.error:.1e} of {output} exceeds {limit:.1e}"
+    return _judged(name, "fail", output=output, error=finite, tolerance=limit, note=note)
 
 
 def _read_and_changed(reading: _Reading, ids: Ids) -> Invariant:
@@ -214,8 +247,14 @@ def _read_and_changed(reading: _Reading, ids: Ids) -> Invariant:
 
 
 def _judged(
-    name: str, verdict: Verdict, *, error: float | None = None, tolerance: float | None = None, note: str = ""
+    name: str,
+    verdict: Verdict,
+    *,
+    output: str = LOGITS,
+    error: float | None = None,
+    tolerance: float | None = None,
+    note: str = "",
 ) -> Invariant:
     return Invariant(
-        name=name, length=ROWS[0], output=LOGITS, error=error, tolerance=tolerance, verdict=verdict, note=note
+        name=name, length=ROWS[0], output=output, error=error, tolerance=tolerance, verdict=verdict, note=note
     )
