@@ -1,9 +1,9 @@
 """States between tokens: rows with padding anywhere, every way to split a row, and states that are really read.
 
 A row that is read in several calls, with padding on either side of each, has the logits that its author's forward has
-for the row alone, in one call without padding and without a cache, and the states that the definition has then. No point of the grid has tokens after padding, and
-only these show a recurrence that decays at padding. A state that is constant, or that no later token depends on, is a
-failure.
+for the row alone, in one call without padding and without a cache, and after it the states that the definition has
+then. No point of the grid has tokens after padding, and only these show a recurrence that decays at padding. A state
+that is constant, or that no later token depends on, is a failure.
 
 Shape letters: B batch, T tokens, S past and new tokens, V vocabulary.
 """
