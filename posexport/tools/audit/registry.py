@@ -62,6 +62,7 @@ _MODULES = {
     "PX510": "unused_features",
     "PX511": "variant",
     "PX512": "short_vocabulary",
+    "PX513": "attention_scale",
     "PX601": "lost_weight",
     "PX602": "unknown_weight",
     "PX603": "differing_weight",

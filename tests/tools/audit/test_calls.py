@@ -203,3 +203,34 @@ def test_a_variant_that_is_another_model(tmp_path: Path) -> None:
     found = posexport.audit(tmp_path, run=True, select=["PX707"])
     assert [(fault.file, fault.nodes) for fault in found] == [("model_q8.onnx", ("y",))]
     assert "differs from 'model.onnx' by " in next(iter(found)).message
+
+
+#: a graph of one token a call, as transformers.exporters writes for decode steps
+STEP = f"""{_HEAD}
+step (int64[B, 1] input_ids, float[B, 2] past_state) => (float[B, 1, 2] logits, float[B, 2] present_state)
+<{_TABLE}, int64[1] tokens = {{1}}>
+{{
+    e = Gather (table, input_ids)
+    row = Squeeze (e, tokens)
+    present_state = Add (past_state, row)
+    logits = Unsqueeze (present_state, tokens)
+}}"""
+#: a picture with as many channels as the weights have, which the file declares as free
+CHANNELS = f"""{_HEAD}
+patches (float[B, C, H, W] pixel_values, float[5, 3, 8, 8] kernel) => (float[B, 5, h, w] y)
+{{ y = Conv <strides = [8, 8]> (pixel_values, kernel) }}"""
+
+
+def test_a_graph_of_single_steps_is_not_compared_with_itself(tmp_path: Path) -> None:
+    assert list(audited(STEP, tmp_path)) == []
+
+
+def test_channels_are_those_of_the_convolution(tmp_path: Path) -> None:
+    model = onnx.parser.parse_model(CHANNELS)
+    weight = np.random.default_rng(1).standard_normal((5, 3, 8, 8)).astype(np.float32)
+    model.graph.input.pop()
+    model.graph.initializer.append(onnx.numpy_helper.from_array(weight, "kernel"))
+    onnx.save(model, tmp_path / "model.onnx")
+    findings = posexport.audit(tmp_path / "model.onnx", run=True, select=["PX7"])
+    assert not findings.skipped
+    assert not list(findings)

@@ -13,6 +13,7 @@ import onnx_ir as ir
 
 from posexport.graph.dataflow import sources
 from posexport.graph.queries import SHAPES, TRUTHS
+from posexport.tools.audit.analyses.sizes import Sizes
 from posexport.tools.audit.subject import Subject
 
 #: an axis of fixed size, or what it counts; ``other``: each of these has the same small size
@@ -156,6 +157,9 @@ class _Axes:
         shape, name = self._shape(value), (value.name or "").lower()
         is_float = value.dtype is not None and value.dtype.is_floating_point()
         is_picture = "pixel" in name or "image" in name or (is_float and len(shape) == _IMAGE)
+        channels = _channels(value, self._sizes)
+        if channels is not None and len(shape) > 2:
+            self._set(shape[1:2], channels)
         for axis, size in enumerate(shape):
             kind: Axis = "other"
             if is_picture and len(shape) > 2:
@@ -175,6 +179,17 @@ class _Axes:
     @staticmethod
     def _is_encoders(value: ir.Value) -> bool:
         return bool(re.search(r"encoder|cross", re.sub(r"decoder", "", (value.name or "").lower())))
+
+
+def _channels(value: ir.Value, sizes: Sizes) -> int | None:
+    """How many channels the convolution that reads an input has weights for; optimum declares that axis as free."""
+    for user, index in value.uses():
+        if user.op_type in ("Cast", "Identity") and not user.domain:
+            return _channels(user.outputs[0], sizes)
+        shape = sizes.of(user.inputs[1]) if user.op_type == "Conv" and index == 0 else None
+        if shape is not None and isinstance(shape[1], int):
+            return shape[1] * (user.attributes.get_int("group", 1) or 1)
+    return None
 
 
 def _is_sound(value: ir.Value) -> bool:
