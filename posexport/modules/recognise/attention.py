@@ -72,28 +72,27 @@ def _term(mask: Tensor, like: Tensor) -> Tensor:
     return torch.where(mask, torch.zeros((), dtype=like.dtype, device=like.device), dropped_score(like.dtype))
 
 
-#: axes before tokens and channels: of one sequence, of a batch without heads, of a batch
-_LEADING = (0, 1, 2)
-
-
 def refusal(q: Tensor, k: Tensor, v: Tensor, masks: Sequence[Tensor], dropout: float, scale: object) -> str | None:
     """Why a call does not become a node; None where it does."""
     if dropout:
         return "it drops some of its probabilities at random"
-    if q.ndim - 2 not in _LEADING or k.ndim != q.ndim or v.ndim != q.ndim:
+    if q.ndim < 2 or k.ndim != q.ndim or v.ndim != q.ndim:
         return f"its queries have {q.ndim} axes, its keys {k.ndim} and its values {v.ndim}"
     if any(mask.ndim > max(q.ndim, 2) for mask in masks):
         return "its mask has more axes than its queries"
-    sizes = [q.shape[-1], *k.shape[1:-2][:1]] if q.ndim == 4 else [q.shape[-1]]
+    sizes = [q.shape[-1], *k.shape[-3:-2]] if q.ndim >= 4 else [q.shape[-1]]
     if not all(isinstance(size, int) for size in sizes) or not isinstance(scale, float | int | None):
         return "its heads, their size or its scale are not known before it runs"
-    same = k.shape[:-1] == v.shape[:-1] and (q.ndim < 3 or q.shape[0] == k.shape[0])
+    rows = slice(0, -3) if q.ndim > 4 else slice(0, 1)
+    same = k.shape[:-1] == v.shape[:-1] and (q.ndim < 3 or q.shape[rows] == k.shape[rows])
     return None if same else "its queries, keys and values are broadcast"
 
 
 def node(q: Tensor, k: Tensor, v: Tensor, masks: Sequence[Tensor], *, is_causal: bool, scale: float | None) -> Tensor:
     """An attention node, for calls that `refusal` accepts."""
-    axes = q.ndim
+    axes, lead = q.ndim, q.shape[:-2]
+    if axes > 4:
+        (q, k, v), masks = (_one_batch(x) for x in (q, k, v)), [_one_batch(mask, q.shape[:-3]) for mask in masks]
     if axes == 3:  # [B, T, D]: one head
         masks = [mask.unsqueeze(-3) if mask.ndim == 3 else mask for mask in masks]
     q, k, v = (of_four_axes(x) for x in (q, k, v))
@@ -108,7 +107,18 @@ def node(q: Tensor, k: Tensor, v: Tensor, masks: Sequence[Tensor], *, is_causal:
     )
     if mask is not None:
         context = of_seeing(context, mask.sees_any)
+    if axes > 4:
+        return context.reshape(*lead, *context.shape[-2:])
     return context if axes == 4 else context.squeeze(1) if axes == 3 else context[0, 0]
+
+
+def _one_batch(x: Tensor, rows: Sequence[int] | None = None) -> Tensor:
+    """[B, .., H, T, D] as [B .., H, T, D]; a mask that differs by row is expanded to ``rows``, [B, ..]."""
+    if rows is not None and (x.ndim <= 3 or all(size == 1 for size in x.shape[:-3])):
+        return x.reshape(x.shape[-3:]) if x.ndim > 3 else x
+    if rows is not None:
+        x = x.expand(*rows, *x.shape[-3:])
+    return x.flatten(0, -4)
 
 
 def of_four_axes(x: Tensor) -> Tensor:
@@ -211,26 +221,49 @@ def of_one_dtype(operands: tuple[object, ...]) -> tuple[object, ...]:
 def as_product(
     equation: object, operands: tuple[object, ...], matmul: Callable[[Tensor, Tensor], Tensor]
 ) -> Tensor | None:
-    """``bthd,bshd->bhts`` and the like as a product: batch axes, one contracted and one free axis each; else None."""
+    """``bthd,bshd->bhts`` and the like as a product: batch axes, one contracted and one free axis each; else None.
+
+    ``...`` is any batch axes of both operands. In ``bhid,bjd->bhij``, multi-query attention, h is a batch axis that the
+    second operand is broadcast along.
+    """
     if not isinstance(equation, str) or len(operands) != 2:
         return None
     x, y = operands
     operands_term, arrow, out = equation.replace(" ", "").partition("->")
     first, _, second = operands_term.partition(",")
-    if not arrow or not isinstance(x, Tensor) or not isinstance(y, Tensor) or not _are_distinct(first, second, out):
+    if not arrow or not isinstance(x, Tensor) or not isinstance(y, Tensor):
+        return None
+    if "..." in equation:
+        lead = _LEAD[: x.ndim - len(first) + 3]
+        first, second, out = (term.replace("...", lead) for term in (first, second, out))
+    if not _are_distinct(first, second, out) or (len(first), len(second)) != (x.ndim, y.ndim):
         return None
     batch = [letter for letter in out if letter in first and letter in second]
     rows = [letter for letter in out if letter in first and letter not in second]
     columns = [letter for letter in out if letter in second and letter not in first]
     summed = [letter for letter in first if letter in second and letter not in out]
-    if not batch or not len(rows) == len(columns) == len(summed) == 1 or len(first) + len(second) != 2 * len(batch) + 4:
+    if not batch or not rows or not columns or len(rows) + len(columns) > _MOST_FREE or len(summed) != 1:
         return None
+    if len(first) + len(second) != 2 * (len(batch) + 1) + len(rows) + len(columns):
+        return None  # an axis of one operand is summed
+    if len(rows) + len(columns) == _MOST_FREE and not first[0] == second[0] == out[0]:
+        return None  # terms that are not of rows of a batch, as Shaw's: bthd,tsd->bhts
     if any(x.shape[first.index(letter)] != y.shape[second.index(letter)] for letter in [*batch, *summed]):
         return None  # one of them is broadcast
+    # heads that one operand has alone: the other has one, [B, 1, .., ..]
+    heads, at = [*rows[:-1], *columns[:-1]], len(batch)
     left = x.permute([first.index(letter) for letter in [*batch, *rows, *summed]])
-    right = y.permute([second.index(letter) for letter in [*batch, *summed, *columns]])
-    letters = [*batch, *rows, *columns]
+    right = y.permute([second.index(letter) for letter in [*batch, *columns[:-1], *summed, columns[-1]]])
+    left, right = (left.unsqueeze(at), right) if len(columns) > 1 else (left, right)
+    left, right = (left, right.unsqueeze(at)) if len(rows) > 1 else (left, right)
+    letters = [*batch, *heads, rows[-1], columns[-1]]
     return matmul(left, right).permute([letters.index(letter) for letter in out])
+
+
+#: letters for the axes of ``...``, which an equation does not have
+_LEAD = "ZYXWVU"
+#: free axes of both operands: one each, and heads of one of them
+_MOST_FREE = 3
 
 
 def _are_distinct(*terms: str) -> bool:

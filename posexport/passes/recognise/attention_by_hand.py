@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
+from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from posexport.graph.builder import Builder, Operand
 from posexport.graph.edits import replace
@@ -13,6 +14,7 @@ from posexport.ops.attention import AttentionSpec, Mask
 from posexport.ops.operator import DOMAIN
 from posexport.passes.graph_pass import Context, PassResult
 from posexport.passes.recognise import content_bias, content_values
+from posexport.passes.recognise.layouts import put_in_order
 from posexport.passes.recognise.recognition import Recognition, share_equal_nodes
 from posexport.passes.recognise.scores import Scores, before_scale, decomposed
 
@@ -25,11 +27,12 @@ _NOT_PLAIN = "what is added to its scores reads queries or keys, and their produ
 
 @dataclass(frozen=True)
 class _Terms:
-    """What the node adds to its scores and its context, and its head: number of heads and their size."""
+    """What the node adds to its scores and its context, and its heads: of queries, of keys and values, their size."""
 
     scores: content_bias.Content | None
     values: content_values.Values | None
     heads: int
+    kv_heads: int
     head_size: int
 
 
@@ -48,15 +51,17 @@ class AttentionByHand(Recognition):
        a mask as in rule 2.
     5. Tanh of the scaled product alone: a soft cap, an operator in place of q k^T.
     6. Mul or Div by a factor [.., H or 1, T or 1, 1] of the product or the cap alone: q is multiplied by it.
-    7. Reshape from [B * H, T, S] to [B, H, T, S], or none where Q, K and V are reshaped so: heads in the batch.
+    7. Reshape from [B * H, T, S] to [B, H, T, S], and back, or none where Q, K and V are reshaped so: heads in the
+       batch.
 
     From the Softmax on, the probabilities may be read twice:
 
     8. By the product with v, and by a product with a table that is added to the first: a value operator
        (`content_values`).
 
-    The node computes the same sum. Not rewritten: scores that are not [B, H, T, S] with known H and D. Other scores
-    of three axes are one head. `repeated_heads` handles grouped-query attention.
+    The node computes the same sum. Not rewritten: scores that are not [B, H, T, S] with known H and D, as `layouts`
+    makes them of others. Other scores of three axes are one head. Keys and values of one head, [B, 1, ..], are shared
+    by all; `repeated_heads` handles other grouped-query attention.
     """
 
     name = "recognised-attention"
@@ -68,7 +73,10 @@ class AttentionByHand(Recognition):
         """Apply the pass; the result counts attention nodes, including those of the trace."""
         reasons: list[str | None] = []
         contents = content_bias.Contents(model)
-        for softmax in [node for node in model.graph if node.op_type == "Softmax" and not node.domain]:
+        for softmax in _softmaxes(model):
+            put_in_order(softmax)
+        RemoveUnusedNodesPass()(model)
+        for softmax in _softmaxes(model):
             probs, values = softmax.outputs[0], None
             joined = _joined(probs)
             product = next((user for user, index in joined.uses() if user.op_type == "MatMul" and index == 0), None)
@@ -85,6 +93,10 @@ class AttentionByHand(Recognition):
         if by_hand.nodes:
             share_equal_nodes(model)
         return PassResult(traced.nodes + by_hand.nodes, (*traced.rejected, *by_hand.rejected))
+
+
+def _softmaxes(model: ir.Model) -> list[ir.Node]:
+    return [node for node in model.graph if node.op_type == "Softmax" and not node.domain]
 
 
 def _joined(probs: ir.Value) -> ir.Value:
@@ -123,14 +135,16 @@ def _refusals_or_change(
         or k is None
         or v is None
         or not _fit(known, _with_heads(of_product))
-        or (scores.apart or of_product)[:-2] != shape[:-2]  # what is added has more rows or heads
+        or (scores.apart if scores.apart and len(shape) == 4 else of_product)[:-2] != shape[:-2]  # masks of more rows
+        or (scores.apart is not None and len(of_product) == 4)
     ):
         return [_NO_HEADS]
     scores.find_heads(shape, q, k, v)
     shape = scores.apart or shape
     # biases that depend on Q or K, and masks
     scores.scale *= of_q * of_k
-    content = _content(scores, contents, q, k)
+    grouped = (known[1] or ())[1] != (known[0] or ())[1]
+    content = _content(scores, contents, q, k, grouped=grouped)
     if isinstance(content, str) and any(bias.by != 1 for bias in scores.added):
         return [content]
     if not all(_added_to_all(scores.shape(value), shape) for value in scores.masks):
@@ -139,12 +153,13 @@ def _refusals_or_change(
     term = None if isinstance(content, str) else content
     if values is not None:  # the node returns the sum
         ir.convenience.replace_all_uses_with(values.sum, values.context, replace_graph_outputs=True)
-    _put_node(scores, (q, k, v), _Terms(term, values, scores.heads or heads, size), output)
+    terms = _Terms(term, values, scores.heads or heads, 1 if grouped else scores.heads or heads, size)
+    _put_node(scores, (q, k, v), terms, output)
     return [None, content] if isinstance(content, str) else [None]
 
 
 def _content(
-    scores: Scores, contents: content_bias.Contents, q: ir.Value, k: ir.Value
+    scores: Scores, contents: content_bias.Contents, q: ir.Value, k: ir.Value, *, grouped: bool
 ) -> content_bias.Content | str | None:
     """The score operator of the biases that depend on queries or keys, which are then removed from ``scores.added``.
 
@@ -154,7 +169,7 @@ def _content(
     by_content = [bias for bias in scores.added if content_bias.reads(bias.value, *roots)]
     if not by_content:
         return None
-    content = contents.recognised(by_content, q, k, scores.scale) if scores.is_plain else _NOT_PLAIN
+    content = contents.recognised(by_content, q, k, scores.scale) if scores.is_plain and not grouped else _NOT_PLAIN
     if not isinstance(content, str):
         scores.added = [bias for bias in scores.added if bias not in by_content]
     return content
@@ -171,7 +186,10 @@ def _put_node(scores: Scores, inputs: tuple[ir.Value, ir.Value, ir.Value], terms
     mask, kind = _mask(g, scores, q)
     of_scores, of_values = (None if term is None else term.operator.name for term in (terms.scores, terms.values))
     base = None if scores.after_cap is None else "SoftCapScores"
-    spec = AttentionSpec(mask=kind, head_size=terms.head_size, scores=of_scores, values=of_values, base=base)
+    grouped = terms.kv_heads != terms.heads
+    spec = AttentionSpec(
+        mask=kind, head_size=terms.head_size, scores=of_scores, values=of_values, base=base, grouped=grouped
+    )
     tensors: dict[str, Operand] = {"q": q, "k": k, "v": v, "mask": mask}
     for hook, term in (("scores", terms.scores), ("values", terms.values)):
         tensors |= {f"{hook}_table": term.table} if term else {}
@@ -179,7 +197,7 @@ def _put_node(scores: Scores, inputs: tuple[ir.Value, ir.Value, ir.Value], terms
         tensors["base_cap"] = np.asarray([1 / scores.scale], np.float32)
     if spec.ordered:
         tensors |= {name: content_bias.counted(x, output) for name, x in (("qpos", q), ("kpos", k))}
-    counts = {"heads": terms.heads, "kv_heads": terms.heads}
+    counts = {"heads": terms.heads, "kv_heads": terms.kv_heads}
     scale = scores.scale if scores.after_cap is None else scores.scale * scores.after_cap
     attributes = {**spec.attributes, "scale": scale, "lowest": _LOWEST, **counts}
     # the node, with the shape of the product
@@ -218,11 +236,11 @@ def _with_heads(shape: tuple[int | str, ...] | None) -> tuple[int | str, ...] | 
 
 
 def _fit(known: Sequence[tuple[int | str, ...] | None], scores: tuple[int | str, ...] | None) -> bool:
-    """Whether q is [B, H, T, D], k [B, H, D, S] and v [B, H, S, V] of ``scores`` [B, H, T, S]."""
+    """Whether q is [B, H, T, D], k [B, H or 1, D, S] and v [B, H or 1, S, V] of ``scores`` [B, H, T, S]."""
     q, k, v = known
     if not q or not k or not v or not scores or not all(len(shape) == 4 for shape in (q, k, v)):
         return False
-    fit = q[:2] == k[:2] == v[:2] == scores[:2] and q[3] == k[2]
+    fit = q[:2] == scores[:2] and k[:2] == v[:2] and k[:2] in (q[:2], (q[0], 1)) and q[3] == k[2]
     return fit and isinstance(q[1], int) and isinstance(q[3], int) and k[3] == v[2]
 
 

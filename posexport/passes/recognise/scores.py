@@ -202,9 +202,15 @@ def _note_heads(mask: ir.Value, node: ir.Node, total: Scores) -> None:
 
 
 def _apart(node: ir.Node, total: Scores) -> ir.Value | None:
-    """The scores [N, T, S] before a Reshape to [B, H, T, S]."""
+    """The scores [N, T, S] before a Reshape to [B, H, T, S], or the latter before one to the former."""
     before, after = sizes(node.inputs[0]) or (), sizes(node.outputs[0]) or ()
+    if len(before) == 4 and len(after) == 3 and before[2:] == after[1:] and total.apart is None:
+        total.in_batch = {*total.masks, *(factor for _, factor in total.of_queries)}
+        total.apart = before
+        return node.inputs[0] if isinstance(before[1], int) else None
     if len(before) != 3 or len(after) != 4 or before[1:] != after[2:] or not isinstance(after[1], int):
+        return None
+    if total.apart not in (None, after):
         return None
     total.apart = after
     return node.inputs[0]
