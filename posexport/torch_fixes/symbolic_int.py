@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from posexport.system.one_at_a_time import ONE_AT_A_TIME
+from posexport.torch_fixes.einx_elementwise import SymbolicEinx
 
 _SYMBOLS = (torch.SymInt, torch.SymFloat)
 
@@ -122,6 +123,10 @@ def with_symbolic_ints(model: nn.Module, chosen: Callable[[str], bool]) -> Itera
             if scope.get("math") is math:
                 undo.callback(_restore, scope, "math", math)
                 scope["math"] = _Math("math")
+            einx = sys.modules.get("einx")
+            if einx is not None and scope.get("einx") is einx:
+                undo.callback(_restore, scope, "einx", einx)
+                scope["einx"] = SymbolicEinx(einx)
         yield
 
 
