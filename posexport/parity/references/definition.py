@@ -21,6 +21,7 @@ from posexport.parity.grid.inputs import Feeds, draw, elements, inputs_of, token
 from posexport.parity.grid.point import GridPoint
 from posexport.parity.proof import Case, PerLength, Progress, Run, Value
 from posexport.parity.quantized.module import AsStored
+from posexport.parity.references import padding_alone
 from posexport.parity.references.precision_copy import PrecisionCopy, fingerprint
 from posexport.parity.sample.writer import SampleWriter
 from posexport.parity.subjects.runner import Remembered, in_calls, whole
@@ -164,6 +165,18 @@ class DefinitionReference:
         """Inputs, and all outputs in float64 with PyTorch's error in the graph's precision."""
         source = self.source
         feeds = inputs_of(point, source, self.whole_baseline)
+        truths = self._computed(point, feeds)
+        if source.by_trial:
+            # ids alone may be a row of padding, which has no key to attend to
+            feeds, truths = padding_alone.drawn_again(point, source, feeds, truths, self._computed)
+            _check_finite(source, point, truths)
+        if self._sample is not None:
+            self._sample.add(point, feeds, [truth.y64 for truth in truths], [truth.keep_BT for truth in truths])
+        return Case(feeds, truths)
+
+    def _computed(self, point: GridPoint, feeds: Feeds) -> list[Computed]:
+        """All outputs in float64 with PyTorch's error in the graph's precision."""
+        source = self.source
         keeps = [token_mask(point, source.inputs, spec) for spec in compared_outputs(source)]
         # a schedule that looks at the running length has other values in one call: then the same calls are the truth
         calls = point.calls if source.limits.length_dependent else ()
@@ -174,15 +187,10 @@ class DefinitionReference:
         dtype = MODEL_DTYPE.name if self.precision == MODEL_DTYPE.precision else None
         # one precision's outputs at a time: logits over a vocabulary are large
         computed = zip(compared_outputs(source), baseline(feeds), y64s, keeps, strict=True)
-        truths = [
+        return [
             Computed(spec, y64, keep_BT, measure(y, y64, spec.axes, keep_BT), dtype)
             for spec, y, y64, keep_BT in computed
         ]
-        if source.by_trial:
-            _check_finite(source, point, truths)
-        if self._sample is not None:
-            self._sample.add(point, feeds, y64s, keeps)
-        return Case(feeds, truths)
 
     def largest(self, values: Sequence[Value], progress: Progress) -> PerLength:
         """Over the points of a length, and over more draws where outputs are small."""

@@ -90,6 +90,8 @@ def remarks(proof: Record) -> list[str]:
         at = ", ".join(str(item.length) for item in here)
         lines.append(f"{verdict}: {name} (length {at})" + (f": {'; '.join(notes)}" if notes else ""))
     lines += [f"skipped: {point.where}: {point.note}" for point in proof.points if point.verdict == "skipped"]
+    redrawn = {point.note: point.where for point in reversed(proof.points) if point.verdict == "pass" and point.note}
+    lines += [f"ok: {where}: {note}" for note, where in redrawn.items()]
     lines += [f"not proven: {branch.branch}: {branch.note}" for branch in proof.unreached]
     if proof.shipped:
         failed = sum(point.verdict == "fail" for point in proof.shipped)
