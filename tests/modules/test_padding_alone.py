@@ -10,7 +10,7 @@ from posexport.conversion.convert import convert
 from posexport.conversion.options import ConvertOptions
 from posexport.errors import PosexportError
 
-V, D = 7, 20
+V, D = 4, 20
 IDS = torch.randint(2, V, (2, 11), generator=torch.Generator().manual_seed(0))
 
 
@@ -38,7 +38,7 @@ class Others(OfIds):
     """NaN for rows of several ids."""
 
     def masked(self, tokens: Tensor) -> Tensor:
-        return tokens < 4
+        return tokens < 3
 
 
 def converted(module: nn.Module, into: Path) -> str:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from posexport.parity.references.definition import Computed
 
 #: draws that are tried
-_DRAWS = 8
+_DRAWS = 64
 
 
 def drawn_again(
