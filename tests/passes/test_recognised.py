@@ -306,8 +306,9 @@ def test_masks_are_pytorch_s(mask: Tensor) -> None:
         ((of(2, 6, 7, 5), of(2, 2, S, 5), of(2, 2, S, 5)), {"enable_gqa": True}, True),
         ((of(2, 7, 5), of(2, S, 5), of(2, S, 5)), {"attn_mask": dropping(2, 7, S)}, True),
         ((of(7, 5), of(S, 5), of(S, 5)), {"attn_mask": dropping(7, S)}, True),
-        ((of(2, 4, H, 7, 5), of(2, 4, H, S, 5), of(2, 4, H, S, 5)), {"attn_mask": dropping(2, 1, 1, 7, S)}, False),
-        ((of(2, 4, H, 7, 5), of(2, 4, H, S, 5), of(2, 4, H, S, 5)), {"is_causal": True}, False),
+        ((of(2, 4, H, 7, 5), of(2, 4, H, S, 5), of(2, 4, H, S, 5)), {"attn_mask": dropping(2, 1, 1, 7, S)}, True),
+        ((of(2, 4, H, 7, 5), of(2, 4, H, S, 5), of(2, 4, H, S, 5)), {"is_causal": True}, True),
+        ((of(2, 4, H, 7, 5), of(2, 1, H, S, 5), of(2, 1, H, S, 5)), {}, False),
         ((of(2, H, 7, 5), of(1, H, S, 5), of(1, H, S, 5)), {}, False),
     ],
 )
@@ -393,6 +394,11 @@ def test_cross_attention_of_other_channels() -> None:
         ("bhid,bhjd->bhij", (2, 3, 7, 5), (2, 3, 9, 5), True),
         ("bthd,bshd->bhts", (2, 7, 3, 5), (2, 9, 3, 5), True),
         ("bhts,bshd->bthd", (2, 3, 7, 9), (2, 9, 3, 5), True),
+        ("bhid,bjd->bhij", (2, 3, 7, 5), (2, 9, 5), True),  # multi-query attention
+        ("bjd,bhid->bhij", (2, 9, 5), (2, 3, 7, 5), True),
+        ("...id,...jd->...ij", (2, 3, 4, 7, 5), (2, 3, 4, 9, 5), True),
+        ("...id,...jd->...ij", (2, 3, 7, 5), (3, 9, 5), False),
+        ("bhwc,hkc->bhwk", (2, 3, 4, 5), (3, 6, 5), False),  # SAM's
         ("bthd,tsd->bhts", (2, 7, 3, 5), (7, 9, 5), False),  # Shaw's
         ("bid,jd->bij", (2, 7, 5), (9, 5), False),
         ("bid,bjd->bi", (2, 7, 5), (2, 9, 5), False),
