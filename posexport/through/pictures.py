@@ -141,7 +141,7 @@ def reads_any_size(model: Any) -> bool:
     trained, patch = trained_size(model.config), getattr(model.config, "patch_size", None)
     if trained is None:
         return True
-    if not isinstance(patch, int):
+    if not isinstance(patch, int) or "interpolate_pos_encoding" in forward_parameters(model):
         return False
     height, width = trained[0] + patch, trained[1] + 2 * patch
     try:
