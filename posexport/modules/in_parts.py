@@ -45,7 +45,7 @@ def in_calls(decoder: CachedDecoder, ids_BT: Tensor, mask_BT: Tensor, parts: Seq
 
 
 def check_calls(decoder: Uncached, dtype: torch.dtype, keeps: str = "a KV cache", beside: str = "attention") -> None:
-    """Compare logits of calls with those of the forward without a cache, of a short input and of a long one.
+    """Compare logits of calls with the logits of the forward without a cache, of a short input and of a long one.
 
     ``keeps`` and ``beside`` are words of the message.
 

@@ -1,12 +1,12 @@
 """PyTorch's layers that keep a state between tokens: causal `nn.Conv1d`, `nn.LSTM` and `nn.GRU`.
 
 `keeping` replaces their forward for the duration of a call: they get the new tokens alone, take their state from
-`posexport.nn.layer_states` and leave the next one there. A padded token leaves every state as it is, wherever it
-stands: a row is read with its padding on one side, and its outputs are put back.
+`posexport.nn.layer_states` and leave the next one there. Padding changes no state, before, after or
+between tokens: a row is read with its padding on one side, and its outputs are put back.
 
 A convolution is causal where the caller pads as many zeros on the left as its kernel reaches back, or where ``padding``
-has as many and the caller cuts off the end; which of these is right is for a comparison with the author's forward to
-say. In a graph, LSTM and GRU are ONNX's operators.
+has as many and the caller cuts off the end; a comparison with the author's forward decides. In a graph, LSTM and GRU
+are ONNX's operators.
 
 Shape letters: B batch, T tokens, C channels, L layers, H channels of a recurrent layer.
 """
@@ -38,9 +38,9 @@ class _Call:
 _CURRENT: ContextVar[_Call] = ContextVar("posexport_kept_layers")
 
 
-def kept(module: nn.Module) -> list[nn.Module]:
+def stateful_layers(module: nn.Module) -> list[nn.Module]:
     """The layers of ``module`` that may keep a state."""
-    return [part for part in module.modules() if (_reach(part) if isinstance(part, nn.Conv1d) else _recurs(part))]
+    return [layer for layer in module.modules() if (_reach(layer) if isinstance(layer, nn.Conv1d) else _recurs(layer))]
 
 
 @contextmanager
@@ -57,7 +57,7 @@ def keeping(states: States, mask_BT: Tensor) -> Iterator[None]:
 
 
 def _reach(layer: nn.Conv1d) -> int:
-    """How many tokens before its own a convolution may read; 0 for one that keeps no state."""
+    """How many past tokens a convolution may read; 0 for one that keeps no state."""
     if layer.stride != (1,) or layer.padding_mode != "zeros" or isinstance(layer.padding, str):
         return 0
     reach = (layer.kernel_size[0] - 1) * layer.dilation[0]
@@ -72,8 +72,8 @@ def _conv(layer: nn.Conv1d, x: Tensor) -> Tensor:
     """The forward of a causal convolution: x [B, C, T], with its caller's zeros before it."""
     reach = _reach(layer)
     if not reach or x.ndim != 3:
-        plain: Tensor = layer._conv_forward(x, layer.weight, layer.bias)  # noqa: SLF001 (its forward calls nothing else)
-        return plain
+        stateless: Tensor = layer._conv_forward(x, layer.weight, layer.bias)  # noqa: SLF001 (all of its forward)
+        return stateless
     call, pads_itself = _CURRENT.get(), layer.padding != (0,)
     new = x if pads_itself else x[..., reach:]
     past = call.states.before(CONV, (x.shape[0], layer.in_channels, reach), x)
@@ -100,12 +100,12 @@ def _convolved(layer: nn.Conv1d, new: Tensor, past: Tensor, mask_BT: Tensor) -> 
 def _recurrent(layer: Any, x: Any, hx: Any = None) -> tuple[Tensor, Any]:
     """The forward of an LSTM or GRU; its caller's initial state must be zeros.
 
-    The state is that of all its layers, [B, L, H], and of an LSTM the cells, [B, 2 L, H].
+    The state: hidden states of all its layers, [B, L, H]; with the cells of an LSTM [B, 2 L, H].
     """
     if not _recurs(layer) or not isinstance(x, Tensor) or x.ndim != 3:
         raise NotCachedError(f"its {type(layer).__name__} reads backwards, has projections, or takes no [B, T, C]")
-    given = [] if hx is None else [hx] if isinstance(hx, Tensor) else list(hx)
-    if not torch.compiler.is_compiling() and any(bool(state.any()) for state in given):
+    initial = [] if hx is None else [hx] if isinstance(hx, Tensor) else list(hx)
+    if not torch.compiler.is_compiling() and any(bool(state.any()) for state in initial):
         raise NotCachedError(f"its {type(layer).__name__} starts from another state than zeros")
     call, parts = _CURRENT.get(), 2 if isinstance(layer, nn.LSTM) else 1
     x_BTC = x if layer.batch_first else x.transpose(0, 1)

@@ -20,7 +20,7 @@ from posexport.encodings.encoding import Encoding
 from posexport.encodings.nope import NoPE
 from posexport.modules.decoder_facts import as_source, limited, small, tokens_of
 from posexport.modules.in_parts import Uncached, check_calls
-from posexport.modules.kept_layers import keeping, kept
+from posexport.modules.kept_layers import keeping, stateful_layers
 from posexport.modules.user_module import UserModule
 from posexport.nn.cached_call import NotCachedError
 from posexport.nn.caching import Caching, KeysAndValues, Reach
@@ -115,7 +115,7 @@ class LayerStatesDecoder(Uncached):
 
 
 def by_states(source: Source, user: UserModule) -> tuple[Source, str]:
-    """The source of a module whose layers keep states, and these layers as a string for a remark.
+    """The source of a module with layers that keep states, and their names for a remark.
 
     Raises:
         NotCachedError: with states its logits are others than without.
@@ -129,7 +129,7 @@ def by_states(source: Source, user: UserModule) -> tuple[Source, str]:
         trial, dtype = copy.deepcopy(decoder), torch.float64
         in_precision(trial, dtype)
     check_calls(trial, dtype, "states", "those layers")
-    counts = Counter(type(layer).__name__ for layer in kept(user.module))
+    counts = Counter(type(layer).__name__ for layer in stateful_layers(user.module))
     states = msgspec.structs.replace(as_source(source, decoder, remarks), encoding=None)
     return states, ", ".join(f"{count} {name}" for name, count in counts.items())
 

@@ -17,7 +17,7 @@ from posexport.encodings.encoding import Encoding
 from posexport.errors import PosexportError
 from posexport.modules.decoder_facts import TASK, rows_of
 from posexport.modules.inserted_cache import by_pass
-from posexport.modules.kept_layers import kept
+from posexport.modules.kept_layers import stateful_layers
 from posexport.modules.own_decoder import by_layers
 from posexport.modules.states_decoder import by_states
 from posexport.modules.user_module import PAST_IS_OURS, UserModule, looks_past, returning
@@ -83,7 +83,7 @@ def _with_states(source: Source) -> tuple[Source, str] | None:
     """The source with states of its convolutions and recurrent layers, and a remark; None where these are not all."""
     user = source.module
     assert isinstance(user, UserModule)
-    if not kept(user.module) or _of_last(source):
+    if not stateful_layers(user.module) or _of_last(source):
         return None
     try:
         decoder, layers = by_states(source, user)

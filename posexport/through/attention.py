@@ -28,7 +28,7 @@ from posexport.nn.attention import SoftCapped, additive, attend, dropped_score
 from posexport.nn.cached_call import CachedCall, NotCachedError, current
 from posexport.nn.caching import Kept, KeysAndValues, narrowed, widened
 from posexport.ops.sliding_window_scores import SLIDING_WINDOW_SCORES
-from posexport.through import bucketed_bias
+from posexport.through import bucketed_bias, query_bias
 from posexport.through.experts import dense_experts, stack
 from posexport.through.orders import Order, order_of
 from posexport.through.renewed import renew
@@ -206,11 +206,12 @@ def attention(
     if isinstance(call, PlannedCall):
         if bucketed_bias.has_table(module):
             call.bias = bucketed_bias.term(module, query, call.at)
-        context = _cached(call, query, key, value, scale, cap, sink)
+        biased = (module, position_bias) if position_bias is not None and query_bias.adds(module) else None
+        context = _cached(call, query, key, value, scale, cap, sink, biased)
         return context.transpose(1, 2).contiguous(), None
     if noted is not None:
         layer = _layer(noted, query, key, value, attention_mask, causal=causal)
-        if bucketed_bias.is_added(module, position_bias, noted.biases):
+        if not query_bias.adds(module) and bucketed_bias.is_added(module, position_bias, noted.biases):
             noted.biases.extend([] if position_bias is None else [position_bias])
             if layer.window is not None:
                 raise NotCachedError("one of its layers has a bias and a sliding window")
@@ -274,15 +275,28 @@ def _with_more(
 
 
 def _cached(
-    call: PlannedCall, q: Tensor, k: Tensor, v: Tensor, scale: float, cap: SoftCapped | None, sink: Tensor | None
+    call: PlannedCall,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    scale: float,
+    cap: SoftCapped | None,
+    sink: Tensor | None,
+    biased: tuple[Any, Tensor] | None,
 ) -> Tensor:
-    """Attention to past and new tokens, or to the encoder's states, by the next layer of the plan."""
+    """Attention to past and new tokens, or to the encoder's states, by the next layer of the plan.
+
+    ``biased``: a module with a bias of queries, and the bias (`query_bias`).
+    """
     layer, width = call.next_layer(), v.shape[-1]
     q, k, v = (widened(x, layer.size) for x in (q, k, v))
     if isinstance(call, CrossingCall):
         call.present.extend([(k, v)] if layer.cross else [])
         return q[..., :width]
-    context = (_to_states if layer.cross else _to_tokens)(call, layer, q, k, v, scale=scale, cap=cap, sink=sink)
+    if layer.cross:
+        context = _to_states(call, layer, q, k, v, scale=scale, cap=cap, sink=sink)
+    else:
+        context = _to_tokens(call, layer, q, k, v, scale=scale, cap=cap, sink=sink, biased=biased)
     return narrowed(context, width)
 
 
@@ -296,6 +310,7 @@ def _to_tokens(
     scale: float,
     cap: SoftCapped | None,
     sink: Tensor | None,
+    biased: tuple[Any, Tensor] | None,
 ) -> Tensor:
     """Causal self-attention to the keys and values of past and new tokens."""
     if layer.shares is not None:
@@ -304,6 +319,8 @@ def _to_tokens(
         kept = call.at.kept(NoPE(), k, v, None if call.past is None else call.past[len(call.present)])
         call.present.append(kept.present)
     call.read.append(kept)
+    if biased is not None:
+        return query_bias.attended(biased[0], call, layer, q, kept, scale, biased[1])
     at = call.at.queries, call.at.keys
     if call.blocks_BT is not None and not (call.windows_alone and layer.window is None):
         mask = _with_blocks(call.blocks_BT, call, layer, q)

@@ -1,4 +1,4 @@
-"""Mixture of experts as products with all experts at once, so that the graph does not depend on the routing.
+"""Mixture of experts as products with all experts together, so that the graph does not depend on the routing.
 
 transformers' implementations depend on the routing (a loop over the chosen experts, tokens sorted by expert), or copy
 the weights of the chosen experts for every token. Here every expert processes every token, with weight 0 where it was
@@ -63,7 +63,7 @@ def _replace(layer: Any, name: str, matrix: Any) -> None:
 
 
 def _sum_of_normed(layer: Any, inner_NEM: Tensor, routed_NE: Tensor) -> Tensor:
-    """The weighted sum of what a norm makes of every expert's output: a product for each expert."""
+    """The weighted sum of every expert's normalised output: a product for each expert."""
     weight_EMC = layer.down_proj if layer.is_transposed else layer.down_proj.mT
     out_ENC = inner_NEM.transpose(0, 1) @ weight_EMC
     out_ENC = out_ENC + layer.down_proj_bias[:, None] if layer.has_bias else out_ENC

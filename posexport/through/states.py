@@ -28,6 +28,7 @@ from torch import Tensor, nn
 from posexport.nn.cached_call import current
 from posexport.nn.layer_states import CONV, RECURRENT, States
 from posexport.ops.states import convolution, recurrence
+from posexport.through import query_bias
 from posexport.torch_fixes.patch import patched
 
 _CURRENT: ContextVar[States | None] = ContextVar("posexport_states", default=None)
@@ -249,10 +250,11 @@ _STATEFUL: dict[str, Callable[..., Any]] = {
     "mamba2_chunk_scan": _mamba2,
     "mamba_selective_scan": _mamba,
 }
-#: layers that keep a state by code of their forward
+#: layers that keep a state, or count positions, by code of their forward
 _FORWARDS: dict[str, Callable[..., Any]] = {
     "MiniMaxLightningAttention": _lightning_attention,
     "RecurrentGemmaRecurrentBlock": _rg_lru,
+    query_bias.BIAS_CLASS: query_bias.relative_logits,
 }
 _MASK_FUNCTION = "create_recurrent_attention_mask"
 _FUNCTIONS: dict[str, Callable[..., Any]] = {**_STATEFUL, _MASK_FUNCTION: lambda **_: None}

@@ -23,7 +23,6 @@ REFUSED: dict[str, str] = {
         ("colpali", "colqwen2"),
         "its texts must have as many image tokens as an image has features, as no input says",
     ),
-    "inkling_text": "its attention adds a bias to its scores, which a KV cache beside states does not have",
     "instructblip": "its queries of an image read the instruction too, which no graph of posexport's gives them",
     "vits": "the length of its sound depends on durations that it draws, and a graph's on sizes of inputs alone",
     "fnet": "it mixes tokens by Fourier transforms, and its graph missed parity",

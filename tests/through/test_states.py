@@ -36,8 +36,8 @@ pytest.importorskip("transformers", reason="pip install 'posexport[transformers]
 from ci.through import tiny
 from posexport.through import states
 
-#: a recurrence and a convolution; a convolution and attention; experts, attention and the delta rule
-SHORT = {"mamba2": "cpu", "lfm2": "portable", "qwen3_next": "portable"}
+#: a recurrence and a convolution; a convolution and attention; experts, attention and the delta rule; a bias of scores
+SHORT = {"mamba2": "cpu", "lfm2": "portable", "qwen3_next": "portable", "inkling_text": "portable"}
 
 
 @pytest.fixture(scope="module")
@@ -148,9 +148,10 @@ def test_padding_between_tokens_changes_nothing(
     agree(padded, session.run({"input_ids": ids[mask == 1][None]})["logits"][0], "model in float32", np.float32)
 
 
-def test_a_sliding_window_counts_tokens_and_no_padding(checkpoint: Callable[[str], Path]) -> None:
-    """LFM3's window of 6 tokens, with more padding between tokens than that."""
-    module = load_source(str(checkpoint("lfm3")), LoadOptions()).module.double()
+@pytest.mark.parametrize("kind", ["lfm3", "inkling_text"])
+def test_a_sliding_window_counts_tokens_and_no_padding(kind: str, checkpoint: Callable[[str], Path]) -> None:
+    """A window of 6 tokens, with more padding between tokens than that; Inkling's bias counts tokens, too."""
+    module = load_source(str(checkpoint(kind)), LoadOptions()).module.double()
     with computing_in(torch.float64):
         ids = torch.randint(1, 64, (2, 30), generator=torch.Generator().manual_seed(0))
         mask = torch.ones_like(ids)
