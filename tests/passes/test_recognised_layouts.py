@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from posexport.bundle.read import read
 from posexport.conversion.convert import convert
@@ -223,7 +223,19 @@ class ReadScores(Model):
         return scores.softmax(-1) @ v + scores.sigmoid() @ v
 
 
-@pytest.mark.all(but=("OtherZeros",))
-@pytest.mark.parametrize("model", [OverChannels, OtherZeros, ReadScores])
+class ToSlots(Model):
+    """A softmax over the tokens of a linear layer's output, as soft mixtures of experts have it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.slots = nn.Parameter(torch.randn(D // H, 3))
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+        scores = q @ self.slots
+        return scores.softmax(-1) @ (scores.softmax(-2).mT @ v)
+
+
+@pytest.mark.all(but=("OtherZeros", "ToSlots"))
+@pytest.mark.parametrize("model", [OverChannels, OtherZeros, ReadScores, ToSlots])
 def test_it_is_left_as_it_is(model: type[Model]) -> None:
     assert set(traced(model)) == {"Softmax"}

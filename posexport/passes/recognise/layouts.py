@@ -61,7 +61,19 @@ def _keys(attention: Chain, shape: Shape) -> int | None:
     # the product with values reads probabilities in the order of the scores
     expected = (*range(rank - 2), *{rank - 2, rank - 1} - {keys}, keys)
     fits = rank > 2 and keys >= rank - 2 and layout == expected
-    return keys if fits and len(sizes(attention.context.inputs[1]) or ()) == rank else None
+    return keys if fits and _have_all_axes(attention, shape) else None
+
+
+def _have_all_axes(attention: Chain, shape: Shape) -> bool:
+    """Whether queries, keys and values have the axes of the scores before the last two, of their size or 1."""
+    first, second, v = (sizes(x) or () for x in (*attention.product.inputs, attention.context.inputs[1]))
+    if not len(first) == len(second) == len(v) == len(shape):
+        return False  # a weight for all rows
+    lead = len(shape) - 2
+    of_product = all(full in pair for full, *pair in zip(shape[:lead], first, second, strict=False))
+    return of_product and all(
+        size in (full, 1) for x in (first, second, v) for size, full in zip(x[:lead], shape, strict=False)
+    )
 
 
 def _after(node: ir.Node, layout: Layout) -> Layout:
