@@ -13,7 +13,7 @@ from posexport.options.commands import AUDIT_GROUPS, AuditOptions
 from posexport.tools.audit.finding import SEVERITIES
 from posexport.tools.audit.settings import settings_of
 
-_FORMATS = ("text", "json", "sarif", "github")
+_FORMATS = ("text", "json", "sarif", "github", "html")
 
 
 def _explain(ctx: click.Context, _parameter: click.Parameter, code: str | None) -> None:
@@ -103,6 +103,7 @@ def command(
         posexport audit model.onnx
         posexport audit path/to/repository --select PX1 --select PX2 --details
         posexport audit model.onnx --output-format sarif > audit.sarif
+        posexport audit model.onnx --output-format html > audit.html
         posexport audit model.onnx --fix PX101,PX201 -o repaired.onnx
         posexport audit --explain PX201
         posexport audit model.onnx --run --memory 8GB
@@ -126,6 +127,10 @@ def command(
         from posexport.tools.audit.formats import sarif
 
         click.echo(sarif.document(findings))
+    elif style == "html":
+        from posexport.tools.report.audit_page import audit_page
+
+        click.echo(audit_page(findings, target), nl=False)
     else:
         from posexport.tools.audit.formats import github, text
 

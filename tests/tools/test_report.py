@@ -24,6 +24,7 @@ from posexport.parity.report.points import Point
 from posexport.parity.report.report import Report
 from posexport.system.files import without_folders
 from posexport.tools.audit.finding import Finding, Findings
+from posexport.tools.audit.registry import RULES
 from posexport.tools.bench.records import Document, Machine, Result, figure
 from posexport.tools.bench.records import Point as Sizes
 from posexport.tools.pages.svg import Scale
@@ -33,6 +34,7 @@ from posexport.tools.report.drawings import figures
 from posexport.tools.report.positions import LENGTH, Positions, _kind, positions
 from posexport.tools.report.proof import pictures
 from tests.tolerances import agree
+from tests.tools.audit.graphs import saved
 
 CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
 TINY = ("hidden=60", "heads=5", "layers=1")
@@ -231,6 +233,29 @@ def test_findings_have_their_piece_of_the_graph(bundle: Path, tmp_path: Path, mo
     for value in gather.inputs:
         assert value.name in section, "what the node reads is named"
     assert section.count('class="arrow"') >= 3
+
+
+def test_an_audit_of_any_file_is_a_page(tmp_path: Path) -> None:
+    """In a browser on a phone: no error, and nothing wider than the screen."""
+    path = saved(RULES["PX304"].bad, tmp_path)
+    done = CliRunner().invoke(group, ["audit", str(path), "--output-format", "html"])
+    assert done.exit_code == 1
+    page = done.stdout
+    assert "<h1>model.onnx</h1>" in page
+    assert "PX304 unscaled-mask" in page
+    assert page.count('class="drawing"') == page.count('class="finding"') > 0
+    assert not re.search(r"(src|href)=", page)
+    if CHROMIUM is None:
+        return
+    act = "<script>document.body.dataset.seen = document.documentElement.scrollWidth > innerWidth</script>"
+    (tmp_path / "page.html").write_text(page.replace("</body>", f"{act}</body>"))
+    command = [str(CHROMIUM), "--headless", "--disable-gpu", "--no-sandbox", "--window-size=360,800"]
+    command += ["--enable-logging=stderr", f"--user-data-dir={tmp_path / 'profile'}", "--dump-dom"]
+    shown = subprocess.run(
+        [*command, (tmp_path / "page.html").as_uri()], capture_output=True, text=True, check=True, timeout=120
+    )
+    assert 'data-seen="false"' in shown.stdout
+    assert "CONSOLE" not in shown.stderr
 
 
 def test_a_node_with_many_neighbours_is_a_small_drawing() -> None:

@@ -9,7 +9,8 @@ import onnx_ir as ir
 
 from posexport.graph.queries import sizes
 from posexport.tools.audit.audit import audit
-from posexport.tools.audit.finding import Finding, Recognised
+from posexport.tools.audit.finding import Finding, Findings, Recognised
+from posexport.tools.audit.reading.read import read_model
 from posexport.tools.audit.rule import name_of
 
 #: neighbours on each side that are drawn
@@ -41,10 +42,14 @@ def audited(directory: Path) -> Audited:
     Raises:
         PosexportError: a graph that cannot be read.
     """
-    findings = audit(directory)
-    graphs = {file: ir.load(directory / file).graph for file in {finding.file for finding in findings}}
-    shown = [Shown(finding, _drawing(graphs[finding.file], finding)) for finding in findings]
-    return Audited(shown, findings.recognised, len(findings.rules))
+    return shown(audit(directory), directory)
+
+
+def shown(findings: Findings, folder: Path) -> Audited:
+    """Findings with drawings of the graphs in ``folder``."""
+    graphs = {file: read_model(folder / file).graph for file in {finding.file for finding in findings}}
+    drawn = [Shown(finding, _drawing(graphs[finding.file], finding)) for finding in findings]
+    return Audited(drawn, findings.recognised, len(findings.rules))
 
 
 def _drawing(graph: ir.Graph, finding: Finding) -> str:
