@@ -238,6 +238,12 @@ def test_a_cache_of_fixed_size_for_every_head(name: str, tmp_path: Path, traces:
     check_static(source(name, *(() if "head" in name else ("kv_heads=5",))), tmp_path, traces, [*LEFT, *CALLS])
 
 
+def test_a_step_of_many_heads_that_share_keys(tmp_path: Path, traces: Traces) -> None:
+    settings = ("layers=1", "hidden=80", "heads=10", "kv_heads=2", "vocab=61")
+    made = builtin.builtin_source("decoder-rope", task=None, settings_given=settings)
+    check_static(made, tmp_path, traces, FEW_CALLS)
+
+
 @pytest.mark.all
 def test_a_head_of_an_odd_size_is_refused_to_the_operator(tmp_path: Path, traces: Traces) -> None:
     made = builtin.builtin_source(
