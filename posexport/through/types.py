@@ -11,11 +11,14 @@ from importlib.resources import files
 PROVEN: dict[str, str] = json.loads(files(__package__).joinpath("proven.json").read_text())
 
 _MAXIMUM = "its recurrence keeps a running maximum beside its state, for which posexport has no operator"
+_TAPS = "the taps of its convolutions follow from each token, for which posexport has no operator"
 _SOUND = "it keeps as many features of a sound as the mask says, a number that depends on the values of the mask"
 _PARTS = "it cuts an image into as many parts as its size says, one after the other in Python"
 #: reason of the refusal, by model_type
 REFUSED: dict[str, str] = {
     **dict.fromkeys(("rwkv", "xlstm"), _MAXIMUM),
+    **dict.fromkeys(("inkling2_loop_text", "inkling2_text"), _TAPS),
+    "qwen4_exp_text": "an indexer chooses the tokens that its attention reads, by keys that no KV cache here holds",
     "layoutlmv2": "its features of the page come from Detectron2, which transformers alone does not have",
     **dict.fromkeys(("audioflamingo3", "granite_speech", "qwen2_5_omni", "qwen2_audio", "qwen3_omni_moe"), _SOUND),
     **dict.fromkeys(("llava_next", "llava_onevision"), _PARTS),
