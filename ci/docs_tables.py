@@ -474,6 +474,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "cuda-dry": cuda_dry,
     "webgpu": partial(provider, "webgpu"),
     "openvino": partial(provider, "openvino"),
+    "openvino-bfloat": partial(provider, "openvino", "bf16"),
     "costs-encoder": partial(costs, "encoder"),
     "costs-decoder": partial(costs, "decoder"),
     "scoreboard": scoreboard.totals,

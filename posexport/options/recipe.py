@@ -124,7 +124,7 @@ class Recipe(PrecisionOptions, frozen=True, kw_only=True, forbid_unknown_fields=
             group=EXPERT,
             flag="unpad/--no-unpad",
             help="Leave padding out of linear layers, and of attention on the CPU; or compute it. The default: left "
-            "out with --target cpu; cuda can too, not measured.",
+            "out with --target cpu and openvino; cuda can too, not measured.",
         ),
     ] = None
     inline: Annotated[

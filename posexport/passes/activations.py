@@ -10,6 +10,7 @@ from typing import Any
 import onnx_ir as ir
 
 from posexport.graph.queries import is_near, number
+from posexport.graph.types import infer
 from posexport.passes.graph_pass import Context, GraphPass, PassResult, Rule, by_rules
 from posexport.targets.target import MICROSOFT, Target
 
@@ -68,7 +69,17 @@ class Gelu(GraphPass):
         rules = {"gelu": Rule(by_erf, fused if context.target.microsoft else half_last, erf_refusal)}
         if context.target.microsoft:
             rules["tanh-gelu"] = Rule(by_tanh, fused_tanh, tanh_refusal)
-        return by_rules(rules, model)
+        result = by_rules(rules, model)
+        if result.nodes:
+            _infer_missing(model)
+        return result
+
+
+def _infer_missing(model: ir.Model) -> None:
+    """Types and shapes of inner values, which the rewriter leaves out and `FlatTokens` needs."""
+    for node in model.graph:
+        if any(value.type is None for value in node.outputs):
+            infer(node, model.opset_imports[""])
 
 
 class Swish(GraphPass):

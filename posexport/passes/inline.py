@@ -1,9 +1,10 @@
 """The same graph without functions, for runtimes that know none (OpenVINO and others)."""
 
 import onnx_ir as ir
-from onnx_ir.passes.common import InlinePass, ShapeInferencePass
+from onnx_ir.passes.common import InlinePass, NameFixPass, ShapeInferencePass
 
 from posexport.graph.builder import Builder
+from posexport.graph.queries import bodies
 from posexport.passes.graph_pass import Context, GraphPass, PassResult
 from posexport.spec import DOMAIN, FUNCTION
 
@@ -31,6 +32,9 @@ class Inline(GraphPass):
             for node in ir.traversal.RecursiveGraphIterator(function.graph):
                 node.metadata_props[FUNCTION] = function.name
         InlinePass()(model)
+        if any(map(bodies, model.graph)):
+            # InlinePass does not look for names in the branches of an If
+            NameFixPass()(model)
         model.opset_imports.pop(DOMAIN, None)
         _cast_to_types(model)
         return PassResult(calls)

@@ -87,7 +87,7 @@ class Provider:
         writes_in_place: it has TensorScatter, by which graphs write to a static KV cache.
         whole_blocks: it dequantizes weights in blocks when it compiles a graph, if all blocks are full.
         tail_in_float32: whatever a session computes in, it is float32 between an output and the last matrix product.
-        flat: graphs for it have no functions and no Scan, Loop or If, as with ``--inline``.
+        flat: graphs for it have no functions, no Scan and no Loop, as with ``--inline``.
         options: ONNX Runtime's options of every session on it.
         choices: the options that users may set, by name.
         device: where its nodes keep their outputs, as ONNX Runtime calls it (`HOST`: the host's memory).

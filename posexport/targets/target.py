@@ -71,7 +71,7 @@ class Target:
 
     @property
     def flat(self) -> bool:
-        """The graph has no functions and no Scan, Loop or If."""
+        """The graph has no functions, no Scan and no Loop."""
         return self.inline or (self.provider is not None and self.provider.flat)
 
     @property

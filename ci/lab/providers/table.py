@@ -9,11 +9,12 @@ from typing import Any
 RESULTS = Path(__file__).parents[2] / "results" / "providers.json"
 
 
-def table(provider: str) -> str:
-    """The Markdown table of one provider, by groups of results."""
-    rows: dict[str, dict[str, Any]] = json.loads(RESULTS.read_text()).get(provider, {})
+def table(provider: str, precision: str = "") -> str:
+    """The Markdown table of one provider, by groups of results; ``precision``: of sessions, if not float32."""
+    rows: dict[str, dict[str, Any]] = json.loads(RESULTS.read_text()).get(f"{provider} {precision}".strip(), {})
+    command = f"`ci/lab/providers/run {provider}{f' --precision {precision}' if precision else ''}`"
     if not rows:
-        return f"Not measured yet: `ci/lab/providers/run {provider}`."
+        return f"Not measured yet: {command}."
     groups: dict[str, list[str]] = defaultdict(list)
     errors: dict[str, float] = {}
     for name, result in rows.items():
@@ -31,7 +32,7 @@ def table(provider: str) -> str:
         error = f"{errors[kind]:.1e}" if kind in errors else ""
         lines.append(f"| {kind} | {len(groups[kind])} | {error} | {', '.join(f'`{name}`' for name in groups[kind])} |")
     versions = sorted({result["onnxruntime"] for result in rows.values() if "onnxruntime" in result})
-    lines += ["", f"ONNX Runtime {' and '.join(versions)}; {len(rows)} rows, `ci/lab/providers/run {provider}`."]
+    lines += ["", f"ONNX Runtime {' and '.join(versions)}; {len(rows)} rows, {command}."]
     return "\n".join(lines)
 
 

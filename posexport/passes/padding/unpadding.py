@@ -55,7 +55,7 @@ class Unpadding(GraphPass):
     description = "linear layers and attention on real tokens only where a batch has padding"
 
     def refusal(self, target: Target) -> str | None:
-        return "the graph may hold no Loop (--inline)" if target.flat else None
+        return "the graph may hold no branch (--inline)" if target.inline else None
 
     def why_not_preferred(self, target: Target) -> str | None:
         if target.provider is None:
@@ -74,7 +74,7 @@ class Unpadding(GraphPass):
             return PassResult(rejected=(mask,))
         flatten(model.graph)
         flow = _Flow.of(model.graph, mask)
-        around = context.target.waits_to_branch
+        around = context.target.waits_to_branch or context.target.flat
         reason = flow.refusal(by_row=not around)
         if reason is not None:
             return PassResult(rejected=(reason,))
