@@ -21,6 +21,7 @@ from posexport.export.build import build
 from posexport.export.save import SharedFile
 from posexport.parity.references.precision_copy import PrecisionCopy
 from posexport.precision.apply import apply
+from posexport.precision.half.kernels import Kernels
 from posexport.runtime.ort_values import run, to_array, to_value
 from posexport.sources.load import LoadOptions
 from posexport.sources.prepare import prepare
@@ -233,6 +234,13 @@ def test_what_cuda_lacks_in_bfloat16_stays_in_float32_in_portable_graphs() -> No
         known = {value.name: value.type.tensor_type.elem_type for value in model.graph.value_info}
         types[precision] = [known[node.output[0]] for node in model.graph.node if node.op_type == "Pad"]
     assert types == {"bf16": [onnx.TensorProto.FLOAT], "fp16": [onnx.TensorProto.FLOAT16]}
+
+
+def test_what_cuda_leaves_to_the_cpu_is_not_in_bfloat16() -> None:
+    """InstanceNormalization of opset 22 has no kernel on CUDA, and one in float32 on the CPU."""
+    kernels = {p: Kernels(Target("cuda", 23, dtype=BY_PRECISION[p]), 23) for p in ("bf16", "fp16")}
+    node = ir.node("InstanceNormalization", [])
+    assert {precision: each.has_half(node) for precision, each in kernels.items()} == {"bf16": False, "fp16": True}
 
 
 def test_bfloat16_to_onnx_runtime_and_back() -> None:

@@ -59,9 +59,17 @@ class Kernels:
 
 
 def _only_wider(target: Target, op_type: str, domain: str) -> bool:
-    """Whether the target's provider has a kernel in float32 and none in the target's type."""
-    lacks = target.needs_kernel(op_type, domain)
-    return lacks is not None and replace(target, dtype=FLOAT32).needs_kernel(op_type, domain) is None
+    """Whether there is a kernel in float32 and none in the target's type.
+
+    Nodes without a kernel of the provider in any type run on the CPU, which computes float16 by casts, not bfloat16.
+    """
+    if target.needs_kernel(op_type, domain) is None:
+        return False
+    if replace(target, dtype=FLOAT32).needs_kernel(op_type, domain) is None:
+        return True
+    on_cpu = replace(target, name="cpu")
+    wider = replace(on_cpu, dtype=FLOAT32).needs_kernel(op_type, domain) is None
+    return target.dtype == BY_PRECISION["bf16"] and wider and on_cpu.needs_kernel(op_type, domain) is not None
 
 
 #: the first operand of these is a condition or a shape
