@@ -83,6 +83,28 @@ def test_transformers_js_numbers_states_by_layers(kind: str, names: list[str], f
     assert written == config
 
 
+@pytest.mark.all
+def test_three_graphs_number_states_by_layers(folder: Path) -> None:
+    """Qwen3.5 with its vision tower, whose decoder transformers.js feeds by the kinds of the text's layers."""
+    arranged = LAYOUTS["transformers.js"].arrange(source(folder, "qwen3_5"))
+    files = [part.spec.file for part in arranged.parts]
+    assert files == ["onnx/vision_encoder.onnx", "onnx/embed_tokens.onnx", "onnx/decoder_model_merged.onnx"]
+    decoder = arranged.parts[-1].spec
+    kinds = json.loads((folder / "qwen3_5" / "config.json").read_text())["text_config"]["layer_types"]
+    attention = [number for number, kind in enumerate(kinds) if kind == "full_attention"]
+    linear = [number for number, kind in enumerate(kinds) if kind == "linear_attention"]
+    assert attention
+    assert linear
+    assert [spec.name for spec in decoder.inputs if spec.role in ("cache", "state")] == [
+        *(f"past_key_values.{number}.{half}" for number in attention for half in ("key", "value")),
+        *(f"past_conv.{number}" for number in linear),
+        *(f"past_recurrent.{number}" for number in linear),
+    ]
+    assert {spec.state.output for spec in decoder.inputs if isinstance(spec.state, State)} == {
+        f"present_{kind}.{number}" for kind in ("conv", "recurrent") for number in linear
+    }
+
+
 def test_genai_takes_a_decoder_through_transformers(folder: Path) -> None:
     mixtral = source(folder, "mixtral")
     assert LAYOUTS["genai"].arrange(mixtral) is mixtral
