@@ -72,7 +72,12 @@ def longest(config: Any) -> int:
     """Tokens that a configuration's table of positions has, at most 256; those that dynamic NTK extends it to."""
     kind = getattr(config, "model_type", "")
     text = config.decoder if kind == "vision-encoder-decoder" else config.get_text_config()
-    names = ("max_position_embeddings", "n_positions", "max_encoder_position_embeddings", "max_seq_len")
+    names: tuple[str, ...] = (
+        "max_position_embeddings",
+        "n_positions",
+        "max_encoder_position_embeddings",
+        "max_seq_len",
+    )
     names = ("max_target_positions",) if kind == "whisper" else names
     sizes = [getattr(text, name) for name in names if isinstance(getattr(text, name, None), int)]
     rope: Mapping[str, Any] = getattr(text, "rope_parameters", None) or getattr(text, "rope_scaling", None) or {}
