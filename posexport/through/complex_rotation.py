@@ -15,7 +15,8 @@ CLASS, FUNCTION = "DeepseekV2RotaryEmbedding", "apply_rotary_emb"
 def angles(embedding: Any, _: Tensor, position_ids: Tensor) -> Tensor:
     """Cosine and sine of every angle, [B, T, F, 2]; ``forward`` of the class."""
     angle_BTF = position_ids[..., None].float() * embedding.inv_freq.float()
-    return torch.stack((angle_BTF.cos(), angle_BTF.sin()), -1) * embedding.attention_scaling
+    angles_BTF2: Tensor = torch.stack((angle_BTF.cos(), angle_BTF.sin()), -1) * embedding.attention_scaling
+    return angles_BTF2
 
 
 def rotated(q_BHTD: Tensor, k_BHTD: Tensor, angles_BTF2: Tensor) -> tuple[Tensor, Tensor]:
@@ -23,7 +24,7 @@ def rotated(q_BHTD: Tensor, k_BHTD: Tensor, angles_BTF2: Tensor) -> tuple[Tensor
     cos_B1TF, sin_B1TF = angles_BTF2[:, None].unbind(-1)
 
     def rotate(x_BHTD: Tensor) -> Tensor:
-        x_BHTF, y_BHTF = x_BHTD.float().unflatten(-1, (-1, 2)).unbind(-1)
+        x_BHTF, y_BHTF = x_BHTD.float().unflatten(-1, (-1, 2)).unbind(-1)  # type: ignore[no-untyped-call]
         pairs = torch.stack((x_BHTF * cos_B1TF - y_BHTF * sin_B1TF, x_BHTF * sin_B1TF + y_BHTF * cos_B1TF), -1)
         return pairs.flatten(-2).type_as(x_BHTD)
 

@@ -124,7 +124,7 @@ def with_symbolic_ints(model: nn.Module, chosen: Callable[[str], bool]) -> Itera
                 undo.callback(_restore, scope, "math", math)
                 scope["math"] = _Math("math")
             einx = sys.modules.get("einx")
-            if einx is not None and scope.get("einx") is einx:
+            if scope.get("einx") is einx and einx is not None:
                 undo.callback(_restore, scope, "einx", einx)
                 scope["einx"] = SymbolicEinx(einx)
         yield

@@ -1,6 +1,6 @@
 """Positions in float32 on a provider that computes the rest of a float32 graph in bfloat16."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -64,10 +64,10 @@ def _protected(graph: ir.Graph) -> dict[ir.Value, None]:
     # back to matrix products
     waiting = list(exact)
     while waiting:
-        node = waiting.pop().producer()
-        if node is None or node.op_type in _PRODUCTS:
+        producer = waiting.pop().producer()
+        if producer is None or producer.op_type in _PRODUCTS:
             continue
-        new = [value for value in _floats(node.inputs) if value not in exact and value.producer() is not None]
+        new = [value for value in _floats(producer.inputs) if value not in exact and value.producer() is not None]
         exact |= dict.fromkeys(new)
         waiting += new
     # forward, while nothing else takes part
@@ -84,7 +84,7 @@ def _is_exact(node: ir.Node) -> bool:
     return node.op_type in _EXACT or (to_integer and any(_floats(node.inputs)))
 
 
-def _floats(values: "tuple[ir.Value | None, ...] | list[ir.Value]") -> Iterator[ir.Value]:
+def _floats(values: Sequence[ir.Value | None]) -> Iterator[ir.Value]:
     return (value for value in values if value is not None and value.dtype in _REAL)
 
 

@@ -140,12 +140,15 @@ def quantize_tied(lookup: Lookup, tensors: DerivedTensors, scheme: Scheme, *, fu
 
 def _check_blocks(projections: Sequence[Projection], target: Target, options: PrecisionOptions) -> None:
     """Raises PosexportError for a weight that the provider cannot read because its last block is not full."""
-    for projection in projections if target.whole_blocks and target.provider is not None else ():
+    provider = target.provider
+    if provider is None or not target.whole_blocks:
+        return
+    for projection in projections:
         k = projection.weight.sizes[0]
         if k % options.block_size:
             name = next(iter(projection.weight.names), projection.weight.value.name)
             raise PosexportError(
-                f"{target.provider.label} reads weights in whole blocks of {options.block_size}, and {name} has {k} "
+                f"{provider.label} reads weights in whole blocks of {options.block_size}, and {name} has {k} "
                 f"rows: keep it in float with --keep-float {name!r}, or use another --target"
             )
 
