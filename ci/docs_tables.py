@@ -34,7 +34,8 @@ RESULTS = Path(__file__).parent / "results"
 PICTURES = Path(__file__).parent.parent / "docs" / "pictures"
 #: the file of each suite's last full run
 SUITES = {
-    suite: f"{suite}.json" for suite in ("attention", "growth", "decode", "states", "quantized", "rivals", "lowerings")
+    suite: f"{suite}.json"
+    for suite in ("attention", "growth", "decode", "states", "ways", "quantized", "rivals", "lowerings")
 } | {"paper": "cpu.json"}
 ACTS = {
     "input": "input",
