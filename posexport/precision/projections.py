@@ -122,19 +122,26 @@ def containers(model: ir.Model) -> Iterator[ir.Graph]:
         yield from with_bodies(top)
 
 
+#: operators that give a part of a weight, or its elements in another order
+_MOVES = ("Gather", "Reshape", "Slice", "Split", "Squeeze", "Transpose", "Unsqueeze")
+
+
 def batches(model: ir.Model) -> list[tuple[str, ...]]:
-    """The names of weights [.., K, N] of products that are a matrix for each element, such as an expert."""
-    weights = [
-        node.inputs[1]
-        for container in containers(model)
-        for node in container
-        if (node.domain, node.op_type) in _PRODUCTS and node.op_type != "Gemm"
-    ]
-    sizes = {value: tensor_of(value) for value in weights if value is not None}
+    """The names of weights of several matrices [.., K, N], such as those of experts, that products read."""
+    stored: dict[ir.Value, ir.TensorProtocol] = {}
+    for node in (node for container in containers(model) for node in container):
+        if (node.domain, node.op_type) not in _PRODUCTS:
+            continue
+        value = node.inputs[1]
+        while value is not None and (tensor := tensor_of(value)) is None:
+            before = value.producer()
+            value = before.inputs[0] if before is not None and before.op_type in _MOVES else None
+        if value is not None and tensor is not None:
+            stored[value] = tensor
     return [
         names_of(value)
-        for value, tensor in sizes.items()
-        if tensor is not None and len(tensor.shape) > 2 and min(tensor.shape.numpy()[-2:]) >= LEAST_CHANNELS
+        for value, tensor in stored.items()
+        if len(tensor.shape) > 2 and min(tensor.shape.numpy()[-2:]) >= LEAST_CHANNELS
     ]
 
 

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import numpy as np
 import onnx_ir as ir
 import pytest
 import torch
@@ -82,9 +83,12 @@ def test_weights_of_experts_are_quantized(tmp_path: Path) -> None:
     assert not done.remarks or not any("several matrices" in remark for remark in done.remarks)
 
 
-def test_what_stays_in_float_is_said() -> None:
-    text = "HEAD g (float[r, 40] x, float u, float w) => (float z) { y = MatMul(x, u)  z = MatMul(y, w) }"
-    model = graph(text, 23, u=matrices(5)(40, 96), w=matrices(6)(3 * 96, 40).reshape(3, 96, 40))
+@pytest.mark.parametrize("body", ["z = MatMul(y, w)", "one = Gather(w, at)  z = MatMul(y, one)"])
+def test_what_stays_in_float_is_said(body: str) -> None:
+    """Products with every expert, and with one after the other."""
+    text = f"HEAD g (float[r, 40] x, float u, float w, int64 at) => (float z) {{ y = MatMul(x, u)  {body} }}"
+    weights = {"u": matrices(5)(40, 96), "w": matrices(6)(3 * 96, 40).reshape(3, 96, 40)}
+    model = graph(text, 23, **weights, at=np.array(1))
     result = apply(model, rows(40), Target("cpu", 23), PrecisionOptions(precision="int4"))
     assert result.remarks == (
         "1 weights of several matrices stay in float, the first w: only products with one matrix are quantized",
