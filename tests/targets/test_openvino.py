@@ -16,7 +16,9 @@ from posexport.export.negotiate import opset
 from posexport.parity.choose import ProofOptions
 from posexport.passes.device.float32_positions import Float32Positions
 from posexport.passes.graph_pass import Context
+from posexport.precision.half.kernels import check_arithmetic, remarks
 from posexport.system.extras import is_installed
+from posexport.targets.dtypes import BY_PRECISION
 from posexport.targets.providers import PROVIDERS, devices
 from posexport.targets.target import Target
 
@@ -136,6 +138,15 @@ def test_the_precision_of_a_session_is_an_option() -> None:
         OPENVINO.session_options({"precision": "fp16"})
     with pytest.raises(PosexportError, match="OpenVINO has no option 'tf32'; it has precision"):
         OPENVINO.session_options({"tf32": "on"})
+
+
+def test_files_of_16_bits_are_refused_with_what_to_do() -> None:
+    with pytest.raises(PosexportError, match=r"cannot have --precision bf16; use precision=bf16 of its sessions"):
+        check_arithmetic(Target("openvino", dtype=BY_PRECISION["bf16"]))
+    with pytest.raises(PosexportError, match="cannot have --precision fp16; use another --target"):
+        check_arithmetic(Target("openvino", dtype=BY_PRECISION["fp16"]))
+    # it reads them, and computes in float32
+    assert not any("OpenVINO" in sentence for sentence in remarks(Target(dtype=BY_PRECISION["fp16"])))
 
 
 def test_the_proof_of_a_session_in_bfloat16_is_of_the_graph_itself() -> None:

@@ -8,6 +8,7 @@ import onnx_ir as ir
 from posexport.errors import PosexportError
 from posexport.graph.types import allowed_types, schema_of
 from posexport.targets.dtypes import BY_PRECISION, FLOAT32
+from posexport.targets.provider_options import COMPUTES
 from posexport.targets.providers import targets
 from posexport.targets.target import PORTABLE, Target
 
@@ -105,6 +106,9 @@ def check_arithmetic(target: Target) -> None:
         return
     types = [dtype for dtype in BY_PRECISION.values() if dtype != FLOAT32 and computes(replace(target, dtype=dtype))]
     precisions = "".join(f"--precision {dtype.precision} or " for dtype in types)
+    of_session = target.provider.choices.get(COMPUTES)
+    if of_session is not None and target.dtype.precision in of_session.values.split():
+        precisions = f"{COMPUTES}={target.dtype.precision} of its sessions (--provider-option) with a float32 file, or "
     raise PosexportError(
         f"on {target.provider.label} ONNX Runtime has no kernels that compute in {target.dtype.name}, so --target "
         f"{target.name} cannot have --precision {target.dtype.precision}; use {precisions}another --target"
@@ -120,7 +124,11 @@ def remarks(target: Target) -> tuple[str, ...]:
             f"on {target.provider.label} {target.dtype.name} halves the file and brings no speed: ONNX Runtime "
             "multiplies matrices in float32 there",
         )
-    unable = [p.label for p in targets().values() if not computes(replace(target, name=p.name))]
+    unable = [
+        provider.label
+        for provider in targets().values()
+        if not (provider.loads(target.dtype) or computes(replace(target, name=provider.name)))
+    ]
     if target.name == PORTABLE and unable:
         return (
             f"{target.dtype.name} does not run on {' and '.join(unable)}: ONNX Runtime has no kernels for it there",
