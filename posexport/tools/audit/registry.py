@@ -63,6 +63,7 @@ _MODULES = {
     "PX511": "variant",
     "PX512": "short_vocabulary",
     "PX513": "attention_scale",
+    "PX514": "unshifted_windows",
     "PX601": "lost_weight",
     "PX602": "unknown_weight",
     "PX603": "differing_weight",

@@ -68,13 +68,13 @@ def written_out(attention: Attention, sizes: Sizes) -> WrittenOut:
     if of_q is None or of_v is None or of_q != of_k or of_q[0] != of_v[0]:
         raise NotKnownError("its queries, keys and values are not [B, H, T, D] with the heads and their size known")
     scores = sizes_of(sizes, product.outputs[0])
-    found = WrittenOut(softmax, output, q, k, v, heads=of_q[0], size=of_q[1], size_of_values=of_v[1], guarded=guarded)
-    found.q, of_queries = _unscaled(q)
-    found.k, of_keys = _unscaled(k)
-    found.scale = of_queries * of_keys
+    pieces = WrittenOut(softmax, output, q, k, v, heads=of_q[0], size=of_q[1], size_of_values=of_v[1], guarded=guarded)
+    pieces.q, of_queries = _unscaled(q)
+    pieces.k, of_keys = _unscaled(k)
+    pieces.scale = of_queries * of_keys
     for before, after in _steps(attention):
-        _add_step(found, before, after, sizes, scores)
-    return found
+        _add_step(pieces, before, after, sizes, scores)
+    return pieces
 
 
 def sizes_of(sizes: Sizes, value: ir.Value | None) -> tuple[Size, ...] | None:
@@ -138,7 +138,7 @@ def _steps(attention: Attention) -> list[tuple[ir.Value, ir.Node]]:
 
 
 def _add_step(
-    found: WrittenOut, before: ir.Value, node: ir.Node, sizes: Sizes, scores: tuple[Size, ...] | None
+    pieces: WrittenOut, before: ir.Value, node: ir.Node, sizes: Sizes, scores: tuple[Size, ...] | None
 ) -> None:
     """Note what one node between product and Softmax does."""
     kind = node.op_type
@@ -150,30 +150,30 @@ def _add_step(
         return
     other = next((value for value in node.inputs if value is not None and value is not before), None)
     if kind in ("Mul", "Div") and other is not None and (kind == "Mul" or node.inputs[0] is before):
-        _add_scale(found, kind, other, sizes)
+        _add_scale(pieces, kind, other, sizes)
     elif kind == "Add" and other is not None:
         _check_rank(other, sizes)
-        found.terms.append(("Add", other, True))
+        pieces.terms.append(("Add", other, True))
     elif kind == "Where" and node.inputs[0] is not None:
         place = node.inputs.index(before)
         fill = element(node.inputs[3 - place], lambda _: None)
         if fill is None or fill > _DROPPED:
             raise NotKnownError("scores are replaced by something that is no large negative number")
         _check_rank(node.inputs[0], sizes)
-        found.terms.append(("Where", node.inputs[0], place == 1))
+        pieces.terms.append(("Where", node.inputs[0], place == 1))
     else:
         raise NotKnownError(f"its scores go through {kind}")
 
 
-def _add_scale(found: WrittenOut, kind: str, factor: ir.Value, sizes: Sizes) -> None:
+def _add_scale(pieces: WrittenOut, kind: str, factor: ir.Value, sizes: Sizes) -> None:
     """Note what multiplies or divides all scores."""
     number = element(factor, lambda _: None)
-    if found.terms:
+    if pieces.terms:
         raise NotKnownError("the sum of scores and mask is scaled")
     if number:
-        found.scale *= number if kind == "Mul" else 1 / number
+        pieces.scale *= number if kind == "Mul" else 1 / number
     elif sizes.of(factor) in ((), (1,)):
-        found.factors.append((kind, factor))
+        pieces.factors.append((kind, factor))
     else:
         raise NotKnownError("its scores are scaled by something that differs between them")
 
