@@ -11,9 +11,9 @@ from torch import Tensor
 
 from posexport.nn.cached_call import CachedCall, cached_call
 from posexport.spec import BATCH, SEQUENCE, InputSpec
-from posexport.through.attention import PlannedCall
 from posexport.through.decoder import MORE, EmbedsDecoder
 from posexport.through.inputs import TYPES
+from posexport.through.planned_call import PlannedCall
 
 #: the tokens of images
 BLOCKS = InputSpec(name=TYPES, dtype="int64", axes=[BATCH, SEQUENCE], role="blocks")

@@ -17,7 +17,7 @@ from posexport.modules.user_module import UserModule
 from posexport.nn.cached_call import CachedCall, NotCachedError, cached_call
 from posexport.nn.caching import Caching, KeysAndValues, Reach
 from posexport.spec import BATCH, SEQUENCE, InputSpec, LengthContract
-from posexport.through.attention import Layer, PlannedCall
+from posexport.through.planned_call import Layer, PlannedCall
 
 
 class ThroughDecoder(Uncached):

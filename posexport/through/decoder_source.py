@@ -23,9 +23,10 @@ from posexport.passes.graph_pass import NotInsertedError
 from posexport.sources.source import Source
 from posexport.spec import LengthContract
 from posexport.through import states
-from posexport.through.attention import Layer, noting
+from posexport.through.attention import noting
 from posexport.through.decoder import ThroughDecoder
 from posexport.through.inputs import forward_parameters
+from posexport.through.planned_call import Layer
 from posexport.through.states_decoder import StatesDecoder
 from posexport.torch_fixes.module_precision import in_precision
 

@@ -23,7 +23,8 @@ from posexport.nn.cached_call import NotCachedError, cached_call, current
 from posexport.nn.caching import Caching, KeysAndValues, Reach
 from posexport.spec import BATCH, ENCODER_SEQUENCE, SEQUENCE, Axis, InputSpec, LengthContract, OutputSpec
 from posexport.system.user_code import is_external, raised
-from posexport.through.attention import CrossingCall, Layer, PlannedCall, noting
+from posexport.through.attention import noting
+from posexport.through.planned_call import CrossingCall, Layer, PlannedCall
 
 IDS, STATES, POSITIONS = "decoder_input_ids", "encoder_hidden_states", "decoder_position_ids"
 #: numbers of tokens and of encoder states in the call that records attentions; different, to tell cross-attention

@@ -17,7 +17,7 @@ from posexport.nn.cached_call import current
 from posexport.nn.caching import Kept
 
 if TYPE_CHECKING:
-    from posexport.through.attention import Layer, PlannedCall
+    from posexport.through.planned_call import Layer, PlannedCall
 
 #: the class of transformers that computes the bias; `posexport.through.states` replaces its forward
 BIAS_CLASS = "InklingRelativeLogits"

@@ -15,9 +15,9 @@ from posexport.nn.caching import Caching
 from posexport.nn.layer_states import KINDS, NoKeysCache
 from posexport.spec import InputSpec, LengthContract
 from posexport.through import states
-from posexport.through.attention import Layer
 from posexport.through.decoder import ThroughDecoder
 from posexport.through.inputs import forward_parameters
+from posexport.through.planned_call import Layer
 
 
 class StatesDecoder(ThroughDecoder):

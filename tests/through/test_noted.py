@@ -8,7 +8,8 @@ from torch import nn
 
 from posexport.nn.cached_call import NotCachedError, cached_call
 from posexport.nn.caching import Caching, Reach
-from posexport.through.attention import Layer, PlannedCall, attention, mask, noting
+from posexport.through.attention import attention, mask, noting
+from posexport.through.planned_call import Layer, PlannedCall
 from tests.tolerances import agree
 
 
