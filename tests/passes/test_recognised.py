@@ -395,7 +395,9 @@ def test_cross_attention_of_other_channels() -> None:
         ("bthd,bshd->bhts", (2, 7, 3, 5), (2, 9, 3, 5), True),
         ("bhts,bshd->bthd", (2, 3, 7, 9), (2, 9, 3, 5), True),
         ("bhid,bjd->bhij", (2, 3, 7, 5), (2, 9, 5), True),  # multi-query attention
-        ("bjd,bhid->bhij", (2, 9, 5), (2, 3, 7, 5), True),
+        ("bhij,bjd->bhid", (2, 3, 7, 9), (2, 9, 5), True),
+        ("bhij,bjd->bihd", (2, 3, 7, 9), (2, 9, 5), False),
+        ("bqc,bchw->bqhw", (2, 7, 5), (2, 5, 4, 6), False),  # MaskFormer's masks
         ("...id,...jd->...ij", (2, 3, 4, 7, 5), (2, 3, 4, 9, 5), True),
         ("...id,...jd->...ij", (2, 3, 7, 5), (3, 9, 5), False),
         ("bhwc,hkc->bhwk", (2, 3, 4, 5), (3, 6, 5), False),  # SAM's

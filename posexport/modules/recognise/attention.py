@@ -246,17 +246,18 @@ def as_product(
         return None
     if len(first) + len(second) != 2 * (len(batch) + 1) + len(rows) + len(columns):
         return None  # an axis of one operand is summed
-    if len(rows) + len(columns) == _MOST_FREE and not first[0] == second[0] == out[0]:
-        return None  # terms that are not of rows of a batch, as Shaw's: bthd,tsd->bhts
     if any(x.shape[first.index(letter)] != y.shape[second.index(letter)] for letter in [*batch, *summed]):
         return None  # one of them is broadcast
     # heads that one operand has alone: the other has one, [B, 1, .., ..]
     heads, at = [*rows[:-1], *columns[:-1]], len(batch)
+    letters = [*batch, *heads, rows[-1], columns[-1]]
+    apart = first if len(rows) > 1 else second
+    if heads and (letters != [*out] or [*apart[: at + 1]] != [*batch, *heads]):
+        return None  # Shaw's bthd,tsd->bhts, or masks by pixel, bqc,bchw->bqhw
     left = x.permute([first.index(letter) for letter in [*batch, *rows, *summed]])
     right = y.permute([second.index(letter) for letter in [*batch, *columns[:-1], *summed, columns[-1]]])
     left, right = (left.unsqueeze(at), right) if len(columns) > 1 else (left, right)
     left, right = (left, right.unsqueeze(at)) if len(rows) > 1 else (left, right)
-    letters = [*batch, *heads, rows[-1], columns[-1]]
     return matmul(left, right).permute([letters.index(letter) for letter in out])
 
 
