@@ -318,3 +318,25 @@ def test_attention_that_is_no_single_operator(scores: str, reason: str, tmp_path
     before = saved(_WRITTEN_OUT.format(scores=scores), tmp_path)
     with pytest.raises(PosexportError, match=reason):
         fix(before, ["PX405"], tmp_path / "after.onnx")
+
+
+def test_repairs_of_decoders_are_compared_behind_a_cache(tmp_path: Path) -> None:
+    text = """
+        <ir_version: 8, opset_import: ["": 18]>
+        decoder (float[B, T, 15] inputs_embeds, float[B, 5, P, 3] past_key, float[B, 5, P, 3] past_value)
+            => (float[B, T, 15] y, float[B, 5, S, 3] present_key, float[B, 5, S, 3] present_value)
+        <int64[4] split = {0, 0, 5, 3}, int64[3] joined = {0, 0, 15}>
+        {
+            reshaped = Reshape (inputs_embeds, split)
+            heads = Transpose <perm = [0, 2, 1, 3]> (reshaped)
+            present_key = Concat <axis = 2> (past_key, heads)
+            present_value = Concat <axis = 2> (past_value, heads)
+            keys = Transpose <perm = [0, 1, 3, 2]> (present_key)
+            scores = MatMul (heads, keys)
+            p = Softmax <axis = -1> (scores)
+            context = MatMul (p, present_value)
+            back = Transpose <perm = [0, 2, 1, 3]> (context)
+            y = Reshape (back, joined)
+        }"""
+    done = fix(saved(text, tmp_path), ["PX405"], tmp_path / "after.onnx")
+    assert done.proof[-1] == "the same outputs as the file in 2 calls behind a cache"

@@ -21,10 +21,14 @@ from posexport.tools.audit.calls.opened import opened
 from posexport.tools.audit.calls.ports import UnknownError
 from posexport.tools.audit.calls.process import Child, EndedError
 from posexport.tools.audit.repairs.position_guard import BEYOND
+from posexport.tools.audit.rules.unlike_calls import held_states
 from posexport.tools.audit.subject import Subject
 
 #: batch sizes of the calls, and the largest batch and length of the example that are called
 _BATCHES, _MOST_ROWS, _MOST_TOKENS = (1, 2, 3), 16, 1024
+
+#: tokens in the cache and after the call, of calls behind a cache
+_CUTS = ((4, 5), (4, 11))
 
 
 def compared(before: Path, after: Path, numbers: Sequence[int], *, must: bool = False) -> list[str]:
@@ -54,7 +58,11 @@ def _compared(before: Path, after: Path, numbers: Sequence[int]) -> list[str]:
         opened(Subject(after), options) as repaired,
         Child(before, source.provider, seconds=options.timeout, most=bytes_of(options.memory)) as child,
     ):
-        return list(_sentences(Calls(source, repaired.inputs, child), repaired, numbers))
+        original = Calls(source, repaired.inputs, child)
+        sentences = list(_sentences(original, repaired, numbers))
+        if behind := _behind_a_cache(original, repaired):
+            sentences.append(f"the same outputs as the file in {behind} calls behind a cache")
+        return sentences
 
 
 def _sentences(original: Calls, repaired: Calls, numbers: Sequence[int]) -> Iterator[str]:
@@ -100,6 +108,29 @@ def _calls(calls: Calls, numbers: Sequence[int]) -> list[Call]:
     # pictures and maps of the example's size, and of the size at which one row is computed
     sizes = [(), *((("height", number), ("width", number)) for number in numbers if number <= _MOST_TOKENS)]
     return [Call(rows, sizes=size) for rows in batches_of_rows[:: len(lengths)] for size in sizes]
+
+
+def _behind_a_cache(original: Calls, repaired: Calls) -> int:
+    """How many calls that continue a cache of the file's were compared."""
+    if not original.inputs.past or not original.inputs.has("tokens"):
+        return 0
+    count = 0
+    for tokens, total in _CUTS:
+        rows = ((1, total), (2, total))
+        before = original(Call(tuple((seed, tokens) for seed, _ in rows)))
+        held = held_states(original, before.outputs) if before else None
+        call = Call(rows, start=tokens)
+        if held is None or not (right := original.run({**original.inputs.feeds(call), **held})):
+            continue
+        answer = repaired.run({**original.inputs.feeds(call), **held})
+        if not answer:
+            raise PosexportError(
+                f"the repaired graph fails behind a cache of {tokens} tokens, where the file does not: "
+                f"{answer.failure or answer.refusal}; nothing was written"
+            )
+        _check(repaired, right.outputs, answer.outputs, replace(call, start=0))
+        count += 1
+    return count
 
 
 def _padded(calls: Calls) -> list[Call]:

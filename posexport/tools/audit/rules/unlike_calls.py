@@ -37,7 +37,7 @@ def _check(subject: Subject) -> Iterator[Place]:
 def _cut(calls: Calls, first: int, total: int) -> Iterator[Place]:
     """Differences of the tokens after ``first``: read in one call, and with a cache."""
     whole, before = calls(Call(((1, total),))), calls(Call(((1, first),)))
-    held = _held(calls, before.outputs) if whole and before else None
+    held = held_states(calls, before.outputs) if whole and before else None
     if held is None:
         return
     behind = calls.run({**calls.inputs.feeds(Call(((1, total),), start=first)), **held})
@@ -65,8 +65,8 @@ def _cut(calls: Calls, first: int, total: int) -> Iterator[Place]:
             )
 
 
-def _held(calls: Calls, outputs: Arrays) -> Arrays | None:
-    """The caches that a call continues; None where outputs and inputs do not pair."""
+def held_states(calls: Calls, outputs: Arrays) -> Arrays | None:
+    """The caches and states of a call as inputs of the next one; None where outputs and inputs do not pair."""
     present = presents(calls.inputs.past, list(outputs))
     if present is None:
         return None
