@@ -117,3 +117,18 @@ def test_features_are_asked_for_without_states() -> None:
     decoder = with_cache(source, None)
     assert decoder.task == "text-generation"
     assert msgspec.structs.asdict(decoder)["encoding"] is None
+
+
+@pytest.mark.all
+@pytest.mark.parametrize(
+    ("kind", "target", "precision"),
+    [(WaveNet, "portable", "int4"), (WaveNet, "cpu", "int8"), (Recurrent, "portable", "fp16")],
+)
+def test_other_precisions_keep_states_in_float32(
+    kind: type[nn.Module], target: str, precision: str, tmp_path: Path
+) -> None:
+    options = {"target": target, "precision": precision, "lengths": [1, 17], "threads": 1}
+    done = posexport.convert(random(kind()), tmp_path / "bundle", example_inputs=INPUTS, **options)
+    assert done.good, done.to_text()
+    assert done.manifest is not None
+    assert {spec.dtype for spec in done.manifest.inputs if spec.role == "state"} == {"float32"}
