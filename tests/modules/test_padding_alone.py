@@ -1,4 +1,4 @@
-"""A module whose own values are NaN for a row of padding alone: the points are drawn again, and a remark says so."""
+"""A module that gives NaN for a row of padding alone: its points are drawn again, and a remark says so."""
 
 from pathlib import Path
 
@@ -34,8 +34,8 @@ class OfIds(nn.Module):
         return out
 
 
-class Others(OfIds):
-    """NaN for rows of several ids."""
+class TwoMasked(OfIds):
+    """Two ids are masked, so that rows of several ids give NaN."""
 
     def masked(self, tokens: Tensor) -> Tensor:
         return tokens < 3
@@ -54,4 +54,4 @@ def test_a_row_of_padding_alone_proves_nothing(tmp_path: Path) -> None:
 
 def test_other_nans_are_refused(tmp_path: Path) -> None:
     with pytest.raises(PosexportError, match="of the module itself is NaN or infinite"):
-        converted(Others(), tmp_path / "b")
+        converted(TwoMasked(), tmp_path / "b")

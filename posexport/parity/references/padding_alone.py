@@ -1,7 +1,7 @@
 """Other ids at a point where a user's module gives NaN for a row of padding alone.
 
 A module that takes ids and no mask finds padding by an id of its vocabulary, as ESM-2 does. If a drawn row has that id
-alone, as a row of one token may, all its keys are masked with -inf, and its softmax is NaN. Such a row proves nothing.
+alone, as a row of one token may, all its keys are masked with -inf, and its softmax is NaN. That row proves nothing.
 """
 
 from collections.abc import Callable

@@ -102,7 +102,7 @@ class _Rewriting:
         queries, keys = (rank - 1, rank - 2) if self.swapped else (rank - 2, rank - 1)
         lead = tuple(range(rank - 2))
         self.is_joined = rank > _FOUR or (rank == _FOUR and not isinstance(self.shape[1], int))
-        # the last axis of known size, above 1 where there is one; others are the batch
+        # the last axis of known size, above 1 where there is one; the rest is the batch
         known = [at for at in lead if isinstance(self.shape[at], int)]
         known = known[len(known) == len(lead) :]
         heads = [*[at for at in known if self.shape[at] == 1], *[at for at in known if self.shape[at] != 1]][-1:]
