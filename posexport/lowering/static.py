@@ -8,8 +8,8 @@ NaN is computed again from a copy of the used values.
 GroupQueryAttention spends several times as long on these products as reading keys and values takes. Here every head has
 a separate product of a single row, for which ONNX Runtime has a kernel; with the scale as the product's factor it
 would take longer. Where `_STACKED` or more heads share keys, their rows are one matrix: with 8 heads of 128 channels a
-step behind 2048 tokens takes 0.9 of the time (onnxruntime 1.31, AVX-512); the products of 2 would take 1.4. What unused
-slots hold never matters (`posexport.lowering.static`).
+step with 2048 tokens in the cache takes 0.9 of the time (onnxruntime 1.31, AVX-512); the products of 2 would take 1.4.
+What unused slots hold never matters (`posexport.lowering.static`).
 
 Copying these slots out of the cache costs a decode step more than its arithmetic: where at least half of the capacity
 is used, a call of few tokens attends to the whole capacity and drops the unused slots' scores and values; all other

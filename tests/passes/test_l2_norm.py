@@ -55,8 +55,8 @@ def test_softplus_needs_no_threshold_that_float32_does_not_see(threshold: float)
     assert Softplus().apply(model, Context(target)).nodes == (threshold == 20.0)
     x = np.linspace(-130, 130, 3 * HEADS * CHANNELS, dtype=np.float32).reshape(3, HEADS, CHANNELS)
     after = ir.to_proto(model).SerializeToString()
-    plain, shorter = (InferenceSession(each).run(["plus"], {"x": x})[0] for each in (before, after))
-    assert np.array_equal(plain, shorter)
+    with_test, without = (InferenceSession(proto).run(["plus"], {"x": x})[0] for proto in (before, after))
+    assert np.array_equal(with_test, without)
 
 
 def test_portable_graphs_keep_the_threshold() -> None:

@@ -179,10 +179,10 @@ def quantized(target: str = "cpu") -> list[Case]:
 
 
 def states(target: str = "cpu") -> list[Case]:
-    """A hybrid with states between tokens and a Llama-like decoder, beside what people use, in float32 and 4 bits.
+    """A hybrid with states between tokens and a Llama-like decoder in float32 and 4 bits, with third-party runtimes.
 
-    A decode step behind 512 tokens and a prefill of 512. All int4 files of a checkpoint have blocks of 32 and a
-    projection to the vocabulary in 8 bits.
+    A decode step with 512 tokens in the cache and a prefill of 512. All int4 files of a checkpoint have blocks of 32
+    and a projection to the vocabulary in 8 bits.
     """
     cases = []
     for name, model in (("qwen3.5", "qwen3.5 shape"), ("llama-16", "llama shape")):

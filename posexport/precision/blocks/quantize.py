@@ -186,7 +186,7 @@ def quantize_blocks(
     _check_blocks(chosen.projections, target, options)
     tensors = DerivedTensors(model)
     products = Products(model, tensors, target)
-    # embeddings are rows of a tied head of 8 bits; beside one of 4 bits they keep their 8
+    # embeddings are rows of a tied head of 8 bits; with a head of 4 bits they keep their 8
     tied = {projection.weight.value for projection in chosen.projections} & chosen.tied if head.bits == 8 else set()
     bodies = [projection for projection in chosen.projections if projection.weight.value not in chosen.logits]
     of_weights = {} if calibration is None else factors(model, bodies, calibration)
