@@ -18,6 +18,7 @@ pytest.importorskip("transformers", reason="pip install 'posexport[transformers]
 
 import transformers
 
+from ci.through import tiny
 from posexport.through.experts import dense_experts, stack
 
 SETTINGS = {"hidden_size": 20, "intermediate_size": 14, "moe_intermediate_size": 14, "num_attention_heads": 4}
@@ -81,6 +82,21 @@ def test_weights_of_experts_are_quantized(tmp_path: Path) -> None:
     assert experts["gate_up_proj_int4"] == [32, 5 * 96]
     assert experts["down_proj_int4"] == [5 * 48, 32]
     assert not done.remarks or not any("several matrices" in remark for remark in done.remarks)
+
+
+@pytest.mark.all
+@pytest.mark.parametrize(
+    ("kind", "target"),
+    [("qwen3_next", "cpu"), ("nemotron_h", "portable"), ("jamba", "cpu"), ("inkling_text", "cpu"), ("gpt_oss", "cpu")],
+)
+def test_types_with_experts_at_int4(kind: str, target: str, tmp_path: Path) -> None:
+    tiny.make(tmp_path / kind, tiny.table()[kind])
+    done = posexport.convert(
+        tmp_path / kind, tmp_path / "int4", precision="int4", target=target, lengths=[1, 17, 65], threads=1
+    )
+    assert done.good, done.to_text()
+    assert done.manifest is not None
+    assert done.manifest.projections["int4"]
 
 
 @pytest.mark.parametrize("body", ["z = MatMul(y, w)", "one = Gather(w, at)  z = MatMul(y, one)"])
