@@ -16,7 +16,7 @@ from posexport.targets.target import ATTENTION_OPSET
 
 
 class L2Norm(GraphPass):
-    """Six nodes as one: a decode step of 9 gated delta layers takes 0.95 to 0.97 of the time (onnxruntime 1.31).
+    """Six nodes as one: a float32 decode step of 9 gated delta layers takes 0.95 of the time (onnxruntime 1.31).
 
     Before: ``Mul(x, Reciprocal(Sqrt(Add(ReduceSum(Mul(x, x), -1), eps))))``, x with N channels
     After:  ``RMSNormalization(x, scale=1 / sqrt(N), epsilon=eps / N)``
