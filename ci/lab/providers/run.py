@@ -38,7 +38,7 @@ def main() -> None:
     parser.add_argument("--part", default="0/1", help="this part of all rows: N/OF")
     parser.add_argument("--output", type=Path, default=RESULTS, help="the JSON; rows that are not run stay as they are")
     parser.add_argument("--keep", action="store_true", help="do not verify again what has a row already")
-    arguments = parser.parse_args()
+    arguments = parser.parse_intermixed_args()
     number, of = map(int, arguments.part.split("/"))
     known = {model.name: model for model in models()}
     rows = arguments.provider
