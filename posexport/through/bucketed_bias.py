@@ -29,7 +29,7 @@ def is_added(module: Any, bias: Tensor | None, computed: Sequence[Tensor]) -> bo
     """
     if bias is None or not bool(bias.any()):
         return False
-    if not has_table(module) and not any(bias is each for each in computed):
+    if not has_table(module) and not any(bias is earlier for earlier in computed):
         raise NotCachedError("it adds a bias to its scores, which a cache does not have")
     return True
 

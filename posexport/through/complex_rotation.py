@@ -20,7 +20,7 @@ def angles(embedding: Any, _: Tensor, position_ids: Tensor) -> Tensor:
 
 
 def rotated(q_BHTD: Tensor, k_BHTD: Tensor, angles_BTF2: Tensor) -> tuple[Tensor, Tensor]:
-    """Queries and keys, of which consecutive elements are rotated as a pair."""
+    """Rotated queries and keys; two consecutive elements are a pair."""
     cos_B1TF, sin_B1TF = angles_BTF2[:, None].unbind(-1)
 
     def rotate(x_BHTD: Tensor) -> Tensor:

@@ -36,7 +36,7 @@ class LedEncoder(nn.Module):
 
 
 class WithoutCache(nn.Module):
-    """Attention of LED's decoder, whose layers take a cache as a third result."""
+    """Attention of LED's decoder; its layers expect a cache as a third result."""
 
     def __init__(self, attention: nn.Module) -> None:
         super().__init__()

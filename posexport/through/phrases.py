@@ -1,4 +1,4 @@
-"""Operators in place of those that graphs lack, such as of the phrases of a text (Grounding DINO, arXiv:2303.05499).
+"""Replaces operators that graphs lack; the phrases of a text (Grounding DINO, arXiv:2303.05499).
 
 Shape letters: B batch, T tokens.
 """

@@ -14,7 +14,7 @@ _Make = Callable[[Any, int, np.random.Generator], np.ndarray]
 
 
 def _points(config: Any, batch: int, rng: np.random.Generator) -> np.ndarray:
-    """Pixels of the prepared image."""
+    """Points in pixels of the prepared image."""
     size = config.vision_config.image_size if hasattr(config.vision_config, "image_size") else 64
     side = size if isinstance(size, int) else size[0]
     return rng.uniform(0, side, (batch, _GROUPS, _POINTS, 2))
@@ -66,7 +66,7 @@ def further(config: Any, batch: int, rng: np.random.Generator) -> dict[str, np.n
     arrays = {
         name: make(config, batch, rng) for name, make in _MAKERS.get(getattr(config, "model_type", ""), {}).items()
     }
-    if "spatial_shapes" in arrays:  # the patches after those of the image are padding
+    if "spatial_shapes" in arrays:  # further patches are padding
         real = arrays["spatial_shapes"].prod(1)[:, None]
         arrays["pixel_attention_mask"] = (np.arange(arrays["pixel_values"].shape[1]) < real).astype(np.int64)
     return arrays

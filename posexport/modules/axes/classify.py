@@ -332,8 +332,8 @@ class Classify:
     def _least_together(self) -> None:
         """Raises least sizes that the module does not accept together, by one share of the way to the example's.
 
-        A detector chooses 300 of the places of an image: a low image must be wide. The length of a text beside the
-        image has no part in that, and keeps its least size.
+        A detector chooses 300 of the places of an image: a low image must be wide. The length of a text has no part
+        in that, and keeps its least size.
         """
         groups = [group for group in self._result.varying if any(axis for _, axis in group.members)]
         low, high = -1, _SHARES
