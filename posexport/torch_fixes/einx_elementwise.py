@@ -3,6 +3,8 @@
 ``einx.subtract("j, i -> i j", x, y)`` makes numbers of all sizes (``tuple(int(x) for x in tensor.shape)``) and caches
 code by them, so that the graph takes no others. Here an equation of names and ones alone is computed by permutations
 and broadcasting; einx computes all other equations.
+
+Reason: einx 0.4.3 caches code by the sizes of its operands, as numbers. Seen in 2.13.
 """
 
 from collections.abc import Callable

@@ -233,6 +233,21 @@ def test_onnx_runtime_multiplies_by_the_blocks_before_a_relu(tmp_path: Path) -> 
     assert "Relu" not in operators
 
 
+def test_onnx_runtime_multiplies_matrices_by_the_blocks_before_a_sum(tmp_path: Path) -> None:
+    """Of [N, K] and a sum with [N, C] it would make Gemm, as behind experts; weights are read in every call then."""
+    text = "HEAD g (float[r, 64] x, float up, float down) => (float z) { LINES }"
+    lines = "a = MatMul(x, up)  b = MatMul(a, down)  z = Add(x, b)"
+    model = graph(text.replace("LINES", lines), 21, up=matrix(64, 96), down=matrix(96, 64))
+    model.graph.node(1).outputs[0].shape = ir.Shape(["r", 64])
+    apply(model, rows(64), Target("portable", 21), INT4)
+    path, options = tmp_path / "optimised.onnx", onnxruntime.SessionOptions()
+    options.optimized_model_filepath = str(path)
+    onnxruntime.InferenceSession(ir.to_proto(model).SerializeToString(), options, providers=["CPUExecutionProvider"])
+    operators = [node.op_type for node in ir.load(path).graph]
+    assert operators.count("MatMulNBits") == 2
+    assert not {"DequantizeLinear", "Gemm"} & {*operators}
+
+
 @pytest.mark.all
 def test_a_weight_that_is_stored_and_there_as_it_is_too(tmp_path: Path) -> None:
     """DeBERTa's positions go through the weights of the content, in float: each product has its own."""

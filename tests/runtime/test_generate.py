@@ -300,6 +300,9 @@ class Spy:
     def __init__(self, session: Any) -> None:
         self.session, self.took, self.gave = session, [], []
 
+    def get_inputs(self) -> Any:
+        return self.session.get_inputs()
+
     def io_binding(self) -> Any:
         binding = self.session.io_binding()
         real = binding.bind_ortvalue_input

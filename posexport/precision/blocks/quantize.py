@@ -81,14 +81,27 @@ class Products:
         return g.op(OPERATOR, *inputs, name="product", shape=projection.output.shape, domain=MICROSOFT, **attributes)
 
     def _product(self, projection: Projection, scheme: Scheme, g: Builder) -> ir.Value:
-        weight = projection.weight
+        weight, x = projection.weight, projection.product.inputs[0]
         stored = self._tensors.put(weight, projection.container, for_dequantize(weight, scheme))
         calls = weight.calls
         main = projection.container is self._main or (calls and all(call.graph is self._main for call in calls))
         # ONNX Runtime makes MatMulNBits of it by axis 0, and fails to load where the weight is not of the same graph
         attributes = {"axis": 0 if main else -2, "block_size": scheme.size}
         real = g.DequantizeLinear(*stored, name="weight", shape=ir.Shape(weight.sizes), **attributes)
-        return g.MatMul(projection.product.inputs[0], real, name="product", shape=projection.output.shape)
+        if not _becomes_gemm(projection):
+            return g.MatMul(x, real, name="product", shape=projection.output.shape)
+        y = g.MatMul(g.Unsqueeze(x, [0], name="row"), real, name="product")
+        return g.Squeeze(y, [0], name="rows", shape=projection.output.shape)
+
+
+def _becomes_gemm(projection: Projection) -> bool:
+    """Whether ONNX Runtime would make Gemm of the product and an Add: then it dequantizes the weight in every call.
+
+    That is of matrices [N, K] with a sum that is no constant bias, such as of experts.
+    """
+    shape = projection.output.shape
+    is_summed = any(use.node.op_type == "Add" for use in projection.output.uses())
+    return projection.bias is None and is_summed and shape is not None and len(shape) == 2
 
 
 def quantize_tied(lookup: Lookup, tensors: DerivedTensors, scheme: Scheme, *, fused: bool, compiled: bool) -> None:
