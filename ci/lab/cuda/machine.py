@@ -2,6 +2,7 @@
 
 import functools
 import importlib.metadata
+import os
 import platform
 import shutil
 import subprocess
@@ -31,6 +32,8 @@ def versions() -> dict[str, str]:
 
 @functools.cache
 def commit() -> str:
-    """The commit of the checkout, or that it is not known."""
+    """The commit of the checkout, or what COMMIT says of one that came without git, or that it is not known."""
+    if given := os.environ.get("COMMIT"):
+        return given
     done = subprocess.run(["git", "describe", "--always", "--dirty"], capture_output=True, text=True, check=False)
     return done.stdout.strip() or "not a git checkout"

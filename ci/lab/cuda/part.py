@@ -52,6 +52,7 @@ class Part:
         alone: cases are timed, so that nothing may run beside them.
         stubs: sessions only need to open: the rehearsal runs them on the dry run's stand-ins.
         rehearsed: only the rehearsal has it.
+        limit: seconds of a case, after which its process is ended.
     """
 
     name: str
@@ -61,6 +62,8 @@ class Part:
     alone: bool = False
     stubs: bool = False
     rehearsed: bool = False
+    #: behind the 8 minutes after which no case begins, cases end within 10
+    limit: int = 110
 
     def setup(self, rehearsal: bool) -> Setup:
         return Setup("cpu" if rehearsal and not self.stubs else "cuda", rehearsal)

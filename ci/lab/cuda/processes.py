@@ -14,8 +14,6 @@ from pathlib import Path
 from part import Part, Row
 
 HERE = Path(__file__).parent
-#: seconds of one case; behind the 8 minutes after which none begins they end within 10
-LIMIT = 110
 
 
 def run(part: Part, cases: list[str], ends: float, *, rehearse: bool) -> Iterator[tuple[str, Row]]:
@@ -24,7 +22,7 @@ def run(part: Part, cases: list[str], ends: float, *, rehearse: bool) -> Iterato
     done: queue.SimpleQueue[tuple[str, Row] | None] = queue.SimpleQueue()
     for case in cases:
         waiting.put(case)
-    count = 1 if part.alone or rehearse else min(len(cases), max(1, (os.cpu_count() or 1) // 2))
+    count = 1 if part.alone or rehearse else min(len(cases), max(1, (os.cpu_count() or 2) - 1))
     threads = [threading.Thread(target=_serve, args=(part, waiting, done, ends, rehearse)) for _ in range(count)]
     for thread in threads:
         thread.start()
@@ -51,7 +49,7 @@ def _serve(
         except queue.Empty:
             break
         worker = worker if worker is not None and worker.poll() is None else _started(part, rehearse)
-        row = _asked(worker, case)
+        row = _asked(worker, case, part.limit)
         # what a failed case did to the device is not known
         if not row["passed"]:
             _ended(worker)
@@ -77,10 +75,10 @@ def _stand_ins() -> dict[str, str]:
     return {"LD_LIBRARY_PATH": str(libraries()), "DRYRUN_COMPUTE": "90"}
 
 
-def _asked(worker: "subprocess.Popen[str]", case: str) -> Row:
+def _asked(worker: "subprocess.Popen[str]", case: str, limit: int) -> Row:
     assert worker.stdin is not None
     assert worker.stdout is not None
-    timer = threading.Timer(LIMIT, worker.kill)
+    timer = threading.Timer(limit, worker.kill)
     timer.start()
     try:
         worker.stdin.write(case + "\n")
@@ -94,7 +92,7 @@ def _asked(worker: "subprocess.Popen[str]", case: str) -> Row:
         row: Row = json.loads(answer)
         return row
     code = worker.wait()
-    why = f"it took more than {LIMIT} s" if code == -9 else f"its process ended with {code}"
+    why = f"it took more than {limit} s" if code == -9 else f"its process ended with {code}"
     return {"passed": False, "note": why, "seconds": 0.0}
 
 

@@ -2,7 +2,7 @@
 
 from part import Part
 
-from parts import broken, determinism, dry_run, graphs, limits, padding, parity, speed
+from parts import broken, decode, determinism, dry_run, graphs, limits, padding, parity, speed, through
 
 PARTS: tuple[Part, ...] = (
     parity.ENCODINGS_FP16,
@@ -14,12 +14,15 @@ PARTS: tuple[Part, ...] = (
     determinism.PART,
     graphs.PART,
     speed.PART,
+    decode.PART,
     padding.PART,
+    through.STATES,
     parity.TF32,
     parity.ENCODINGS_BF16,
     parity.ENCODINGS_INT4,
     parity.GOLDEN_BF16,
     parity.GOLDEN_INT4,
+    through.DECODERS,
     broken.PART,
 )
 BY_NAME = {part.name: part for part in PARTS}
