@@ -85,6 +85,7 @@ class Provider:
         contrib: graphs for it may have operators of com.microsoft; else standard operators only, of the opset of
             portable graphs.
         writes_in_place: it has TensorScatter, by which graphs write to a static KV cache.
+        finite_slots: unused slots of a static KV cache must hold finite values: its attention multiplies them by 0.
         whole_blocks: it dequantizes weights in blocks when it compiles a graph, if all blocks are full.
         tail_in_float32: whatever a session computes in, it is float32 between an output and the last matrix product.
         flat: graphs for it have no functions, no Scan and no Loop, as with ``--inline``.
@@ -118,6 +119,7 @@ class Provider:
     contrib: bool = True
     flat: bool = False
     writes_in_place: bool = True
+    finite_slots: bool = False
     whole_blocks: bool = False
     tail_in_float32: bool = False
     options: Mapping[str, str] = field(default_factory=dict)
@@ -218,6 +220,8 @@ CUDA = register(
         options={"use_tf32": "0"},
         choices=CUDA_OPTIONS,
         device="cuda",
+        # seen on an H200, where by the dry run it was cuDNN's
+        finite_slots=True,
         preferred={
             "attention": ("group-query", "filled-slots", "kept-keys", "static", "multi-head", "attention", "formula")
         },

@@ -36,7 +36,7 @@ class Grouped(nn.Module):
         return y
 
 
-@pytest.mark.parametrize("opset", [18, 23])
+@pytest.mark.parametrize(("opset", "target"), [(18, "portable"), (23, "portable"), (24, "cuda")])
 @pytest.mark.parametrize(
     ("module", "shape", "mean", "left"),
     [
@@ -46,13 +46,15 @@ class Grouped(nn.Module):
     ],
 )
 def test_as_accurate_as_pytorch(
-    module: nn.Module, shape: tuple[int, ...], mean: float, left: dict[str, int], opset: int, tmp_path: Path
+    module: nn.Module, shape: tuple[int, ...], mean: float, left: dict[str, int], opset: int, target: str, tmp_path: Path
 ) -> None:
     x = mean + torch.from_numpy(np.random.default_rng(0).standard_normal(shape, np.float32))
     source = module_source(module, {"x": x})
-    build(source, tmp_path / "m.onnx", recipe(opset=opset, target="portable"))
+    build(source, tmp_path / "m.onnx", recipe(opset=opset, target=target))
     types = [node.op_type for node in all_nodes(onnx.load(tmp_path / "m.onnx").graph.node)]
     assert {name: types.count(name) for name in left} == left
+    # CUDA has a kernel for it below opset 22
+    assert target != "cuda" or "InstanceNormalization" not in types
     with torch.no_grad():
         exact, float32 = module.double()(x.double()), module.float()(x)
     (values,) = InferenceSession(tmp_path / "m.onnx").run(None, {"x": x.numpy()})

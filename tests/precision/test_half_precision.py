@@ -350,3 +350,25 @@ def test_two_layers_convert(name: str, precision: str, target: str, tmp_path: Pa
     """What layers share is in no graph of one layer; ONNX Runtime checks every type when it opens the file."""
     settings = {"layers": 2, "hidden": 60, "heads": 5}
     posexport.convert(name, tmp_path / "b", settings=settings, precision=precision, target=target, verify=False)
+
+
+@pytest.mark.parametrize(
+    ("target", "channels", "precision", "stays"),
+    [("cuda", 5, "fp16", True), ("cuda", 6, "fp16", False), ("cuda", 5, "bf16", False)],
+)
+def test_gelu_of_an_odd_number_of_elements_is_not_left_to_cudas_pairs(
+    target: str, channels: int, precision: str, stays: bool
+) -> None:
+    """Its float16 kernel computes pairs, and left out the last element of Gemma 2 on an H200."""
+    text = f"""
+        g (float[n, {channels}] x, float[{channels}, {channels}] w) => (float[n, {channels}] y)
+        <float[n, {channels}] b> {{
+            a = MatMul (x, w)
+            b = Gelu <approximate = "tanh"> (a)
+            y = MatMul (b, w)
+        }}
+    """
+    inferred = shape_inference.infer_shapes(_half(text, precision, target))
+    (gelu,) = [node for node in inferred.graph.node if node.op_type == "Gelu"]
+    types = {value.name: value.type.tensor_type.elem_type for value in inferred.graph.value_info}
+    assert (types[gelu.input[0]] == onnx.TensorProto.FLOAT) == stays

@@ -1,7 +1,4 @@
-"""Runs cases of a part: ``case_process.py PART [--rehearse]`` reads their names and answers JSON, a line each.
-
-A process of its own, for what one case leaves behind on a device must not reach another part.
-"""
+"""Runs cases: ``case_process.py [--rehearse]`` reads lines of ``PART: CASE`` and answers JSON, a line each."""
 
 import json
 import os
@@ -19,12 +16,12 @@ def main() -> None:
     from posexport.runtime.providers import quiet
 
     quiet()
-    part = BY_NAME[sys.argv[1]]
-    setup = part.setup("--rehearse" in sys.argv)
     for line in sys.stdin:
+        name, _, case = line.rstrip("\n").partition(": ")
+        part = BY_NAME[name]
         begin = time.perf_counter()
         try:
-            row: dict[str, Any] = part.run(line.rstrip("\n"), setup)
+            row: dict[str, Any] = part.run(case, part.setup("--rehearse" in sys.argv))
         except Exception as err:  # noqa: BLE001  # a case that raises has failed, and the next one runs
             where = traceback.extract_tb(err.__traceback__)[-1]
             said = " ".join(str(err).split())[:500]

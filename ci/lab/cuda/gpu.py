@@ -5,9 +5,11 @@ soon as it is done. Exit code 0: all that ran has passed; 1: something failed, n
 """
 
 import argparse
+import dataclasses
 import os
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import processes
@@ -23,7 +25,7 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="ci/gpu", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("parts", nargs="*", metavar="PART", help="of --list; default: all")
+    parser.add_argument("parts", nargs="*", metavar="PART", help="of --list, PART:N: its first N cases; default: all")
     parser.add_argument("--list", action="store_true", help="name the parts, and how far each is")
     parser.add_argument("--minutes", type=float, default=8, help="begin no further case after so many; default: 8")
     parser.add_argument("--anew", action="store_true", help="forget what the file has")
@@ -34,10 +36,11 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("-o", "--output", type=Path, help=f"default: $OUT/{FILE}, else {RESULTS / FILE}")
     args = parser.parse_args(argv)
     known = [part for part in PARTS if args.rehearse or not part.rehearsed]
-    if unknown := [name for name in args.parts if name not in {part.name for part in known}]:
+    counts = {name: int(count or sys.maxsize) for name, _, count in (given.partition(":") for given in args.parts)}
+    if unknown := [name for name in counts if name not in {part.name for part in known}]:
         print(f"ci/gpu: unknown part {unknown[0]}; known: {', '.join(part.name for part in known)}", file=sys.stderr)
         return 2
-    chosen = [BY_NAME[name] for name in args.parts] or known
+    chosen = [first(BY_NAME[name], count) for name, count in counts.items()] or known
     output = args.output or (Path(os.environ["OUT"]) if "OUT" in os.environ else RESULTS) / FILE
     state = State(output, None if args.output or args.rehearse else RESULTS / FILE, anew=args.anew, again=args.again)
     if args.list:
@@ -48,15 +51,20 @@ def main(argv: list[str] | None = None) -> int:
         print(f"ci/gpu: {reason}", file=sys.stderr)
         return 2
     ends = time.monotonic() + 60 * args.minutes
+    _run(chosen, state, ends, args.rehearse)
     for part in chosen:
-        _run(part, state, ends, args.rehearse)
-        print(_progress(part, state, args.rehearse), flush=True)
+        print(_progress(part, state, args.rehearse))
     return _end(chosen, state, args.rehearse)
 
 
-def _run(part: Part, state: State, ends: float, rehearse: bool) -> None:
-    missing = state.missing(part.name, part.cases(part.setup(rehearse)))
-    for case, row in processes.run(part, missing, ends, rehearse=rehearse) if missing else ():
+def first(part: Part, count: int) -> Part:
+    """With at most ``count`` of its cases."""
+    return dataclasses.replace(part, cases=lambda setup: part.cases(setup)[:count])
+
+
+def _run(parts: Sequence[Part], state: State, ends: float, rehearse: bool) -> None:
+    missing = [(each, case) for each in parts for case in state.missing(each.name, each.cases(each.setup(rehearse)))]
+    for part, case, row in processes.run(missing, ends, rehearse=rehearse):
         state.add(part.name, case, row)
         verdict = "passed" if row["passed"] else "FAILED"
         print(f"{verdict} {part.name:16} {case:44} {row['seconds']:6.1f} s  {row.get('note', '')[:200]}", flush=True)

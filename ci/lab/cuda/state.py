@@ -1,5 +1,6 @@
 """What has been found so far: one JSON file, written after every case, by which an ended run goes on."""
 
+import datetime
 import json
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,8 @@ class State:
         if again:
             kept = ({c: row for c, row in rows.items() if row["passed"]} for rows in self.parts.values())
             self.parts = dict(zip(self.parts, kept, strict=True))
-        self._about: dict[str, Any] = {"device": device(), "versions": versions()}
+        about = {"date": datetime.date.today().isoformat(), "device": device(), "versions": versions()}
+        self._about: dict[str, Any] = about
 
     def add(self, part: str, case: str, row: Row) -> None:
         """A row, which is in the file at once."""

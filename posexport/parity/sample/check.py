@@ -255,7 +255,9 @@ def self_check(directory: Path, manifest: Manifest, chain: Chain, provider: str)
     header, tensors = read(
         directory / variant_file(SAMPLE, None if manifest.precision == first else manifest.precision)
     )
-    proof = sample_proof(header, tensors, Opened(chain, [spec.name for spec in header.outputs]), provider=provider)
+    proof = sample_proof(
+        header, tensors, Opened(chain, [spec.name for spec in header.outputs], provider), provider=provider
+    )
     model = model_of(directory, manifest.parts)
     report = prove(replace(proof, checks=[SampleLocation(model, tuple(manifest.parts))]))
     return msgspec.convert(report, SelfCheck, from_attributes=True)

@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
@@ -22,8 +23,8 @@ from posexport.runtime.chain import Chain, open_chain
 from posexport.runtime.providers import bundle_session
 from posexport.runtime.wrapped_session import WrappedSession
 from posexport.spec import CAPACITY, CARRIED, SEQUENCE, TOTAL, InputSpec, Interface, OutputSpec, PartSpec, carried
-from posexport.targets.dtypes import BY_ORT_TYPE
-from posexport.targets.providers import DEFAULT_PROVIDER
+from posexport.targets.dtypes import BY_ORT_TYPE, DType
+from posexport.targets.providers import DEFAULT_PROVIDER, provider_named
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession
@@ -158,11 +159,28 @@ class RunError(Exception):
     """ONNX Runtime raised: its message, on one line."""
 
 
-def typed(feeds: Feeds, types: Mapping[str, str]) -> Feeds:
-    """The arrays in the types that a model declares, by ONNX Runtime's names."""
-    dtypes = {name: BY_ORT_TYPE[types[name]].name for name in feeds if types[name] in BY_ORT_TYPE}
+def typed(feeds: Feeds, types: Mapping[str, str], provider: str) -> Feeds:
+    """The arrays in the types that a model declares, by ONNX Runtime's names.
+
+    Unused slots of a static KV cache may hold NaN and infinities: finite values in their place where ``provider`` needs
+    them.
+    """
+    dtypes = {name: BY_ORT_TYPE[types[name]] for name in feeds if types[name] in BY_ORT_TYPE}
+    if provider_named(provider).finite_slots:
+        feeds = {name: _finite(array, dtypes[name]) if name in dtypes else array for name, array in feeds.items()}
     with np.errstate(over="ignore"):  # values beyond float16 in unused slots become infinite
-        return {name: np.asarray(array, dtype=dtypes.get(name)) for name, array in feeds.items()}
+        return {
+            name: np.asarray(array, dtype=dtypes[name].name if name in dtypes else None)
+            for name, array in feeds.items()
+        }
+
+
+def _finite(array: Array, dtype: DType) -> Array:
+    """``array`` without NaN, and within the range of ``dtype`` if that is a floating-point type."""
+    if not dtype.eps:
+        return array
+    largest = float(ml_dtypes.finfo(dtype.numpy).max)
+    return np.nan_to_num(array, nan=1.0).clip(-largest, largest)
 
 
 @dataclass(frozen=True)
@@ -171,11 +189,12 @@ class Opened:
 
     chain: Chain
     outputs: Sequence[str]
+    provider: str = DEFAULT_PROVIDER
 
     def __call__(self, feeds: Feeds) -> list[Array]:
         """The outputs; RunError with ONNX Runtime's message."""
         try:
-            return self.chain.run(self.outputs, typed(feeds, self.chain.types))
+            return self.chain.run(self.outputs, typed(feeds, self.chain.types, self.provider))
         except MemoryError:
             raise
         except Exception as err:  # onnxruntime's exceptions share no base class
@@ -217,7 +236,7 @@ class Runner:
         *before, last = self.chain.links
         self.chain = Chain([*(replace(link, session=RememberingSession(link.session)) for link in before), last])
         self.outputs = list(outputs)
-        self.types = self.chain.types
+        self.types, self._provider = self.chain.types, provider
         self._check(set(inputs))
         self._options = onnxruntime.RunOptions()
         # a refusal is part of the proof: it is reported, not logged
@@ -238,7 +257,7 @@ class Runner:
 
     def feeds(self, feeds: Feeds) -> Feeds:
         """The arrays in the types that the model declares."""
-        return typed(feeds, self.types)
+        return typed(feeds, self.types, self._provider)
 
     def __call__(self, feeds: Feeds) -> list[Array]:
         """The outputs in the requested order; raises RunError with ONNX Runtime's message."""

@@ -1,20 +1,26 @@
 """Milliseconds of a prefill and of a decode step of a Llama checkpoint, beside transformers: eager, and compiled.
 
-The rivals generate with transformers' `generate`, in float16: with its dynamic cache and scaled_dot_product_attention,
-and with its static cache, whose steps it compiles.
+Both rivals compute in float16 with scaled_dot_product_attention: transformers' `generate` with its dynamic cache, and a
+loop over the compiled model with its static cache.
 """
 
+import atexit
 import dataclasses
 import functools
+import os
+import shutil
 import statistics
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 from part import Part, Row, Setup
+
+#: prompts and how many tokens to generate
+Call = Callable[[Any, int], Any]
 
 #: 275 million weights, as the tables of docs/performance.md on the CPU
 SETTINGS = {
@@ -28,7 +34,7 @@ SETTINGS = {
 }
 LITTLE = {**SETTINGS, "hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 2, "vocab_size": 100}
 #: tokens of the prompt; steps behind it
-PROMPT, STEPS, RUNS = 512, 64, 5
+PROMPT, STEPS, RUNS = 512, 64, 3
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,31 +63,48 @@ def cases(setup: Setup) -> list[str]:
 
 def run(name: str, setup: Setup) -> Row:
     """Every way in one process, in turn."""
-    rows, failed = int(name.split()[0]), {}
-    settings = LITTLE if setup.rehearsal else SETTINGS
-    prompt, steps = (17, 5) if setup.rehearsal else (PROMPT, STEPS)
-    prompts = np.random.default_rng(0).integers(5, settings["vocab_size"], (rows, prompt)).tolist()
-    ready: dict[str, Callable[[int], Any]] = {}
-    with TemporaryDirectory(prefix="posexport-gpu-") as folder:
-        make(Path(folder, "llama"), settings)
-        for each, way in WAYS.items():
-            try:
-                opener = ours if way.ours else transformers_way
-                ready[each] = functools.partial(opener(Path(folder), way, setup), prompts)
-                for count in (1, steps + 1, steps + 1):
-                    ready[each](count)
-            except Exception as err:  # noqa: BLE001  # a way that does not work is a finding
-                failed[each] = " ".join(f"{type(err).__name__}: {err}".split())[:300]
-                ready.pop(each, None)
-        times: dict[str, tuple[list[float], list[float]]] = {each: ([], []) for each in ready}
-        for _ in range(2 if setup.rehearsal else RUNS):
-            for each, call in ready.items():
-                first, whole = seconds(call, 1), seconds(call, steps + 1)
-                times[each][0].append(1e3 * first)
-                times[each][1].append(1e3 * (whole - first) / steps)
+    rows = int(name.split()[0])
+    settings, steps = (LITTLE, 5) if setup.rehearsal else (SETTINGS, STEPS)
+    prompts = np.random.default_rng(0).integers(5, settings["vocab_size"], (rows, PROMPT)).tolist()
+    ready, failed = {}, {}
+    for each in WAYS:
+        try:
+            ready[each] = functools.partial(opened(each, setup), prompts)
+            for count in (1, steps + 1):
+                ready[each](count)
+        except Exception as err:  # noqa: BLE001  # a way that does not work is a finding
+            failed[each] = " ".join(f"{type(err).__name__}: {err}".split())[:300]
+            ready.pop(each, None)
+    times: dict[str, tuple[list[float], list[float]]] = {each: ([], []) for each in ready}
+    for _ in range(RUNS):
+        for each, call in ready.items():
+            first, whole = seconds(call, 1), seconds(call, steps + 1)
+            times[each][0].append(1e3 * first)
+            times[each][1].append(1e3 * (whole - first) / steps)
     ms = {each: [round(statistics.median(taken), 3) for taken in both] for each, both in times.items()}
     lost = [f"{each}: {why}" for each, why in failed.items() if each.startswith("posexport")]
     return {"passed": not lost, "note": "; ".join(lost), "ms: prefill, step": ms, "failed": failed}
+
+
+@functools.cache
+def opened(name: str, setup: Setup) -> Call:
+    """A way to generate, ready; kept for the process's later cases."""
+    way, folder = WAYS[name], bundles(setup)
+    if way.ours:
+        return ours(folder, way, setup)
+    return compiled(folder, setup) if way.cache == "static" else eager(folder, setup)
+
+
+@functools.cache
+def bundles(setup: Setup) -> Path:
+    """The checkpoint and its conversions, which DECODE_BUNDLES keeps for other processes."""
+    kept = os.environ.get("DECODE_BUNDLES")
+    folder = Path(kept or tempfile.mkdtemp(prefix="posexport-gpu-"))
+    if kept is None:
+        atexit.register(shutil.rmtree, folder)
+    if not (folder / "llama").exists():
+        make(folder / "llama", LITTLE if setup.rehearsal else SETTINGS)
+    return folder
 
 
 def make(target: Path, settings: dict[str, int]) -> None:
@@ -94,38 +117,69 @@ def make(target: Path, settings: dict[str, int]) -> None:
     transformers.LlamaForCausalLM(transformers.LlamaConfig(**settings)).half().save_pretrained(target)
 
 
-def ours(folder: Path, way: Way, setup: Setup) -> Callable[[Any, int], Any]:
+def ours(folder: Path, way: Way, setup: Setup) -> Call:
     """A session's `generate`, greedy, without an end."""
     import posexport
 
     bundle = folder / f"{way.precision}-{way.cache}"
-    posexport.convert(
-        str(folder / "llama"),
-        bundle,
-        target=setup.target(way.precision),
-        precision=way.precision,
-        cache=way.cache,
-        verify=False,
-    )
+    if not bundle.exists():
+        posexport.convert(
+            str(folder / "llama"),
+            bundle,
+            target=setup.target(way.precision),
+            precision=way.precision,
+            cache=way.cache,
+            verify=False,
+        )
     session = posexport.load(bundle, provider=setup.provider)
     return lambda prompts, count: session.generate(prompts, max_new_tokens=count, eos_token_id=[])
 
 
-def transformers_way(folder: Path, way: Way, setup: Setup) -> Callable[[Any, int], Any]:
-    """transformers' own, greedy, without an end."""
+def llama(folder: Path, setup: Setup) -> Any:
+    """transformers' model, in float16."""
     import torch
     import transformers
 
     model = transformers.LlamaForCausalLM.from_pretrained(folder / "llama", dtype=torch.float16)
-    model = model.to(setup.torch_device).eval()
+    return model.to(setup.torch_device).eval()
+
+
+def eager(folder: Path, setup: Setup) -> Call:
+    """transformers' `generate`, greedy, without an end."""
+    import torch
+
+    model = llama(folder, setup)
     model.generation_config.eos_token_id = None
-    options: dict[str, Any] = {"cache_implementation": "static"} if way.cache == "static" else {}
 
     def call(prompts: Any, count: int) -> Any:
         ids = torch.tensor(prompts, device=setup.torch_device)
-        return model.generate(
-            ids, attention_mask=torch.ones_like(ids), max_new_tokens=count, do_sample=False, pad_token_id=0, **options
-        ).cpu()
+        settings = {"max_new_tokens": count, "do_sample": False, "pad_token_id": 0}
+        return model.generate(ids, attention_mask=torch.ones_like(ids), **settings).cpu()
+
+    return call
+
+
+def compiled(folder: Path, setup: Setup) -> Call:
+    """Greedy steps of the compiled model, captured as a CUDA graph, in a static cache that all calls share."""
+    import torch
+    from transformers import StaticCache
+
+    model, caches = llama(folder, setup), {}
+    step = torch.compile(model, mode="reduce-overhead", fullgraph=True, dynamic=False)
+    if setup.rehearsal:
+        step = model
+
+    @torch.inference_mode()
+    def call(prompts: Any, count: int) -> Any:
+        ids = torch.tensor(prompts, device=setup.torch_device)
+        cache = caches.setdefault(len(ids), StaticCache(config=model.config, max_cache_len=PROMPT + STEPS + 1))
+        cache.reset()
+        places = torch.arange(PROMPT + count, device=ids.device)[None]
+        found = [model(ids, position_ids=places[:, :PROMPT], past_key_values=cache, logits_to_keep=1).logits.argmax(-1)]
+        for place in range(PROMPT, PROMPT + count - 1):
+            logits = step(found[-1], position_ids=places[:, place : place + 1], past_key_values=cache).logits
+            found.append(logits.argmax(-1))
+        return torch.cat(found, 1).cpu()
 
     return call
 

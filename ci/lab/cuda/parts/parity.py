@@ -67,8 +67,7 @@ def proven(name: str, setup: Setup, *, tf32: bool) -> Row:
         longest = points.LITTLE if setup.rehearsal else 4096
         lengths = points.lengths_of(source.limits, index, count, longest)
         sized = bool(source.limits.proof_image_sizes or source.limits.proof_sizes)
-        if tf32:
-            allow_tf32(setup)
+        allow_tf32(setup, tf32=tf32)
         wishes = ProofOptions(
             provider=setup.provider,
             precision=case.precision,
@@ -104,12 +103,12 @@ def index_of(name: str) -> int:
     return order.index(name) + 31 * list(COUNTS).index(precision)
 
 
-def allow_tf32(setup: Setup) -> None:
-    """PyTorch's float32 too, whose error makes the tolerance."""
+def allow_tf32(setup: Setup, *, tf32: bool) -> None:
+    """Whether PyTorch's float32, whose error makes the tolerance, uses it too."""
     import torch
 
     if setup.torch_device == "cuda":
-        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = tf32
 
 
 def _part(kind: str, precision: str) -> Part:
