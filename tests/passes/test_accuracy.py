@@ -46,7 +46,13 @@ class Grouped(nn.Module):
     ],
 )
 def test_as_accurate_as_pytorch(
-    module: nn.Module, shape: tuple[int, ...], mean: float, left: dict[str, int], opset: int, target: str, tmp_path: Path
+    module: nn.Module,
+    shape: tuple[int, ...],
+    mean: float,
+    left: dict[str, int],
+    opset: int,
+    target: str,
+    tmp_path: Path,
 ) -> None:
     x = mean + torch.from_numpy(np.random.default_rng(0).standard_normal(shape, np.float32))
     source = module_source(module, {"x": x})

@@ -24,7 +24,8 @@ class State:
         if again:
             kept = ({c: row for c, row in rows.items() if row["passed"]} for rows in self.parts.values())
             self.parts = dict(zip(self.parts, kept, strict=True))
-        about = {"date": datetime.date.today().isoformat(), "device": device(), "versions": versions()}
+        today = datetime.datetime.now(datetime.UTC).date().isoformat()
+        about = {"date": today, "device": device(), "versions": versions()}
         self._about: dict[str, Any] = about
 
     def add(self, part: str, case: str, row: Row) -> None:

@@ -179,7 +179,7 @@ def _finite(array: Array, dtype: DType) -> Array:
     """``array`` without NaN, and within the range of ``dtype`` if that is a floating-point type."""
     if not dtype.eps:
         return array
-    largest = float(ml_dtypes.finfo(dtype.numpy).max)
+    largest = float(ml_dtypes.finfo(dtype.numpy).max)  # type: ignore[no-untyped-call]
     return np.nan_to_num(array, nan=1.0).clip(-largest, largest)
 
 
