@@ -42,6 +42,7 @@ _MODULES = {
     "PX309": "quantized_positions",
     "PX310": "unfit_types",
     "PX311": "mask_axes",
+    "PX312": "odd_gelu",
     "PX401": "missing_kernel",
     "PX402": "taken_apart",
     "PX403": "saturating_int8",
