@@ -18,6 +18,7 @@ from posexport.passes import context, pipeline
 from posexport.passes.graph_pass import InsertedCache, PassResult
 from posexport.passes.padding.unpadding import Unpadding
 from posexport.passes.recognise import encoder_states
+from posexport.passes.routed_experts import RoutedExperts, route_quantized
 from posexport.precision.apply import apply
 from posexport.precision.calibration import Calibration
 from posexport.precision.half.half import with_precision
@@ -83,6 +84,9 @@ def build(
     written = written_by(model) if source.by_trial else Written()
     finished = with_precision(source, recipe)
     stored = apply(model, finished, made_for, recipe, calibration)
+    if recipe.blocked and not recipe.half:
+        routed = route_quantized(model, made_for)
+        passes |= {RoutedExperts.name: routed} if routed != PassResult() else {}
     _save(model, finished, path, lowered.lowerings, recipe, store)
     names = sorted(function.name for function in model.functions.values() if function.domain == DOMAIN)
     built = Built(
@@ -130,6 +134,8 @@ def _lowered(source: Source, recipe: Recipe, clients_have: frozenset[str]) -> _L
     names = [value.name or "" for value in model.graph.outputs]
     known = replace(known, output_names=names)
     without = {Unpadding.name: "--no-unpad was given"} if recipe.unpad is False else {}
+    if recipe.weight_bits is not None:
+        without[RoutedExperts.name] = "it is for experts in float32"
     requested = (Unpadding.name,) if recipe.unpad else ()
     passes |= pipeline.run(model, known, pipeline.OF_GRAPH, requested=requested, without=without)
     chosen = functions.attach(model, target, recipe.lowering)

@@ -37,6 +37,7 @@ from posexport.passes.recognise.repeated_heads import GroupedHeads
 from posexport.passes.recognise.rotary_by_hand import Rotary
 from posexport.passes.recognise.rotary_embedding import RotaryEmbeddings
 from posexport.passes.rms_norm import RmsNorm
+from posexport.passes.routed_experts import RoutedExperts
 from posexport.passes.separate_projections import SeparateProjections
 from posexport.passes.shared_bias import SharedBias
 from posexport.passes.skip_norm import SkipNorm
@@ -65,6 +66,7 @@ PASSES: tuple[GraphPass, ...] = (
     L2Norm(),
     GroupNorm(),
     LogOfSigmoid(),
+    RoutedExperts(),
     # before products become Gemm
     SplitWeights(),
     SeparateProjections(),

@@ -227,6 +227,7 @@ CUDA = register(
         },
         unprofitable={
             "packed-projections": "not measured on CUDA",
+            "routed-experts": "not measured on CUDA",
             "flat-tokens": "on CUDA SkipLayerNormalization is one kernel for a sum, a bias and a normalisation",
         },
         # of MultiHeadAttention; cuDNN's kernels, for newer cards, take any

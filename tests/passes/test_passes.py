@@ -583,5 +583,13 @@ def test_every_pass_is_tried_here() -> None:
     operators that are as accurate as PyTorch's in test_accuracy.py.
     """
     tried = {name for *_, wanted in CASES.values() for name in wanted} | {"packed-projections", "in-place-cache"}
-    tried |= {"separate-projections", "split-weights", "group-norm", "log-of-sigmoid", "softplus", "l2-norm"}
+    tried |= {
+        "separate-projections",
+        "split-weights",
+        "group-norm",
+        "log-of-sigmoid",
+        "softplus",
+        "l2-norm",
+        "routed-experts",
+    }
     assert tried == {each.name for each in PASSES if each.phase in ("optimise", "padding")}

@@ -1,6 +1,7 @@
 """Mixture of experts as two linear projections: transformers' values, and quantized weights."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -82,6 +83,37 @@ def test_weights_of_experts_are_quantized(tmp_path: Path) -> None:
     assert experts["gate_up_proj_int4"] == [32, 5 * 96]
     assert experts["down_proj_int4"] == [5 * 48, 32]
     assert not done.remarks or not any("several matrices" in remark for remark in done.remarks)
+
+
+@pytest.mark.parametrize(
+    ("options", "operator"),
+    [({}, "MoE"), ({"precision": "int4"}, "QMoE"), ({"precision": "int8", "weight_only": True}, "")],
+)
+def test_a_token_is_computed_by_its_experts_alone(options: dict[str, Any], operator: str, tmp_path: Path) -> None:
+    """On the CPU; an auditor finds both projections of the checkpoint."""
+    tiny.make(tmp_path / "checkpoint", _of_whole_blocks("mixtral"))
+    done = posexport.convert(
+        tmp_path / "checkpoint", tmp_path / "bundle", target="cpu", lengths=[1, 17], threads=1, **options
+    )
+    assert done.good, done.to_text()
+    assert done.manifest is not None
+    assert done.manifest.passes["routed-experts"].nodes == (2 if operator else 0)
+    if not operator:
+        assert "rounds what it multiplies" in done.manifest.passes["routed-experts"].rejected[0]
+        return
+    model = ir.load(tmp_path / "bundle" / "model.onnx")
+    assert [node.op_type for node in model.graph].count(operator) == 2
+    # the weights of the products that are gone are stored once
+    stored = [name for name in model.graph.initializers if "experts." in name]
+    assert all(name.endswith("by_expert") for name in stored), stored
+    found = posexport.audit(tmp_path / "bundle", against=tmp_path / "checkpoint", select=["PX601", "PX602"])
+    assert not list(found.findings), found.findings
+
+
+def _of_whole_blocks(kind: str) -> dict[str, Any]:
+    """The entry of a type, with channels of 64 and 96."""
+    entry = tiny.table()[kind]
+    return {**entry, "settings": {**entry["settings"], "hidden_size": 64, "intermediate_size": 96}}
 
 
 @pytest.mark.all

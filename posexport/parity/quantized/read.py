@@ -9,6 +9,7 @@ import onnx_ir as ir
 from onnx_ir.passes.common import InlinePass
 
 from posexport.graph.dataflow import content_values, reachable
+from posexport.parity.quantized.experts import experts
 from posexport.parity.quantized.records import (
     Array,
     FloatProduct,
@@ -22,6 +23,7 @@ from posexport.parity.quantized.records import (
     number_range,
     tables,
     tensor_name,
+    unpacked,
 )
 from posexport.spec import InputSpec
 
@@ -145,17 +147,18 @@ def read(model: Path | bytes, inputs: Sequence[InputSpec]) -> tuple[list[Use], l
     content = content_values(loaded, {spec.name: spec.role for spec in inputs})
     for place, node in enumerate(loaded.graph.all_nodes()):
         product = _product(node, known) or lookup(node, known, content)
-        if product is None:
+        found = experts(node, known) if product is None else [product]
+        if not found:
             float_products += _float_product(node, place)
-            continue
-        product.places = [place] * len(product.roundings)
-        before = next((use for use in uses if use.is_like(product)), None)
-        if before is None:
-            uses.append(product)
-        else:
-            before.roundings += product.roundings
-            before.biases += product.biases
-            before.places += product.places
+        for use in found:
+            use.places = [place] * len(use.roundings)
+            before = next((known_use for known_use in uses if known_use.is_like(use)), None)
+            if before is None:
+                uses.append(use)
+            else:
+                before.roundings += use.roundings
+                before.biases += use.biases
+                before.places += use.places
     for value in tables(loaded.graph.all_nodes(), loaded):
         if value not in known:
             raise StoredError(f"{value.name} is quantized, and no product or lookup that is known reads it")
@@ -221,12 +224,12 @@ def _few_bits(node: ir.Node, known: set[ir.Value]) -> Use | None:
     sizes = {name: node.attributes.get_int(name, 0) for name in ("K", "N", "bits", "block_size")}
     k, n, bits, size = sizes["K"], sizes["N"], sizes["bits"] or 4, sizes["block_size"]
     blocks = -(-k // size)
-    whole = _unpacked(packed.reshape(n, -1), bits)[:, :k]
+    whole = unpacked(packed.reshape(n, -1), bits)[:, :k]
     zeros = array_of(node, 3) if len(node.inputs) > 3 else None
     if zeros is None:
         zero = np.full((n, blocks), float(1 << (bits - 1)))
     elif zeros.dtype == np.uint8:
-        zero = _unpacked(zeros.reshape(n, -1), bits)[:, :blocks].astype(np.float64)
+        zero = unpacked(zeros.reshape(n, -1), bits)[:, :blocks].astype(np.float64)
         known.add(node.inputs[3])  # type: ignore[arg-type]  # it is there
     else:
         zero = zeros.reshape(n, blocks).astype(np.float64)
@@ -329,14 +332,3 @@ def _bias(value: ir.Value, channels: int) -> Array | None:
             return None
         value = user.outputs[0]
     return None
-
-
-def _unpacked(packed: Array, bits: int) -> Array:
-    """[N, numbers] of [N, bytes]; of two numbers of 4 bits in a byte the first is the low half."""
-    if bits == 8:
-        return packed
-    if bits != 4:
-        raise StoredError(f"a weight of {bits} bits is not known; 4 and 8 are")
-    whole = np.empty((len(packed), 2 * packed.shape[1]), np.uint8)
-    whole[:, 0::2], whole[:, 1::2] = packed & 15, packed >> 4
-    return whole

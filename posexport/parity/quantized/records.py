@@ -220,3 +220,14 @@ def dequantized(node: ir.Node, known: set[ir.Value], across: int) -> Stored | No
     tensor = node.inputs[0]
     assert tensor is not None
     return Stored(tensor_name(tensor), matrix, scale, zero, size, *number_range(whole))
+
+
+def unpacked(packed: Array, bits: int) -> Array:
+    """[N, numbers] of [N, bytes]; of two numbers of 4 bits in a byte the first is the low half."""
+    if bits == 8:
+        return packed
+    if bits != 4:
+        raise StoredError(f"a weight of {bits} bits is not known; 4 and 8 are")
+    whole = np.empty((len(packed), 2 * packed.shape[1]), np.uint8)
+    whole[:, 0::2], whole[:, 1::2] = packed & 15, packed >> 4
+    return whole

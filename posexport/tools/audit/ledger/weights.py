@@ -25,7 +25,15 @@ _QUANTIZED = {
 #: through which quantized rows of a table reach DequantizeLinear
 _LOOKUPS = ("Gather", "Transpose", "Reshape", "Identity")
 #: operator -> its inputs with scales and zero points
-_SCALES = {"DequantizeLinear": (1, 2), "QuantizeLinear": (1, 2), "MatMulNBits": (2, 3), "GatherBlockQuantized": (2, 3)}
+_SCALES = {
+    "DequantizeLinear": (1, 2),
+    "QuantizeLinear": (1, 2),
+    "MatMulNBits": (2, 3),
+    "GatherBlockQuantized": (2, 3),
+    "QMoE": (3, 6, 9, 11, 12, 13),
+}
+#: inputs of QMoE with the weights of experts [E, rows, bytes], each before its scales
+_EXPERTS = (2, 5, 8)
 #: elements of integers that may be a weight
 _LEAST = 64
 _INTEGERS = (ir.DataType.INT8, ir.DataType.UINT8, ir.DataType.INT4, ir.DataType.UINT4)
@@ -99,6 +107,9 @@ def _quantized(name: str, tensor: ir.TensorProtocol, users: list[tuple[ir.Node, 
             blocks = _of_blocks(name, tensor, reader)
             if blocks is not None:
                 yield blocks
+            return
+        if reader.op_type == "QMoE" and index in _EXPERTS and (experts := _of_experts(name, tensor, reader, index)):
+            yield experts
             return
         if _QUANTIZED.get(reader.op_type, (None, 0))[0] == index:
             scaled = reader.op_type == "DequantizeLinear" and _array(reader, 1) is not None
@@ -179,6 +190,33 @@ def _of_blocks(name: str, tensor: ir.TensorProtocol, node: ir.Node) -> Weight | 
         return values.reshape(rows, blocks * size)[:, :columns]
 
     return Weight(name, (rows, columns), bits, True, load, node, scale)
+
+
+def _of_experts(name: str, tensor: ir.TensorProtocol, node: ir.Node, index: int) -> Weight | None:
+    """A weight of QMoE, [E, rows, K]; None if it has zero points, or scales that are not of blocks."""
+    bits, size = (node.attributes.get_int(name, 0) or 0 for name in ("expert_weight_bits", "block_size"))
+    scale = _array(node, index + 1)
+    count, rows, stored = tensor.shape.numpy()
+    columns = stored * 8 // bits if bits in (4, 8) else 0
+    if (
+        scale is None
+        or size < 1
+        or scale.shape != (count, rows, columns // size)
+        or len(node.inputs) > max(_EXPERTS) + 2
+    ):
+        return None
+
+    interleaved = index == _EXPERTS[0] and node.attributes.get_int("swiglu_fusion", 0) == 1
+
+    def load() -> Array:
+        data = tensor.numpy().reshape(count * rows, -1)
+        values = (_nibbles(data) if bits == 4 else data).astype(np.float32) - np.float32(1 << (bits - 1))
+        scaled: Array = values.reshape(count, rows, -1, size) * scale.astype(np.float32)[..., None]
+        if interleaved:  # a gate's row before each row of the other half
+            scaled = scaled.reshape(count, rows // 2, 2, -1).swapaxes(1, 2)
+        return scaled.reshape(count, rows, columns)
+
+    return Weight(name, (count, rows, columns), bits, True, load, node, scale)
 
 
 def _zeros(zero: Array, rows: int, blocks: int, bits: int) -> Array:

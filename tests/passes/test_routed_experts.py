@@ -1,0 +1,96 @@
+"""Layers of experts by an operator that computes the chosen ones only, beside all of them."""
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import onnxruntime
+import pytest
+
+from posexport.errors import PosexportError
+from posexport.passes import pipeline
+from posexport.passes.graph_pass import Context
+from posexport.targets.target import Target
+from tests.text_graphs import graph
+from tests.tolerances import agree
+
+#: tokens, experts, channels of the model and of an expert
+_TOKENS, _COUNT, _CHANNELS, _INNER = 7, 5, 6, 4
+_LAYER = """HEAD g (
+    float[n, 6] x, int64[n, 2] chosen, float[n, 2] weights, float u, float d, int64 by_expert, int64 rows, int64 last,
+    int64 one, int64 experts, float zero
+) => (float[n, 6] y)
+<float[n, 5] routed> {{
+    h = MatMul (x, u)
+    each = Reshape (h, by_expert)
+    gate, up = Split <axis = -1, num_outputs = 2> (each)
+    active = {activation} (gate)
+    inner = Mul (active, up)
+    chosen3 = Unsqueeze (chosen, last)
+    is_chosen = Equal (chosen3, experts)
+    weights3 = Unsqueeze (weights, last)
+    placed = Where (is_chosen, weights3, zero)
+    routed = ReduceSum <keepdims = 0> (placed, one)
+    routed3 = Unsqueeze (routed, last)
+    scaled = Mul (inner, routed3)
+    flat = Reshape (scaled, rows)
+    y = MatMul (flat, d)
+}}"""
+_SILU = "com.microsoft.QuickGelu <alpha = 1.0>"
+
+
+def _layer(activation: str) -> ir.Model:
+    rng = np.random.default_rng(0)
+    model = graph(
+        _LAYER.format(activation=activation),
+        23,
+        u=rng.standard_normal((_CHANNELS, _COUNT * 2 * _INNER)).astype(np.float32),
+        d=rng.standard_normal((_COUNT * _INNER, _CHANNELS)).astype(np.float32),
+        by_expert=np.array([0, _COUNT, 2 * _INNER]),
+        rows=np.array([0, -1]),
+        last=np.array([-1]),
+        one=np.array([1]),
+        experts=np.arange(_COUNT),
+        zero=np.float32(0),
+    )
+    model.opset_imports["com.microsoft"] = 1
+    return model
+
+
+def _run(model: ir.Model, chosen: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    x = np.random.default_rng(1).standard_normal((_TOKENS, _CHANNELS)).astype(np.float32)
+    session = onnxruntime.InferenceSession(ir.to_proto(model).SerializeToString(), providers=["CPUExecutionProvider"])
+    (y,) = session.run(None, {"x": x, "chosen": chosen, "weights": weights})
+    return np.asarray(y)
+
+
+def test_the_same_sum() -> None:
+    """Of weights with any sum; a token without weights gets zeros, not NaN, and so does a weight of zero."""
+    rng = np.random.default_rng(2)
+    chosen = np.argsort(rng.random((_TOKENS, _COUNT)), 1)[:, :2]
+    weights = rng.random((_TOKENS, 2)).astype(np.float32) * 3
+    weights[3], weights[4, 1], weights[5, 0] = 0, 0, 1e-6
+    before = _run(_layer(_SILU), chosen, weights)
+    model = _layer(_SILU)
+    done = pipeline.run(model, Context(Target("cpu", 23)), only=("routed-experts",))
+    assert done["routed-experts"].nodes == 1
+    assert [node.op_type for node in model.graph].count("MoE") == 1
+    assert not [node for node in model.graph if node.op_type == "MatMul"]
+    after = _run(model, chosen, weights)
+    agree(after, before, "model", np.float32)
+    assert (after[3] == 0).all()
+    onnx.checker.check_model(ir.to_proto(model))
+
+
+@pytest.mark.parametrize("activation", ["Gelu", "com.microsoft.QuickGelu <alpha = 1.702>"])
+def test_another_gate_stays(activation: str) -> None:
+    model = _layer(activation)
+    done = pipeline.run(model, Context(Target("cpu", 23)), only=("routed-experts",))["routed-experts"]
+    assert done.nodes == 0
+    assert done.rejected == ("its gate is not SiLU of the first half of an expert's channels, times the second",)
+
+
+def test_other_targets() -> None:
+    with pytest.raises(PosexportError, match="MoE is ONNX Runtime's own operator; use --target cpu or cuda"):
+        pipeline.run(_layer(_SILU), Context(Target("portable", 23)), only=("routed-experts",))
+    done = pipeline.run(_layer(_SILU), Context(Target("cuda", 24)))
+    assert done["routed-experts"].rejected == ("not measured on CUDA",)
