@@ -74,11 +74,14 @@ def _before(value: ir.Value | None) -> ir.Node | None:
 
 def _weights(value: ir.Value | None) -> ir.Value | None:
     """[N, E] of [N, E, 1]: the sum over chosen experts."""
-    node = None if value is None else value.producer()
-    while node is not None and node.op_type in ("Reshape", "Unsqueeze"):
-        value = node.inputs[0]
-        node = None if value is None else value.producer()
-    return value if producer(value, "ReduceSum") is not None else None
+    # matrices of rows, which other passes make
+    while (rows := producer(value, "Reshape")) is not None:
+        value = rows.inputs[0]
+    expanded = producer(value, "Unsqueeze")
+    axes = None if expanded is None else constant(expanded.inputs[1])
+    if expanded is None or axes is None or axes.tolist() not in ([-1], [len("NE")]):
+        return None
+    return expanded.inputs[0] if producer(expanded.inputs[0], "ReduceSum") is not None else None
 
 
 def _chosen(weights: ir.Value) -> int | None:
