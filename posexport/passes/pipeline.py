@@ -142,7 +142,8 @@ def run(
         elif result.nodes:
             # the next pass asks for the only reader of a value
             RemoveUnusedNodesPass()(model)
-        if graph_pass.is_listed_idle or result.nodes or result.rejected:
+        # why a pass is left out is of interest where there is something that it could change
+        if graph_pass.is_listed_idle or result.nodes or (result.rejected and reason is None):
             results[graph_pass.name] = result
     if any(result.nodes for result in results.values()):
         _name_nodes(model)
