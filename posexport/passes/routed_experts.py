@@ -6,7 +6,8 @@ gather each expert's tokens, and read the weights of the chosen experts alone.
 
 They choose the J largest of a softmax over their routing scores. From the logarithms of the weights that the model's
 own routing gave (softmax or sigmoid, limited to groups, biased ...) they take the same experts, with weights divided by
-their sum, which multiplies the result.
+their sum, which multiplies the result. The weights of a token have one sign, which a learned scale of all of them
+(Inkling) may make negative.
 
 Shape letters: N tokens, J chosen experts of a token, E experts, C channels of the model, M channels of an expert.
 """
@@ -39,7 +40,7 @@ class RoutedExperts(GraphPass):
     """Compute the chosen experts only, by com.microsoft MoE.
 
     Before: ``h = Reshape(x W1 [C, E 2 M]); (SiLU(h_gate) * h_up * weights [N, E, 1]) W2 [E M, C]``
-    After:  ``MoE(x, Log(weights), W1 [E, 2 M, C], W2 [E, C, M]) * ReduceSum(weights)``
+    After:  ``MoE(x, Log(Abs(weights)), W1 [E, 2 M, C], W2 [E, C, M]) * ReduceSum(weights)``
 
     A layer of 64 experts, 8 of them chosen: 0.11 of the time for one token and 0.27 for 512 (onnxruntime 1.31).
     """
@@ -98,7 +99,7 @@ def _route(graph: ir.Graph, layer: ExpertLayer, operator: str) -> str | None:
     output = layer.last.outputs[0]
     chosen = g.op(
         operator,
-        *(layer.first.inputs[0], g.Log(g.Max(layer.weights, _NONE)), *halves, None, *wholes),
+        *(layer.first.inputs[0], g.Log(g.Max(g.Abs(layer.weights), _NONE)), *halves, None, *wholes),
         domain=MICROSOFT,
         shape=output.shape,
         k=layer.chosen,

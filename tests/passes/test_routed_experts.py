@@ -64,10 +64,11 @@ def _run(model: ir.Model, chosen: np.ndarray, weights: np.ndarray) -> np.ndarray
 
 
 def test_the_same_sum() -> None:
-    """Of weights with any sum; a token without weights gets zeros, not NaN, and so does a weight of zero."""
+    """Of weights with any sum, also a negative one; a token without weights gets zeros, not NaN."""
     rng = np.random.default_rng(2)
     chosen = np.argsort(rng.random((_TOKENS, _COUNT)), 1)[:, :2]
     weights = rng.random((_TOKENS, 2)).astype(np.float32) * 3
+    weights[2] *= -1
     weights[3], weights[4, 1], weights[5, 0] = 0, 0, 1e-6
     before = _run(_layer(_SILU), chosen, weights)
     model = _layer(_SILU)
