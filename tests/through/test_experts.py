@@ -87,7 +87,11 @@ def test_weights_of_experts_are_quantized(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("options", "operator"),
-    [({}, "MoE"), ({"precision": "int4"}, "QMoE"), ({"precision": "int8", "weight_only": True}, "")],
+    [
+        ({"precision": "int4"}, "QMoE"),
+        pytest.param({}, "MoE", marks=pytest.mark.all),
+        pytest.param({"precision": "int8", "weight_only": True}, "", marks=pytest.mark.all),
+    ],
 )
 def test_a_token_is_computed_by_its_experts_alone(options: dict[str, Any], operator: str, tmp_path: Path) -> None:
     """On the CPU; an auditor finds both projections of the checkpoint."""
