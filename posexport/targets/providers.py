@@ -86,6 +86,8 @@ class Provider:
             portable graphs.
         writes_in_place: it has TensorScatter, by which graphs write to a static KV cache.
         finite_slots: unused slots of a static KV cache must hold finite values: its attention multiplies them by 0.
+        gelu_by_pairs: its float16 kernel of GELU's tanh approximation computes pairs, and leaves out the last element
+            of an odd number.
         whole_blocks: it dequantizes weights in blocks when it compiles a graph, if all blocks are full.
         tail_in_float32: whatever a session computes in, it is float32 between an output and the last matrix product.
         flat: graphs for it have no functions, no Scan and no Loop, as with ``--inline``.
@@ -120,6 +122,7 @@ class Provider:
     flat: bool = False
     writes_in_place: bool = True
     finite_slots: bool = False
+    gelu_by_pairs: bool = False
     whole_blocks: bool = False
     tail_in_float32: bool = False
     options: Mapping[str, str] = field(default_factory=dict)
@@ -222,6 +225,8 @@ CUDA = register(
         device="cuda",
         # seen on an H200, where by the dry run it was cuDNN's
         finite_slots=True,
+        # seen on an H200 with onnxruntime-gpu 1.31.1, and in fast_gelu_impl.cu
+        gelu_by_pairs=True,
         preferred={
             "attention": ("group-query", "filled-slots", "kept-keys", "static", "multi-head", "attention", "formula")
         },

@@ -25,7 +25,7 @@ from posexport.nn.cached_call import NotCachedError, current
 from posexport.through import bucketed_bias, query_bias
 from posexport.through.experts import dense_experts, stack
 from posexport.through.orders import Order, order_of
-from posexport.through.planned_call import Layer, PlannedCall, attended
+from posexport.through.planned_call import Layer, PlannedCall, Scoring, attended
 from posexport.through.renewed import renew
 
 #: names in transformers' registries. PACKED is for several images in one sequence, which transformers passes to one
@@ -139,7 +139,7 @@ def attention(
         if bucketed_bias.has_table(module):
             call.bias = bucketed_bias.term(module, query, call.at)
         biased = (module, position_bias) if position_bias is not None and query_bias.adds(module) else None
-        context = attended(call, query, key, value, scale, cap, sink, biased)
+        context = attended(call, query, key, value, Scoring(scale, cap, sink, biased))
         return context.transpose(1, 2).contiguous(), None
     if noted is not None:
         layer = _layer(noted, query, key, value, attention_mask, causal=causal)

@@ -7,7 +7,7 @@ Shape letters: B batch, T queries, S keys, D head size.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -87,45 +87,33 @@ class CrossingCall(PlannedCall):
     """
 
 
-def attended(
-    call: PlannedCall,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    scale: float,
-    cap: SoftCapped | None,
-    sink: Tensor | None,
-    biased: tuple[Any, Tensor] | None,
-) -> Tensor:
-    """Attention to past and new tokens, or to the encoder's states, by the next layer of the plan.
+class Scoring(NamedTuple):
+    """What a layer makes of the products of queries and keys.
 
-    ``biased``: a module with a bias of queries, and the bias (`query_bias`).
+    Attributes:
+        biased: a module with a bias of queries, and the bias (`query_bias`).
     """
+
+    scale: float
+    cap: SoftCapped | None = None
+    sink: Tensor | None = None
+    biased: tuple[Any, Tensor] | None = None
+
+
+def attended(call: PlannedCall, q: Tensor, k: Tensor, v: Tensor, scoring: Scoring) -> Tensor:
+    """Attention to past and new tokens, or to the encoder's states, by the next layer of the plan."""
     layer, width = call.next_layer(), v.shape[-1]
     q, k, v = (widened(x, layer.size) for x in (q, k, v))
     if isinstance(call, CrossingCall):
         call.present.extend([(k, v)] if layer.cross else [])
         return q[..., :width]
-    if layer.cross:
-        context = _to_states(call, layer, q, k, v, scale=scale, cap=cap, sink=sink)
-    else:
-        context = _to_tokens(call, layer, q, k, v, scale=scale, cap=cap, sink=sink, biased=biased)
+    context = _to_states(call, q, scoring) if layer.cross else _to_tokens(call, layer, q, k, v, scoring)
     return narrowed(context, width)
 
 
-def _to_tokens(
-    call: PlannedCall,
-    layer: Layer,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    *,
-    scale: float,
-    cap: SoftCapped | None,
-    sink: Tensor | None,
-    biased: tuple[Any, Tensor] | None,
-) -> Tensor:
+def _to_tokens(call: PlannedCall, layer: Layer, q: Tensor, k: Tensor, v: Tensor, scoring: Scoring) -> Tensor:
     """Causal self-attention to the keys and values of past and new tokens."""
+    scale, cap, sink, biased = scoring
     if layer.shares is not None:
         kept = call.read[layer.shares]
     else:
@@ -145,16 +133,19 @@ def _to_tokens(
         kept.values,
         scale=scale,
         mask=additive(call.mask_BS, q),
-        scores=call.bias
-        if layer.biased
-        else None
-        if layer.window is None
-        else _window(call, layer.window, q, kept.keys),
+        scores=_scores(call, layer, q, kept.keys),
         base=None if cap is None else cap.base(kept.keys, *at),
         causal=at,
         buffers=kept.buffers,
         sink=sink,
     )
+
+
+def _scores(call: PlannedCall, layer: Layer, q: Tensor, k: Tensor) -> Term | None:
+    """What is added by distance: T5's bias, or what drops keys outside a window."""
+    if layer.biased:
+        return call.bias
+    return None if layer.window is None else _window(call, layer.window, q, k)
 
 
 def _window(call: PlannedCall, width: int, q: Tensor, k: Tensor) -> Term:
@@ -184,19 +175,9 @@ def _with_blocks(blocks_BT: Tensor, call: PlannedCall, layer: Layer, like: Tenso
     return torch.where(kept_BTS[:, None], zero, dropped_score(like.dtype))
 
 
-def _to_states(
-    call: PlannedCall,
-    layer: Layer,  # noqa: ARG001 (as `_to_tokens`)
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    *,
-    scale: float,
-    cap: SoftCapped | None,
-    sink: Tensor | None,
-) -> Tensor:
-    """Cross-attention to ``call.crossed``; ``k`` and ``v`` are ignored, they are of placeholder states."""
+def _to_states(call: PlannedCall, q: Tensor, scoring: Scoring) -> Tensor:
+    """Cross-attention to ``call.crossed``."""
     k, v = call.crossed[call.called - len(call.present) - 1]
     far = Positions.counted(k.shape[2])
-    base = None if cap is None else cap.base(k, call.at.queries, far)
-    return attend(q, k, v, scale=scale, mask=call.crossed_mask, base=base, sink=sink)
+    base = None if scoring.cap is None else scoring.cap.base(k, call.at.queries, far)
+    return attend(q, k, v, scale=scoring.scale, mask=call.crossed_mask, base=base, sink=scoring.sink)

@@ -6,6 +6,7 @@ from functools import cached_property
 import onnx_ir as ir
 
 from posexport.errors import PosexportError
+from posexport.graph.queries import width
 from posexport.graph.types import allowed_types, schema_of
 from posexport.targets.dtypes import BY_PRECISION, FLOAT32
 from posexport.targets.provider_options import COMPUTES
@@ -23,7 +24,9 @@ class Kernels:
 
     def has_half(self, node: ir.Node) -> bool:
         """False where the provider computes ``node`` right in float32 only, or ONNX does not allow 16 bits."""
-        if self.target.name == "cuda" and self.target.dtype == BY_PRECISION["fp16"] and _leaves_out_one(node):
+        provider = self.target.provider
+        by_pairs = provider is not None and provider.gelu_by_pairs and self.target.dtype == BY_PRECISION["fp16"]
+        if by_pairs and _is_odd_gelu(node):
             return False
         key = (node.domain, node.op_type)
         if key not in self._known:
@@ -61,17 +64,12 @@ class Kernels:
         return self.target.needs_kernel("MatMul") is None
 
 
-def _leaves_out_one(node: ir.Node) -> bool:
-    """Whether ONNX Runtime's CUDA kernel in float16 may leave out the last element of the result.
-
-    For the tanh approximation it computes pairs of elements, half as many as there are elements, rounded down. Seen on
-    an H200 with onnxruntime-gpu 1.31.1, and in ``fast_gelu_impl.cu``.
-    """
+def _is_odd_gelu(node: ir.Node) -> bool:
+    """Whether it is GELU's tanh approximation of an odd number of channels."""
     if node.op_type != "Gelu" or node.attributes.get_string("approximate", "none") != "tanh":
         return False
-    shape = node.outputs[0].shape
-    channels = None if shape is None else shape[-1]
-    return isinstance(channels, int) and channels % 2 == 1
+    channels = width(node.outputs[0])
+    return channels is not None and channels % 2 == 1
 
 
 def _only_wider(target: Target, op_type: str, domain: str) -> bool:

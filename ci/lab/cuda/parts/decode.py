@@ -4,7 +4,6 @@ Both rivals compute in float16 with scaled_dot_product_attention: transformers' 
 loop over the compiled model with its static cache.
 """
 
-import atexit
 import dataclasses
 import functools
 import os
@@ -75,6 +74,8 @@ def run(name: str, setup: Setup) -> Row:
         except Exception as err:  # noqa: BLE001  # a way that does not work is a finding
             failed[each] = " ".join(f"{type(err).__name__}: {err}".split())[:300]
             ready.pop(each, None)
+    if "DECODE_BUNDLES" not in os.environ:
+        shutil.rmtree(bundles(setup), ignore_errors=True)  # all are open, and the process ends without an exit handler
     times: dict[str, tuple[list[float], list[float]]] = {each: ([], []) for each in ready}
     for _ in range(RUNS):
         for each, call in ready.items():
@@ -100,8 +101,6 @@ def bundles(setup: Setup) -> Path:
     """The checkpoint and its conversions, which DECODE_BUNDLES keeps for other processes."""
     kept = os.environ.get("DECODE_BUNDLES")
     folder = Path(kept or tempfile.mkdtemp(prefix="posexport-gpu-"))
-    if kept is None:
-        atexit.register(shutil.rmtree, folder)
     if not (folder / "llama").exists():
         make(folder / "llama", LITTLE if setup.rehearsal else SETTINGS)
     return folder
