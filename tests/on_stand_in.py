@@ -61,9 +61,9 @@ class Asked:
 def captured(bundle: str) -> list[dict[str, Any]]:
     """Of each call of a session that captures two shapes: two of one, one of another, the first again, a third."""
     import posexport
-    from posexport.runtime import ort_values
+    from posexport.runtime import captured
 
-    ort_values.MOST = 2
+    captured.MOST = 2
 
     session = posexport.load(bundle, provider="cuda", provider_options={"graph": True})
     asked_for, counts = Asked(), []
@@ -73,12 +73,12 @@ def captured(bundle: str) -> list[dict[str, Any]]:
     return counts
 
 
-def generated(bundle: str) -> list[dict[str, Any]]:
-    """Of the prompt and of each step of a decoder."""
+def generated(bundle: str, graph: str = "off") -> list[dict[str, Any]]:
+    """Of the prompt and of each step of a decoder, of two generations if steps are captured."""
     import posexport
     from posexport.runtime import cache
 
-    session = posexport.load(bundle, provider="cuda")
+    session = posexport.load(bundle, provider="cuda", provider_options={"graph": graph})
     read, counts = cache.Cache.read, []
 
     def counted(self: Any, *arguments: Any) -> Any:
@@ -88,7 +88,8 @@ def generated(bundle: str) -> list[dict[str, Any]]:
         return logits
 
     cache.Cache.read = counted  # type: ignore[method-assign]
-    session.generate([[5, 2, 7, 1]], max_new_tokens=4)
+    for prompt in [[5, 2, 7, 1], [3, 1, 4, 1, 5]] if graph == "on" else [[5, 2, 7, 1]]:
+        session.generate([prompt], max_new_tokens=4)
     return counts
 
 

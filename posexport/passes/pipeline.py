@@ -12,6 +12,7 @@ from posexport.passes.device.equal_batches import EqualBatches
 from posexport.passes.device.float32_positions import Float32Positions
 from posexport.passes.device.sizes_on_host import SizesOnHost
 from posexport.passes.device.slice_sizes import SliceSizes
+from posexport.passes.fixed_shape_steps import FixedShapeSteps
 from posexport.passes.flat_tokens import FlatTokens
 from posexport.passes.graph_pass import Context, GraphPass, PassResult, Phase
 from posexport.passes.group_norm import GroupNorm
@@ -77,6 +78,7 @@ PASSES: tuple[GraphPass, ...] = (
     # nodes of attention. The cache first: a node that appends to its cache may still take packed heads and a bias
     InPlaceCache(),
     FilledCache(),
+    FixedShapeSteps(),
     TabulatedProjection(),
     KnownTables(),
     PackedHeads(),

@@ -13,11 +13,12 @@ from numpy.typing import NDArray
 
 from posexport.errors import PosexportError
 from posexport.runtime import wrapped_session
+from posexport.runtime.captured import CapturedSession, CapturedStep
 from posexport.runtime.chain import Chain, Link
 from posexport.runtime.ort_values import run, run_bound, run_placed, to_array, to_value
 from posexport.runtime.providers import make_session
 from posexport.spec import BATCH, CAPACITY, CARRIED, PAST, SEQUENCE, TOTAL, InputSpec, OutputSpec, carried
-from posexport.targets.dtypes import BY_NAME, BY_ORT_TYPE
+from posexport.targets.dtypes import BY_NAME, BY_ORT_TYPE, DType
 from posexport.targets.providers import DEFAULT_PROVIDER, HOST, provider_named
 
 if TYPE_CHECKING:
@@ -157,17 +158,17 @@ class Cache:
         inputs = {whole: name for name, whole in last.input_names.items()}
         embeddings = self._embedding.output_names.values() if self._embedding is not None else ()
         self._embedding_names = [inputs[whole] for whole in embeddings]
-        self._last = None if device == HOST else LastToken(provider, self._logits_type())
+        self._last = None if device == HOST else LastToken(provider, self._logits_type().ort)
         before = chain.before_last(fixed or {}, self._embedding)
         self._fixed = {name: self._on_device(array) for name, array in before.items()}
+        self._step: CapturedStep | None = None
         #: index of the row of ``fixed`` that each row comes from
         self._origin_B = np.arange(rows)
         self.clear(rows)
 
-    def _logits_type(self) -> str:
-        """ONNX Runtime's name of the logits' element type."""
+    def _logits_type(self) -> DType:
         types = {value.name: value.type for value in self._session.get_outputs()}
-        return BY_ORT_TYPE[types[LOGITS]].ort
+        return BY_ORT_TYPE[types[LOGITS]]
 
     def reopen(self, rows: int, room: int) -> None:
         """Remove all tokens, and set the capacity of a static KV cache to ``room``."""
@@ -178,10 +179,28 @@ class Cache:
         self.mask_BS: Ids = np.zeros((rows, 0), dtype=np.int64)
         self.ids_BS: Ids = np.zeros((rows, 0), dtype=np.int64)
         sizes = {BATCH: rows, PAST: 0, CAPACITY: self._room}
-        self._held: dict[str, OrtValue] = {}
+        empty: dict[str, NDArray[Any]] = {}
         for spec in self._decoder.past:  # the reset of a state is 0
             shape = [sizes[axis] if isinstance(axis, str) else axis for axis in spec.axes]
-            self._held[spec.name] = self._on_device(np.zeros(shape, BY_NAME[spec.dtype].numpy))
+            empty[spec.name] = np.zeros(shape, BY_NAME[spec.dtype].numpy)
+        if self._step is not None and self._stepping == (rows, self._room):
+            self._step.begin(empty)
+        else:
+            self._step, self._stepping = self._captured(rows, empty), (rows, self._room)
+        self._held: dict[str, OrtValue] = (
+            {name: self._on_device(array) for name, array in empty.items()}
+            if self._step is None
+            else dict(self._step.cache)
+        )
+
+    def _captured(self, rows: int, empty: Mapping[str, NDArray[Any]]) -> CapturedStep | None:
+        """Steps as a CUDA graph, in a session that captures."""
+        if not isinstance(self._session, CapturedSession) or not self._room:
+            return None
+        arrays = self._arrays(np.zeros((rows, 1), np.int64), np.zeros((rows, self._room), np.int64))
+        logits = np.zeros((rows, 1, self._decoder.vocab), self._logits_type().numpy)
+        cache = {name: (output, empty[name]) for name, output in zip(empty, self._decoder.present, strict=True)}
+        return self._session.step(self, arrays, cache, (LOGITS, logits))
 
     def _on_device(self, array: NDArray[Any]) -> "OrtValue":
         # empty tensors stay on the host
@@ -204,9 +223,12 @@ class Cache:
         If ONNX Runtime raises an error, the cache is unchanged.
         """
         mask_BS = np.concatenate((self.mask_BS, keep_BT), 1)
-        arrays = {**self._embedded(np.ascontiguousarray(ids_BT)), self._decoder.mask.name: mask_BS}
-        arrays |= of_text(self._decoder, ids_BT)
-        logits, *present = self._bound(arrays) if self._decoder.mask.default is None else self._unbound(arrays)
+        if self._step is not None and ids_BT.shape[1] == 1:
+            wide_BS = np.pad(mask_BS, ((0, 0), (0, self._room - mask_BS.shape[1])))
+            logits, present = self._step(self._arrays(ids_BT, wide_BS)), list(self._held.values())
+        else:
+            arrays = self._arrays(ids_BT, mask_BS)
+            logits, *present = self._bound(arrays) if self._decoder.mask.default is None else self._unbound(arrays)
         for spec, value in zip(self._decoder.past, present, strict=True):
             if CAPACITY not in spec.axes:  # a static cache was written in place
                 self._held[spec.name] = value
@@ -216,6 +238,11 @@ class Cache:
         # a view would keep all of the prompt's logits
         last_BV: NDArray[Any] = to_array(logits)[:, -1].astype(np.float32)
         return last_BV
+
+    def _arrays(self, ids_BT: Ids, mask_BS: Ids) -> dict[str, NDArray[Any]]:
+        """The decoder graph's inputs for tokens, but the cache."""
+        arrays = {**self._embedded(np.ascontiguousarray(ids_BT)), self._decoder.mask.name: mask_BS}
+        return arrays | of_text(self._decoder, ids_BT)
 
     def _embedded(self, ids_BT: Ids) -> dict[str, NDArray[Any]]:
         """The decoder graph's inputs for tokens: ids, or embeddings from a separate graph."""
@@ -242,6 +269,7 @@ class Cache:
         index = np.asarray(rows)
         if np.array_equal(index, np.arange(len(self.mask_BS))):
             return
+        self._step = None  # other buffers from here on
         self.mask_BS, self.ids_BS = self.mask_BS[index], self.ids_BS[index]
         for spec in self._decoder.past:
             self._held[spec.name] = self._gathered(self._held[spec.name], index, spec.axes.index(BATCH))
@@ -264,6 +292,7 @@ class Cache:
         start = int(np.argmax(self.mask_BS.any(0)))
         if not start:
             return
+        self._step = None
         self.mask_BS, self.ids_BS = self.mask_BS[:, start:], self.ids_BS[:, start:]
         for spec in self._decoder.past:
             if spec.role == "state":  # padding never changed it

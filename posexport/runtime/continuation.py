@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from posexport.bundle.manifest import Manifest
 from posexport.errors import PosexportError
 from posexport.runtime.cache import LOGITS, Cache, DecoderInterface, decoder_interface, refuse
+from posexport.runtime.captured import SLOTS, CapturedSession
 from posexport.runtime.chain import Chain
 from posexport.runtime.chat import Message
 from posexport.runtime.generate import generate
@@ -24,6 +25,8 @@ from posexport.runtime.resolve_options import resolve
 from posexport.runtime.texts import TOKENIZER, Texts
 from posexport.runtime.whisper import begin, check, timestamps, with_room
 from posexport.runtime.wrapped_session import refusal
+from posexport.sizes import multiple
+from posexport.spec import SEQUENCE
 from posexport.targets.providers import PROVIDERS
 
 #: a KV cache for a number of rows and of tokens
@@ -153,6 +156,10 @@ class Continuation:
         self, decoder: DecoderInterface, encoder_feeds: Mapping[str, NDArray[Any]], rows: int, room: int
     ) -> Cache:
         provider = next(known.name for known in PROVIDERS.values() if known.ort_name == self.chain.providers[0])
+        if isinstance(self.chain.links[-1].session, CapturedSession):
+            limits, room = self.manifest.limits, multiple(room, SLOTS)
+            if limits.max_length is not None and SEQUENCE in limits.limited_axes:
+                room = min(room, limits.max_length)
         return Cache(self.chain, decoder, rows=rows, room=room, fixed=dict(encoder_feeds), provider=provider)
 
 

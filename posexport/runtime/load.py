@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, cast
 from posexport.bundle.manifest import MODEL, Manifest, model_of
 from posexport.bundle.read import check_hashes, locate, read
 from posexport.errors import PosexportError
+from posexport.runtime.captured import CapturedSession
 from posexport.runtime.chain import all_inputs, open_chain
-from posexport.runtime.ort_values import CapturedSession
 from posexport.runtime.providers import bundle_session
 from posexport.runtime.session import Session
 from posexport.runtime.wrapped_session import DEFAULT_MEMORY, Memory, MemoryPolicy
-from posexport.spec import CARRIED, InputSpec, Interface, OutputSpec, PartSpec
+from posexport.spec import CARRIED, PAST, InputSpec, Interface, OutputSpec, PartSpec
 from posexport.targets.dtypes import BY_ORT_TYPE
 from posexport.targets.precisions import PrecisionName
 from posexport.targets.provider_options import CAPTURES
@@ -130,8 +130,21 @@ def _check_capturable(manifest: Manifest) -> None:
     """Refuse CUDA graphs for a model in which no shape occurs twice.
 
     Raises:
-        PosexportError: a model of several graphs, or with a KV cache.
+        PosexportError: a model of several graphs, or with a KV cache and steps of different shapes.
     """
-    if manifest.parts or any(spec.role in CARRIED for spec in manifest.inputs):
-        what = "several graphs" if manifest.parts else "a KV cache, which or whose mask grows in every call"
-        raise PosexportError(f"this bundle has {what}: its calls are not captured as CUDA graphs; leave graph out")
+    if manifest.parts:
+        raise PosexportError(
+            "this bundle has several graphs: its calls are not captured as CUDA graphs; leave graph out"
+        )
+    if any(spec.role in CARRIED for spec in manifest.inputs) and not _has_fixed_shape_steps(manifest):
+        raise PosexportError(
+            "this bundle has a KV cache, which or whose mask grows in every call: its calls are not captured as CUDA "
+            "graphs; leave graph out, or convert it with --target cuda --cache static --lowering filled-slots"
+        )
+
+
+def _has_fixed_shape_steps(manifest: Manifest) -> bool:
+    """Whether a mask may be as wide as the static KV cache, and nothing else grows."""
+    result = manifest.passes.get("fixed-shape-steps")
+    grows = any(spec.role == "state" or PAST in spec.axes for spec in manifest.inputs)
+    return result is not None and result.nodes > 0 and not grows

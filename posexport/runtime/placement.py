@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from posexport.runtime.ort_values import run
 from posexport.runtime.providers import make_session
 from posexport.targets.providers import DEFAULT_PROVIDER
 
@@ -96,7 +97,11 @@ def placement(
     with tempfile.TemporaryDirectory(prefix="posexport-") as folder:
         session = make_session(model, provider=provider, threads=threads, level=level, profile=Path(folder) / "run")
         try:
-            session.run(None, {name: np.asarray(value) for name, value in feeds.items()})
+            run(
+                session,
+                [value.name for value in session.get_outputs()],
+                {name: np.asarray(value) for name, value in feeds.items()},
+            )
         finally:
             profile = Path(session.end_profiling())
         events = read_profile(profile)

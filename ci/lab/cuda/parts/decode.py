@@ -38,11 +38,16 @@ PROMPT, STEPS, RUNS = 512, 64, 3
 
 @dataclasses.dataclass(frozen=True)
 class Way:
-    """How a model generates; ``precision`` and ``cache`` of a conversion, or transformers' class of cache."""
+    """How a model generates; ``precision`` and ``cache`` of a conversion, or transformers' class of cache.
+
+    ``lowering``: of attention; ``captures``: steps are CUDA graphs, which need one without a branch.
+    """
 
     precision: str
     cache: str
     ours: bool = True
+    lowering: str = "auto"
+    captures: bool = False
 
 
 WAYS = {
@@ -50,9 +55,14 @@ WAYS = {
     "posexport fp16 static cache": Way("fp16", "static"),
     "posexport int4-fp16": Way("int4-fp16", "dynamic"),
     "posexport int4-fp16 static cache": Way("int4-fp16", "static"),
+    "posexport fp16 filled-slots": Way("fp16", "static", lowering="filled-slots"),
+    "posexport fp16 filled-slots, captured": Way("fp16", "static", lowering="filled-slots", captures=True),
+    "posexport int4-fp16 filled-slots, captured": Way("int4-fp16", "static", lowering="filled-slots", captures=True),
     "transformers fp16": Way("fp16", "dynamic", ours=False),
     "transformers fp16 static cache, compiled": Way("fp16", "static", ours=False),
 }
+#: the same graph with and without capture
+SAME = [way for way in WAYS.values() if (way.lowering, way.precision) == ("filled-slots", "fp16")]
 
 
 def cases(setup: Setup) -> list[str]:
@@ -84,6 +94,9 @@ def run(name: str, setup: Setup) -> Row:
             times[each][1].append(1e3 * (whole - first) / steps)
     ms = {each: [round(statistics.median(taken), 3) for taken in both] for each, both in times.items()}
     lost = [f"{each}: {why}" for each, why in failed.items() if each.startswith("posexport")]
+    captured = [ready[each] for each in ready if WAYS[each] in SAME]
+    first, *others = [call(steps + 1).completions for call in captured] or [None]
+    lost += ["captured steps give other tokens"] if any(answer != first for answer in others) else []
     return {"passed": not lost, "note": "; ".join(lost), "ms: prefill, step": ms, "failed": failed}
 
 
@@ -120,7 +133,8 @@ def ours(folder: Path, way: Way, setup: Setup) -> Call:
     """A session's `generate`, greedy, without an end."""
     import posexport
 
-    bundle = folder / f"{way.precision}-{way.cache}"
+    lowering = "auto" if setup.rehearsal else way.lowering
+    bundle = folder / f"{way.precision}-{way.cache}-{lowering}"
     if not bundle.exists():
         posexport.convert(
             str(folder / "llama"),
@@ -128,9 +142,11 @@ def ours(folder: Path, way: Way, setup: Setup) -> Call:
             target=setup.target(way.precision),
             precision=way.precision,
             cache=way.cache,
+            lowering=lowering,
             verify=False,
         )
-    session = posexport.load(bundle, provider=setup.provider)
+    captures = way.captures and not setup.rehearsal  # a CPU has no graphs
+    session = posexport.load(bundle, provider=setup.provider, provider_options={"graph": True} if captures else None)
     return lambda prompts, count: session.generate(prompts, max_new_tokens=count, eos_token_id=[])
 
 

@@ -4,6 +4,7 @@ import sys
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from part import Part, Row, Setup
 
@@ -47,7 +48,21 @@ def run(name: str, setup: Setup) -> Row:
             )
         except posexport.PosexportError as err:
             return {"passed": False, "note": f"refused: {str(err).replace(folder, '')}"}
-    return {"passed": result.good, "note": "" if result.good else result.verdict}
+    if result.good or result.report is None:
+        return {"passed": result.good, "note": "" if result.good else result.verdict}
+    return {"passed": False, "note": result.report.describe(), "missed": missed(result.report)}
+
+
+def missed(report: Any) -> list[str]:
+    """The first of each kind that failed."""
+    wrong = [item for item in report.invariants if item.verdict == "fail"]
+    kinds = [
+        [f"{p.where} {p.output}: {p.error} of {p.tolerance} {p.note}" for p in report.points if p.verdict == "fail"],
+        [f"{item.name} ({item.length} {item.output}): {item.note}" for item in wrong],
+        [f"{m.output} over {m.where}: {m.describe()}" for m in report.medians if m.verdict == "fail"],
+        list(report.wrong_provider),
+    ]
+    return [each for kind in kinds for each in [f"{len(kind)} of a kind", *kind[:4]] if kind]
 
 
 STATES, DECODERS = (
