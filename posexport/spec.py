@@ -30,6 +30,8 @@ ENCODER_PAST = "past_encoder_sequence_length"
 PAST, TOTAL = "past_sequence_length", "total_sequence_length"
 #: the slots of a static KV cache
 CAPACITY = "max_sequence_length"
+#: metadata of a graph whose mask may be as wide as the static KV cache in a step
+FIXED_SHAPE_STEPS = "posexport.fixed_shape_steps"
 #: the height and width of an image in pixels, and its patches, or the patches of all images of a call
 HEIGHT, WIDTH, PATCHES = "height", "width", "num_patches"
 IMAGES = "num_images"

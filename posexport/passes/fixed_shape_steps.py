@@ -11,7 +11,7 @@ from posexport.graph.builder import Builder
 from posexport.graph.queries import constant, producer
 from posexport.ops.attention import AttentionSpec
 from posexport.passes.graph_pass import Context, GraphPass, PassResult
-from posexport.spec import CAPACITY, SEQUENCE, TOTAL
+from posexport.spec import CAPACITY, FIXED_SHAPE_STEPS, SEQUENCE, TOTAL
 
 
 class FixedShapeSteps(GraphPass):
@@ -50,6 +50,7 @@ class FixedShapeSteps(GraphPass):
             for reader in readers:
                 reader.replace_input_with(list(reader.inputs).index(past.outputs[0]), start)
             changed += len(readers)
+            model.metadata_props[FIXED_SHAPE_STEPS] = "true"
         return PassResult(changed)
 
 

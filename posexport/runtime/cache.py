@@ -162,6 +162,8 @@ class Cache:
         before = chain.before_last(fixed or {}, self._embedding)
         self._fixed = {name: self._on_device(array) for name, array in before.items()}
         self._step: CapturedStep | None = None
+        #: rows and slots of the captured steps
+        self._stepping = (0, 0)
         #: index of the row of ``fixed`` that each row comes from
         self._origin_B = np.arange(rows)
         self.clear(rows)

@@ -57,17 +57,20 @@ class CapturedSession(WrappedSession):
         self._idle: dict[tuple[Any, ...], list[CapturedStep]] = {}
         self._lock = threading.Lock()
 
-    def run_arrays(self, names: Sequence[str], arrays: Mapping[str, NDArray[Any]]) -> list[NDArray[Any]]:
-        """The outputs ``names`` for arrays by input name."""
+    def run_arrays(
+        self, names: Sequence[str], arrays: Mapping[str, NDArray[Any]], options: "RunOptions | None" = None
+    ) -> list[NDArray[Any]]:
+        """The outputs ``names`` for arrays by input name; ``options`` are those of a graph."""
+        del options
         arrays = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
         key = (*names, *((name, array.dtype.str, array.shape) for name, array in sorted(arrays.items())))
         with self._lock:
             held = self._held.get(key)
             if held is None:
-                options = self._next_graph() if all(array.size for array in arrays.values()) else None
-                if options is None:
+                graph = self._next_graph() if all(array.size for array in arrays.values()) else None
+                if graph is None:
                     return run(self._session, names, arrays, uncaptured())
-                held = self._held[key] = self._begin(names, arrays, options)
+                held = self._held[key] = self._begin(names, arrays, graph)
             else:
                 for name, array in arrays.items():
                     update(held.inputs[name], array)

@@ -60,8 +60,8 @@ def run(
     options: "RunOptions | None" = None,
 ) -> list[NDArray[Any]]:
     """Run a session; inputs and outputs may be of any dtype that a bundle may have, including bfloat16."""
-    if (run_arrays := getattr(session, "run_arrays", None)) is not None:  # posexport.runtime.captured
-        outputs: list[NDArray[Any]] = run_arrays(names, arrays)
+    if (run_arrays := getattr(session, "run_arrays", None)) is not None:  # a session in the place of ONNX Runtime's
+        outputs: list[NDArray[Any]] = run_arrays(names, arrays, options)
         return outputs
     types = {value.name: value.type for value in session.get_outputs()}
     narrow = any(array.dtype.name == BFLOAT16.name for array in arrays.values())

@@ -60,6 +60,9 @@ class WrappedSession:
     def get_outputs(self) -> Any:
         return self._session.get_outputs()
 
+    def get_modelmeta(self) -> Any:
+        return self._session.get_modelmeta()
+
     def get_providers(self) -> Any:
         return self._session.get_providers()
 

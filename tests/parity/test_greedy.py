@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
+import posexport
 from posexport.parity.criterion import measure, tolerance
 from posexport.parity.invariants import rollout as steps
 from posexport.parity.references.precision_copy import PrecisionCopy
@@ -76,3 +77,17 @@ def test_every_token_is_pytorchs(name: str, settings: tuple[str, ...], seed: int
     assert free == walked.tokens_BK.tolist()
     found = steps.compare(free, walked.tokens_BK, steps.gaps(wanted), least)
     assert found == ("pass", "192 of 192 tokens are certain")
+
+
+def test_steps_are_chosen_with_a_cache_in_the_graphs_precision(tmp_path: Path) -> None:
+    """A source's cache is float32: on a card every proof of a decoder in 16 bits ended here; emulation has float32."""
+    source = decoder("rope", (), 0)
+    settings = [pair.partition("=")[::2] for pair in SIZES]
+    posexport.convert("decoder-rope", tmp_path / "b", settings=dict(settings), precision="fp16", verify=False)
+    of = decoder_interface(source.inputs, source.outputs)
+    assert of is not None
+    assert {spec.dtype for spec in of.past} == {"float32"}
+    runner = Runner.of(source, tmp_path / "b" / "model.onnx", threads=1)
+    free = steps.free_tokens(runner, of, [[5, 6, 7], [8]], 4, source.limits, "cpu")
+    assert not isinstance(free, str), free
+    assert [len(row) for row in free] == [4, 4]

@@ -6,8 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import onnx.parser
+import onnxruntime
 import pytest
 import torch
 from click.testing import CliRunner
@@ -17,8 +19,9 @@ from posexport.bundle.read import read
 from posexport.bundle.write import seal
 from posexport.cli import group
 from posexport.errors import PosexportError
-from posexport.parity.subjects.runner import Remembered
+from posexport.parity.subjects.runner import Remembered, RememberingSession
 from posexport.runtime.chain import Chain, Link
+from posexport.runtime.ort_values import run as run_session
 from posexport.runtime.providers import make_session
 from posexport.runtime.session import Session
 from posexport.sources import builtin
@@ -324,3 +327,18 @@ def test_answers_in_bfloat16_are_remembered_too() -> None:
     assert remembered(x) == remembered(x.clone()) == -0.5
     x[1] = -1.9921875  # the next number of bfloat16
     assert remembered(x) == -0.4921875
+
+
+def test_a_session_remembers_bfloat16() -> None:
+    """ONNX Runtime's own run takes none: on a card proofs of encoder-decoders in bf16 ended here."""
+    model = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["": 18]> g (bfloat16[n] x) => (bfloat16[n] y) {y = Identity (x)}'
+    )
+    session = RememberingSession(onnxruntime.InferenceSession(model.SerializeToString()))
+    x = np.array([1.5, -2.0], ml_dtypes.bfloat16)
+    (y,) = run_session(session, ["y"], {"x": x})
+    assert y.dtype == x.dtype
+    assert y.tolist() == [1.5, -2.0]
+    assert run_session(session, ["y"], {"x": x})[0] is y
+    x[1] = -1.9921875
+    assert run_session(session, ["y"], {"x": x})[0].tolist() == [1.5, -1.9921875]

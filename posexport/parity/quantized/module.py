@@ -175,7 +175,7 @@ class AsStored(nn.Module):
         super().__init__()
         self.original = original
         self._forms = dict(forms)
-        self._matrices: dict[tuple[int, torch.dtype], Tensor] = {}
+        self._matrices: dict[tuple[int, torch.dtype, torch.device], Tensor] = {}
 
     @property
     def reused(self) -> Sequence[nn.Module]:
@@ -190,11 +190,11 @@ class AsStored(nn.Module):
         with torch.inference_mode(), _Stored(self):
             return self.original(**inputs)
 
-    def matrix(self, form: Form, dtype: torch.dtype) -> Tensor:
-        """Returns the matrix [N, K] of a form, [rows, K]."""
-        key = id(form), dtype
+    def matrix(self, form: Form, like: Tensor) -> Tensor:
+        """Returns the matrix [N, K] of a form, [rows, K], in the type of ``like`` and where it is."""
+        key = id(form), like.dtype, like.device
         if key not in self._matrices:
-            matrix = form.matrix(dtype)
+            matrix = form.matrix(like.dtype).to(like.device)
             if sum(stored.nbytes for stored in self._matrices.values()) + matrix.nbytes > _KEPT:
                 return matrix
             self._matrices[key] = matrix
@@ -280,7 +280,7 @@ class _Stored(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if stored is None:
             return None
         form, start, end, other = stored
-        whole = self._module.matrix(form, x.dtype)
+        whole = self._module.matrix(form, x)
         # the parameter is [K, N] where the form is transposed, and the weight may be its transpose
         if (form.transposed == other) == transposed:
             return None
@@ -291,7 +291,7 @@ class _Stored(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if how.kind == "float":
             return None
         if (form.factor != 1).any():
-            x = x / torch.from_numpy(form.factor).to(x.dtype)
+            x = x / torch.from_numpy(form.factor).to(x)
         return F.linear(rounded(x, how), matrix, bias)
 
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor | None:
@@ -306,7 +306,7 @@ class _Stored(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def embedding(self, weight: Tensor, ids: Tensor, *_: Any) -> Tensor | None:
         stored = self._parameters.find(weight, lookup=True)
-        return None if stored is None else F.embedding(ids, self._module.matrix(stored[0], weight.dtype))
+        return None if stored is None else F.embedding(ids, self._module.matrix(stored[0], weight))
 
 
 _REPLACED: dict[Any, Callable[..., Tensor | None]] = {

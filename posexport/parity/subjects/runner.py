@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import ml_dtypes
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -20,9 +21,21 @@ from posexport.parity.criterion import Array
 from posexport.parity.grid.inputs import Feeds
 from posexport.runtime.cache import Cache, DecoderInterface
 from posexport.runtime.chain import Chain, open_chain
+from posexport.runtime.ort_values import run
 from posexport.runtime.providers import bundle_session
 from posexport.runtime.wrapped_session import WrappedSession
-from posexport.spec import CAPACITY, CARRIED, SEQUENCE, TOTAL, InputSpec, Interface, OutputSpec, PartSpec, carried
+from posexport.spec import (
+    CAPACITY,
+    CARRIED,
+    FIXED_SHAPE_STEPS,
+    SEQUENCE,
+    TOTAL,
+    InputSpec,
+    Interface,
+    OutputSpec,
+    PartSpec,
+    carried,
+)
 from posexport.targets.dtypes import BY_ORT_TYPE, DType
 from posexport.targets.providers import DEFAULT_PROVIDER, provider_named
 
@@ -48,17 +61,17 @@ class Remembered:
 
 
 class RememberingSession(WrappedSession):
-    """A session that caches its last result, by the inputs."""
+    """A session that caches its last result, by the inputs; `posexport.runtime.ort_values.run` calls it."""
 
     def __init__(self, session: Any) -> None:
         super().__init__(session)
         self._key = b""
         self._found: Any = None
 
-    def run(self, names: Sequence[str], feeds: Mapping[str, Any], options: Any = None) -> Any:
-        key = _key((list(names), feeds))
+    def run_arrays(self, names: Sequence[str], arrays: Mapping[str, Any], options: Any = None) -> Any:
+        key = _key((list(names), arrays))
         if key != self._key:
-            self._found, self._key = self._session.run(names, feeds, options), key
+            self._found, self._key = run(self._session, names, arrays, options), key
         return self._found
 
 
@@ -81,7 +94,7 @@ def _key(value: Any) -> bytes:
                 value = value.float()
             array = np.ascontiguousarray(value.cpu() if hasattr(value, "cpu") else value)
             digest.update(repr((array.shape, array.dtype.str)).encode())
-            digest.update(array.data)
+            digest.update(array.reshape(-1).view(np.uint8).data)  # ml_dtypes' have no buffer
 
     add(value)
     return digest.digest()
@@ -269,11 +282,17 @@ class Runner:
             raise RunError(" ".join(str(err).split())) from err
         return outputs
 
+    @property
+    def has_fixed_shape_steps(self) -> bool:
+        """Whether the mask of a step may be as wide as the static KV cache."""
+        return FIXED_SHAPE_STEPS in self.chain.links[-1].session.get_modelmeta().custom_metadata_map
+
     def cache(
         self, of: DecoderInterface, *, rows: int, room: int, fixed: Mapping[str, NDArray[Any]] | None, provider: str
     ) -> Cache:
-        """An empty cache of the model, as `posexport.runtime.generate` asks for it."""
-        return Cache(self.chain, of, rows=rows, room=room, fixed=fixed, provider=provider)
+        """An empty cache of the model, as `posexport.runtime.generate` asks for it, in the types that it declares."""
+        past = [msgspec.structs.replace(spec, dtype=BY_ORT_TYPE[self.types[spec.name]].name) for spec in of.past]
+        return Cache(self.chain, replace(of, past=past), rows=rows, room=room, fixed=fixed, provider=provider)
 
 
 def _same(kind: str, expected: set[str], actual: set[str]) -> None:

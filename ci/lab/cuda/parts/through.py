@@ -66,6 +66,6 @@ def missed(report: Any) -> list[str]:
 
 
 STATES, DECODERS = (
-    Part(group, f"{group} of ci/through, default conversions for CUDA", partial(cases, group), run)
+    Part(group, f"{group} of ci/through, default conversions for CUDA", partial(cases, group), run, limit=240)
     for group in ("states", "decoders")
 )
