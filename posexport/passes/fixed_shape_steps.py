@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from posexport.graph.builder import Builder
 from posexport.graph.queries import constant, producer
+from posexport.lowering.plan import FILLED_SLOTS
 from posexport.ops.attention import AttentionSpec
 from posexport.passes.graph_pass import Context, GraphPass, PassResult
 from posexport.spec import CAPACITY, FIXED_SHAPE_STEPS, SEQUENCE, TOTAL
@@ -24,16 +25,21 @@ class FixedShapeSteps(GraphPass):
 
     name = "fixed-shape-steps"
     description = "a mask as wide as a static KV cache, whose last 1 says which slot a step writes"
+    is_listed_idle = False
 
     def concerns(self, context: Context) -> bool:
-        return context.target.waits_to_branch and any(CAPACITY in spec.axes for spec in context.inputs)
+        # other lowerings branch, or bundles for them had slower calls
+        asked = context.lowering == FILLED_SLOTS.name and context.target.waits_to_branch
+        return asked and any(CAPACITY in spec.axes for spec in context.inputs)
 
     def apply(self, model: ir.Model, context: Context) -> PassResult:
         """Apply the pass; the result counts sums."""
         graph = model.graph
         attentions = [spec for node in graph if (spec := AttentionSpec.of(node)) is not None and spec.causal]
-        if any(spec.cache != "append" or spec.order_known for spec in attentions):
-            return PassResult(rejected=("attention branches, or does not write to the cache itself",))
+        if any(spec.cache != "append" for spec in attentions):
+            return PassResult(rejected=("attention does not write to the cache itself",))
+        if names := sorted({operator.name for spec in attentions for operator in spec.operators.values()}):
+            return PassResult(rejected=(f"{names[0]} reads slots on the host",))
         named = {spec.name: value for spec, value in zip(context.inputs, graph.inputs, strict=True)}
         by_role = {spec.role: (named[spec.name], spec.axes) for spec in context.inputs}
         (mask, mask_axes), (tokens, token_axes) = by_role["mask"], by_role["tokens"]
@@ -51,7 +57,7 @@ class FixedShapeSteps(GraphPass):
                 reader.replace_input_with(list(reader.inputs).index(past.outputs[0]), start)
             changed += len(readers)
             model.metadata_props[FIXED_SHAPE_STEPS] = "true"
-        return PassResult(changed)
+        return PassResult(changed, () if changed else ("slots do not follow from the width of the mask",))
 
 
 def _size_of(value: ir.Value | None) -> tuple[ir.Value | None, int | None] | None:

@@ -22,6 +22,9 @@ from posexport.targets.providers import DEFAULT_PROVIDER, provider_named
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession
 
+#: the pass that gives all steps the same shapes
+_STEPS = "fixed-shape-steps"
+
 
 def check_declared(file: str, graph: Interface, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
     """Raise PosexportError unless the session's ``inputs`` and ``outputs`` equal ``graph``, in the same order."""
@@ -137,14 +140,16 @@ def _check_capturable(manifest: Manifest) -> None:
             "this bundle has several graphs: its calls are not captured as CUDA graphs; leave graph out"
         )
     if any(spec.role in CARRIED for spec in manifest.inputs) and not _has_fixed_shape_steps(manifest):
+        result = manifest.passes.get(_STEPS)
+        advice = ", or convert it with --target cuda --cache static --lowering filled-slots"
         raise PosexportError(
             "this bundle has a KV cache, which or whose mask grows in every call: its calls are not captured as CUDA "
-            "graphs; leave graph out, or convert it with --target cuda --cache static --lowering filled-slots"
+            f"graphs; leave graph out{advice if result is None else f' ({result.rejected[0]})'}"
         )
 
 
 def _has_fixed_shape_steps(manifest: Manifest) -> bool:
     """Whether a mask may be as wide as the static KV cache, and nothing else grows."""
-    result = manifest.passes.get("fixed-shape-steps")
+    result = manifest.passes.get(_STEPS)
     grows = any(spec.role == "state" or PAST in spec.axes for spec in manifest.inputs)
     return result is not None and result.nodes > 0 and not grows

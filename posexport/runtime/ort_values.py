@@ -88,7 +88,6 @@ def run_bound(
     arrays: Mapping[str, NDArray[Any]],
     values: "Mapping[str, OrtValue]",
     outputs: "Mapping[str, OrtValue | str]",
-    options: "RunOptions | None" = None,
 ) -> "list[OrtValue]":
     """The outputs of a call, by the order of ``outputs``: each is written into a buffer, or allocated on a device.
 
@@ -106,7 +105,7 @@ def run_bound(
         else:
             binding.bind_ortvalue_output(name, target)
     with wrapped_session.denormals_as_zero():
-        session.run_with_iobinding(binding, options)
+        session.run_with_iobinding(binding)
     return list(binding.get_outputs())
 
 

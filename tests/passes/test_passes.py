@@ -591,5 +591,6 @@ def test_every_pass_is_tried_here() -> None:
         "softplus",
         "l2-norm",
         "routed-experts",
+        "fixed-shape-steps",
     }
     assert tried == {each.name for each in PASSES if each.phase in ("optimise", "padding")}

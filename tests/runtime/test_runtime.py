@@ -269,6 +269,9 @@ def test_a_profile_without_nodes_is_not_taken_for_a_clean_one(monkeypatch):
         def run(self, *arguments):
             return self.session.run(*arguments)
 
+        def get_outputs(self):
+            return self.session.get_outputs()
+
         def end_profiling(self):
             path = Path(self.session.end_profiling())
             path.write_text(json.dumps([{"cat": "Session", "name": "model_run", "args": {}}]))

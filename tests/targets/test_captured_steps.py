@@ -43,17 +43,14 @@ def rope(tmp_path_factory):
     "name",
     [
         "rope",
-        pytest.param("alibi", marks=pytest.mark.all),
-        pytest.param("t5", marks=pytest.mark.all),
-        pytest.param("relative-key", marks=pytest.mark.all),
+        pytest.param("nope", marks=pytest.mark.all),
+        pytest.param("absolute", marks=pytest.mark.all),
         pytest.param("learned", marks=pytest.mark.all),
-        pytest.param("rope+window", marks=pytest.mark.all),
     ],
 )
 def test_a_step_with_a_mask_as_wide_as_the_cache_is_the_step_with_its_own(name, tmp_path):
     """Logits and cache, at every place up to the last one, of rows that are padded on the left, and one that ended."""
-    encoding, _, window = name.partition("+")
-    bundle = converted(f"decoder-{encoding}", tmp_path / "b", **({"window": 9} if window else {}))
+    bundle = converted(f"decoder-{name}", tmp_path / "b")
     assert read(bundle, None).passes[PASS].nodes == 1
     session = posexport.load(bundle)
     rng, rows, slots = np.random.default_rng(0), 3, 19
@@ -128,12 +125,17 @@ def test_two_caches_at_a_time_have_their_own_buffers(rope):
     assert captured._graphs == 3
 
 
-@pytest.mark.parametrize("lowering", ["auto", pytest.param("static", marks=pytest.mark.all)])
-def test_a_bundle_that_branches_is_not_captured(lowering, tmp_path):
-    bundle = converted("decoder-rope", tmp_path / "b", "fp16", lowering, hidden=320)
-    manifest = read(bundle, None)
-    assert (manifest.passes[PASS].nodes, len(manifest.passes[PASS].rejected)) == (0, 1)
-    with pytest.raises(PosexportError, match="leave graph out, or convert it with --target cuda --cache static"):
+@pytest.mark.parametrize(
+    ("encoding", "lowering", "advice"),
+    [
+        ("rope", "auto", "or convert it with --target cuda --cache static"),
+        pytest.param("rope", "static", "or convert it with --target cuda --cache static", marks=pytest.mark.all),
+        ("t5", "filled-slots", r"leave graph out \(DistanceScores reads slots on the host\)"),
+    ],
+)
+def test_a_bundle_with_steps_of_many_shapes_is_not_captured(encoding, lowering, advice, tmp_path):
+    bundle = converted(f"decoder-{encoding}", tmp_path / "b", "fp16", lowering, hidden=320)
+    with pytest.raises(PosexportError, match=advice):
         posexport.load(bundle, provider="cuda", provider_options={"graph": True})
 
 

@@ -159,7 +159,7 @@ def rollout(
     ``names``: of the outputs of ``run``.
     """
     ids, mask = left_padded(prompts, decoder.tokens.padding)
-    sizes = {BATCH: len(prompts), PAST: 0, CAPACITY: ids.shape[1] + steps}
+    sizes = {BATCH: len(prompts), PAST: 0, CAPACITY: ids.shape[1] + steps - 1}  # the last token is not read
     # the cache is empty: the contents of a static one must not matter
     past = {
         spec.name: np.full(
