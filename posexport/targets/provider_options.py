@@ -92,7 +92,7 @@ CUDA_OPTIONS: Mapping[str, ProviderOption] = {
     ),
     "graph": ProviderOption(
         "on or off",
-        "Capture calls as CUDA graphs, one for each shape, and replay them; not for models with a KV cache.",
+        "Capture calls as CUDA graphs, one for each shape, and replay them; of decoders, steps (docs/cuda.md).",
         lambda value: {CAPTURES: str(int(_truth(value)))},
     ),
 }
