@@ -43,7 +43,7 @@ RUN, READ = ("bash", "python"), ("html", "javascript", "json", "mermaid", "pycon
 NOT_RUN = {
     "README.md": 1,
     "clients.md": 6,
-    "cuda.md": 2,
+    "cuda.md": 3,
     "embedders.md": 7,
     "quickstart.md": 2,
     "sources.md": 1,
