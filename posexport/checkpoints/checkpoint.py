@@ -46,7 +46,8 @@ def checkpoint_source(
     foreign = isinstance(model_type, str) and family is None
     # a class that the type's definition lacks is transformers' too
     lacking = None if family is None or definition == "transformers" else undefined(checkpoint, family)
-    maker: Maker = MAKERS[TRANSFORMERS if foreign or lacking or definition == "transformers" else DEFINED]
+    usual = TRANSFORMERS if foreign or lacking or definition == "transformers" else DEFINED
+    maker: Maker = MAKERS[model_type if foreign and model_type in MAKERS else usual]
     model = maker.make(checkpoint)
     return Source.of(
         model,

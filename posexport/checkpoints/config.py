@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from posexport.checkpoints import timm_folder
+from posexport.checkpoints import chronos_folder, timm_folder
 from posexport.checkpoints.directory import Directory
 from posexport.errors import PosexportError
 from posexport.nn.feed_forward import activation
@@ -68,7 +68,7 @@ class Config:
         content = directory.json(name)
         if not isinstance(content, dict):
             raise PosexportError(f"{self.label} holds a {type(content).__name__}; a configuration is a JSON object")
-        self.values = Values(timm_folder.with_type(content))
+        self.values = Values(chronos_folder.with_type(timm_folder.with_type(content)))
 
     def key(self, name: str) -> str:
         """The spelling of ``name`` that the file has, else the first one."""

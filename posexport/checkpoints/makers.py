@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from posexport.checkpoints import chronos_folder
 from posexport.checkpoints.families.family import Family
 from posexport.checkpoints.opened import EMBEDDING_TASKS, Checkpoint
 from posexport.registry import Registry
@@ -28,7 +29,12 @@ class Maker:
 MAKERS: Registry[Any] = Registry(
     "makers",
     Maker,
-    {DEFINED: "posexport.checkpoints.defined:MAKER", TRANSFORMERS: "posexport.through.checkpoint:MAKER"},
+    {
+        DEFINED: "posexport.checkpoints.defined:MAKER",
+        TRANSFORMERS: "posexport.through.checkpoint:MAKER",
+        # of types of other libraries, by the type
+        chronos_folder.BOLT: "posexport.through.chronos_bolt:MAKER",
+    },
 )
 
 

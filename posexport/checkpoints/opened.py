@@ -9,7 +9,7 @@ import functools
 from dataclasses import dataclass
 from pathlib import Path
 
-from posexport.checkpoints import adapter, late_interaction, module_keys, scoring, sentence_transformers
+from posexport.checkpoints import adapter, chronos_folder, late_interaction, module_keys, scoring, sentence_transformers
 from posexport.checkpoints.adapter import Adapter
 from posexport.checkpoints.bundle_files import bundle_files
 from posexport.checkpoints.config import Config
@@ -119,6 +119,7 @@ def open_checkpoint(
             "transformer alone"
         )
     remarks = module_keys.remarks(files) if pooling is not None or modules is not None else []
+    remarks += chronos_folder.remarks(config.label, config.values)
     if adapted is not None:
         remarks.append(adapted.remark)
     return Checkpoint(

@@ -18,6 +18,7 @@ LIBRARIES = {
     "huggingface_hub": ("huggingface_hub", "hub"),
     "transformers": ("transformers", "transformers"),
     "timm": ("timm", "timm"),
+    "chronos": ("chronos-forecasting", "chronos"),
     "PIL": ("Pillow", "images"),
     "soundfile": ("soundfile", "audio"),
     "soxr": ("soxr", "audio"),

@@ -10,6 +10,7 @@ TASK = Task(
         "prediction_outputs": (BATCH, "steps", "channels"),
         "mean_predictions": (BATCH, "steps"),
         "full_predictions": (BATCH, "steps", "quantiles"),
+        "quantile_preds": (BATCH, "quantiles", "steps"),
     },
     ends=("ForPrediction",),
     auto="AutoModelForTimeSeriesPrediction",

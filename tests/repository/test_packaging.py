@@ -50,7 +50,12 @@ def test_an_extra_brings_at_most_one_onnx_runtime(extra: str) -> None:
 
 
 def test_a_library_is_in_the_extra_that_messages_name() -> None:
-    modules = {"onnx_ir": "onnx-ir", "onnx_shape_inference": "onnx-shape-inference", "PIL": "pillow"}
+    modules = {
+        "onnx_ir": "onnx-ir",
+        "onnx_shape_inference": "onnx-shape-inference",
+        "PIL": "pillow",
+        "chronos": "chronos-forecasting",
+    }
     for module, (_, extra) in extras.LIBRARIES.items():
         assert modules.get(module, module) in names(EXTRAS[extra]), module
 
