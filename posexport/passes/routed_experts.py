@@ -13,7 +13,7 @@ Shape letters: N tokens, J chosen experts of a token, E experts, C channels of t
 """
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -22,8 +22,9 @@ from numpy.typing import NDArray
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from posexport.graph.builder import Builder
-from posexport.graph.edits import initializer, replace
-from posexport.graph.queries import FOLDED_FROM, constant, names_of, only, producer, width
+from posexport.graph.edits import initializer
+from posexport.graph.edits import replace as replace_value
+from posexport.graph.queries import FOLDED_FROM, constant, is_weight, names_of, number, only, producer, width
 from posexport.passes.graph_pass import Context, GraphPass, PassResult
 from posexport.targets.target import MICROSOFT, Target
 
@@ -31,6 +32,8 @@ MOE, QMOE = "MoE", "QMoE"
 _Array = NDArray[np.generic]
 #: of weights that QMoE multiplies by float32 (onnxruntime 1.31); with 8 its results are off by 1e-2
 _BITS = 4
+#: more channels than any expert has
+_NEVER = 1 << 40
 
 
 class RoutedExperts(GraphPass):
@@ -38,6 +41,9 @@ class RoutedExperts(GraphPass):
 
     Before: ``h = Reshape(x W1 [C, E 2 M]); (SiLU(h_gate) * h_up * weights [N, E, 1]) W2 [E M, C]``
     After:  ``MoE(x, Log(Abs(weights)), W1 [E, 2 M, C], W2 [E, C, M]) * ReduceSum(weights)``
+
+    GPT-OSS's gate (OpenAI, arXiv:2508.10925, section 2.3) has limits, biases, and channels that alternate:
+    ``swish(min(gate, limit)) * (clamp(up, limit) + 1)``, the argument of the sigmoid times 1.702.
 
     A layer of 64 experts, 8 of them chosen: 0.11 of the time for one token and 0.27 for 512 (onnxruntime 1.31).
     """
@@ -90,41 +96,69 @@ def _route(graph: ir.Graph, layer: "_Layer", operator: str) -> str | None:
         if any(count % size for count in channels):
             return f"channels of the model and of an expert must be multiples of a block's size, {size}"
         attributes = {"expert_weight_bits": bits, "block_size": size}
-    halves = [_stored(graph, weight, layer.count, _interleaved) for weight in first]
+    gate = layer.gate
+    if operator == QMOE and (gate.alternates or gate.bias is not None):
+        return "the proof does not read quantized channels that alternate, or have a bias"
+    if gate.limit is not None:
+        attributes["swiglu_limit"] = gate.limit
+    halves = [
+        _stored(graph, weight, layer.count, _alternating if gate.alternates else _interleaved) for weight in first
+    ]
     wholes = [_stored(graph, weight, layer.count, _by_expert) for weight in last]
     g = Builder.at(layer.last)
     output = layer.last.outputs[0]
     chosen = g.op(
         operator,
-        *(layer.first.inputs[0], g.Log(g.Abs(layer.weights)), *halves, None, *wholes),
+        *(layer.first.inputs[0], g.Log(g.Abs(layer.weights)), *halves, gate.bias, *wholes),
         domain=MICROSOFT,
         shape=output.shape,
         k=layer.chosen,
         activation_type="swiglu",
-        # SiLU: alpha is a factor of the sigmoid's argument, beta is added to the other half
         swiglu_fusion=1,
-        activation_alpha=1.0,
-        activation_beta=0.0,
+        activation_alpha=gate.alpha,
+        activation_beta=gate.beta,
         normalize_routing_weights=1,
         **attributes,
     )
     chosen.type = output.type
-    replace(output, g.Mul(chosen, g.ReduceSum(layer.weights, [-1])))
+    replace_value(output, g.Mul(chosen, g.ReduceSum(layer.weights, [-1])))
     return None
 
 
 @dataclass(frozen=True)
+class _Gate:
+    """``Swish(gate, alpha) * (up + beta)``, both halves of an expert's channels.
+
+    Attributes:
+        halves: what both are, [N, E, 2 M].
+        alternates: gate and up alternate in it; otherwise the gate is the first half.
+        alpha: a factor of the sigmoid's argument.
+        limit: the largest value of the gate, and the largest magnitude of ``up``; None: they have none.
+        bias: [E, 2 M], added to ``halves``.
+    """
+
+    halves: ir.Value
+    alternates: bool
+    alpha: float = 1.0
+    beta: float = 0.0
+    limit: float | None = None
+    bias: ir.Value | None = None
+
+
+@dataclass(frozen=True)
 class _Layer:
-    """``last((SiLU(gate) * up * weights)``, gate and up of ``first(tokens)``.
+    """``last((Swish(gate) * up * weights)``, gate and up of ``first(tokens)``.
 
     Attributes:
         first, last: the products of all experts, from [N, C] to [N, E 2 M] and from [N, E M] to [N, C].
+        gate: what is between both.
         weights: of a token's experts, [N, E]; 0 of those that were not chosen.
         chosen: J.
     """
 
     first: ir.Node
     last: ir.Node
+    gate: _Gate
     weights: ir.Value
     chosen: int
 
@@ -153,13 +187,15 @@ def _layer(last: ir.Node, products: Collection[str]) -> "_Layer | str | None":
     if chosen is None or count is None or chosen >= count:
         return "every expert is chosen, or how many are is not known"
     # the gate, and the first product
-    split = _gated(inner)
-    if split is None:
-        return "its gate is not SiLU of the first half of an expert's channels, times the second"
-    first = _before(split.inputs[0])
+    gate = _gated(inner)
+    if gate is None:
+        return "its gate is none that the operator has"
+    first = gate.halves.producer()
+    while first is not None and first.op_type == "Reshape":
+        first = _before(first.inputs[0])
     if first is None or first.op_type not in products:
         return "its first product has a bias"
-    return _Layer(first, last, weights, chosen)
+    return _Layer(first, last, gate, weights, chosen)
 
 
 def _before(value: ir.Value | None) -> ir.Node | None:
@@ -195,18 +231,87 @@ def _chosen(weights: ir.Value) -> int | None:
     return width(expanded.inputs[0])
 
 
-def _gated(inner: ir.Node) -> ir.Node | None:
-    """The Split whose first output goes through SiLU and is multiplied by the second."""
+def _gated(inner: ir.Node) -> _Gate | None:
+    """The gate whose product of both halves ``inner`` is."""
     for gate, up in (inner.inputs, inner.inputs[::-1]):
-        activation = None if gate is None else gate.producer()
-        split = producer(up, "Split")
-        if activation is None or split is None or activation.inputs[0] is not split.outputs[0]:
+        swish = _swish(gate)
+        if swish is None:
             continue
-        silu = (activation.domain, activation.op_type) == (MICROSOFT, "QuickGelu")
-        halves = len(split.outputs) == len("GU") and width(split.outputs[0]) == width(split.outputs[1])
-        if silu and activation.attributes.get_float("alpha", 1.702) == 1 and halves and up is split.outputs[1]:
-            return split
+        x, alpha = swish
+        y, beta = _plus(up)
+        x, y, limit = _limited(x, y)
+        halves = _halves(x, y)
+        if halves is not None:
+            return _with_bias(_Gate(*halves, alpha, beta, limit))
     return None
+
+
+def _swish(value: ir.Value | None) -> tuple[ir.Value | None, float] | None:
+    """``x`` and ``alpha`` of ``x * Sigmoid(alpha * x)``."""
+    node = None if value is None else value.producer()
+    if node is not None and (node.domain, node.op_type) == (MICROSOFT, "QuickGelu"):
+        return node.inputs[0], node.attributes.get_float("alpha", 1.702) or 0.0
+    if (product := producer(value, "Mul")) is None:
+        return None
+    for x, other in (product.inputs, product.inputs[::-1]):
+        sigmoid = producer(other, "Sigmoid")
+        scaled = None if sigmoid is None else producer(sigmoid.inputs[0], "Mul")
+        factors = [] if scaled is None else [number(factor) for factor in scaled.inputs if factor is not x]
+        if scaled is not None and x in scaled.inputs and len(factors) == 1 and factors[0] is not None:
+            return x, factors[0]
+    return None
+
+
+def _plus(value: ir.Value | None) -> tuple[ir.Value | None, float]:
+    """``x`` and ``beta`` of ``x + beta``."""
+    total = producer(value, "Add")
+    for x, other in () if total is None else (total.inputs, total.inputs[::-1]):
+        if (beta := number(other)) is not None:
+            return x, beta
+    return value, 0.0
+
+
+def _limited(gate: ir.Value | None, up: ir.Value | None) -> tuple[ir.Value | None, ir.Value | None, float | None]:
+    """Both before they are clipped, and the limit; as they are where the operator has no such limits."""
+    clips = [clip for value in (gate, up) if (clip := producer(value, "Clip")) is not None]
+    bounds = [[number(value) for value in (*clip.inputs[1:], None, None)[:2]] for clip in clips]
+    limit = bounds[0][1] if len(bounds) == len("GU") else None
+    if limit is None or bounds != [[None, limit], [-limit, limit]]:
+        return gate, up, None
+    return clips[0].inputs[0], clips[1].inputs[0], limit
+
+
+def _halves(gate: ir.Value | None, up: ir.Value | None) -> tuple[ir.Value, bool] | None:
+    """What both are the halves of, and whether they alternate in it; nothing else reads it."""
+    split = producer(gate, "Split")
+    if split is not None and split is producer(up, "Split"):
+        halves = len(split.outputs) == len("GU") and width(split.outputs[0]) == width(split.outputs[1])
+        whole = split.inputs[0]
+        known = halves and gate is split.outputs[0] and up is split.outputs[1] and whole is not None
+        return (whole, False) if known and whole is not None and only(whole) is split else None
+    slices = [producer(value, "Slice") for value in (gate, up)]
+    wholes = {None if node is None else node.inputs[0] for node in slices}
+    whole = wholes.pop() if len(wholes) == 1 else None
+    if whole is None or whole.is_graph_output() or {user for user, _ in whole.uses()} != set(slices):
+        return None
+    # every second channel, from the first and from the second one on
+    for start, node in enumerate(slices):
+        numbers = [] if node is None else [number(value) for value in node.inputs[1:]]
+        if len(numbers) != len(("start", "end", "axis", "step")) or (numbers[0], numbers[3]) != (start, 2):
+            return None
+        if numbers[2] not in (-1, len("NE")) or (numbers[1] or 0) < (width(whole) or _NEVER):
+            return None
+    return whole, True
+
+
+def _with_bias(gate: _Gate) -> _Gate:
+    """With the bias that is added to its halves, if one is."""
+    total = producer(gate.halves, "Add")
+    for x, bias in () if total is None else (total.inputs, total.inputs[::-1]):
+        # one for every expert, in the order of the weights
+        if x is not None and is_weight(bias, len("EM")) and gate.alternates and only(x) is total:
+            return replace(gate, halves=x, bias=bias)
+    return gate
 
 
 @dataclass(frozen=True)
@@ -248,6 +353,11 @@ def _interleaved(rows: _Array, count: int) -> _Array:
     return halves.swapaxes(1, 2).reshape(count, len(rows) // count, -1)
 
 
+def _alternating(rows: _Array, count: int) -> _Array:
+    """[E, 2 M, ..] of [E 2 M, ..] in which gate and up alternate already."""
+    return rows.reshape(count, len(rows) // count, -1)
+
+
 def _by_expert(rows: _Array, count: int) -> _Array:
     """[E, C, ..] of [C, E ..]."""
     return rows.reshape(len(rows), count, -1).swapaxes(0, 1)
@@ -257,7 +367,7 @@ def _stored(graph: ir.Graph, weight: _Weight, count: int, order: Callable[[_Arra
     """``weight`` in another order, which is made when the file is written."""
     tensor = weight.value.const_value
     assert tensor is not None
-    rows = weight.rows // count if order is _interleaved else weight.rows
+    rows = weight.rows if order is _by_expert else weight.rows // count
 
     def made() -> ir.TensorProtocol:
         return ir.tensor(np.ascontiguousarray(order(weight.read(), count)))
