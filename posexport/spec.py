@@ -49,8 +49,8 @@ PROMPT_MASK = "prompt_mask"
 
 Axis = str | int
 #: where a model comes from; and the kinds with limits and axes that trial calls measure
-SourceKind = Literal["builtin", "python", "huggingface", "transformers"]
-BY_TRIAL: tuple[SourceKind, ...] = ("python", "transformers")
+SourceKind = Literal["builtin", "python", "huggingface", "transformers", "open_clip"]
+BY_TRIAL: tuple[SourceKind, ...] = ("python", "transformers", "open_clip")
 Role = Literal[
     "tokens",
     "mask",

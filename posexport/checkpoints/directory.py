@@ -16,7 +16,7 @@ JSON_BYTES = 10_000_000
 JSON_DEPTH = 32
 
 #: libraries with folders that have another configuration, by its name
-OTHERS = {"gliner_config.json": "gliner", "open_clip_config.json": "open_clip"}
+OTHERS = {"gliner_config.json": "gliner"}
 
 
 class Directory:

@@ -41,7 +41,10 @@ def download(name: str, revision: str, *, allow_pickle: bool, by_hand: str) -> P
         folder = weights_folder(lambda file: json.loads(fetch(file).read_bytes()), names)
         config = f"{folder}config.json"
         if config not in names:
-            raise PosexportError(f"{name} on the Hugging Face Hub has no {config}: it is no checkpoint of transformers")
+            other = f"; for a folder of open_clip {by_hand}" if "open_clip_config.json" in names else ""
+            raise PosexportError(
+                f"{name} on the Hugging Face Hub has no {config}: it is no checkpoint of transformers{other}"
+            )
         weights = weight_files(
             lambda file: json.loads(fetch(file).read_bytes()), names, folder, allow_pickle=allow_pickle
         )

@@ -1,4 +1,4 @@
-"""Checkpoints as a kind of source: a directory, or a repository of the Hugging Face Hub."""
+"""Checkpoints as a kind of source: a directory, or a repository of the Hugging Face Hub; and folders of open_clip."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from posexport.sources.load import LoadOptions
     from posexport.sources.source import Source
 
+#: open_clip's configuration, which names an architecture of that library
+OPEN_CLIP_CONFIG = "open_clip_config.json"
 _EXAMPLE = "example_inputs and axes are for modules in memory; {argument} names its own inputs"
 
 
@@ -51,4 +53,39 @@ CHECKPOINT = Opener(
         "settings": "--set is for built-in models; the sizes of {argument} are in its config.json",
     },
     priority=2,
+)
+
+
+def _is_open_clip(argument: "str | nn.Module") -> bool:
+    """Whether open_clip alone loads a folder; with a config.json it is one of transformers or timm too."""
+    if not isinstance(argument, str):
+        return False
+    return Path(argument, OPEN_CLIP_CONFIG).exists() and not Path(argument, "config.json").exists()
+
+
+def _open_open_clip(argument: str, options: "LoadOptions") -> "Source":
+    from posexport.checkpoints.makers import FOLDERS
+
+    source: Source = FOLDERS["open_clip"](
+        Path(argument),
+        task=options.task,
+        allow_pickle=options.allow_pickle,
+        name=options.name,
+        label=options.label,
+    )
+    return source
+
+
+OPEN_CLIP = Opener(
+    kinds=frozenset({"open_clip"}),
+    accepts=_is_open_clip,
+    open=_open_open_clip,
+    refuses={
+        "example_inputs": _EXAMPLE,
+        "axes": _EXAMPLE,
+        "settings": "--set is for built-in models; the sizes of {argument} are in its open_clip_config.json",
+        "definition": "--definition is for checkpoints of types that posexport defines; {argument} is open_clip's: "
+        "leave it out",
+    },
+    priority=1,
 )

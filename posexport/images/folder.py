@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from posexport.errors import PosexportError
-from posexport.images import timm
+from posexport.images import open_clip, timm
 from posexport.images.processor import ImageProcessor
 from posexport.images.registry import BY_MODEL_TYPE, PROCESSORS
 
 PROCESSOR, PREPROCESSOR, CONFIG = "processor_config.json", "preprocessor_config.json", "config.json"
 #: files with the settings of an image processor, and the one with the model type
-FILES = (PROCESSOR, PREPROCESSOR, CONFIG)
+FILES = (PROCESSOR, PREPROCESSOR, CONFIG, open_clip.CONFIG)
 _TYPE, _OLDER_TYPE = "image_processor_type", "feature_extractor_type"
 #: settings that no feature extractor of sound has
 _OF_PICTURES = {"do_resize", "do_rescale", "do_center_crop", "do_convert_rgb", "size", "image_mean", "image_std"}
@@ -112,6 +112,8 @@ def _short(value: Any) -> str:
 
 def _settings(contents: Mapping[str, bytes], folder: str) -> tuple[str, dict[str, Any]] | None:
     """The file that describes the image processor, and its content; processor_config.json has priority."""
+    if content := _object(contents, open_clip.CONFIG, folder):  # in bundles of open_clip's own folders alone
+        return open_clip.CONFIG, open_clip.settings_of(content, str(Path(folder, open_clip.CONFIG)))
     nested = _object(contents, PROCESSOR, folder).get("image_processor")
     if isinstance(nested, dict):
         return PROCESSOR, nested

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 PER_IMAGE, MASK = "logits_per_image", "attention_mask"
 #: tokens that SigLIP's texts are padded to, as it was trained
 SIGLIP_LENGTH = 64
+#: in bundles of open_clip's folders
+OPEN_CLIP = "open_clip_config.json"
 
 
 class ZeroShotImageClassification(NamedLabels, ImagePipeline, TextPipeline):
@@ -35,6 +37,10 @@ class ZeroShotImageClassification(NamedLabels, ImagePipeline, TextPipeline):
         ImagePipeline.setup(self)
         TextPipeline.setup(self)
         self._siglip = "siglip" in str(self.files.config.get("model_type"))
+        # open_clip's models have a bias where they were trained as SigLIP
+        stated = self.files.json(OPEN_CLIP).get("model_cfg")
+        biased = isinstance(stated, dict) and stated.get("init_logit_bias") is not None
+        self._scores = sigmoid if self._siglip or biased else softmax
 
     def answers(
         self,
@@ -56,13 +62,16 @@ class ZeroShotImageClassification(NamedLabels, ImagePipeline, TextPipeline):
         feeds = self._feeds([_sentence(hypothesis_template, label) for label in labels])
         answers = []
         for logits_N in self.run_pictures(items, batches, PER_IMAGE, feeds=feeds):
-            scores_N = sigmoid(logits_N) if self._siglip else softmax(logits_N)
+            scores_N = self._scores(logits_N)
             order = np.argsort(-scores_N, kind="stable")
             answers.append([{"score": float(scores_N[place]), "label": labels[place]} for place in order])
         return answers
 
     def _feeds(self, sentences: list[str]) -> dict[str, NDArray[Any]]:
-        """Token ids and mask of ``sentences``; SigLIP's are cut and padded to `SIGLIP_LENGTH`."""
+        """Token ids and mask of ``sentences``; SigLIP's are cut and padded to `SIGLIP_LENGTH`, open_clip's to its."""
+        (ids,) = (spec for spec in self.session.inputs if spec.role == "tokens")
+        if isinstance(length := ids.axes[-1], int):
+            return dict(self.texts.padded(self.encoded(sentences, truncation=True, max_length=length)))
         if not self._siglip:
             return dict(self.texts.padded(self.encoded(sentences)))
         encodings = self.encoded(sentences, truncation=True, max_length=SIGLIP_LENGTH)

@@ -267,6 +267,8 @@ class Texts:
                 start = self.start(length, count)
                 out[start : start + count] = 0 if untyped else getattr(encoding, field)
         masked = any(spec.role == "mask" and spec.name in arrays for spec in self._manifest.inputs)
+        # a model whose texts all have one length was trained with padding that it reads
+        masked = masked or isinstance(tokens.axes[-1], int)
         if not masked and any(len(encoding.ids) < length for encoding in rows):
             raise PosexportError(
                 "this bundle takes no mask, so texts of different lengths cannot share a batch; run each"

@@ -19,6 +19,7 @@ LIBRARIES = {
     "transformers": ("transformers", "transformers"),
     "timm": ("timm", "timm"),
     "chronos": ("chronos-forecasting", "chronos"),
+    "open_clip": ("open_clip", "open_clip"),
     "PIL": ("Pillow", "images"),
     "soundfile": ("soundfile", "audio"),
     "soxr": ("soxr", "audio"),

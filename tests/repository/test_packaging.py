@@ -55,6 +55,7 @@ def test_a_library_is_in_the_extra_that_messages_name() -> None:
         "onnx_shape_inference": "onnx-shape-inference",
         "PIL": "pillow",
         "chronos": "chronos-forecasting",
+        "open_clip": "open_clip_torch",
     }
     for module, (_, extra) in extras.LIBRARIES.items():
         assert modules.get(module, module) in names(EXTRAS[extra]), module

@@ -1,0 +1,144 @@
+"""The tokenizer files of a folder of open_clip, for its ``text_cfg``: the library's vocabulary, or the folder's.
+
+open_clip also repairs broken encodings (ftfy) and HTML entities, which no tokenizer.json describes.
+"""
+
+import atexit
+import gzip
+import json
+import shutil
+import string
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from posexport.checkpoints.directory import Directory
+from posexport.errors import PosexportError
+
+_TOKENIZER = "tokenizer.json"
+#: tokens of open_clip's own vocabulary that begin and end a text
+_BEGIN, _END = "<start_of_text>", "<end_of_text>"
+#: parts of a text that merges stay inside
+_WORDS = r"""'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+"""
+#: bytes of a vocabulary that are characters themselves; merges of the file, between its heading and its rest
+_PRINTED = (("!", "~"), ("¡", "¬"), ("®", "ÿ"))
+_MERGES = slice(1, 49152 - 256 - 2 + 1)
+_REPAIRS = "open_clip also repairs broken encodings and HTML entities in texts, which the bundle's tokenizer leaves"
+_Step = dict[str, Any]
+_NFC: _Step = {"type": "NFC"}
+_BLANKS: _Step = {"type": "Replace", "pattern": {"Regex": r"\s+"}, "content": " "}
+_STRIP: _Step = {"type": "Strip", "strip_left": True, "strip_right": True}
+#: as Python's str.lower, whose sigma has another form at the end of a word
+_LOWER: list[_Step] = [
+    {"type": "Replace", "pattern": {"Regex": r"(?<=\p{L})Σ(?!\p{L})"}, "content": "ς"},
+    {"type": "Lowercase"},
+]
+_PUNCTUATION: _Step = {
+    "type": "Replace",
+    "pattern": {"Regex": "[" + "".join(f"\\{mark}" for mark in string.punctuation) + "]"},
+    "content": "",
+}
+_UNDERSCORES: _Step = {"type": "Replace", "pattern": {"String": "_"}, "content": " "}
+#: what open_clip does to texts first, by its names
+_CLEANED: dict[str, list[_Step]] = {
+    "whitespace": [_NFC, _BLANKS, _STRIP],
+    "lower": [_NFC, _BLANKS, _STRIP, *_LOWER],
+    "canonicalize": [_NFC, _UNDERSCORES, _PUNCTUATION, *_LOWER, _BLANKS, _STRIP],
+}
+
+
+def tokenizer_files(
+    open_clip: Any, files: Directory, named: Mapping[str, Path], text: Mapping[str, Any]
+) -> tuple[dict[str, Path], list[str]]:
+    """The tokenizer's files by their names in the bundle, and remarks; no files where ids alone are taken.
+
+    Args:
+        open_clip: the library.
+        files: the folder.
+        named: tokenizer files of the folder.
+        text: ``text_cfg``.
+
+    Raises:
+        PosexportError: the folder's tokenizer.json is no JSON.
+    """
+    options = dict(text.get("tokenizer_kwargs") or {})
+    own = not text.get("hf_tokenizer_name")
+    clean = options.pop("clean", "lower" if own else "whitespace")
+    # whatever else it says changes ids, even where the value is null
+    others = [*options, *(["tokenizer_mode"] if text.get("tokenizer_mode") else [])]
+    if others or clean not in _CLEANED:
+        said = f"tokenizer_kwargs.clean = {clean!r:.30}" if clean not in _CLEANED else others[0]
+        return {}, [f"the bundle takes ids and no texts: text_cfg says {said}, which no tokenizer.json describes"]
+    if own:
+        # as the library does for such a folder, whose tokenizer.json pads with another id
+        content = _own(Path(open_clip.__file__).with_name("bpe_simple_vocab_16e6.txt.gz"))
+        kept: dict[str, Path] = {}
+    elif _TOKENIZER in named:
+        content, kept = files.json(_TOKENIZER), dict(named)
+    else:
+        return {}, [f"the bundle takes ids and no texts: the folder has no {_TOKENIZER}"]
+    if not isinstance(content, dict):
+        raise PosexportError(f"{files.path}/{_TOKENIZER} holds no JSON object; replace it by the checkpoint's")
+    before = content.get("normalizer")
+    steps = [*_CLEANED[clean], *([] if before is None else [before])]
+    content["normalizer"] = {"type": "Sequence", "normalizers": steps}
+    path = _scratch() / _TOKENIZER
+    path.write_text(json.dumps(content, ensure_ascii=False), encoding="utf-8")
+    return {**kept, _TOKENIZER: path}, [_REPAIRS]
+
+
+def _own(path: Path) -> dict[str, Any]:
+    """A tokenizer.json for `open_clip.SimpleTokenizer`; ``path``: its merges."""
+    merges = [line.split() for line in gzip.decompress(path.read_bytes()).decode().split("\n")[_MERGES]]
+    letters = [chr(code) for code in _letters()]
+    words = [*letters, *(f"{letter}</w>" for letter in letters), *("".join(pair) for pair in merges), _BEGIN, _END]
+    ids = {word: number for number, word in enumerate(words)}
+    special = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+    return {
+        "version": "1.0",
+        "truncation": None,
+        # by 0, which is the exclamation mark: named here, transformers would make that a special token
+        "padding": None,
+        "added_tokens": [{"id": ids[token], "content": token, **special} for token in (_BEGIN, _END)],
+        "normalizer": None,
+        "pre_tokenizer": {
+            "type": "Sequence",
+            "pretokenizers": [
+                {"type": "Split", "pattern": {"Regex": _WORDS}, "behavior": "Removed", "invert": True},
+                {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False},
+            ],
+        },
+        "post_processor": {
+            "type": "RobertaProcessing",
+            "sep": [_END, ids[_END]],
+            "cls": [_BEGIN, ids[_BEGIN]],
+            "trim_offsets": False,
+            "add_prefix_space": False,
+        },
+        "decoder": {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False},
+        "model": {
+            "type": "BPE",
+            "dropout": None,
+            "unk_token": None,
+            "continuing_subword_prefix": "",
+            "end_of_word_suffix": "</w>",
+            "fuse_unk": False,
+            "byte_fallback": False,
+            "vocab": ids,
+            "merges": merges,
+        },
+    }
+
+
+def _letters() -> list[int]:
+    """The characters that stand for bytes, in the order of their ids: printed ones, then the others."""
+    printed = [code for first, last in _PRINTED for code in range(ord(first), ord(last) + 1)]
+    return [*printed, *(256 + number for number in range(256 - len(printed)))]
+
+
+def _scratch() -> Path:
+    """A folder that lasts as long as the process: a source's files are copied when it is written."""
+    folder = tempfile.mkdtemp(prefix="posexport-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return Path(folder)
