@@ -45,7 +45,7 @@ class CapturedSession(WrappedSession):
     """A session that captures and replays calls of `run_arrays`, which `posexport.runtime.ort_values.run` calls.
 
     It has no ``run``: ONNX Runtime would silently replay a graph on the arrays of another call. Metadata methods are
-    those of the wrapped session. Thread-safe.
+    those of the wrapped session. Thread-safe: ONNX Runtime takes one call at a time where it captures.
     """
 
     def __init__(self, session: "InferenceSession", device: str) -> None:
@@ -102,7 +102,8 @@ class CapturedSession(WrappedSession):
 
     def run_with_iobinding(self, binding: "IOBinding", options: "RunOptions | None" = None) -> None:
         """Run without a graph, unless ``options`` name one."""
-        self._session.run_with_iobinding(binding, options or uncaptured())
+        with self._lock:
+            self._session.run_with_iobinding(binding, options or uncaptured())
 
     def io_binding(self) -> "IOBinding":
         binding: IOBinding = self._session.io_binding()
@@ -126,12 +127,14 @@ class CapturedSession(WrappedSession):
         key = tuple((name, array.shape) for name, array in arrays.items())
         with self._lock:
             idle = self._idle.setdefault(key, [])
-            options = None if idle else self._next_graph()
-            if not idle and options is None:
+            if idle:
+                step = idle.pop()
+                step.begin({name: array for name, (_, array) in cache.items()})
+            elif (options := self._next_graph()) is not None:
+                step = CapturedStep(self, options, self._device, arrays, cache, logits)
+            else:
                 return None
-            step = idle.pop() if idle else CapturedStep(self, options, self._device, arrays, cache, logits)
         weakref.finalize(owner, idle.append, step)
-        step.begin({name: array for name, (_, array) in cache.items()})
         return step
 
 
@@ -141,7 +144,7 @@ class CapturedStep:
     def __init__(
         self,
         session: CapturedSession,
-        options: "RunOptions | None",
+        options: "RunOptions",
         device: str,
         arrays: Mapping[str, NDArray[Any]],
         cache: Mapping[str, tuple[str, NDArray[Any]]],
