@@ -1,8 +1,8 @@
 """The slot of a step's token from the mask's elements, where its width does not tell it.
 
-Of a call the mask counts past and new tokens, and the difference of the sizes is the first new slot. So no two steps
-have the same shapes, and none can be replayed as a CUDA graph. A mask as wide as the static KV cache makes all steps
-alike; the token's slot is then that of the mask's last 1.
+The attention mask has an element for each past and new token, and the first new slot is the difference of the two
+sizes. So every step has other shapes, and cannot be replayed as a CUDA graph. With a mask as wide as the static KV
+cache all steps have the same shapes; the index of the mask's last 1 is the token's slot.
 """
 
 import onnx_ir as ir
@@ -24,13 +24,13 @@ class FixedShapeSteps(GraphPass):
     """
 
     name = "fixed-shape-steps"
-    description = "a mask as wide as a static KV cache, whose last 1 says which slot a step writes"
+    description = "decode steps take a mask as wide as the static KV cache; its last 1 is the slot that is written"
     is_listed_idle = False
 
     def concerns(self, context: Context) -> bool:
-        # other lowerings branch, or bundles for them had slower calls
-        asked = context.lowering == FILLED_SLOTS.name and context.target.waits_to_branch
-        return asked and any(CAPACITY in spec.axes for spec in context.inputs)
+        # other lowerings branch
+        captured = context.lowering == FILLED_SLOTS.name and context.target.waits_to_branch
+        return captured and any(CAPACITY in spec.axes for spec in context.inputs)
 
     def apply(self, model: ir.Model, context: Context) -> PassResult:
         """Apply the pass; the result counts sums."""
@@ -68,16 +68,16 @@ def _size_of(value: ir.Value | None) -> tuple[ir.Value | None, int | None] | Non
 
 def _counts_on(node: ir.Node, past: ir.Value) -> bool:
     """Whether it adds ``past`` to 0, 1, 2 ..."""
-    others = [value for value in node.inputs if value is not past]
-    counted = producer(others[0], "Range") if node.op_type == "Add" and len(others) == 1 else None
+    operands = [value for value in node.inputs if value is not past]
+    counted = producer(operands[0], "Range") if node.op_type == "Add" and len(operands) == 1 else None
     starts = None if counted is None else constant(counted.inputs[0])
     return starts is not None and not starts.any()
 
 
 def _start(past: ir.Node, mask: ir.Value, cache: ir.Value, slots: int) -> ir.Value:
-    """The first new slot."""
+    """Write the first new slot, from ``past`` or from the elements of ``mask``."""
     total, new = past.inputs
-    # behind all sizes
+    # after all sizes
     g = Builder.at(past, after=True, name="first_new_slot")
     fixed = g.And(g.Equal(total, g.Squeeze(g.Shape(cache, start=slots, end=slots + 1))), g.Equal(new, 1))
     least = g.Where(fixed, 0, past.outputs[0])

@@ -4,8 +4,8 @@ A CUDA graph reads and writes the memory that it was captured with. So each comb
 buffers: a call copies its arrays into them, replays the graph, and copies the outputs out. ONNX Runtime refuses to open
 a model that cannot be captured.
 
-Steps on a static KV cache have one combination of shapes if their mask is as wide as the cache
-(`posexport.passes.fixed_shape_steps`), and the cache stays in its buffers.
+Steps on a static KV cache all have the same shapes if their mask is as wide as the cache
+(`posexport.passes.fixed_shape_steps`). The cache stays in its buffers.
 """
 
 import threading
@@ -163,7 +163,7 @@ class CapturedStep:
             self._binding.bind_ortvalue_output(output, self.cache[name])
 
     def begin(self, cache: Mapping[str, NDArray[Any]]) -> None:
-        """Overwrite the KV cache."""
+        """Overwrite the KV cache with the arrays, by the names of its inputs."""
         for name, array in cache.items():
             update(self.cache[name], array)
 
