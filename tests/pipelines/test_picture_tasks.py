@@ -79,6 +79,7 @@ def test_boxes_as_the_library(kind: str, checkpoint: Callable[[str], tuple[Path,
     assert len(ours([COLOUR, TURNED], threshold=0.0)) == 2
 
 
+@pytest.mark.all
 def test_masks_of_labels_as_the_library(checkpoint: Callable[[str], tuple[Path, Path]]) -> None:
     folder, bundle = checkpoint("segformer")
     theirs, ours = library("image-segmentation", folder), posexport.pipeline(bundle)

@@ -85,6 +85,7 @@ def capturing(bundle):
     return session, captured
 
 
+@pytest.mark.all
 def test_captured_generations_are_those_of_other_sessions(rope):
     """One after the other in the same buffers, at the same time in others, with rows that end at different steps."""
     plain = posexport.load(rope)
@@ -140,7 +141,8 @@ def test_a_bundle_with_steps_of_many_shapes_is_not_captured(encoding, lowering, 
 
 
 @dry
-@pytest.mark.parametrize("precision", ["fp16", pytest.param("bf16", marks=pytest.mark.all)])
+@pytest.mark.all
+@pytest.mark.parametrize("precision", ["fp16", "bf16"])
 def test_steps_are_captured_once_and_replayed(precision, tmp_path):
     bundle = converted("decoder-rope", tmp_path / "b", precision, hidden=128, heads=2)
     prompt, first, *steps, next_prompt, again, last, end = asked("generated", bundle, "on")

@@ -88,7 +88,7 @@ def test_weights_of_experts_are_quantized(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("kind", "options", "operator"),
     [
-        ("mixtral", {"precision": "int4"}, "QMoE"),
+        pytest.param("mixtral", {"precision": "int4"}, "QMoE", marks=pytest.mark.all),
         # with limits, beyond which 4% of its channels are
         pytest.param("gpt_oss", {}, "MoE", marks=pytest.mark.all),
         pytest.param("mixtral", {}, "MoE", marks=pytest.mark.all),

@@ -121,6 +121,7 @@ def test_a_type_with_states_is_right_and_generates(
     assert [completion.tokens for completion in dropped.completions] == cut
 
 
+@pytest.mark.all
 def test_states_of_a_call_go_on_in_the_next(
     converted: Callable[[str], tuple[posexport.Conversion, Path]],
 ) -> None:
