@@ -25,7 +25,7 @@ def main() -> None:
         except Exception as err:  # noqa: BLE001  # a case that raises has failed, and the next one runs
             where = traceback.extract_tb(err.__traceback__)[-1]
             said = " ".join(str(err).split())[:500]
-            row = {"passed": False, "note": f"{type(err).__name__}: {said} ({where.filename}:{where.lineno})"}
+            row = {"passed": False, "note": f"{type(err).__name__}: {said} ({os.path.relpath(where.filename)}:{where.lineno})"}
         row["seconds"] = round(time.perf_counter() - begin, 1)
         answers.write(json.dumps(row, default=str) + "\n")
         answers.flush()
