@@ -23,9 +23,10 @@ def main() -> None:
         try:
             row: dict[str, Any] = part.run(case, part.setup("--rehearse" in sys.argv))
         except Exception as err:  # noqa: BLE001  # a case that raises has failed, and the next one runs
-            where = traceback.extract_tb(err.__traceback__)[-1]
+            last = traceback.extract_tb(err.__traceback__)[-1]
+            where = f"{os.path.relpath(last.filename)}:{last.lineno}"
             said = " ".join(str(err).split())[:500]
-            row = {"passed": False, "note": f"{type(err).__name__}: {said} ({os.path.relpath(where.filename)}:{where.lineno})"}
+            row = {"passed": False, "note": f"{type(err).__name__}: {said} ({where})"}
         row["seconds"] = round(time.perf_counter() - begin, 1)
         answers.write(json.dumps(row, default=str) + "\n")
         answers.flush()
