@@ -130,7 +130,7 @@ class _Gate:
     """``Swish(gate, alpha) * (up + beta)``, both halves of an expert's channels.
 
     Attributes:
-        halves: what both are, [N, E, 2 M].
+        halves: the tensor that both are read from, [N, E, 2 M].
         alternates: gate and up alternate in it; otherwise the gate is the first half.
         alpha: a factor of the sigmoid's argument.
         limit: the largest value of the gate, and the largest magnitude of ``up``; None: they have none.
@@ -151,7 +151,7 @@ class _Layer:
 
     Attributes:
         first, last: the products of all experts, from [N, C] to [N, E 2 M] and from [N, E M] to [N, C].
-        gate: what is between both.
+        gate: the nodes between both products.
         weights: of a token's experts, [N, E]; 0 of those that were not chosen.
         chosen: J.
     """
@@ -189,7 +189,7 @@ def _layer(last: ir.Node, products: Collection[str]) -> "_Layer | str | None":
     # the gate, and the first product
     gate = _gated(inner)
     if gate is None:
-        return "its gate is none that the operator has"
+        return "the operator does not have its gate"
     first = gate.halves.producer()
     while first is not None and first.op_type == "Reshape":
         first = _before(first.inputs[0])
@@ -272,7 +272,7 @@ def _plus(value: ir.Value | None) -> tuple[ir.Value | None, float]:
 
 
 def _limited(gate: ir.Value | None, up: ir.Value | None) -> tuple[ir.Value | None, ir.Value | None, float | None]:
-    """Both before they are clipped, and the limit; as they are where the operator has no such limits."""
+    """Both before they are clipped, and the limit; unchanged and None for limits that the operator does not have."""
     clips = [clip for value in (gate, up) if (clip := producer(value, "Clip")) is not None]
     bounds = [[number(value) for value in (*clip.inputs[1:], None, None)[:2]] for clip in clips]
     limit = bounds[0][1] if len(bounds) == len("GU") else None
@@ -282,7 +282,7 @@ def _limited(gate: ir.Value | None, up: ir.Value | None) -> tuple[ir.Value | Non
 
 
 def _halves(gate: ir.Value | None, up: ir.Value | None) -> tuple[ir.Value, bool] | None:
-    """What both are the halves of, and whether they alternate in it; nothing else reads it."""
+    """The tensor that both are read from, and whether they alternate in it; None if other nodes read it too."""
     split = producer(gate, "Split")
     if split is not None and split is producer(up, "Split"):
         halves = len(split.outputs) == len("GU") and width(split.outputs[0]) == width(split.outputs[1])
@@ -305,7 +305,7 @@ def _halves(gate: ir.Value | None, up: ir.Value | None) -> tuple[ir.Value, bool]
 
 
 def _with_bias(gate: _Gate) -> _Gate:
-    """With the bias that is added to its halves, if one is."""
+    """``gate`` with the bias that is added to its halves, if there is one."""
     total = producer(gate.halves, "Add")
     for x, bias in () if total is None else (total.inputs, total.inputs[::-1]):
         # one for every expert, in the order of the weights
