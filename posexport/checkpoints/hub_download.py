@@ -12,6 +12,7 @@ from typing import Any
 from posexport.checkpoints.bundle_files import BESIDE, TEMPLATES, TOP
 from posexport.checkpoints.hub_cache import module_paths, projection_weights, weight_files, weights_folder
 from posexport.errors import PosexportError
+from posexport.spec import OPEN_CLIP_CONFIG
 
 #: seconds until the Hub has listed a repository's files
 _TIMEOUT = 30.0
@@ -41,7 +42,7 @@ def download(name: str, revision: str, *, allow_pickle: bool, by_hand: str) -> P
         folder = weights_folder(lambda file: json.loads(fetch(file).read_bytes()), names)
         config = f"{folder}config.json"
         if config not in names:
-            other = f"; for a folder of open_clip {by_hand}" if "open_clip_config.json" in names else ""
+            other = f"; for a folder of open_clip {by_hand}" if OPEN_CLIP_CONFIG in names else ""
             raise PosexportError(
                 f"{name} on the Hugging Face Hub has no {config}: it is no checkpoint of transformers{other}"
             )

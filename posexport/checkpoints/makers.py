@@ -37,11 +37,6 @@ MAKERS: Registry[Any] = Registry(
     },
 )
 
-#: functions that make a source of a folder of another library, by its name
-FOLDERS: Registry[Any] = Registry(
-    "folders", "collections.abc:Callable", {"open_clip": "posexport.through.open_clip:open_clip_source"}
-)
-
 
 def undefined(checkpoint: Checkpoint, family: Family) -> str | None:
     """A remark that transformers' class is converted, since ``family`` has no task for it (WavLMForXVector); else None.

@@ -9,10 +9,11 @@ from posexport.errors import PosexportError
 from posexport.images import open_clip, timm
 from posexport.images.processor import ImageProcessor
 from posexport.images.registry import BY_MODEL_TYPE, PROCESSORS
+from posexport.spec import OPEN_CLIP_CONFIG
 
 PROCESSOR, PREPROCESSOR, CONFIG = "processor_config.json", "preprocessor_config.json", "config.json"
 #: files with the settings of an image processor, and the one with the model type
-FILES = (PROCESSOR, PREPROCESSOR, CONFIG, open_clip.CONFIG)
+FILES = (PROCESSOR, PREPROCESSOR, CONFIG, OPEN_CLIP_CONFIG)
 _TYPE, _OLDER_TYPE = "image_processor_type", "feature_extractor_type"
 #: settings that no feature extractor of sound has
 _OF_PICTURES = {"do_resize", "do_rescale", "do_center_crop", "do_convert_rgb", "size", "image_mean", "image_std"}
@@ -112,8 +113,8 @@ def _short(value: Any) -> str:
 
 def _settings(contents: Mapping[str, bytes], folder: str) -> tuple[str, dict[str, Any]] | None:
     """The file that describes the image processor, and its content; processor_config.json has priority."""
-    if content := _object(contents, open_clip.CONFIG, folder):  # in bundles of open_clip's own folders alone
-        return open_clip.CONFIG, open_clip.settings_of(content, str(Path(folder, open_clip.CONFIG)))
+    if content := _object(contents, OPEN_CLIP_CONFIG, folder):  # in bundles of open_clip's own folders alone
+        return OPEN_CLIP_CONFIG, open_clip.settings_of(content, str(Path(folder, OPEN_CLIP_CONFIG)))
     nested = _object(contents, PROCESSOR, folder).get("image_processor")
     if isinstance(nested, dict):
         return PROCESSOR, nested

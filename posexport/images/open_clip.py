@@ -7,7 +7,6 @@ from posexport.errors import PosexportError
 from posexport.images import processor
 from posexport.images.timm import TimmWrapperImageProcessor
 
-CONFIG = "open_clip_config.json"
 #: open_clip's names of filters; it takes the third for bicubic where nothing is drawn
 _FILTERS = {"bilinear": processor.BILINEAR, "bicubic": processor.BICUBIC, "random": processor.BICUBIC}
 #: pixels along an edge where the configuration says none

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from posexport.errors import PosexportError
-from posexport.sources.registry import Opener
+from posexport.sources.registry import NO_EXAMPLE, Opener
 
 if TYPE_CHECKING:
     from torch import nn
@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from posexport.sources.source import Source
 
 _IN_MEMORY = "settings are for built-in models and definition is for checkpoints, not modules; leave them out"
-_EXAMPLE = "example_inputs and axes are for modules in memory; {argument} names its own inputs"
 
 
 def _open_module(module: "nn.Module", options: "LoadOptions") -> "Source":
@@ -48,8 +47,7 @@ PYTHON_FILE = Opener(
     accepts=lambda argument: names_a_factory(argument) or str(argument).endswith(".py"),
     open=_open_python_file,
     refuses={
-        "example_inputs": _EXAMPLE,
-        "axes": _EXAMPLE,
+        **NO_EXAMPLE,
         "definition": "--definition is for checkpoints; {argument} is none: leave it out",
         "settings": "--set is for built-in models; {argument} decides for itself",
     },

@@ -17,6 +17,7 @@ from posexport.pipelines.pipeline import sigmoid, softmax
 from posexport.pipelines.text_pipeline import TextPipeline
 from posexport.pipelines.zero_shot import NamedLabels, checked_labels
 from posexport.runtime.batches import Batches
+from posexport.spec import OPEN_CLIP_CONFIG
 
 if TYPE_CHECKING:
     from tokenizers import Encoding
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
 PER_IMAGE, MASK = "logits_per_image", "attention_mask"
 #: tokens that SigLIP's texts are padded to, as it was trained
 SIGLIP_LENGTH = 64
-#: in bundles of open_clip's folders
-OPEN_CLIP = "open_clip_config.json"
 
 
 class ZeroShotImageClassification(NamedLabels, ImagePipeline, TextPipeline):
@@ -38,7 +37,7 @@ class ZeroShotImageClassification(NamedLabels, ImagePipeline, TextPipeline):
         TextPipeline.setup(self)
         self._siglip = "siglip" in str(self.files.config.get("model_type"))
         # open_clip's models have a bias where they were trained as SigLIP
-        stated = self.files.json(OPEN_CLIP).get("model_cfg")
+        stated = self.files.json(OPEN_CLIP_CONFIG).get("model_cfg")
         biased = isinstance(stated, dict) and stated.get("init_logit_bias") is not None
         self._scores = sigmoid if self._siglip or biased else softmax
 

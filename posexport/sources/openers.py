@@ -4,13 +4,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from posexport.errors import PosexportError
-from posexport.sources.registry import Opener
+from posexport.sources.registry import NO_EXAMPLE, Opener
 
 if TYPE_CHECKING:
     from posexport.sources.load import LoadOptions
     from posexport.sources.source import Source
-
-_EXAMPLE = "example_inputs and axes are for modules in memory; {argument} names its own inputs"
 
 
 def _open_builtin(argument: str, options: "LoadOptions") -> "Source":
@@ -33,8 +31,7 @@ BUILTIN = Opener(
     accepts=lambda argument: isinstance(argument, str),
     open=_open_builtin,
     refuses={
-        "example_inputs": _EXAMPLE,
-        "axes": _EXAMPLE,
+        **NO_EXAMPLE,
         "definition": "--definition is for checkpoints; {argument} is none: leave it out",
     },
     priority=3,

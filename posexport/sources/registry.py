@@ -37,13 +37,17 @@ class Opener:
     priority: int = 0
 
 
+_EXAMPLE = "example_inputs and axes are for modules in memory; {argument} names its own inputs"
+#: `Opener.refuses` of sources that name their inputs
+NO_EXAMPLE: Mapping[str, str] = {"example_inputs": _EXAMPLE, "axes": _EXAMPLE}
+
 OPENERS: Registry[Opener] = Registry(
     "sources",
     Opener,
     {
         "module": "posexport.modules.openers:MODULE",
         "python-file": "posexport.modules.openers:PYTHON_FILE",
-        "open_clip": "posexport.checkpoints.openers:OPEN_CLIP",
+        "open_clip": "posexport.through.openers:OPEN_CLIP",
         "checkpoint": "posexport.checkpoints.openers:CHECKPOINT",
         "builtin": "posexport.sources.openers:BUILTIN",
     },

@@ -15,7 +15,6 @@ from torch import Tensor, nn
 
 from posexport.checkpoints.bundle_files import bundle_files
 from posexport.checkpoints.directory import Directory
-from posexport.checkpoints.openers import OPEN_CLIP_CONFIG as CONFIG
 from posexport.checkpoints.weights import Weights, first_few, open_weights, sha256
 from posexport.errors import PosexportError
 from posexport.modules.live_module import source_of_module
@@ -23,6 +22,7 @@ from posexport.modules.user_module import UserModule, returning
 from posexport.sources.example import axis_sizes, example
 from posexport.sources.source import Source
 from posexport.spec import BATCH, Axis, InputSpec
+from posexport.spec import OPEN_CLIP_CONFIG as CONFIG
 from posexport.system import extras
 from posexport.system.user_code import raised
 from posexport.tasks.zero_shot_image_classification import TASK

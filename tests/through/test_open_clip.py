@@ -10,15 +10,14 @@ import pytest
 import torch
 
 import posexport
-from posexport.checkpoints.openers import OPEN_CLIP
-from posexport.checkpoints.openers import OPEN_CLIP_CONFIG as CONFIG
 from posexport.cli import main
 from posexport.errors import PosexportError
 from posexport.images.folder import read_processor
-from posexport.images.open_clip import CONFIG as PREPARED_BY
 from posexport.sources.load import LoadOptions, load_source
 from posexport.sources.registry import opener_of
+from posexport.spec import OPEN_CLIP_CONFIG as CONFIG
 from posexport.system import extras
+from posexport.through.openers import OPEN_CLIP
 from tests.tolerances import agree
 
 TEXT = {"context_length": 12, "vocab_size": 49408, "width": 32, "heads": 2, "layers": 2}
@@ -87,10 +86,6 @@ def test_a_folder_is_open_clips_without_a_config_of_another_library(tmp_path: Pa
     assert opener_of(str(written(tmp_path))) is OPEN_CLIP
     (tmp_path / "config.json").write_text("{}")
     assert opener_of(str(tmp_path)) is not OPEN_CLIP
-
-
-def test_both_readers_of_the_file_mean_the_same() -> None:
-    assert CONFIG == PREPARED_BY
 
 
 def test_the_extra_is_named(
