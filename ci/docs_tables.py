@@ -246,15 +246,25 @@ _GROUPS = {
 
 
 def family_names() -> str:
-    """Every checkpoint family's ``model_type``, grouped by what it is for."""
+    """Every checkpoint family's ``model_type``, grouped by what it is for, and how many more transformers reads."""
     groups: dict[str, list[str]] = {}
     for row in defined():
         what = next(text for task, text in _KINDS.items() if task in row["tasks"])
         groups.setdefault(what, []).append(row["name"])
     order = ("text encoders", "decoders", "encoder-decoders", "images", "audio")
-    return "\n".join(f"- {what}: {', '.join(sorted(groups[what]))}" for what in order)
+    rows = [f"- {what}: {', '.join(sorted(groups[what]))}" for what in order]
+    further = [row for row in catalogue("families") if row["how"] == "through transformers"]
+    tasks = Counter(task for row in further for task in row["tasks"]).most_common()
+    most = [f"{task} ({count})" for task, count in tasks if count >= _MANY]
+    rows.append(
+        f"- [through transformers](docs/checkpoints.md#other-types-through-transformers), {len(further)} more types: "
+        f"{', '.join(most)} and {len(tasks) - len(most)} other tasks"
+    )
+    return "\n".join(rows)
 
 
+#: types of a task from which on the README names the task
+_MANY = 4
 #: the first task that a family has says what it is
 _KINDS = {
     "image-classification": "images",
