@@ -23,6 +23,7 @@ def example_input(spec: InputSpec, shape: Sequence[int], rng: np.random.Generato
     if spec.role == "blocks":
         return rng.integers(0, 2, shape)
     constants = {"mask": 1 - spec.padding, "flags": 0, "state": 0, "positions": -1, "grids": spec.size, "lengths": 1}
+    constants["indices"] = 0
     if spec.role in constants:
         return np.full(shape, constants[spec.role], spec.dtype)
     return random_content(spec, shape, rng)
@@ -36,6 +37,10 @@ def with_sizes(
     for spec in inputs:
         if spec.role == "lengths" and spec.name in arrays:
             sized[spec.name] = np.full_like(arrays[spec.name], size_among(inputs, arrays, SEQUENCE))
+        if spec.role == "indices" and spec.name in arrays:
+            rows, count = arrays[spec.name].shape
+            tokens_B = np.full(rows, size_among(inputs, arrays, SEQUENCE))
+            sized[spec.name] = indices(tokens_B, count, rng)
         if spec.role == "shapes" and spec.name in arrays:
             shapes_B2 = arrays[spec.name]
             # the mask of the same images
@@ -49,6 +54,14 @@ def with_sizes(
             rows = [_grid(int(share), rng) for share in shares]
             sized[spec.name] = np.array([[frames, side * height, side * width] for frames, height, width in rows])
     return {**arrays, **sized}
+
+
+def indices(tokens_B: NDArray[Any], count: int, rng: np.random.Generator) -> NDArray[np.int64]:
+    """``count`` tokens of each row, ascending, [B, N]: all of the first row, of the others some are left out (-1)."""
+    picked_BN = np.sort(rng.integers(0, tokens_B[:, None], (len(tokens_B), count)), axis=1)
+    kept_B = rng.integers((count + 1) // 2, count + 1, len(tokens_B))
+    kept_B[0] = count
+    return np.where(np.arange(count) < kept_B[:, None], picked_BN, -1)
 
 
 def size_among(inputs: Sequence[InputSpec], arrays: Mapping[str, NDArray[Any]], axis: str) -> int:

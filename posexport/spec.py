@@ -39,6 +39,8 @@ HEIGHT, WIDTH, PATCHES = "height", "width", "num_patches"
 IMAGES = "num_images"
 #: audio samples without a padding mask (with a mask they are ``sequence_length``)
 SAMPLES = "num_samples"
+#: words of a text, and labels that are written before it
+WORDS, LABELS = "num_words", "num_labels"
 #: the frames that convolutions make of ``sequence_length`` audio samples
 FRAMES = "num_frames"
 #: axes of outputs with one entry per token
@@ -70,11 +72,12 @@ Role = Literal[
     "prompts",
     "places",
     "shapes",
+    "indices",
 ]
 #: roles of inputs that take an output of the previous call
 CARRIED: tuple[Role, ...] = ("cache", "state")
 #: roles of inputs about positions and padding, not about content
-NO_CONTENT: tuple[Role, ...] = ("mask", "positions", "grids", "blocks", "lengths", "places", "shapes")
+NO_CONTENT: tuple[Role, ...] = ("mask", "positions", "grids", "blocks", "lengths", "places", "shapes", "indices")
 Beyond = Literal["error", "clip", "interpolate"]
 #: ``right`` and ``left`` pad every row by the same amount, ``ragged`` rows by different amounts on either side,
 #: ``ragged-right`` on the right only, ``few`` every row by one token on the right
@@ -116,7 +119,8 @@ class InputSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             each token on its page, below ``size``), ``points`` (of an image, in pixels up to ``size``; -10: none),
             ``prompts`` (what points are: 1 of the object, 0 not, -1 no point, -10 padding), ``places`` ([B, P, 2]:
             column and row of each of an image's patches; -1 and -1 for padding, behind the others), ``shapes``
-            ([B, 2]: rows and columns of each image's patches, together at most ``size``; patches behind are padding).
+            ([B, 2]: rows and columns of each image's patches, together at most ``size``; patches behind are padding),
+            ``indices`` ([B, N]: tokens of each row's ``sequence_length``, at least one; -1: none, behind the others).
         column_sizes: for ids [B, C] with a vocabulary per column, and places, the exclusive upper bound of each column.
         size: exclusive upper bound of ids; of grids and places, the patches that a token has in a row and a column.
         padding: the id at padded tokens; of a mask 0, or 1 where it marks padding, as ``src_key_padding_mask``.

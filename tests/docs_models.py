@@ -34,6 +34,8 @@ ANSWERED = {
     "deberta-nli": "deberta-nli",
 }
 CHECKPOINTS |= ANSWERED
+#: name in the docs -> folder of tests/zero_shot
+ZERO_SHOT = {"gliner_small-v2.5": "gliner-span"}
 #: tokens of the vocabulary: those of BERT, since a page names ids of it; a decoder has logits of each
 VOCABULARIES = {"bert-absolute": 30522, "llama-forcausallm": 300, "t5-forconditionalgeneration": 300}
 #: bundle in the docs -> checkpoint that it is made from, where a page does not make it itself
@@ -44,6 +46,9 @@ def checkpoint(name: str, directory: Path) -> None:
     """Write the checkpoint that the docs call ``name``."""
     if name in ANSWERED:
         rebuild(GOLDEN.parent / "answers" / "pipelines" / f"{ANSWERED[name]}.json", directory)
+        return
+    if name in ZERO_SHOT:
+        shutil.copytree(GOLDEN.parent / "zero_shot" / ZERO_SHOT[name], directory)
         return
     golden = GOLDEN / CHECKPOINTS[name]
     directory.mkdir(parents=True)

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from posexport.checkpoints import gliner_folder
 from posexport.checkpoints.directory import Directory
 from posexport.checkpoints.hub_cache import module_paths
 
@@ -18,6 +19,7 @@ TEXTS = (
 #: files next to the weights
 BESIDE = (
     "config.json",
+    gliner_folder.CONFIG,
     "generation_config.json",
     # fast tokenizers, and what all tokenizers read
     "tokenizer.json",

@@ -1,12 +1,13 @@
 """Reads config.json with a type, a range and a sentence for every value."""
 
+import copy
 import math
 from collections import ChainMap
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from posexport.checkpoints import chronos_folder, timm_folder
+from posexport.checkpoints import chronos_folder, gliner_folder, timm_folder
 from posexport.checkpoints.directory import Directory
 from posexport.errors import PosexportError
 from posexport.nn.feed_forward import activation
@@ -68,7 +69,25 @@ class Config:
         content = directory.json(name)
         if not isinstance(content, dict):
             raise PosexportError(f"{self.label} holds a {type(content).__name__}; a configuration is a JSON object")
-        self.values = Values(chronos_folder.with_type(timm_folder.with_type(content)))
+        typed = gliner_folder.with_type(name, chronos_folder.with_type(timm_folder.with_type(content)))
+        self.values = Values(typed)
+        #: of a part of a checkpoint, the type of the whole
+        self.outer = ""
+
+    @property
+    def name(self) -> str:
+        """The file, below the folder of the checkpoint."""
+        return self._name
+
+    def nested(self, key: str) -> "Config":
+        """The object under ``key`` as a configuration. PosexportError where there is none."""
+        content = self.values.get(key)
+        if not isinstance(content, Values):
+            raise PosexportError(f"{self.label} says {key} = {content!r:.60}; it must be the configuration of a model")
+        part = copy.copy(self)
+        part.label, part.values, part.remarks = f"{self.label}, {key},", content, []
+        part.outer = self.text("model_type")
+        return part
 
     def key(self, name: str) -> str:
         """The spelling of ``name`` that the file has, else the first one."""

@@ -15,9 +15,6 @@ from posexport.errors import PosexportError
 JSON_BYTES = 10_000_000
 JSON_DEPTH = 32
 
-#: libraries with folders that have another configuration, by its name
-OTHERS = {"gliner_config.json": "gliner"}
-
 
 class Directory:
     """A directory that the user names. Raises PosexportError when it is missing, or not a directory."""
@@ -72,12 +69,7 @@ class Directory:
         if path is None:
             hint = "config.json" if name == "config.json" else f"the {name} that it refers to"
             cache = "; this is a cache entry, give a directory below its snapshots/" if self._is_entry() else ""
-            library = next((kind for file, kind in OTHERS.items() if (self._root / file).exists()), "")
-            module = (
-                f"; folders of {library} are not converted: load the model with {library}, and convert it as a module"
-            )
-            other = module if library else ""
-            raise PosexportError(f"{self.path} has no {name}: a checkpoint needs {hint}{cache}{other}")
+            raise PosexportError(f"{self.path} has no {name}: a checkpoint needs {hint}{cache}")
         label = f"{self.path}/{name}"
         if (size := path.stat().st_size) > JSON_BYTES:
             raise PosexportError(f"{label} has {size} bytes, more than the {JSON_BYTES} a configuration may have")

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from posexport.checkpoints import chronos_folder
+from posexport.checkpoints import chronos_folder, gliner_folder
 from posexport.checkpoints.families.family import Family
 from posexport.checkpoints.opened import EMBEDDING_TASKS, Checkpoint
 from posexport.registry import Registry
@@ -33,6 +33,7 @@ MAKERS: Registry[Any] = Registry(
         DEFINED: "posexport.checkpoints.defined:MAKER",
         TRANSFORMERS: "posexport.through.checkpoint:MAKER",
         # of types of other libraries, by the type
+        gliner_folder.TYPE: "posexport.checkpoints.gliner:MAKER",
         chronos_folder.BOLT: "posexport.through.chronos_bolt:MAKER",
     },
 )

@@ -9,7 +9,15 @@ import functools
 from dataclasses import dataclass
 from pathlib import Path
 
-from posexport.checkpoints import adapter, chronos_folder, late_interaction, module_keys, scoring, sentence_transformers
+from posexport.checkpoints import (
+    adapter,
+    chronos_folder,
+    gliner_folder,
+    late_interaction,
+    module_keys,
+    scoring,
+    sentence_transformers,
+)
 from posexport.checkpoints.adapter import Adapter
 from posexport.checkpoints.bundle_files import bundle_files
 from posexport.checkpoints.config import Config
@@ -69,13 +77,18 @@ class Checkpoint:
         """The digest of all files that determine the model's weights and its head."""
         paths = self.weights.files | ({} if self.adapter is None else self.adapter.files)
         head = [] if self.pooling is None else self.pooling.files
-        return sha256(self.files, paths, [f"{self.below}config.json", *head])
+        return sha256(self.files, paths, [self.config.name, *head])
 
     @property
     def bundle_files(self) -> dict[str, Path]:
         """Tokenizer and configuration files that a bundle takes over, by their names there; an adapter's go first."""
         adapter_files = {} if self.adapter is None else bundle_files(self.folder, "")
-        return bundle_files(self.files, self.below) | adapter_files
+        files = bundle_files(self.files, self.below) | adapter_files
+        if self.config.values.get("model_type") == gliner_folder.TYPE:
+            from posexport.checkpoints import gliner_tokenizer  # what other types do not import
+
+            return gliner_tokenizer.tokenizer_files(self.files, self.config, files)
+        return files
 
     @property
     def text_rules(self) -> TextRules | None:
@@ -107,7 +120,7 @@ def open_checkpoint(
     # the head that modules.json describes
     modules = _modules(files, task)
     ranker = modules or Ranker(below="", task=None)
-    config = Config(files, f"{ranker.below}config.json", released=released)
+    config = Config(files, gliner_folder.config_name(files, ranker.below), released=released)
     pooling = ranker.pooling
     if modules is None and task in (None, "token-embedding") and config.architecture() == late_interaction.ARCHITECTURE:
         pooling = late_interaction.of_colbert(files, config)

@@ -130,7 +130,8 @@ def _chosen(of: Origin, places: Sequence[Traced], dtype: ir.DataType | None) -> 
 
 
 #: what an input is by its role
-_ROLES = {**dict.fromkeys(("positions", "grids", "places", "shapes", "lengths"), Origin.POSITION), "mask": Origin.FLAG}
+_OF_POSITIONS = ("positions", "grids", "places", "shapes", "lengths", "indices")
+_ROLES = {**dict.fromkeys(_OF_POSITIONS, Origin.POSITION), "mask": Origin.FLAG}
 
 
 def roundings(model: Path | bytes, inputs: Sequence[InputSpec]) -> list[str]:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 Row = TypeVar("Row", bound=Any)
 #: roles of inputs that have no default
-_NEEDED = ("tokens", "values", "grids", "boxes", "points", "prompts", "places", "shapes")
+_NEEDED = ("tokens", "values", "grids", "boxes", "points", "prompts", "places", "shapes", "indices")
 
 
 def rows_of(manifest: Manifest, tokenizer: "Tokenizer") -> int | None:
@@ -275,6 +275,8 @@ def _check_values(spec: InputSpec, array: Array, reals: tuple[int, int]) -> None
         bad = (array != 0) & (array != 1)
     elif spec.role == "lengths":
         bad, needed = (array < reals[0]) | (array > reals[1]), f"lengths from {reals[0]} to {reals[1]}, the sequence's"
+    elif spec.role == "indices":
+        bad, needed = _bad_indices(array, reals[1])
     elif spec.role in _BAD:
         bad, needed = _BAD[spec.role](spec, array)
     else:
@@ -334,6 +336,14 @@ def _bad_shapes(spec: InputSpec, array: Array) -> tuple[NDArray[np.bool_], str]:
     """Rows and columns of more patches than there are, and what is needed."""
     bad = (array < 1) | (array.prod(-1, keepdims=True) > spec.size)
     return bad, f"rows and columns from 1 on, of at most {spec.size} patches together"
+
+
+def _bad_indices(array: Array, tokens: int) -> tuple[NDArray[np.bool_], str]:
+    """Tokens that a row does not have, or that stand behind one that is left out, and what is needed."""
+    bad = (array < -1) | (array >= tokens)
+    bad[:, 0] |= array[:, 0] < 0
+    bad[:, 1:] |= (array[:, 1:] >= 0) & (array[:, :-1] < 0)
+    return bad, f"indices of tokens below {tokens}, at least one in each row, and -1 behind them"
 
 
 #: role -> returns which elements are wrong, and the values that are accepted

@@ -34,6 +34,7 @@ _NAMES = (
     "mask-generation",
     "zero-shot-image-classification",
     "zero-shot-audio-classification",
+    "zero-shot-token-classification",
     "reinforcement-learning",
     "features",
     "sentence-embedding",

@@ -3,18 +3,16 @@
 open_clip also repairs broken encodings (ftfy) and HTML entities, which no tokenizer.json describes.
 """
 
-import atexit
 import gzip
 import json
-import shutil
 import string
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from posexport.checkpoints.directory import Directory
 from posexport.errors import PosexportError
+from posexport.system.scratch import scratch_folder
 
 _TOKENIZER = "tokenizer.json"
 #: tokens of open_clip's own vocabulary that begin and end a text
@@ -83,7 +81,7 @@ def tokenizer_files(
     before = content.get("normalizer")
     steps = [*_CLEANED[clean], *([] if before is None else [before])]
     content["normalizer"] = {"type": "Sequence", "normalizers": steps}
-    path = _scratch() / _TOKENIZER
+    path = scratch_folder() / _TOKENIZER
     path.write_text(json.dumps(content, ensure_ascii=False), encoding="utf-8")
     return {**kept, _TOKENIZER: path}, [_REPAIRS]
 
@@ -135,10 +133,3 @@ def _letters() -> list[int]:
     """The characters that stand for bytes, in the order of their ids: printed ones, then the others."""
     printed = [code for first, last in _PRINTED for code in range(ord(first), ord(last) + 1)]
     return [*printed, *(256 + number for number in range(256 - len(printed)))]
-
-
-def _scratch() -> Path:
-    """A folder that lasts as long as the process: a source's files are copied when it is written."""
-    folder = tempfile.mkdtemp(prefix="posexport-")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return Path(folder)

@@ -16,7 +16,7 @@ def test_missing_things(bert: Path, tmp_path: Path) -> None:
     (bert / "config.json").unlink()
     assert "has no config.json" in refusal(bert)
     (bert / "gliner_config.json").write_text("{}")
-    assert "folders of gliner are not converted: load the model with gliner, and convert it" in refusal(bert)
+    assert "gliner_config.json has no encoder_config" in refusal(bert)
 
 
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors", "tokenizer.json"])

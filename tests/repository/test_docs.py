@@ -236,7 +236,7 @@ def test_every_model_of_the_tutorials_converts(command: str, tmp_path: Path) -> 
 def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Checkpoints and bundles under the names of the pages."""
     folder = tmp_path_factory.mktemp("models")
-    for name in docs_models.CHECKPOINTS:
+    for name in (*docs_models.CHECKPOINTS, *docs_models.ZERO_SHOT):
         docs_models.checkpoint(name, folder / name)
     for bundle, source in docs_models.BUNDLES.items():
         posexport.convert(folder / source, folder / bundle, lengths=[1, 17], threads=1)
@@ -249,7 +249,7 @@ def workplace(models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     from posexport.encodings import encoding as registry
 
     before = set(registry.ENCODINGS)
-    for name in docs_models.CHECKPOINTS:
+    for name in (*docs_models.CHECKPOINTS, *docs_models.ZERO_SHOT):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).symlink_to(models / name)
     (tmp_path / "corpus.txt").write_text("the lowest and the newest of the widest cats sat low on the mat\n" * 20)

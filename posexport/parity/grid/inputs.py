@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from posexport.errors import PosexportError
-from posexport.example_inputs import example_input, with_sizes
+from posexport.example_inputs import example_input, indices, with_sizes
 from posexport.parity.criterion import Array, rows
 from posexport.parity.grid.point import PADDINGS, GridPoint
 from posexport.sizes import frames, samples
@@ -65,7 +65,9 @@ def draw(point: GridPoint, inputs: Sequence[InputSpec], variant: int = 0) -> Fee
         fixed = spec.role == "values" and not any(isinstance(axis, str) and axis != BATCH for axis in spec.axes)
         generator = np.random.default_rng([point.batch, variant, len(spec.name)]) if fixed else rng
         feeds[spec.name] = _input(spec, point, generator)
-    real = {spec.name: keep_mask(point).sum(1).astype(spec.dtype) for spec in inputs if spec.role == "lengths"}
+    tokens_B = keep_mask(point).sum(1)
+    real = {spec.name: tokens_B.astype(spec.dtype) for spec in inputs if spec.role == "lengths"}
+    real |= {s.name: indices(tokens_B, feeds[s.name].shape[1], rng) for s in inputs if s.role == "indices"}
     return with_sizes(inputs, feeds, rng) | real
 
 
@@ -279,7 +281,8 @@ def inputs_of(point: GridPoint, model: Interface, definition: Callable[[Feeds], 
 
 def elements(point: GridPoint, inputs: Sequence[InputSpec], spec: OutputSpec) -> int:
     """How many elements of the output are compared."""
-    width = math.prod(axis for axis in spec.axes if isinstance(axis, int))
+    sizes = dict(point.sizes)
+    width = math.prod(axis if isinstance(axis, int) else sizes.get(axis, 1) for axis in spec.axes if axis != BATCH)
     if not set(TOKENS) & set(spec.axes):
         return point.batch * width
     keep_BT = token_mask(point, inputs, spec)
