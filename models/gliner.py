@@ -77,16 +77,21 @@ class SpanScores(nn.Module):
 
 
 class TokenScores(nn.Module):
-    """Logits that a word begins, ends and is inside an entity of a label, [B, W, N, 3]."""
+    """Logits of every word and label, [B, W, N, 3]: that it begins, ends and is inside an entity of the label.
 
-    def __init__(self, size: int) -> None:
+    Args:
+        size: C.
+        out: logits of a pair.
+    """
+
+    def __init__(self, size: int, out: int = 3) -> None:
         super().__init__()
         self.size = size
         self.word, self.label = nn.Linear(size, 2 * size), nn.Linear(size, 2 * size)
-        self.joined, self.out = nn.Linear(3 * size, 4 * size), nn.Linear(4 * size, 3)
-        self.outputs = [OutputSpec(name="logits", axes=[BATCH, WORDS, LABELS, 3])]
+        self.joined, self.out = nn.Linear(3 * size, 4 * size), nn.Linear(4 * size, out)
+        self.outputs = [OutputSpec(name="logits", axes=[BATCH, WORDS, LABELS, out])]
 
-    def forward(self, words_BWC: Tensor, labels_BNC: Tensor, count_B: Tensor) -> Tensor:
+    def forward(self, words_BWC: Tensor, labels_BNC: Tensor, count_B: Tensor | None = None) -> Tensor:
         del count_B
         words, labels = self.word(words_BWC).chunk(2, -1), self.label(labels_BNC).chunk(2, -1)
         parts = torch.split(self.joined.weight, self.size, 1)

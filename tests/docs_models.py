@@ -35,7 +35,7 @@ ANSWERED = {
 }
 CHECKPOINTS |= ANSWERED
 #: name in the docs -> folder of tests/zero_shot
-ZERO_SHOT = {"gliner_small-v2.5": "gliner-span"}
+ZERO_SHOT = {"gliner_small-v2.5": "gliner-span", "gliclass-small-v1.0": "gliclass-dot"}
 #: tokens of the vocabulary: those of BERT, since a page names ids of it; a decoder has logits of each
 VOCABULARIES = {"bert-absolute": 30522, "llama-forcausallm": 300, "t5-forconditionalgeneration": 300}
 #: bundle in the docs -> checkpoint that it is made from, where a page does not make it itself

@@ -66,8 +66,30 @@ GLINER: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         },
     ),
 }
+#: name -> the encoder and the rest of config.json of gliclass
+GLICLASS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "gliclass-dot": (DEBERTA, {"scorer_type": "simple", "prompt_first": True, "normalize_features": True}),
+    "gliclass-weighted": (
+        MODERNBERT,
+        {
+            "scorer_type": "weighted-dot",
+            "prompt_first": True,
+            "pooling_strategy": "avg",
+            "class_token_pooling": "average",
+            "extract_text_features": True,
+            "embed_class_token": False,
+        },
+    ),
+    "gliclass-mlp": (BERT, {"scorer_type": "mlp", "embed_class_token": False, "pooling_strategy": "avg"}),
+}
 #: of weights with which some spans and labels fit, and some do not
-SEEDS = {"gliner-span": 9, "gliner-token": 9, "gliner-marker": 9}
+SEEDS = {"gliner-span": 9, "gliner-token": 9, "gliner-marker": 9, **dict.fromkeys(GLICLASS, 1)}
+CLASSIFIED = [
+    {"threshold": 0.5},
+    {"threshold": 0.0},
+    {"classification_type": "single-label", "prompt": "What is it? "},
+    {"threshold": 0.3, "prompt": "Sort: "},
+]
 TEXTS = [
     "Ann lives in New-York city.",
     "hi",
@@ -162,6 +184,39 @@ def gliner(name: str) -> None:
     print(name, [sum(map(len, case["answers"])) for case in answers])
 
 
+def gliclass(name: str) -> None:
+    from gliclass import GLiClassModel, GLiClassModelConfig, ZeroShotClassificationPipeline
+
+    folder, (encoder, more) = FOLDER / name, GLICLASS[name]
+    folder.mkdir(parents=True, exist_ok=True)
+    fast = tokenizer(folder, ["<<LABEL>>", "<<SEP>>", "<<EXAMPLE>>"])
+    label, end, example = (fast.convert_tokens_to_ids(f"<<{mark}>>") for mark in ("LABEL", "SEP", "EXAMPLE"))
+    config = GLiClassModelConfig(
+        encoder_config={**encoder, "vocab_size": len(fast)},
+        encoder_model="a/b",
+        vocab_size=len(fast),
+        class_token_index=label,
+        text_token_index=end,
+        example_token_index=example,
+        **more,
+    )
+    torch.manual_seed(0)
+    made = GLiClassModel(config)
+    draw(made, SEEDS[name])
+    made.save_pretrained(folder)
+    library = GLiClassModel.from_pretrained(str(folder), local_files_only=True).eval()
+    pipeline = ZeroShotClassificationPipeline(library, fast, device="cpu", progress_bar=False)
+    texts, labels = [text for text in TEXTS if text.strip()], [each for each in LABELS if isinstance(each, list)]
+    # one text in a call: the library averages over the padding of a batch
+    answers = [
+        {"labels": each, "options": options, "answers": pipeline(texts, each, batch_size=1, **options)}
+        for each in labels
+        for options in CLASSIFIED
+    ]
+    (folder / "expected.json").write_text(json.dumps({"texts": texts, "cases": answers}))
+    print(name, [[len(entry) for entry in case["answers"]] for case in answers], answers[1]["answers"])
+
+
 if __name__ == "__main__":
-    for each in sys.argv[1:] or GLINER:
-        gliner(each)
+    for each in sys.argv[1:] or (*GLINER, *GLICLASS):
+        (gliner if each in GLINER else gliclass)(each)

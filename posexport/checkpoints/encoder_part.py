@@ -88,10 +88,11 @@ class EncoderPart:
         return model_of(whole, task, longest=plan.longest, remarks=remarks)
 
     def _names(self, weights: Weights) -> Names:
-        inside = {name: shape for name, shape in weights.shapes.items() if name.startswith(self.behind)}
-        found = assign.names_of(replace(weights, shapes=inside), self.family) if inside else assign.Names({}, "")
-        others = {name: name for name in weights.shapes if name not in inside}
-        return Names(found.stored | others, f"{self.family.prefix}.", "", self.behind)
+        inside = {name.removeprefix(self.behind): name for name in weights.shapes if name.startswith(self.behind)}
+        alone = replace(weights, shapes={name: weights.shapes[whole] for name, whole in inside.items()})
+        stored = {name: inside[there] for name, there in assign.names_of(alone, self.family).stored.items()}
+        others = {name: name for name in weights.shapes if not name.startswith(self.behind)}
+        return Names(stored | others, f"{self.family.prefix}.", "", self.behind)
 
 
 def whole_type(config: Config) -> str:

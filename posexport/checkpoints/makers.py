@@ -34,6 +34,7 @@ MAKERS: Registry[Any] = Registry(
         TRANSFORMERS: "posexport.through.checkpoint:MAKER",
         # of types of other libraries, by the type
         gliner_folder.TYPE: "posexport.checkpoints.gliner:MAKER",
+        "GLiClass": "posexport.checkpoints.gliclass:MAKER",
         chronos_folder.BOLT: "posexport.through.chronos_bolt:MAKER",
     },
 )

@@ -35,6 +35,7 @@ _NAMES = (
     "zero-shot-image-classification",
     "zero-shot-audio-classification",
     "zero-shot-token-classification",
+    "zero-shot-classification",
     "reinforcement-learning",
     "features",
     "sentence-embedding",

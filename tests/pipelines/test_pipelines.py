@@ -136,6 +136,7 @@ def test_names_of_tasks(opened):
         "text-generation",
         "text2text-generation",
         "zero-shot-classification",
+        "zero-shot-token-classification",
         "summarization",
         "translation",
     }
