@@ -4,13 +4,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from msgspec import UNSET
 from numpy.typing import NDArray
 
 from posexport.errors import PosexportError
-from posexport.spec import PATCHES, SEQUENCE, InputSpec
+from posexport.spec import BATCH, PATCHES, SEQUENCE, InputSpec
 
 #: labels of points: of the object, of something else, no point, padding
 PROMPTS = (1, 0, -1, -10)
+#: the share of tokens in whose place features of an image stand
+_PLACED = 0.5
 
 
 def example_input(spec: InputSpec, shape: Sequence[int], rng: np.random.Generator) -> NDArray[Any]:
@@ -49,10 +52,14 @@ def with_sizes(
         if spec.role == "grids" and spec.name in arrays:
             side, images = spec.size or 1, arrays[spec.name].shape[0]
             tokens = size_among(inputs, arrays, PATCHES) // side**2
-            ends = np.sort(rng.choice(np.arange(1, max(tokens, images)), images - 1, replace=False))
-            shares = np.diff([0, *ends, max(tokens, images)])
-            rows = [_grid(int(share), rng) for share in shares]
-            sized[spec.name] = np.array([[frames, side * height, side * width] for frames, height, width in rows])
+            if BATCH in spec.axes:
+                grids = [
+                    _grid(int(tokens if row == 0 else rng.integers(1, tokens + 1)), rng, 1) for row in range(images)
+                ]
+            else:
+                ends = np.sort(rng.choice(np.arange(1, max(tokens, images)), images - 1, replace=False))
+                grids = [_grid(int(share), rng) for share in np.diff([0, *ends, max(tokens, images)])]
+            sized[spec.name] = np.array([[frames, side * height, side * width] for frames, height, width in grids])
     return {**arrays, **sized}
 
 
@@ -70,9 +77,9 @@ def size_among(inputs: Sequence[InputSpec], arrays: Mapping[str, NDArray[Any]], 
     return int(arrays[spec.name].shape[spec.axes.index(axis)])
 
 
-def _grid(tokens: int, rng: np.random.Generator) -> tuple[int, int, int]:
-    """Frames (more than one in some draws), rows and columns of a number of tokens."""
-    frames = 2 if tokens % 2 == 0 and rng.random() < 0.3 else 1
+def _grid(tokens: int, rng: np.random.Generator, most: int = 2) -> tuple[int, int, int]:
+    """Frames (in some draws 2, if ``most`` says so), rows and columns of a number of tokens."""
+    frames = 2 if most > 1 and tokens % 2 == 0 and rng.random() < 0.3 else 1
     heights = [n for n in range(1, tokens // frames + 1) if tokens // frames % n == 0]
     height = int(rng.choice(heights))
     return frames, height, tokens // frames // height
@@ -117,4 +124,5 @@ def random_ids(spec: InputSpec, shape: Sequence[int], rng: np.random.Generator) 
     if spec.role == "types" or spec.size == 1:
         return rng.integers(0, spec.size, shape)
     ids = rng.integers(0, spec.size - 1, shape)
-    return np.where(ids >= spec.padding, ids + 1, ids) if 0 <= spec.padding < spec.size else ids
+    ids = np.where(ids >= spec.padding, ids + 1, ids) if 0 <= spec.padding < spec.size else ids
+    return ids if spec.placeholder is UNSET else np.where(rng.random(shape) < _PLACED, spec.placeholder, ids)

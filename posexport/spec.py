@@ -10,6 +10,7 @@ from typing import Any, Literal, Protocol
 import msgspec
 
 from posexport.targets.dtypes import PortType
+from posexport.text_rules import PageRules as PageRules
 from posexport.text_rules import PairRules as PairRules
 from posexport.text_rules import TextRules as TextRules
 from posexport.text_rules import TokenRules as TokenRules
@@ -113,8 +114,9 @@ class InputSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             tokens), ``state`` (the state after the past tokens; see ``state``), ``positions`` (of the new tokens,
             below ``size``; -1: counted by the mask; [3, B, T] of M-RoPE),
             ``grids`` (frames, rows and columns of every image's patches, as many as `PATCHES` together; rows and
-            columns are multiples of ``size``), ``blocks`` (1 at tokens of an image, which attend to one another, 0
-            at others; tokens of an image come in one call), ``lengths`` ([B]: how many tokens of each row's
+            columns are multiples of ``size``; [B, 3]: one image in each row, of one frame and at most `PATCHES`
+            patches, behind which the row is padding), ``blocks`` (1 at tokens of an image, which attend to one
+            another, 0 at others; tokens of an image come in one call), ``lengths`` ([B]: how many tokens of each row's
             ``sequence_length`` are real, padding being on the right), ``boxes`` (left, top, right and bottom of
             each token on its page, below ``size``), ``points`` (of an image, in pixels up to ``size``; -10: none),
             ``prompts`` (what points are: 1 of the object, 0 not, -1 no point, -10 padding), ``places`` ([B, P, 2]:
@@ -124,6 +126,7 @@ class InputSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         column_sizes: for ids [B, C] with a vocabulary per column, and places, the exclusive upper bound of each column.
         size: exclusive upper bound of ids; of grids and places, the patches that a token has in a row and a column.
         padding: the id at padded tokens; of a mask 0, or 1 where it marks padding, as ``src_key_padding_mask``.
+        placeholder: the id of tokens in whose place the model puts features of an image; half of an example's tokens.
         default: the value of every element where the input is left out; None: the input is required.
         state: for an input of role ``state``: its output and its first value.
     """
@@ -135,6 +138,7 @@ class InputSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     size: int | None = None
     column_sizes: list[int] = []
     padding: int = 0
+    placeholder: int | msgspec.UnsetType = msgspec.UNSET
     default: int | None = None
     state: State | msgspec.UnsetType = msgspec.UNSET
 

@@ -8,6 +8,24 @@ import msgspec
 MessageFormat = Literal["flat", "structured"]
 
 
+class PageRules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The texts in which a model of pages (ColPali) reads queries and pictures; tokenized without special tokens.
+
+    Attributes:
+        query_start: before a query and its prompt.
+        query_end: after a query: query augmentation tokens, whose vectors enter MaxSim.
+        page_start: before the image tokens of a page.
+        page_end: after them.
+        image_token: the token in whose place the model puts a feature of the picture.
+    """
+
+    query_start: str
+    query_end: str
+    page_start: str
+    page_end: str
+    image_token: str
+
+
 class TokenRules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """Rules by which a text becomes one vector for each token (ColBERT); prompts are in `TextRules`.
 
@@ -22,6 +40,7 @@ class TokenRules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         filler_attended: the other tokens attend to the query expansion.
         skipped: tokens that have no vector in a document.
         skipped_in_queries: these tokens have no vector in a query either.
+        pages: documents are pictures, and texts are queries; the other rules do not apply. None: documents are texts.
     """
 
     query_marker: str = ""
@@ -33,6 +52,7 @@ class TokenRules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     filler_attended: bool = False
     skipped: list[str] = []
     skipped_in_queries: bool = False
+    pages: PageRules | None = None
 
 
 class TextRules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):

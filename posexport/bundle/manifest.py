@@ -367,8 +367,11 @@ def _takes(spec: InputSpec, fed: tuple[str, list[Axis]] | None) -> bool:
     """Whether an input accepts a value of this type and these axes."""
     if fed is None or fed[0] != spec.dtype or len(fed[1]) != len(spec.axes):
         return False
-    # the axis of encoder states may be empty
-    return all(expected in (axis, ENCODER_PAST) for expected, axis in zip(spec.axes, fed[1], strict=True))
+    # the axis of encoder states may be empty, and one that may have any size takes a fixed one
+    return all(
+        expected in (axis, ENCODER_PAST) or (isinstance(expected, str) and isinstance(axis, int))
+        for expected, axis in zip(spec.axes, fed[1], strict=True)
+    )
 
 
 def model_of(directory: Path, parts: Sequence[object]) -> Path:

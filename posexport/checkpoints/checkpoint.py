@@ -57,7 +57,7 @@ def checkpoint_source(
         kind=maker.kind,
         sha256=checkpoint.sha256,
         files=checkpoint.bundle_files,
-        text_rules=checkpoint.text_rules,
+        text_rules=model.text_rules or checkpoint.text_rules,
         pair_rules=checkpoint.pair_rules(model.task),
         remarks=[*remarks, *([lacking] if lacking else []), *model.remarks, *checkpoint.remarks],
     )

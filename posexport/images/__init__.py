@@ -14,6 +14,8 @@ from posexport.bundle.manifest import Manifest
 from posexport.bundle.read import locate
 from posexport.errors import PosexportError
 from posexport.images.folder import FILES, read_processor, remarks
+from posexport.images.qwen2_vl import GRIDS, in_rows
+from posexport.spec import BATCH
 from posexport.system import extras
 
 #: 1 at pixels, 0 at padding
@@ -41,10 +43,14 @@ def open_processor(directory: Path, manifest: Manifest) -> Callable[..., dict[st
             "convert a checkpoint that does, or give run the array pixel_values"
         )
 
-    inputs = {spec.name for spec in manifest.inputs}
+    inputs = {spec.name: spec for spec in manifest.inputs}
+    grids = inputs.get(GRIDS)
 
     def prepare(images: Any, **settings: Any) -> dict[str, NDArray[Any]]:
         arrays = processor.changed(settings)(images)
+        # of models that read one picture in each row
+        if grids is not None and BATCH in grids.axes and GRIDS in arrays:
+            arrays = in_rows(arrays)
         # padding that a model does not read
         return {name: array for name, array in arrays.items() if name != PIXEL_MASK or name in inputs}
 

@@ -13,6 +13,7 @@ from posexport.images.pictures import Picture
 from posexport.images.processor import BICUBIC, Channels, ImageProcessor, default_size
 from posexport.images.sizes import SizeSetting
 
+PIXELS, GRIDS = "pixel_values", "image_grid_thw"
 #: the longest edge is at most this often the shortest
 _EXTREME = 200
 
@@ -58,7 +59,7 @@ class Qwen2VLImageProcessor(ImageProcessor, frozen=True, kw_only=True):
         prepared = [self.one(picture) for picture in pictures]
         grids = [[1, *(edge // self.patch_size for edge in picture.shape[1:])] for picture in prepared]
         values = np.concatenate([self._patches(picture) for picture in prepared])
-        return {"pixel_values": values, "image_grid_thw": np.array(grids, dtype=np.int64)}
+        return {PIXELS: values, GRIDS: np.array(grids, dtype=np.int64)}
 
     def one(self, picture: Picture) -> Picture:
         """A picture resized and normalized; nothing is cut."""
@@ -101,6 +102,19 @@ class Qwen2VLImageProcessor(ImageProcessor, frozen=True, kw_only=True):
         for name in ("patch_size", "temporal_patch_size", "merge_size"):
             if getattr(self, name) < 1:
                 raise PosexportError(f"{name} is {getattr(self, name)}; it must be at least 1")
+
+
+def in_rows(arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    """The arrays of the processor with a row for each picture: ``pixel_values`` [pictures, patches, values].
+
+    Rows are filled with zeros up to the picture with most patches, as by ``ColQwen2Processor``.
+    """
+    counts = arrays[GRIDS].prod(1)
+    pictures = np.split(arrays[PIXELS], np.cumsum(counts)[:-1])
+    rows = np.zeros((len(counts), int(counts.max()), arrays[PIXELS].shape[1]), arrays[PIXELS].dtype)
+    for row, values in zip(rows, pictures, strict=True):
+        row[: len(values)] = values
+    return {**arrays, PIXELS: rows}
 
 
 def _whole_tokens(height: int, width: int, *, edge: int, least: int, most: int) -> tuple[int, int]:

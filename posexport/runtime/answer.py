@@ -16,6 +16,8 @@ from posexport.runtime.embed import EMBEDDING, EmbeddingPrecision
 from posexport.runtime.late_interaction import TOKEN_EMBEDDINGS
 from posexport.runtime.load import load
 from posexport.runtime.scores import Ranked
+from posexport.runtime.session import Session
+from posexport.runtime.vectors import pages_of
 from posexport.targets.precisions import PrecisionName
 from posexport.targets.providers import DEFAULT_PROVIDER
 
@@ -128,27 +130,36 @@ def answer(
     files = {kind: [str(file) for file in paths] for kind, paths in (("images", images), ("audio", audio)) if paths}
     if files and (texts or inputs is not None or len(files) > 1):
         raise PosexportError("pictures and sounds are run alone; leave out --text, --texts and --inputs, or --tensors")
+    documents = texts or files.get("images", [])
     if not files or query is not None or vector_options or truncate:
-        _check(texts=texts, inputs=inputs, query=query, only=only, truncate=truncate, embed=embeds, rank=_any(ranks))
+        _check(
+            texts=documents, inputs=inputs, query=query, only=only, truncate=truncate, embed=embeds, rank=_any(ranks)
+        )
     arrays = None if inputs is None else read_arrays(inputs)
     session = load(
         directory, precision=precision, provider=provider, threads=threads, provider_options=provider_options
     )
+    of_pages = _are_pages(session, files, only, about_texts=query is not None or vector_options or truncate)
     # run: rank, arrays, sentence embeddings or texts
     ranking = (
-        None if query is None else session.rank(query, texts, progress=progress, activation_fn=activation_fn, **prompts)
+        None
+        if query is None
+        else session.rank(query, documents, progress=progress, activation_fn=activation_fn, **prompts)
     )
     chosen = list(only) or None
-    if files:
+    if files and not of_pages:
         arrays = session.prepare(**files)
     if ranking is not None:
         result = {"scores": np.array([hit["score"] for hit in sorted(ranking, key=lambda hit: hit["corpus_id"])])}
     elif arrays is not None:
         result = session.run(arrays, outputs=chosen)
-    elif vector_options or (
-        session.manifest.text_rules is not None and chosen in (None, [EMBEDDING], [TOKEN_EMBEDDINGS])
+    elif (
+        of_pages
+        or vector_options
+        or (session.manifest.text_rules is not None and chosen in (None, [EMBEDDING], [TOKEN_EMBEDDINGS]))
     ):
-        result = _named(session.encode(texts, truncate=truncate, progress=progress, **embed))
+        given: dict[str, Any] = {"images": documents} if of_pages else {"inputs": texts}
+        result = _named(session.encode(**given, truncate=truncate, progress=progress, **embed))
     else:
         result = session.run_texts(texts, truncate=truncate, outputs=chosen)
     # save, and compare the embeddings of several texts
@@ -160,7 +171,18 @@ def answer(
         vectors = result[EMBEDDING].astype(np.float64)
         similarity = similarities(vectors) if name == "cosine" else session.similarity(vectors, vectors)
     shown = ranking if ranking is None else ranking[:top_k]
-    return Answer(directory, session.providers, list(texts), result, similarity, name, query, shown)
+    return Answer(directory, session.providers, list(documents), result, similarity, name, query, shown)
+
+
+def _are_pages(session: Session, files: Mapping[str, Any], only: Sequence[str], *, about_texts: bool) -> bool:
+    """Whether pictures are pages that the bundle has vectors of; PosexportError where others have options of texts."""
+    of_pages = "images" in files and not only and pages_of(session.manifest.text_rules) is not None
+    if files and not of_pages and about_texts:
+        raise PosexportError(
+            "--query, --truncate and the options for vectors are for texts, and for pictures of models that find pages "
+            "by them; leave them out"
+        )
+    return of_pages
 
 
 def _any(options: Mapping[str, Any]) -> bool:

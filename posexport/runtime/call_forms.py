@@ -47,6 +47,10 @@ class OpenBundle(abc.ABC):
     def run(self, inputs: Mapping[str, Any], *, outputs: Sequence[str] | None = None) -> dict[str, NDArray[Any]]:
         """The outputs (all, or those named) for arrays or nested lists by input name."""
 
+    @abc.abstractmethod
+    def prepare(self, *, images: Any = None, audio: Any = None, **options: Any) -> dict[str, NDArray[Any]]:
+        """The arrays for `run` from pictures or sounds."""
+
     def _giving(self, output: str) -> Callable[[Mapping[str, Any]], NDArray[Any]]:
         """A function that runs the graph and returns one output as an array."""
         return lambda feeds: self.run(feeds, outputs=[output])[output]

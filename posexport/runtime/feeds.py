@@ -14,6 +14,7 @@ from posexport.bundle.manifest import Manifest
 from posexport.errors import PosexportError
 from posexport.example_inputs import PROMPTS
 from posexport.spec import (
+    BATCH,
     CAPACITY,
     CARRIED,
     ENCODER_SEQUENCE,
@@ -240,7 +241,7 @@ def limit_sentence(limits: LengthContract) -> str:
 
 
 def _check_grids(arrays: Mapping[str, Array], specs: Sequence[InputSpec], patches: tuple[int, str]) -> None:
-    """Check that grids add up to the number of patches, and that their sides are whole tokens."""
+    """Check that grids add up to the number of patches, or fit into a row, and that their sides are whole tokens."""
     number, name = patches
     for spec in specs:
         if spec.role != "grids":
@@ -253,7 +254,14 @@ def _check_grids(arrays: Mapping[str, Array], specs: Sequence[InputSpec], patche
                 f"{spec.name} holds {grids[index].tolist()} at {[index]}; it takes frames, rows and columns of "
                 f"patches, from 1 on, rows and columns in multiples of {side}"
             )
-        if (total := int(grids.prod(1).sum())) != number:
+        if BATCH in spec.axes:
+            if (over := (grids[:, 0] != 1) | (grids.prod(1) > number)).any():
+                row = int(np.argmax(over))
+                raise PosexportError(
+                    f"{spec.name} holds {grids[row].tolist()} at {[row]}, and {name} has {number} patches a row; it "
+                    "takes one frame of at most as many patches"
+                )
+        elif (total := int(grids.prod(1).sum())) != number:
             raise PosexportError(
                 f"{spec.name} has {total} patches together, {name} has {PATCHES} {number}; give both the same"
             )

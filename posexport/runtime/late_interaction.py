@@ -1,4 +1,4 @@
-"""Token embeddings for late interaction, and MaxSim scores of documents.
+"""Token embeddings of texts for late interaction, and MaxSim scores of documents.
 
 Khattab and Zaharia, "ColBERT" (arXiv:2004.12832), section 3: the score is the sum, over the vectors of the query, of
 the largest similarity with a vector of the document. A query is padded with mask tokens (query augmentation): other
@@ -54,7 +54,11 @@ def token_vectors(
     assert rules.tokens is not None
     check_texts(texts, "text")
     prefix = rules.prompts.get(role, "") if prompt is None else prompt
-    rows = _rows(tokenizer, [prefix + text for text in texts], rules.tokens, role)
+    return of_rows(run, tokenizer, _rows(tokenizer, [prefix + text for text in texts], rules.tokens, role), batches)
+
+
+def of_rows(run: Run, tokenizer: Texts, rows: Sequence[TokenizedText], batches: Batches) -> list[Floats]:
+    """The vectors of each tokenized text, [tokens, elements], without those of padding."""
     out: list[Floats] = [np.empty((0, 0))] * len(rows)
     for chosen in batches.places([len(text.ids) for text in rows]):
         values_BTC = run(tokenizer.padded([rows[place] for place in chosen]))

@@ -21,8 +21,9 @@ from posexport.runtime.call_forms import as_pairs, as_texts, refuse, with_bar
 from posexport.runtime.chat import Chat, Message
 from posexport.runtime.embed import prompt_of
 from posexport.runtime.late_interaction import DOCUMENT, QUERY, maxsim
+from posexport.runtime.pages import as_pictures
 from posexport.runtime.texts import Texts, check_texts
-from posexport.runtime.vectors import CallKeywords, VectorMethods
+from posexport.runtime.vectors import CallKeywords, VectorMethods, pages_of
 from posexport.spec import PairRules
 
 #: two contents that end in different tokens: tokens that both rendered texts end with are the template's
@@ -203,7 +204,7 @@ class ScoreMethods(VectorMethods):
     def rank(
         self,
         query: str,
-        documents: Iterable[str],
+        documents: Iterable[Any],
         top_k: int | None = None,
         return_documents: bool = False,
         prompt_name: str | None = None,
@@ -215,11 +216,12 @@ class ScoreMethods(VectorMethods):
     ) -> list[Ranked]:
         """Ranks documents by their scores with the query, highest first, as ``CrossEncoder.rank`` does.
 
-        A model with token vectors (ColBERT) scores by MaxSim. Another model must have one label.
+        A model with token vectors (ColBERT) scores by MaxSim, of pages (ColPali) too. Another model must have one
+        label.
 
         Args:
             query: one text.
-            documents: the texts to rank.
+            documents: the texts to rank; of a model of pages their pictures (`posexport.images`).
             top_k: maximum documents to return; None: all.
             return_documents: add the text of each document.
             prompt_name: see `predict`, like the further arguments and errors.
@@ -234,8 +236,11 @@ class ScoreMethods(VectorMethods):
             >>> session.rank("What do cats eat?", ["Mice.", "The moon is far."])  # doctest: +SKIP
             [{'corpus_id': 0, 'score': 0.93}, {'corpus_id': 1, 'score': 0.02}]
         """
-        texts = _documents(query, documents)
         rules = self.manifest.text_rules
+        of_pages = pages_of(rules) is not None
+        if of_pages and return_documents:
+            raise PosexportError("pages are pictures, of which rank returns no text; leave out return_documents")
+        texts = _documents(query, documents, pictures=of_pages)
         if rules is None or rules.tokens is None:
             scores = self.predict(
                 [(query, text) for text in texts],
@@ -254,19 +259,24 @@ class ScoreMethods(VectorMethods):
             batches = _batches("Encoding", batch_size, show_progress_bar, extra)
             refuse("rank", extra)
             (query_TC,) = self._token_vectors([query], rules, QUERY, batches=Batches())
-            scores = maxsim(query_TC, self._token_vectors(texts, rules, DOCUMENT, batches=batches), rules)
+            if of_pages:
+                vectors = self._page_vectors(texts, rules, batches)
+            else:
+                vectors = self._token_vectors(texts, rules, DOCUMENT, batches=batches)
+            scores = maxsim(query_TC, vectors, rules)
         ranked = in_order(scores, top_k)
         return [{**hit, "text": texts[hit["corpus_id"]]} for hit in ranked] if return_documents else ranked
 
 
-def _documents(query: str, documents: Iterable[str]) -> list[str]:
-    """The documents as a list. Raises PosexportError unless ``query`` is a str and documents are several texts."""
+def _documents(query: str, documents: Iterable[Any], *, pictures: bool) -> list[Any]:
+    """The documents as a list. Raises PosexportError unless ``query`` is a str and documents are several."""
     if not isinstance(query, str):
         raise PosexportError(f"the query must be a str, got {query!r:.60}")
-    texts, single = as_texts(documents)
+    listed, single = as_pictures(documents) if pictures else as_texts(documents)
     if single:
-        raise PosexportError("documents must be a list of str, got one str; give [document]")
-    return texts
+        what, got = ("pictures", type(documents).__name__) if pictures else ("str", "str")
+        raise PosexportError(f"documents must be a list of {what}, got one {got}; give [document]")
+    return listed
 
 
 def _batches(title: str, batch_size: int | None, show_progress_bar: bool | None, extra: Scoring) -> Batches:

@@ -25,7 +25,8 @@ from posexport.runtime.embed import (
     states_of,
 )
 from posexport.runtime.late_interaction import DOCUMENT, QUERY, TOKEN_EMBEDDINGS, role_of, token_vectors
-from posexport.spec import TextRules
+from posexport.runtime.pages import as_pictures, page_vectors, query_vectors
+from posexport.spec import PageRules, TextRules
 
 Vectors = NDArray[Any] | list[NDArray[Any]]
 OutputValue = Literal["sentence_embedding", "token_embeddings"]
@@ -47,6 +48,7 @@ class Encoding(CallKeywords, total=False):
     """Further keyword arguments of `VectorMethods.encode`."""
 
     truncate: bool
+    images: Any
 
 
 class VectorMethods(OpenBundle):
@@ -70,7 +72,8 @@ class VectorMethods(OpenBundle):
         """Computes embeddings [texts, elements] as ``SentenceTransformer.encode`` does; for one str, [elements].
 
         A model with token vectors (ColBERT) returns a list of [tokens, elements], for queries with
-        ``prompt_name="query"`` and else for documents, as ``MultiVectorEncoder`` does.
+        ``prompt_name="query"`` and else for documents, as ``MultiVectorEncoder`` does. A model that finds pages by
+        their pictures (ColPali) returns such lists of pages for ``images=``, and of queries for texts.
 
         Truncation, lower case and prompts follow the manifest's ``text_rules``.
 
@@ -87,7 +90,9 @@ class VectorMethods(OpenBundle):
             convert_to_numpy: return one array; False: a list with an array for each text, not PyTorch tensors.
             normalize_embeddings: divide each vector by its length, after ``truncate_dim``.
             truncate_dim: number of elements that remain; None: the ``truncate_dim`` of the rules, else all.
-            extra: ``truncate``: truncate texts at the model's limit if the bundle has no ``text_rules``;
+            extra: ``images``: pictures of pages in place of ``inputs``, one or a list (`posexport.images`), of which
+                ``batch_size`` (1) share a call; ``truncate``: truncate texts at the model's limit if the bundle has no
+                ``text_rules``;
                 ``batch_tokens``: maximum tokens of one call, padding included (4096; texts of similar length share a
                 call); ``progress``: called with the texts done, the texts in total, and ``"texts"``.
 
@@ -97,7 +102,10 @@ class VectorMethods(OpenBundle):
                 ``pool``).
         """
         # arguments
-        texts, single = as_texts(extra.pop("sentences", None) if inputs is None else inputs)
+        images, inputs = extra.pop("images", None), extra.pop("sentences", None) if inputs is None else inputs
+        if images is not None and inputs is not None:
+            raise PosexportError("encode takes texts, or pictures of pages as images; give one of them")
+        texts, single = as_texts(inputs) if images is None else as_pictures(images)
         truncate = extra.pop("truncate", False)
         batches = Batches(
             batch_tokens=extra.pop("batch_tokens", BATCH_TOKENS),
@@ -107,12 +115,14 @@ class VectorMethods(OpenBundle):
         refuse("encode", extra)
         check_precision(precision)
         rules = self.manifest.text_rules or TextRules()
-        self._check_output(output_value, rules)
+        self._check_output(output_value, rules, of_pages=images is not None)
         cut = functools.partial(shortened, rules=rules, truncate_dim=truncate_dim, normalize=normalize_embeddings)
         # token vectors (ColBERT), sentence embeddings or hidden states
         vectors: Vectors
-        if rules.tokens is not None:
-            role = role_of(prompt_name)
+        if images is not None:
+            vectors = [cut(vectors_TC) for vectors_TC in self._page_vectors(texts, rules, batches)]
+        elif rules.tokens is not None:
+            role = _role(rules, prompt_name)
             per_text = self._token_vectors(texts, rules, role, prompt=prompt, batches=batches)
             vectors = [cut(vectors_TC) for vectors_TC in per_text]
         elif not texts:
@@ -155,6 +165,8 @@ class VectorMethods(OpenBundle):
         self, role: str, inputs: Any, prompt_name: str | None, prompt: str | None, options: dict[str, Any]
     ) -> Vectors:
         rules = self.manifest.text_rules or TextRules()
+        if role == DOCUMENT and pages_of(rules) is not None:
+            return self.encode(None, prompt_name, prompt, images=inputs, **options)
         name = role if prompt_name is None and prompt is None else prompt_name
         if rules.tokens is None:
             return self.encode(inputs, name, prompt, **options)
@@ -178,8 +190,13 @@ class VectorMethods(OpenBundle):
         """Similarity of the first vectors with the second vectors of the same index, [first]."""
         return embed.similarity_pairwise(embeddings1, embeddings2, self.manifest.text_rules or TextRules())
 
-    def _check_output(self, output_value: str | None, rules: TextRules) -> None:
-        """Raises PosexportError for an output_value that the bundle does not compute."""
+    def _check_output(self, output_value: str | None, rules: TextRules, *, of_pages: bool) -> None:
+        """Raises PosexportError for an output_value that the bundle does not compute, and for pictures of pages."""
+        if of_pages and pages_of(rules) is None:
+            raise PosexportError(
+                f"this bundle is for {self.manifest.task} and has no vectors of pages; give texts, or use prepare and "
+                "run"
+            )
         if output_value not in (EMBEDDING, TOKEN_EMBEDDINGS):
             raise PosexportError(
                 f"output_value = {output_value!r:.60} is not computed here; it must be {EMBEDDING} or "
@@ -196,5 +213,29 @@ class VectorMethods(OpenBundle):
     def _token_vectors(
         self, texts: Sequence[str], rules: TextRules, role: str, *, prompt: str | None = None, batches: Batches
     ) -> list[NDArray[Any]]:
+        if pages_of(rules) is not None:
+            return query_vectors(self, self._texts, texts, rules, prompt=prompt, batches=batches)
         run = self._giving(TOKEN_EMBEDDINGS)
         return token_vectors(run, self._texts, texts, rules, role=role, prompt=prompt, batches=batches)
+
+    def _page_vectors(self, pictures: Sequence[Any], rules: TextRules, batches: Batches) -> list[NDArray[Any]]:
+        pages = pages_of(rules)
+        assert pages is not None
+        return page_vectors(self, self._texts, pictures, pages, batches)
+
+
+def _role(rules: TextRules, prompt_name: str | None) -> str:
+    """The role of texts with token vectors, which are documents by default, and queries of a model of pages."""
+    if pages_of(rules) is None:
+        return role_of(prompt_name)
+    if prompt_name not in (None, QUERY):
+        raise PosexportError(
+            f"got texts and prompt_name {prompt_name!r:.60}; texts are queries of this model, and pages are pictures: "
+            "give images"
+        )
+    return QUERY
+
+
+def pages_of(rules: TextRules | None) -> PageRules | None:
+    """The rules of pages; None for a model of texts alone."""
+    return None if rules is None or rules.tokens is None else rules.tokens.pages

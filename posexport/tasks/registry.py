@@ -40,6 +40,7 @@ _NAMES = (
     "features",
     "sentence-embedding",
     "token-embedding",
+    "visual-document-retrieval",
     "time-series-forecasting",
     "tensors",
 )

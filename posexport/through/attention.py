@@ -28,9 +28,9 @@ from posexport.through.orders import Order, order_of
 from posexport.through.planned_call import Layer, PlannedCall, Scoring, attended
 from posexport.through.renewed import renew
 
-#: names in transformers' registries. PACKED is for several images in one sequence, which transformers passes to one
-#: call of attention only if the name contains "flash"
-NAME, PACKED = "posexport", "posexport_flash"
+#: names in transformers' registries. PACKED and ROWS are for several images in one sequence, which transformers passes
+#: to one call of attention only if the name contains "flash"
+NAME, PACKED, ROWS = "posexport", "posexport_flash", "posexport_flash_rows"
 
 
 @dataclass
@@ -72,6 +72,7 @@ def register() -> None:
 
     AttentionInterface.register(NAME, attention)
     AttentionInterface.register(PACKED, packed)
+    AttentionInterface.register(ROWS, in_rows)
     AttentionMaskInterface.register(NAME, mask)
     ALL_EXPERTS_FUNCTIONS.register(NAME, dense_experts)
 
@@ -178,6 +179,23 @@ def packed(
     mask_NN = cu_seq_lens_q[:, None] == cu_seq_lens_q
     context = F.scaled_dot_product_attention(query, key, value, mask_NN[None, None], scale=scaling)
     return context.transpose(1, 2).contiguous(), None
+
+
+def in_rows(
+    module: nn.Module,  # noqa: ARG001 (the signature of transformers' functions)
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,  # noqa: ARG001 (it is none)
+    *,
+    cu_seq_lens_q: Tensor,
+    scaling: float,
+    **_: Any,
+) -> tuple[Tensor, None]:
+    """Attention among the patches of each row, to [1, B * N, H, D]; ``cu_seq_lens_q`` [B, N]: those that count."""
+    q, k, v = (x[0].reshape(x.shape[1], *cu_seq_lens_q.shape, -1).transpose(0, 1) for x in (query, key, value))
+    context = F.scaled_dot_product_attention(q, k, v, cu_seq_lens_q[:, None, None], scale=scaling)
+    return context.transpose(1, 2).flatten(0, 1)[None], None
 
 
 def _with_more(

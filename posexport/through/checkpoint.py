@@ -27,7 +27,8 @@ from posexport.tasks.task import Task
 from posexport.tasks.tensors import TASK as TENSORS
 from posexport.tasks.text2text_generation import TASK as SEQ2SEQ
 from posexport.tasks.text_generation import TASK as GENERATION
-from posexport.through import heads, library, masks, pictures, refusals, seq2seq, vision
+from posexport.tasks.visual_document_retrieval import TASK as PAGES
+from posexport.through import heads, library, masks, pages, pictures, refusals, seq2seq, vision
 from posexport.through.agreement import use_posexport_attention
 from posexport.through.decoder_source import decoder_source
 from posexport.through.inputs import POSITIONS, SOUND, forward_parameters
@@ -116,6 +117,7 @@ _MAKERS: dict[str, Callable[[Checkpoint, Any, Task], Model]] = {
     AUDIO_TEXT.name: vision.make,
     IMAGE_TEXT.name: vision.make,
     MASKS.name: masks.make,
+    PAGES.name: pages.make,
 }
 
 

@@ -21,7 +21,7 @@ from posexport.through.mrope import MRopeDecoder
 from posexport.through.towers import FEATURES, Images, Sizes, Tower
 
 GRIDS = "image_grid_thw"
-_TOKENS = "num_image_tokens"
+NUMBER = "num_image_tokens"
 #: (tokens, images) that a graph is traced with, and proven with; the grids are random
 _TRACED, _PROVEN = (17, 2), ((4, 1), (1, 1), (6, 1), (9, 2), (12, 1), (16, 3), (30, 2))
 #: (rows, columns) of the example's images in tokens; (frames, rows, columns) of the images of `Grids.more_images`
@@ -35,15 +35,25 @@ class Patches:
         grids_I3: frames, rows and columns of every image, in patches.
         length: N, the patches of all images.
         side: a token is a square of ``side`` x ``side`` patches.
+        row: the patches of every image where each is padded to as many; None: one image follows another.
     """
 
-    def __init__(self, grids_I3: Tensor, length: Any, side: int) -> None:
+    def __init__(self, grids_I3: Tensor, length: Any, side: int, row: Any = None) -> None:
         # the image of every patch, and its offset in the image and in the frame
         counts_I = grids_I3.prod(1)
         ends_I, index_N = counts_I.cumsum(0), torch.arange(length, device=grids_I3.device)
-        image_N = (index_N[:, None] >= ends_I).sum(1)
+        if row is None:
+            image_N = (index_N[:, None] >= ends_I).sum(1)
+            in_image_N = index_N - (ends_I - counts_I)[image_N]
+        else:  # without divisions by a size, which PyTorch's exporter has no operator for
+            images_I, each = torch.arange(counts_I.shape[0], device=index_N.device), index_N[:row]
+            image_N, in_image_N = (
+                images_I[:, None].expand(-1, row).flatten(),
+                each.expand(counts_I.shape[0], -1).flatten(),
+            )
         heights_N, widths_N = grids_I3[:, 1][image_N], grids_I3[:, 2][image_N]
-        in_image_N = index_N - (ends_I - counts_I)[image_N]
+        #: which patches are no padding
+        self.real_N = in_image_N < counts_I[image_N]
         in_frame_N = in_image_N % (heights_N * widths_N)
         frames_I = grids_I3[:, 0]
         #: frame index, counted over all images
@@ -96,7 +106,8 @@ class Grids(Tower):
         vision = model.config.vision_config
         self._side = vision.spatial_merge_size
         super().__init__(config, model)
-        self.visual, self._index = model.model.visual, model.model.get_rope_index
+        inner = getattr(model, "model", model)
+        self.visual, self._index = inner.visual, inner.get_rope_index
         self.width = model.get_input_embeddings().weight.shape[-1]
         patches = getattr(vision, "window_size", 0) // self._side // vision.patch_size
         self._window = patches * self._side
@@ -118,7 +129,7 @@ class Grids(Tower):
 
     @property
     def outputs(self) -> list[OutputSpec]:
-        return [OutputSpec(name=FEATURES, axes=[_TOKENS, self.width * self.streams])]
+        return [OutputSpec(name=FEATURES, axes=[NUMBER, self.width * self.streams])]
 
     def example(self, random: torch.Generator) -> Images:
         return self._random_images([(1, *sides) for sides in _EXAMPLE], random)

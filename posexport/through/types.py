@@ -22,10 +22,6 @@ REFUSED: dict[str, str] = {
     "layoutlmv2": "its features of the page come from Detectron2, which transformers alone does not have",
     **dict.fromkeys(("audioflamingo3", "granite_speech", "qwen2_5_omni", "qwen2_audio", "qwen3_omni_moe"), _SOUND),
     **dict.fromkeys(("llava_next", "llava_onevision"), _PARTS),
-    **dict.fromkeys(
-        ("colpali", "colqwen2"),
-        "its texts must have as many image tokens as an image has features, as no input says",
-    ),
     "instructblip": "its queries of an image read the instruction too, which no graph of posexport's gives them",
     "vits": "the length of its sound depends on durations that it draws, and a graph's on sizes of inputs alone",
     "fnet": "it mixes tokens by Fourier transforms, and its graph missed parity",
