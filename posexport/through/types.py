@@ -32,7 +32,6 @@ REFUSED: dict[str, str] = {
     "speech-encoder-decoder": "its encoder reads sound, and encoder-decoders read texts or images of one size",
     "openai-gpt": "its attention is code of its own, which no KV cache of posexport's goes through",
     "xclip": "its embeddings of a text are others for every video, which no task of posexport's has",
-    "upernet": "it pools features to fixed grids, and a graph keeps the sizes of the features that it was traced with",
     "superpoint": "it returns as many keypoints as it finds, a number that depends on the values of the image",
     "chronos2": "rows of a batch attend to one another as group_ids say, which no task of posexport's has",
     "timesfm": "it reads a list of series of other lengths, one after the other in Python",

@@ -5,7 +5,8 @@ A file names the upstream issue or the reason, the version of PyTorch in which i
 
 - `patch.patched` replaces an attribute of the process, and holds the lock of `posexport.system.one_at_a_time` as long.
 - A function that computes a call of PyTorch in another way, called from the function mode of
-  `posexport.modules.recognise.mode`, which concerns one thread alone: `arange`, `complex_views`, `vmap_index`.
+  `posexport.modules.recognise.mode`, which concerns one thread alone: `adaptive_pool`, `arange`, `complex_views`,
+  `vmap_index`.
 
 `as_exported` enters all that concerns attention.
 """

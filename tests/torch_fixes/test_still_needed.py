@@ -18,7 +18,7 @@ from torch.export import Dim
 import posexport
 from posexport.errors import PosexportError
 from posexport.export import trace
-from posexport.torch_fixes import arange, complex_views
+from posexport.torch_fixes import adaptive_pool, arange, complex_views
 from posexport.torch_fixes.attention_flags import with_decided_flags
 from posexport.torch_fixes.causal_mask import without_mask_detection
 from posexport.torch_fixes.default_dtype import computing_in
@@ -198,6 +198,34 @@ def test_linspace_of_a_length() -> None:
 
 def _elements(func: Any, *args: Any) -> Any:
     return arange.elements(func, args, {})
+
+
+def test_adaptive_pooling_to_a_grid(tmp_path: Path) -> None:
+    x = torch.randn(2, 13, 17, generator=torch.Generator().manual_seed(0))
+    shapes = ({0: Dim("B"), 1: Dim("H"), 2: Dim("W")},)
+
+    def session(pool: Any) -> onnxruntime.InferenceSession:
+        call = Calls(lambda x: pool(x, (3, 4)))
+        with without_exporter_output():
+            program = torch.onnx.export(call, (x,), dynamo=True, dynamic_shapes=shapes, verbose=False)
+        assert program is not None
+        program.save(tmp_path / "m.onnx")
+        return onnxruntime.InferenceSession(tmp_path / "m.onnx")
+
+    def right(session: onnxruntime.InferenceSession, image: Tensor) -> bool:
+        try:
+            means = torch.from_numpy(session.run(None, {"x": image.numpy()})[0])
+        except onnxruntime.capi.onnxruntime_pybind11_state.InvalidArgument:
+            return False
+        return torch.allclose(means, F.adaptive_avg_pool2d(image, (3, 4)), atol=1e-5)
+
+    # also an image that the grid divides, and one of fewer pixels
+    images = torch.randn(5, 7, 6), torch.randn(1, 12, 16), torch.randn(2, 2, 31)
+    alone = session(F.adaptive_avg_pool2d)
+    assert right(alone, x)
+    assert not right(alone, images[1])
+    mended = session(lambda x, size: adaptive_pool.pooled(F.adaptive_avg_pool2d, (x, size), {}))
+    assert all(right(mended, image) for image in (x, *images))
 
 
 def test_complex_views() -> None:
