@@ -142,7 +142,9 @@ def _exponents(results: Sequence[Result]) -> list[str]:
 
 def _conditions(document: Document) -> str:
     where = document.machine
-    runtime = next((f"ONNX Runtime {v}, " for k, v in document.versions.items() if k.startswith("onnxruntime")), "")
+    # the environment of a plug-in imports its own onnxruntime, and lists that of the repository's, onnxruntime-gpu, too
+    versions = sorted((k, v) for k, v in document.versions.items() if k.startswith("onnxruntime"))
+    runtime = f"ONNX Runtime {versions[0][1]}, " if versions else ""
     sentences = (
         f"{where.cpu}, {document.threads or where.cores} threads{', processor time' * (document.clock == 'cpu')}, "
         f"{document.provider}, float32, "
