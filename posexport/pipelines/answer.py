@@ -58,7 +58,7 @@ def lines(answer: Any) -> list[str]:
     if "labels" in answer and "scores" in answer:
         return [f"{score:10.4f}  {label}" for label, score in zip(answer["labels"], answer["scores"], strict=True)]
     for key, value in answer.items():
-        if key == "text" or key.endswith("_text"):
+        if (key == "text" or key.endswith("_text")) and "score" not in answer:  # an entity has both
             text = value if isinstance(value, str) else value[-1]["content"]
             return [text, *(f"{_span(item.get('timestamp'))}  {item['text']}" for item in answer.get("chunks", []))]
     start, end = answer.get("start"), answer.get("end")

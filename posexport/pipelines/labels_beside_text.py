@@ -12,7 +12,7 @@ from posexport.errors import PosexportError
 from posexport.options.check import check_choice
 from posexport.pipelines.pipeline import sigmoid, softmax
 from posexport.pipelines.text_pipeline import TextPipeline
-from posexport.pipelines.zero_shot import NamedLabels, checked_labels
+from posexport.pipelines.zero_shot import NamedLabels, listed_labels
 from posexport.runtime.batches import Batches
 from posexport.runtime.scores import LOGITS
 
@@ -46,7 +46,7 @@ class LabelsBesideText(NamedLabels, TextPipeline):
         items: list[Any],
         batches: Batches,
         *,
-        candidate_labels: Sequence[str] | None = None,
+        candidate_labels: str | Sequence[str] | None = None,
         threshold: float = 0.5,
         classification_type: str = KINDS[0],
         prompt: str = "",
@@ -57,14 +57,14 @@ class LabelsBesideText(NamedLabels, TextPipeline):
         Args:
             items: texts.
             batches: of calls.
-            candidate_labels: a list.
+            candidate_labels: a list, or a text with commas.
             threshold: a label fits from this score on.
             classification_type: ``multi-label``: each label is scored by itself; ``single-label``: the best one, by a
                 softmax over all.
             prompt: what the task is, between labels and text.
             max_length: labels and text are cut at so many tokens.
         """
-        labels = checked_labels(candidate_labels)
+        labels = listed_labels(candidate_labels)
         check_choice("classification_type", classification_type, KINDS)
         for number, item in enumerate(items):
             if not isinstance(item, str):

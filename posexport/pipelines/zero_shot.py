@@ -1,6 +1,6 @@
 """What pipelines share whose labels the caller names in each call."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from posexport.errors import PosexportError
@@ -32,3 +32,14 @@ def checked_labels(stated: Sequence[str] | None) -> list[str]:
             "line by --text)"
         )
     return list(stated)
+
+
+def listed_labels(stated: str | Iterable[str] | None) -> list[str]:
+    """The labels of a list, or of a text with commas. Raises PosexportError for anything else."""
+    if isinstance(stated, str):
+        labels = [label for part in stated.split(",") if (label := part.strip())]
+    else:
+        labels = list(stated) if isinstance(stated, Iterable) else []
+    if not labels or not all(isinstance(label, str) for label in labels):
+        raise PosexportError(f"candidate_labels must be a list of texts, got {stated!r:.60}; name at least one label")
+    return labels

@@ -4,7 +4,7 @@ Yin et al., "Benchmarking Zero-shot Text Classification" (arXiv:1909.00161): eac
 text is its premise; the logit of entailment is the label's.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ import numpy as np
 from posexport.errors import PosexportError
 from posexport.pipelines.pipeline import Floats, softmax
 from posexport.pipelines.text_pipeline import TextPipeline
-from posexport.pipelines.zero_shot import NamedLabels
+from posexport.pipelines.zero_shot import NamedLabels, listed_labels
 from posexport.runtime.batches import Batches
 from posexport.runtime.scores import LOGITS
 
@@ -42,7 +42,7 @@ class ZeroShotClassification(NamedLabels, TextPipeline):
             hypothesis_template: with ``{}`` as the placeholder of the label.
             multi_label: each label is scored by itself, entailment against contradiction.
         """
-        labels = _labels(candidate_labels)
+        labels = listed_labels(candidate_labels)
         try:
             hypothesis = hypothesis_template.format(labels[0])
         except (IndexError, KeyError, ValueError) as err:
@@ -79,13 +79,3 @@ class ZeroShotClassification(NamedLabels, TextPipeline):
             names = self.files.config.get("id2label")
             stated = {str(name): number for number, name in names.items()} if isinstance(names, dict) else {}
         return next((int(number) for name, number in stated.items() if name.lower().startswith("entail")), -1)
-
-
-def _labels(stated: str | Sequence[str] | None) -> list[str]:
-    if isinstance(stated, str):
-        labels = [label for part in stated.split(",") if (label := part.strip())]
-    else:
-        labels = list(stated) if isinstance(stated, Iterable) else []
-    if not labels or not all(isinstance(label, str) for label in labels):
-        raise PosexportError(f"candidate_labels must be a list of texts, got {stated!r:.60}; name at least one label")
-    return labels

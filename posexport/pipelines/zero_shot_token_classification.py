@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from posexport.errors import PosexportError
 from posexport.pipelines.pipeline import Floats, sigmoid
 from posexport.pipelines.text_pipeline import TextPipeline
-from posexport.pipelines.zero_shot import NamedLabels, checked_labels
+from posexport.pipelines.zero_shot import NamedLabels, listed_labels
 from posexport.runtime.batches import Batches
 from posexport.runtime.scores import LOGITS
 
@@ -86,7 +86,7 @@ class ZeroShotTokenClassification(NamedLabels, TextPipeline):
         items: list[Any],
         batches: Batches,
         *,
-        candidate_labels: Sequence[str] | Mapping[str, str] | None = None,
+        candidate_labels: str | Sequence[str] | Mapping[str, str] | None = None,
         threshold: float = 0.5,
         flat_ner: bool = True,
         multi_label: bool = False,
@@ -96,15 +96,15 @@ class ZeroShotTokenClassification(NamedLabels, TextPipeline):
         Args:
             items: texts; words beyond ``max_len`` of gliner_config.json are left out.
             batches: of calls.
-            candidate_labels: a list, or labels with the descriptions that the model reads in their place.
+            candidate_labels: a list, a text with commas, or labels with the descriptions that the model reads in their
+                place.
             threshold: scores above it count.
             flat_ner: no entities inside others.
             multi_label: a span may have several labels.
         """
         described = candidate_labels if isinstance(candidate_labels, Mapping) else {}
-        stated = None if candidate_labels is None or described else candidate_labels
-        names = list(dict.fromkeys(checked_labels([*described] if described else stated)))  # type: ignore[arg-type]
-        prompts = checked_labels([described.get(name, name) for name in names])
+        names = list(dict.fromkeys(listed_labels(candidate_labels)))
+        prompts = listed_labels([described.get(name, name) for name in names])
         for number, item in enumerate(items):
             if not isinstance(item, str):
                 raise PosexportError(f"input {number} must be a text, got {type(item).__name__}; give a string")

@@ -15,6 +15,7 @@ from tokenizers import Tokenizer
 import posexport
 from posexport.errors import PosexportError
 from posexport.nn.lstm import PackedLSTM
+from posexport.pipelines.answer import lines
 from posexport.sources.load import LoadOptions, load_source
 from tests.tolerances import agree
 
@@ -182,6 +183,11 @@ def test_a_tokenizer_without_the_markers_gets_them(tmp_path: Path) -> None:
     assert CONFIG in files
 
 
+def test_an_entity_is_one_line_of_the_command_line() -> None:
+    entity = {"start": 4, "end": 7, "text": "Ada", "label": "person", "score": 0.97}
+    assert lines([entity]) == ["    0.9700  Ada  person  [4:7]"]
+
+
 # -- bundles ----------------------------------------------------------------------------------------
 
 
@@ -212,7 +218,8 @@ def test_entities_are_the_librarys(tmp_path: Path, name: str, target: Any) -> No
     # one text alone, and what cannot be asked
     alone: Any = pipeline
     assert alone(stored["texts"][0], candidate_labels=["person"]) == alone([stored["texts"][0]], ["person"])[0]
-    wrong: tuple[Any, ...] = (None, [], "person", {"person": 3})
+    assert alone(stored["texts"], candidate_labels="person, city") == alone(stored["texts"], ["person", "city"])
+    wrong: tuple[Any, ...] = (None, [], 3, {"person": 3})
     for labels in wrong:
         with pytest.raises(PosexportError, match="candidate_labels must be a list of texts"):
             pipeline("hi", candidate_labels=labels)
