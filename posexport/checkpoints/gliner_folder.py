@@ -1,6 +1,6 @@
 """Folders of the library gliner, which have a ``gliner_config.json`` and no ``config.json``."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from posexport.checkpoints.directory import Directory
@@ -14,8 +14,13 @@ ENCODER = "encoder/"
 
 def config_name(files: Directory, below: str) -> str:
     """The name of the configuration in a folder; ``below``: the folder of the weights, empty or ending in ``/``."""
+    return config_among([name for name in (f"{below}config.json", CONFIG) if files.find(name) is not None], below)
+
+
+def config_among(names: Collection[str], below: str) -> str:
+    """The name of the configuration among the files ``names`` of a repository."""
     usual = f"{below}config.json"
-    return CONFIG if files.find(usual) is None and files.find(CONFIG) is not None else usual
+    return CONFIG if usual not in names and CONFIG in names else usual
 
 
 def with_type(name: str, content: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,6 +11,8 @@ from collections.abc import Callable, Collection
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from posexport.checkpoints.gliner_folder import config_among
+
 _COMMIT = re.compile("[0-9a-f]{40}")
 #: preferred first; the second is a pickle
 _WEIGHTS = (("model", ".safetensors"), ("pytorch_model", ".bin"))
@@ -37,7 +39,9 @@ def lookup(name: str, revision: str, *, allow_pickle: bool) -> Path | None:
     folder = weights_folder(lambda file: _json(snapshot / file), names)
     weights = weight_files(lambda file: _json(snapshot / file), names, folder, allow_pickle=allow_pickle)
     projections = projection_weights(lambda file: _json(snapshot / file), names, allow_pickle=allow_pickle)
-    complete = weights is not None and None not in projections and names.issuperset({f"{folder}config.json", *weights})
+    complete = (
+        weights is not None and None not in projections and names.issuperset({config_among(names, folder), *weights})
+    )
     return snapshot if complete else None
 
 

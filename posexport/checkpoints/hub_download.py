@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from posexport.checkpoints.bundle_files import BESIDE, TEMPLATES, TOP
+from posexport.checkpoints.gliner_folder import config_among
 from posexport.checkpoints.hub_cache import module_paths, projection_weights, weight_files, weights_folder
 from posexport.errors import PosexportError
 from posexport.spec import OPEN_CLIP_CONFIG
@@ -40,7 +41,7 @@ def download(name: str, revision: str, *, allow_pickle: bool, by_hand: str) -> P
         for file in _texts(names, _json_of(fetch, names, "modules.json")):
             fetch(file)
         folder = weights_folder(lambda file: json.loads(fetch(file).read_bytes()), names)
-        config = f"{folder}config.json"
+        config = config_among(names, folder)
         if config not in names:
             other = f"; for a folder of open_clip {by_hand}" if OPEN_CLIP_CONFIG in names else ""
             raise PosexportError(

@@ -229,6 +229,8 @@ REPOSITORIES: dict[str, dict[str, bytes]] = {
     },
     "pickle": {},
     "nothing": {"model.gguf": b""},
+    # the configuration has another name
+    "gliner": {"tokenizer.json": b"{}"},
 }
 
 
@@ -238,8 +240,9 @@ def contents() -> dict[str, dict[str, bytes]]:
     for name, files in REPOSITORIES.items():
         extra = {file: b"?" for file in EXTRA if name != "nothing"}
         folder = "enc/" if name == "embedding" else ""
-        single = {f"{folder}model.safetensors": weights} if name in ("plain", "embedding") else {}
-        found[f"org/{name}"] = {f"{folder}config.json": config, **single, **files, **extra}
+        single = {f"{folder}model.safetensors": weights} if name in ("plain", "embedding", "gliner") else {}
+        stated = "gliner_config.json" if name == "gliner" else f"{folder}config.json"
+        found[f"org/{name}"] = {stated: config, **single, **files, **extra}
     return found
 
 
@@ -340,9 +343,19 @@ def snapshots(mode: str, endpoint: str, *arguments: str) -> dict[str, list[str] 
 def test_a_download_takes_what_conversion_needs(server: tuple[str, list[str]]) -> None:
     pytest.importorskip("huggingface_hub", reason="pip install 'posexport[hub]'")
     endpoint, asked = server
-    names = ["org/plain", "org/embedding", "org/sharded", "org/pickle", "org/nothing", "org/absent", "org/gated"]
+    names = [
+        "org/plain",
+        "org/embedding",
+        "org/sharded",
+        "org/pickle",
+        "org/nothing",
+        "org/absent",
+        "org/gated",
+        "org/gliner",
+    ]
     found = snapshots("", endpoint, *names, "org/plain@v9")
     assert found["org/plain"] == ["config.json", "model.safetensors", "tokenizer.json"]
+    assert found["org/gliner"] == ["gliner_config.json", "model.safetensors", "tokenizer.json"]
     assert found["org/embedding"] == [
         "2_Pooling/config.json",
         "enc/config.json",
@@ -359,7 +372,7 @@ def test_a_download_takes_what_conversion_needs(server: tuple[str, list[str]]) -
     assert found["org/plain@v9"].startswith("org/plain has no revision v9")  # type: ignore[union-attr]
     # the cache answers from now on, and pickles come where they are allowed and there is nothing else
     before = len(asked)
-    again = snapshots("pickle", endpoint, "org/plain", "org/sharded", f"org/plain@{COMMIT}")
+    again = snapshots("pickle", endpoint, "org/plain", "org/sharded", f"org/plain@{COMMIT}", "org/gliner")
     assert len(asked) == before
     assert again["org/plain"] == again[f"org/plain@{COMMIT}"] == found["org/plain"]
     assert snapshots("pickle", endpoint, "org/pickle")["org/pickle"] == ["config.json", "pytorch_model.bin"]
