@@ -42,10 +42,11 @@ def page_rules(checkpoint: Checkpoint, image: int, tokens: int | None) -> tuple[
             f"the bundle takes arrays alone: transformers cannot load a processor from {folder}: {raised(err)}"
         ]
     kind = type(processor).__name__
-    tokenizer = processor.tokenizer if kind in _WITH_BEGINNING else None
-    if tokenizer is None or tokenizer.num_special_tokens_to_add():
-        why = "is no processor of pages" if tokenizer is None else "adds special tokens to its texts"
-        return None, [f"the bundle takes arrays alone: {kind}, which transformers loads from {folder}, {why}"]
+    if kind not in _WITH_BEGINNING:
+        return None, [f"the bundle takes arrays alone: texts and pictures are not prepared as {kind} of {folder} does"]
+    tokenizer = processor.tokenizer
+    if tokenizer.num_special_tokens_to_add():
+        return None, [f"the bundle takes arrays alone: {kind} of {folder} adds special tokens to its texts"]
     _check(processor, str(folder), image, tokens)
     _, (page, *_), *_ = processor.prepare_inputs_layout(images=[np.zeros(_PICTURE, np.uint8)])
     start, *end = page.split(processor.image_token)

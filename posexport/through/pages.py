@@ -22,7 +22,7 @@ from posexport.modules.decoder_facts import small
 from posexport.modules.in_parts import differ
 from posexport.modules.user_module import UserModule, by_name
 from posexport.sources.source import Model
-from posexport.spec import BATCH, PATCHES, InputSpec, OutputSpec, PartSpec, Promises
+from posexport.spec import BATCH, IMAGES, PATCHES, InputSpec, OutputSpec, PartSpec, Promises
 from posexport.tasks.task import Task
 from posexport.through import attention
 from posexport.through.agreement import use_posexport_attention
@@ -45,7 +45,12 @@ _BEFORE, _AFTER = 2, 4
 
 
 class Pictures(Features):
-    """PaliGemma's tower on pages, pictures of one size: [B, 3, H, W] to features [B, P, C]."""
+    """PaliGemma's tower on pages, pictures of one size: [B, 3, H, W] to features [B, P, C].
+
+    transformers' processor gives texts of a single type, a prefix whose tokens attend to one another.
+    """
+
+    prefix, causal = True, False
 
     def tokens(self, images: Images) -> list[int]:
         """How many image tokens each page has."""
@@ -58,6 +63,8 @@ class Rows(Grids):
 
     A page has the first patches of its row, as ``ColQwen2Processor`` gives them.
     """
+
+    prefix, causal = False, True
 
     def __init__(self, config: Config, model: Any) -> None:
         super().__init__(config, model)
@@ -101,11 +108,48 @@ class Rows(Grids):
         return features_KC.view(rows, -1, features_KC.shape[-1])
 
 
-#: type and type of its vision-language model -> the tower, and whether a text is read as transformers' processor gives
-#: it to PaliGemma: as a prefix, whose tokens attend to one another
-KINDS: Mapping[tuple[str, str], tuple[type[Pictures | Rows], bool]] = {
-    ("colpali", "paligemma"): (Pictures, True),
-    ("colqwen2", "qwen2_vl"): (Rows, False),
+class Tiles(Tower):
+    """ModernVBERT's tower on tiles of pages, [B, N, 3, H, W], to features [B, N * P, C].
+
+    Tiles of zeros, with which rows are filled up, have features too, behind those that a page has tokens for.
+    """
+
+    prefix, causal = False, False
+    multiple_images = True
+    sizes = Sizes(({IMAGES: 2}, {IMAGES: 1}, {IMAGES: 3}))
+
+    def __init__(self, config: Config, model: Any) -> None:
+        super().__init__(config, model)
+        self.vision, self.connector = model.vision_model, model.connector
+
+    @property
+    def outputs(self) -> list[OutputSpec]:
+        with torch.no_grad():
+            features = self(**self.example(torch.Generator()))
+        return [OutputSpec(name=FEATURES, axes=[BATCH, NUMBER, features.shape[-1]])]
+
+    def example(self, random: torch.Generator) -> Images:
+        pixels_1 = super().example(random)[PIXELS]
+        pixels_BN3HW = torch.cat((pixels_1, torch.randn(pixels_1.shape, generator=random)), 1)
+        pixels_BN3HW[1, 1] = 0
+        return {PIXELS: pixels_BN3HW}
+
+    def tokens(self, images: Images) -> list[int]:
+        """How many image tokens each page has."""
+        each = self.tokens_per_image({PIXELS: images[PIXELS][:, :1]})
+        return [each * int(tiles) for tiles in images[PIXELS].flatten(2).any(-1).sum(1)]
+
+    def forward(self, pixel_values: Tensor) -> Tensor:
+        states = self.vision(pixel_values=pixel_values.flatten(0, 1), return_dict=True).last_hidden_state
+        features: Tensor = self.connector(states).unflatten(0, pixel_values.shape[:2])
+        return features.flatten(1, 2)
+
+
+#: type and type of its vision-language model -> the tower
+KINDS: Mapping[tuple[str, str], type[Pictures | Rows | Tiles]] = {
+    ("colmodernvbert", "modernvbert"): Tiles,
+    ("colpali", "paligemma"): Pictures,
+    ("colqwen2", "qwen2_vl"): Rows,
 }
 
 
@@ -169,12 +213,11 @@ def make(checkpoint: Checkpoint, model: Any, task: Task) -> Model:
     # reference: transformers' forward, before anything in the model is replaced
     vlm.use_cache = vlm.get_text_config().use_cache = False
     attention.use(model, attention="eager")
-    kind, prefix = KINDS[over]
-    tower = kind(config, model.vlm).eval()
+    tower = KINDS[over](config, model.vlm).eval()
     sample = _sample(model, tower)
-    types = {TYPES: torch.zeros_like(sample[IDS])} if prefix else {}
+    types = {TYPES: torch.zeros_like(sample[IDS])} if tower.prefix else {}
     expected = _embeddings(model, {**sample, **types})
-    if prefix:  # without token types, which say that of every token
+    if tower.prefix:  # without token types, which say that of every token
         _attend_to_all(vlm.get_text_config())
     # a text alone
     inputs = [_with_placeholder(spec, vlm.image_token_id) for spec in text_inputs(model, {IDS, MASK})]
@@ -195,7 +238,7 @@ def make(checkpoint: Checkpoint, model: Any, task: Task) -> Model:
     given, outputs = [*inputs, *tower.inputs], [*source.outputs, features]
     vision = by_name(name, _Named(tower).eval(), tower.inputs, [features])
     language = by_name(name, text, [*inputs, taken], source.outputs)
-    stated = None if GRIDS in sample else tower.tokens(sample)[0]
+    stated = tower.tokens(sample)[0] if isinstance(tower, Pictures) else None
     rules, on_rules = page_rules(checkpoint, vlm.image_token_id, stated)
     limits = msgspec.structs.replace(
         source.limits,
@@ -209,7 +252,7 @@ def make(checkpoint: Checkpoint, model: Any, task: Task) -> Model:
         inputs=given,
         outputs=outputs,
         limits=limits,
-        promises=Promises(shift_invariant=True, padding_invariant=True, positional=True, causal=not prefix),
+        promises=Promises(shift_invariant=True, padding_invariant=True, positional=True, causal=tower.causal),
         parts=[_part(VISION, vision), _part(LANGUAGE, language)],
         text_rules=rules,
         remarks=[*source.remarks, *on_rules],
@@ -249,7 +292,7 @@ def _with_placeholder(spec: InputSpec, image: int) -> InputSpec:
     return msgspec.structs.replace(spec, size=max(spec.size or 0, image + 1), placeholder=image)
 
 
-def _sample(model: Any, tower: Pictures | Rows) -> dict[str, Tensor]:
+def _sample(model: Any, tower: Pictures | Rows | Tiles) -> dict[str, Tensor]:
     """Two pages between text tokens, the shorter text padded on the left."""
     random = torch.Generator().manual_seed(0)
     images = tower.example(random)

@@ -95,6 +95,30 @@ def qwens_processor() -> Any:
     return transformers.ColQwen2Processor(image_processor=images, tokenizer=tokenizer)
 
 
+def colmodernvbert(image: int, vocab: int) -> Any:
+    import transformers
+
+    words = {
+        **WORDS,
+        "model_type": "modernbert",
+        "vocab_size": vocab,
+        "max_position_embeddings": 256,
+        "pad_token_id": 0,
+    }
+    words |= {"bos_token_id": 1, "eos_token_id": 2, "cls_token_id": 1, "sep_token_id": 2, "local_attention": 6}
+    siglip = {
+        **IMAGES,
+        "model_type": "siglip_vision_model",
+        "image_size": 12,
+        "patch_size": 4,
+        "vision_use_head": False,
+    }
+    vlm = {"model_type": "modernvbert", "image_token_id": image, "pixel_shuffle_factor": 1}
+    vlm |= {"text_config": words, "vision_config": siglip}
+    config = transformers.ColModernVBertConfig(embedding_dim=10, vlm_config=vlm)
+    return drawn(transformers.ColModernVBertForRetrieval(config))
+
+
 #: the model for an image token and a number of tokens, and the processor
 KINDS = {"colpali": (colpali, gemmas_processor), "colqwen2": (colqwen2, qwens_processor)}
 
@@ -240,6 +264,23 @@ def test_the_definition_is_transformers_forward(tmp_path):
         text = {"input_ids": ids.where(ids != 5, 6), "attention_mask": mask}
         (got,) = source.parts[1].module(**text, image_features=torch.zeros(3, 0, 20).double())
         assert (got - model(**text).embeddings).abs().max() < LIMIT
+
+
+@pytest.mark.all
+def test_tiles_of_pages_are_transformers(tmp_path):
+    """Pages of two tiles and of one, beside which the row is filled up."""
+    model = colmodernvbert(5, 64)
+    model.save_pretrained(tmp_path / "m")
+    whole = loaded(tmp_path / "m").module
+    random = torch.Generator().manual_seed(1)
+    pixels = torch.randn(2, 2, 3, 12, 12, generator=random)
+    pixels[0, 1] = 0
+    ids = torch.randint(9, 64, (2, 25), generator=random)
+    ids[0, 8:17], ids[1, 3:21] = 5, 5
+    mask = torch.tensor([[1] * 20 + [0] * 5, [1] * 25])
+    given = {"input_ids": ids, "attention_mask": mask, "pixel_values": pixels}
+    with torch.no_grad():
+        assert (whole(**given)[0] - model(**given).embeddings).abs().max() < LIMIT
 
 
 @pytest.mark.parametrize("wrong", ["features", "prefix"])
