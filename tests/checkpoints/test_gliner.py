@@ -9,10 +9,12 @@ import numpy as np
 import onnx
 import pytest
 import torch
+from click.testing import CliRunner
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 
 import posexport
+from posexport.cli import group
 from posexport.errors import PosexportError
 from posexport.nn.lstm import PackedLSTM
 from posexport.pipelines.answer import lines
@@ -238,6 +240,9 @@ def test_indices_are_checked_and_markers_are_needed(tmp_path: Path) -> None:
             session.run({"input_ids": ids, "word_indices": np.array(bad), "label_indices": good})
     with pytest.raises(PosexportError, match="missing input label_indices"):
         session.run({"input_ids": ids, "word_indices": good})
+    # what runs a bundle on drawn inputs draws them too
+    result = CliRunner().invoke(group, ["explain", str(tmp_path / "bundle")])
+    assert result.exit_code == 0, result.output
 
 
 @pytest.mark.all
