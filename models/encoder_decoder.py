@@ -18,7 +18,7 @@ from posexport.encodings.encoding import Encoding
 from posexport.models.decoder import Decoder
 from posexport.models.encoder import Encoder
 from posexport.models.encoder_decoder_parts import Wiring, decode
-from posexport.models.sides import Half, Side, side_of
+from posexport.models.sides import Half, Side, encoded, side_of
 from posexport.spec import ENCODER_SEQUENCE, SEQUENCE, InputSpec, LengthContract, OutputSpec, ProofPlan
 
 
@@ -74,7 +74,7 @@ class EncoderDecoderModel(Definition):
         """What both halves allow: one limit, for the encoder's tokens and for past and new tokens of the decoder."""
         side, decoder = self.side, self.decoder
         limits = together([*side.contracts, *(limits_of(encoding) for encoding in decoder.encodings)])
-        far = [side.states_axis] if isinstance(side.states_axis, str) else []
+        far = {ENCODER_SEQUENCE} & {axis for spec in side.inputs for axis in spec.axes}
         return msgspec.structs.replace(
             limits,
             limited_axes=[SEQUENCE, *far],
@@ -98,7 +98,7 @@ class EncoderDecoderModel(Definition):
     def outputs(self) -> list[OutputSpec]:
         """Logits or hidden states, the decoder's cache, and what the encoder computed: keys and values, states."""
         wiring = self.wiring
-        return [*wiring.answers, *wiring.crossed, wiring.whole_states]
+        return [*wiring.answers, *wiring.crossed, wiring.whole_states, *wiring.made_mask]
 
     @property
     def parts(self) -> list[Part]:
@@ -106,18 +106,19 @@ class EncoderDecoderModel(Definition):
 
     def forward(self, **inputs: Tensor) -> tuple[Tensor, ...]:
         wiring = self.wiring
-        states_BSC = self.side(**{spec.name: inputs[spec.name] for spec in wiring.side_inputs if spec.name in inputs})
+        given = {spec.name: inputs[spec.name] for spec in wiring.side_inputs if spec.name in inputs}
+        states_BSC, *made = encoded(self.side, given)
         crossed = flat(self.decoder.crossed(states_BSC))
         answers = decode(
             self.decoder,
             self.head,
             inputs["decoder_input_ids"],
             inputs.get("decoder_attention_mask"),
-            None if wiring.mask is None else inputs.get(wiring.mask.name),
+            made[0] if made else None if wiring.mask is None else inputs.get(wiring.mask.name),
             [inputs[spec.name] for spec in wiring.past if spec.name in inputs],
             crossed,
         )
-        return (*answers, *crossed, states_BSC)
+        return (*answers, *crossed, states_BSC, *made)
 
     def _padded(self) -> list[Encoding]:
         """The encoder's, where its inputs differ in length."""

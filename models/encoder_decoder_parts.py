@@ -18,10 +18,10 @@ from posexport.definition.cached_decoder import CacheTensors, answer_output, fla
 from posexport.definition.definition import Part
 from posexport.models.decoder import Crossed
 from posexport.models.encoder import Encoder
-from posexport.models.sides import Half, Side, side_of
+from posexport.models.sides import Half, Side, encoded, side_of
 from posexport.nn.attention import additive
 from posexport.ops.cache import after_held, not_held
-from posexport.spec import BATCH, ENCODER_PAST, InputSpec, OutputSpec, PartSpec
+from posexport.spec import BATCH, ENCODER_PAST, STATES_MASK, InputSpec, OutputSpec, PartSpec
 from posexport.targets.dtypes import MODEL_DTYPE
 
 ENCODER_FILE, DECODER_FILE = "encoder_model.onnx", "decoder_model.onnx"
@@ -44,11 +44,15 @@ class Wiring:
         self.side_inputs = side.inputs
         #: the mask of the encoder's states
         self.mask = next((s for s in side.inputs if s.role == "mask" and s.axes == [BATCH, axis]), None)
+        #: the same as an output of an encoder that makes it
+        self.made_mask = [OutputSpec(name=STATES_MASK, axes=[BATCH, axis])] if side.makes_mask else []
+        if side.makes_mask:
+            self.mask = InputSpec(name=STATES_MASK, dtype="int64", axes=[BATCH, axis], role="mask")
         self.states = OutputSpec(name="last_hidden_state", axes=[BATCH, axis, config.hidden])
         self.whole_states = OutputSpec(name="encoder_last_hidden_state", axes=self.states.axes)
         self.states_input = InputSpec(name=STATES, dtype=MODEL_DTYPE.name, axes=self.states.axes, role="values")
         self.own_tokens = [token_input(config.vocab, config.padding_id), mask_input()]
-        masks = [] if self.mask is None else [msgspec.structs.replace(self.mask, name="encoder_attention_mask")]
+        masks = [] if self.mask is None else [msgspec.structs.replace(self.mask, name=STATES_MASK)]
         #: new tokens, and the masks
         self.tokens = [*self.own_tokens, *masks]
         self.past = decoder_cache.inputs("past_key_values", cache.past_axis)
@@ -61,7 +65,7 @@ class Wiring:
     @property
     def parts(self) -> list[Part]:
         """The encoder with keys and values for the decoder, then the decoder."""
-        outputs = [self.states, *self.crossed]
+        outputs = [self.states, *self.made_mask, *self.crossed]
         encoder = EncoderPart(self.encoder, self.decoder)
         decoder = DecoderPart(self.decoder, self.head, "held", by_layer=False)
         inputs = [*self.tokens, *self.past, *self.held]
@@ -74,7 +78,7 @@ class Wiring:
 
     def encoder_alone(self, file: str) -> Part:
         """The encoder's inputs to its states."""
-        return self._encoder(None, file, [self.states])
+        return self._encoder(None, file, [self.states, *self.made_mask])
 
     def first(self, file: str) -> Part:
         """New tokens and the states to logits and both caches, where there is no past."""
@@ -137,7 +141,7 @@ class Wiring:
     def _input_names(self, inputs: Sequence[InputSpec]) -> dict[str, str]:
         """What each input of a decoder gets: an input of the whole or an output of the encoder."""
         known = {spec.name: f"decoder_{spec.name}" for spec in self.own_tokens}
-        known |= {} if self.mask is None else {"encoder_attention_mask": self.mask.name}
+        known |= {} if self.mask is None else {STATES_MASK: self.mask.name}
         known |= {spec.name: spec.name for spec in self.past} | {STATES: self.whole_states.name}
         known |= {held.name: crossed.name for held, crossed in zip(self.held, self.crossed, strict=True)}
         return {spec.name: known[spec.name] for spec in inputs}
@@ -148,7 +152,7 @@ class Wiring:
 
 
 class EncoderPart(nn.Module):
-    """The encoder's inputs to its states, and with ``decoder`` their keys and values in every layer of it."""
+    """The encoder's inputs to its states (and mask), and with ``decoder`` keys and values in every layer of it."""
 
     def __init__(self, encoder: Encoder | Side, decoder: Half | None) -> None:
         super().__init__()
@@ -160,12 +164,14 @@ class EncoderPart(nn.Module):
         attention_mask: Tensor | None = None,
         input_features: Tensor | None = None,
         pixel_values: Tensor | None = None,
+        input_values: Tensor | None = None,
     ) -> tuple[Tensor, ...]:
         """By the names that encoders have; only those that are not None are passed on."""
         named = {"input_ids": input_ids, "attention_mask": attention_mask}
-        named |= {"input_features": input_features, "pixel_values": pixel_values}
-        states_BSC = side_of(self.encoder)(**{name: value for name, value in named.items() if value is not None})
-        return (states_BSC, *(() if self.decoder is None else flat(self.decoder.crossed(states_BSC))))
+        named |= {"input_features": input_features, "pixel_values": pixel_values, "input_values": input_values}
+        given = {name: value for name, value in named.items() if value is not None}
+        states_BSC, *mask = encoded(side_of(self.encoder), given)
+        return (states_BSC, *mask, *(() if self.decoder is None else flat(self.decoder.crossed(states_BSC))))
 
 
 class DecoderPart(nn.Module):

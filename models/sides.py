@@ -8,7 +8,7 @@ Shape letters: B batch, S the encoder's states, C model size.
 Shape letters: B batch, T new tokens, S past and new tokens or the encoder's states, C model size.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from torch import Tensor
@@ -24,8 +24,11 @@ from posexport.spec import BATCH, ENCODER_SEQUENCE, Axis, InputSpec, LengthContr
 class Side(Protocol):
     """An encoder: inputs by name to states [B, S, C].
 
-    An input of role ``mask`` over [batch, states_axis], if there is one, marks the states to attend to.
+    An input of role ``mask`` over [batch, states_axis], if there is one, marks the states to attend to. With
+    ``makes_mask`` the encoder makes this mask of one over its other inputs, such as samples of sound.
     """
+
+    makes_mask: bool
 
     @property
     def inputs(self) -> list[InputSpec]:
@@ -43,13 +46,14 @@ class Side(Protocol):
     def contracts(self) -> list[LengthContract]:
         """What bounds its inputs; none where their size is fixed."""
 
-    def __call__(self, **inputs: Tensor) -> Tensor:
-        """Returns the states, [B, S, C]."""
+    def __call__(self, **inputs: Tensor) -> Tensor | tuple[Tensor, ...]:
+        """Returns the states, [B, S, C]; with ``makes_mask`` the states and their mask, int64 [B, S]."""
 
 
 class TextSide:
     """An encoder that reads token ids."""
 
+    makes_mask = False
     states_axis: Axis = ENCODER_SEQUENCE
 
     def __init__(self, encoder: Encoder) -> None:
@@ -79,6 +83,12 @@ class TextSide:
 
 def side_of(encoder: Encoder | Side) -> Side:
     return TextSide(encoder) if isinstance(encoder, Encoder) else encoder
+
+
+def encoded(side: Side, inputs: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
+    """The states, [B, S, C], and if the encoder makes one their mask, [B, S]."""
+    answer = side(**inputs)
+    return answer if isinstance(answer, tuple) else (answer,)
 
 
 class Sizes(Protocol):

@@ -46,6 +46,8 @@ class SpectrogramEncoder(nn.Module):
         self.layers = nn.ModuleList(EncoderLayer(config.layer, encoding, index) for index in range(config.layers))
         self.final_norm = normalisation(config.layer.norm, hidden) if config.final_norm else None
 
+    makes_mask = False
+
     @property
     def encodings(self) -> list[Encoding]:
         """The encoding of every layer: one and the same where all share it."""

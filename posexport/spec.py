@@ -49,6 +49,8 @@ TOKENS = (SEQUENCE, FRAMES, TOTAL, CAPACITY, ENCODER_SEQUENCE)
 #: the axes of KV caches among the outputs
 PRESENT = (TOTAL, CAPACITY)
 
+#: the mask of an encoder's states, int64, which some encoders compute from a mask of their input
+STATES_MASK = "encoder_attention_mask"
 #: the input that marks the tokens of a prompt, which some poolings exclude
 PROMPT_MASK = "prompt_mask"
 

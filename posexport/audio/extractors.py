@@ -302,6 +302,7 @@ BY_MODEL_TYPE = {
     "audio-spectrogram-transformer": "ASTFeatureExtractor",
     "data2vec-audio": "Wav2Vec2FeatureExtractor",
     "hubert": "Wav2Vec2FeatureExtractor",
+    "moonshine": "Wav2Vec2FeatureExtractor",
     "sew": "Wav2Vec2FeatureExtractor",
     "sew-d": "Wav2Vec2FeatureExtractor",
     "unispeech": "Wav2Vec2FeatureExtractor",

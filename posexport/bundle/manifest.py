@@ -19,7 +19,17 @@ import msgspec
 
 from posexport.errors import PosexportError
 from posexport.options.recipe import Recipe
-from posexport.spec import CARRIED, ENCODER_PAST, Axis, InputSpec, ModelSpec, PartSpec, SourceKind, is_cache_output
+from posexport.spec import (
+    CARRIED,
+    ENCODER_PAST,
+    STATES_MASK,
+    Axis,
+    InputSpec,
+    ModelSpec,
+    PartSpec,
+    SourceKind,
+    is_cache_output,
+)
 from posexport.spec import MODEL as MODEL
 from posexport.targets.dtypes import MODEL_DTYPE
 from posexport.targets.precisions import PrecisionName
@@ -357,7 +367,9 @@ def _fit(manifest: Manifest) -> None:
 
 
 def _output_dtype(manifest: Manifest, name: str) -> str:
-    """Element type of the output ``name`` of a part: caches have the type of activations."""
+    """Element type of the output ``name`` of a part: caches have the type of activations, masks are int64."""
+    if name == STATES_MASK:
+        return "int64"
     recipe = manifest.recipe
     half = recipe.io == "half" or is_cache_output(name)
     return recipe.dtype.name if half else MODEL_DTYPE.name

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from posexport.errors import PosexportError
 from posexport.modules.call import CallError, call
-from posexport.spec import Axis, InputSpec
+from posexport.spec import SAMPLES, Axis, InputSpec
 
 #: the difference by rounding that is allowed, relative to the largest element
 _ROUNDING = 1e-4
@@ -23,11 +23,13 @@ def with_padding_values(
 ) -> tuple[list[InputSpec], list[str]]:
     """``specs`` with the value of padding of every mask, from calls of ``module`` with the example ``tensors``.
 
-    The second result has a remark for every mask that marks padding, and for every bool that is no mask.
+    The second result has a remark for every mask that marks padding, and for every bool that is no mask. A mask of
+    samples is taken as it is: padding is behind a sound, so that a mask of its other end shows nothing.
     """
     classified, remarks = [], []
     for spec in specs:
-        new = _classified(module, spec, specs, tensors) if spec.role == "mask" else spec
+        asked = spec.role == "mask" and spec.axes[-1] != SAMPLES
+        new = _classified(module, spec, specs, tensors) if asked else spec
         classified.append(new)
         if new.role == "flags":
             remarks.append(f"input {spec.name} masks no tokens: the proof draws its values at random")

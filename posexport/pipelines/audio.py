@@ -47,6 +47,17 @@ class AudioPipeline(Pipeline):
         return values[LOGITS].astype(np.float32, copy=False)
 
 
+#: of transformers' pipeline with a decoder, where neither the call nor generation_config.json says anything
+DEFAULTS: dict[str, Any] = {"max_new_tokens": 256, "num_beams": 5}
+
+
+def with_defaults(stated: Mapping[str, Any], options: dict[str, Any]) -> dict[str, Any]:
+    """``options`` with the defaults for what neither they nor the checkpoint, which has ``stated``, say."""
+    known = {name for name, value in {**stated, **options}.items() if value is not None}
+    left_out = known | ({"max_new_tokens"} if "max_length" in known else set())
+    return {name: value for name, value in DEFAULTS.items() if name not in left_out} | options
+
+
 FUNCTIONS: dict[str, Callable[[Floats], Floats]] = {"softmax": softmax, "sigmoid": sigmoid, "none": lambda x: x}
 #: functions that transformers applies by ``problem_type``; softmax to all others
 OF_PROBLEM = {"regression": "none", "multi_label_classification": "sigmoid"}

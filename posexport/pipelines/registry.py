@@ -25,8 +25,8 @@ def kind_of(spec: ModelSpec) -> Kind:
 
 def tasks_of(spec: ModelSpec) -> list[PipelineTask]:
     """The pipelines that a bundle has, the one that is chosen without a name first."""
-    kind = kind_of(spec)
-    return [pipeline for pipeline in pipelines_of(spec.task) if pipeline.takes == kind]
+    kind, names = kind_of(spec), {"", *(tensor.name for tensor in spec.inputs)}
+    return [each for each in pipelines_of(spec.task) if each.takes == kind and each.reads in names]
 
 
 def open_pipeline(session: Session, task: str | None, **options: Any) -> Pipeline:

@@ -11,13 +11,11 @@ from posexport.audio.chunks import ChunkLengths, Stride, chunk_lengths
 from posexport.audio.extractors import Whisper
 from posexport.audio.transcript import Seconds, SpeechTokens, Transcript
 from posexport.errors import PosexportError
-from posexport.pipelines.audio import AudioPipeline, Sound, extra_of, stride_of
+from posexport.pipelines.audio import AudioPipeline, Sound, extra_of, stride_of, with_defaults
 from posexport.runtime.batches import Batches
 from posexport.runtime.texts import Texts
 from posexport.runtime.whisper import LANGUAGES, segments
 
-#: of transformers' pipeline, where neither the call nor generation_config.json says anything
-DEFAULTS: dict[str, Any] = {"max_new_tokens": 256, "num_beams": 5}
 NO_TIMESTAMPS = "<|notimestamps|>"
 
 
@@ -71,15 +69,9 @@ class WhisperRecognition(AudioPipeline):
         lengths = None
         if chunk_length_s:
             lengths = chunk_lengths(chunk_length_s, stride_length_s, self.extractor.sampling_rate)
-        completed = self._completed({**(generate_kwargs or {}), **options})
+        completed = with_defaults(self.stated, {**(generate_kwargs or {}), **options})
         timed = bool(return_timestamps or self.stated.get("return_timestamps"))
         return [self._answer(*each, lengths, completed, timed, bool(return_language)) for each in enumerate(items)]
-
-    def _completed(self, options: dict[str, Any]) -> dict[str, Any]:
-        """With the pipeline's defaults for what neither the call nor the checkpoint says."""
-        known = {name for name, value in {**self.stated, **options}.items() if value is not None}
-        left_out = known | ({"max_new_tokens"} if "max_length" in known else set())
-        return {name: value for name, value in DEFAULTS.items() if name not in left_out} | options
 
     def _answer(
         self,

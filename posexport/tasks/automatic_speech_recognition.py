@@ -1,10 +1,16 @@
-"""A text from a sound, by an encoder and a decoder (Whisper)."""
+"""A text from a sound, by an encoder and a decoder (Whisper; Moonshine, arXiv:2410.15608)."""
 
 from posexport.tasks.task import OF_TOKENS, PipelineTask, Task
 
+NAME = "automatic-speech-recognition"
 TASK = Task(
-    name="automatic-speech-recognition",
+    name=NAME,
     what="logits of the next token, by a decoder that reads an encoder of audio",
     outputs={"logits": OF_TOKENS},
-    pipelines=(PipelineTask("automatic-speech-recognition", "whisper_recognition:WhisperRecognition", "audio"),),
+    ends=("MoonshineForConditionalGeneration", "SpeechEncoderDecoderModel"),
+    auto="AutoModelForSpeechSeq2Seq",
+    pipelines=(
+        PipelineTask(NAME, "whisper_recognition:WhisperRecognition", "audio", reads="input_features"),
+        PipelineTask(NAME, "speech_to_text:SpeechToText", "audio", reads="input_values"),
+    ),
 )

@@ -21,11 +21,13 @@ class PipelineTask:
         name: transformers' name.
         implementation: the module in `posexport.pipelines` and the class in it, ``module:Class``.
         takes: the kind of its inputs; a bundle of another kind does not have it.
+        reads: the input that a bundle must have; empty: any of the kind.
     """
 
     name: str
     implementation: str
     takes: Kind = "text"
+    reads: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,6 +18,7 @@ from posexport.errors import PosexportError
 from posexport.sources.source import Model
 from posexport.tasks.audio_classification import TASK as AUDIO
 from posexport.tasks.audio_text_to_text import TASK as AUDIO_TEXT
+from posexport.tasks.automatic_speech_recognition import TASK as SPEECH
 from posexport.tasks.features import TASK as FEATURES
 from posexport.tasks.image_text_to_text import TASK as IMAGE_TEXT
 from posexport.tasks.image_to_text import TASK as IMAGE_TO_TEXT
@@ -114,6 +115,7 @@ def _task_below_pooling(pooling: Pooling) -> Task:
 _MAKERS: dict[str, Callable[[Checkpoint, Any, Task], Model]] = {
     SEQ2SEQ.name: seq2seq.make,
     IMAGE_TO_TEXT.name: seq2seq.make,
+    SPEECH.name: seq2seq.make,
     AUDIO_TEXT.name: vision.make,
     IMAGE_TEXT.name: vision.make,
     MASKS.name: masks.make,

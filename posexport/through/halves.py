@@ -21,10 +21,21 @@ from posexport.models.decoder import Crossed
 from posexport.modules.user_module import UserModule
 from posexport.nn.cached_call import NotCachedError, cached_call, current
 from posexport.nn.caching import Caching, KeysAndValues, Reach
-from posexport.spec import BATCH, ENCODER_SEQUENCE, SEQUENCE, Axis, InputSpec, LengthContract, OutputSpec
+from posexport.spec import (
+    BATCH,
+    ENCODER_SEQUENCE,
+    SAMPLES,
+    SEQUENCE,
+    STATES_MASK,
+    Axis,
+    InputSpec,
+    LengthContract,
+    OutputSpec,
+)
 from posexport.system.user_code import is_external, raised
 from posexport.through.attention import noting
 from posexport.through.planned_call import CrossingCall, Layer, PlannedCall
+from posexport.through.speech import encoded_sound
 
 IDS, STATES, POSITIONS = "decoder_input_ids", "encoder_hidden_states", "decoder_position_ids"
 #: numbers of tokens and of encoder states in the call that records attentions; different, to tell cross-attention
@@ -32,14 +43,18 @@ _TOKENS, _STATES = 5, 7
 
 
 class EncoderCall(nn.Module):
-    """The encoder of ``model``: maps its inputs to hidden states."""
+    """The encoder of ``model``: maps its inputs to hidden states, and a mask of samples to the mask of the states."""
 
     def __init__(self, model: Any, inputs: list[InputSpec]) -> None:
         super().__init__()
         self.encoder, self.inputs = model.get_encoder(), inputs
 
     def forward(self, **tensors: Tensor) -> dict[str, Tensor]:
-        return {"last_hidden_state": self.encoder(**tensors, return_dict=True).last_hidden_state}
+        mask = next((tensors[spec.name] for spec in self.inputs if spec.role == "mask" and SAMPLES in spec.axes), None)
+        if mask is None:
+            return {"last_hidden_state": self.encoder(**tensors, return_dict=True).last_hidden_state}
+        states, states_mask = encoded_sound(self.encoder, tensors, mask)
+        return {"last_hidden_state": states, STATES_MASK: states_mask}
 
 
 class DecoderCall(nn.Module):
@@ -56,6 +71,7 @@ class DecoderCall(nn.Module):
         from transformers.modeling_outputs import BaseModelOutput
 
         states = BaseModelOutput(last_hidden_state=tensors[STATES])
+        states.attention_mask = None  # Moonshine reads it; cross-attention has posexport's mask
         call = current()
         if self._numbered and call is not None:
             tensors[POSITIONS] = call.at.queries.ids_BT
@@ -167,7 +183,7 @@ class ThroughEncoder(nn.Module):
     def __init__(self, user: UserModule, limits: LengthContract, states_axis: Axis = ENCODER_SEQUENCE) -> None:
         super().__init__()
         self.user, self._limits, self._no_encoding = user, limits, NoPE()
-        self.states_axis = states_axis
+        self.states_axis, self.makes_mask = states_axis, len(user.outputs) > 1
 
     @property
     def inputs(self) -> list[InputSpec]:
@@ -182,9 +198,9 @@ class ThroughEncoder(nn.Module):
     def contracts(self) -> list[LengthContract]:
         return [self._limits]
 
-    def forward(self, **inputs: Tensor) -> Tensor:
-        (states_BSC,) = self.user(**inputs)
-        return states_BSC  # type: ignore[no-any-return]
+    def forward(self, **inputs: Tensor) -> tuple[Tensor, ...]:
+        answer: tuple[Tensor, ...] = self.user(**inputs)
+        return answer
 
 
 @dataclass(frozen=True)

@@ -81,8 +81,17 @@ def convolutions_of(config: Any) -> list[tuple[int, int]]:
     encoder = getattr(config, "encoder_config", None)
     if factor := getattr(encoder, "subsampling_factor", 0):
         return [(1, 2)] * int(math.log2(factor))
+    config = getattr(config, "encoder", config)  # of an encoder-decoder
+    if getattr(config, "model_type", None) == "moonshine":
+        return [(127, 64), (7, 3), (3, 2)]  # no key of its configuration says so
     sizes = [getattr(config, name, None) for name in ("conv_kernel", "conv_stride")]
-    return list(zip(*sizes, strict=True)) if all(isinstance(size, list | tuple) for size in sizes) else []
+    if not all(isinstance(size, list | tuple) for size in sizes):
+        return []
+    convolutions: list[tuple[int, int]] = list(zip(*sizes, strict=True))
+    if getattr(config, "add_adapter", False):
+        # convolutions with a padding of 1
+        convolutions += [(config.adapter_kernel_size - 2, config.adapter_stride)] * config.num_adapter_layers
+    return convolutions
 
 
 def _pixels(label: str, config: Any, *, pairs: bool) -> InputSpec:

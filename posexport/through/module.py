@@ -34,7 +34,7 @@ _SEEN = ("mask", "flags", "lengths")
 #: tokens of an example of audio
 _FRAMES = 16
 #: tokens of audio for the proof: enough for tiled attention
-_LONG = 600
+LONG = 600
 
 
 class TransformersModule(nn.Module):
@@ -154,7 +154,7 @@ def _limits_of(source: Source, module: TransformersModule) -> Limits:
     if any(spec.role == "tokens" for spec in source.inputs) and isinstance(stated, int):
         limits = msgspec.structs.replace(limits, trained_length=min(stated, limits.max_length or stated))
         return module.limits(limits)
-    sizes = module.sizes({}, tokens=_LONG)
+    sizes = module.sizes({}, tokens=LONG)
     if SAMPLES not in sizes:
         return module.limits(limits)
     return msgspec.structs.replace(limits, proof_sizes=[*limits.proof_sizes, {SAMPLES: sizes[SAMPLES]}])

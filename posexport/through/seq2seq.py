@@ -7,6 +7,7 @@ import copy
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
 import torch
 from torch import Tensor, nn
 
@@ -21,13 +22,23 @@ from posexport.modules.user_module import UserModule, by_name
 from posexport.nn.cached_call import NotCachedError
 from posexport.sources.example import example
 from posexport.sources.source import Model, Source, model_of
-from posexport.spec import BATCH, ENCODER_SEQUENCE, SEQUENCE, InputSpec, LengthContract, Promises
+from posexport.spec import (
+    BATCH,
+    ENCODER_SEQUENCE,
+    SAMPLES,
+    SEQUENCE,
+    InputSpec,
+    LengthContract,
+    Limits,
+    Promises,
+    ProofPlan,
+)
 from posexport.tasks.task import Task
 from posexport.through import halves
 from posexport.through.agreement import use_posexport_attention
 from posexport.through.captioner import Captioner
-from posexport.through.inputs import IDS, MASK, PIXELS, forward_parameters, inputs_of
-from posexport.through.module import TransformersModule
+from posexport.through.inputs import IDS, MASK, PIXELS, SOUND, forward_parameters, inputs_of
+from posexport.through.module import LONG, TransformersModule
 from posexport.torch_fixes.default_dtype import computing_in
 from posexport.torch_fixes.module_precision import in_precision
 
@@ -36,7 +47,33 @@ _ROWS, _ENCODER_LENGTH, _DECODER_LENGTH, _LONGEST = 3, 11, 9, 1025
 
 
 class ThroughSeq2Seq(EncoderDecoderModel):
-    """An encoder-decoder with transformers' encoder and decoder."""
+    """An encoder-decoder with transformers' encoder and decoder.
+
+    Attributes:
+        sound: the lengths of sounds, in samples, that the encoder accepts and is proven at; None: it reads no sound.
+    """
+
+    sound: Limits | None = None
+
+    @property
+    def limits(self) -> LengthContract:
+        limits = super().limits
+        if self.sound is None:
+            return limits
+        return msgspec.structs.replace(limits, min_sizes=self.sound.min_sizes, max_sizes=self.sound.max_sizes)
+
+    @property
+    def plan(self) -> ProofPlan:
+        plan = super().plan
+        if self.sound is None:
+            return plan
+        traced = {**plan.trace_sizes, **self.sound.trace_sizes}
+        return msgspec.structs.replace(
+            plan,
+            proof_sizes=self.sound.proof_sizes,
+            elements_per_token=self.sound.elements_per_token,
+            trace_sizes=traced,
+        )
 
     @property
     def promises(self) -> Promises:
@@ -64,9 +101,9 @@ def make(checkpoint: Checkpoint, model: Any, task: Task) -> Model:
     tokens = _tokens(model, halves.IDS, SEQUENCE)
     whole = TransformersModule(model, task.outputs, [*inputs, tokens], with_positions=False).eval()
     remarks = use_posexport_attention(config.label, whole, encoder_apart=True)
-    encoder = source_of_module(
-        str(checkpoint.files.path), halves.EncoderCall(model, inputs), label=kind, fingerprint=b""
-    )
+    call = halves.EncoderCall(model, inputs).eval()
+    of_sound = _example_of_sound(model, inputs)
+    encoder = source_of_module(str(checkpoint.files.path), call, *of_sound, label=kind, fingerprint=b"")
     # the decoder with a KV cache; its logits are compared in float64 if memory allows a copy
     try:
         definition = _definition(encoder, model, tokens)
@@ -82,18 +119,28 @@ def make(checkpoint: Checkpoint, model: Any, task: Task) -> Model:
 
 
 def _inputs(config: Config, model: Any) -> list[InputSpec]:
-    """The inputs of the encoder: a text, or an image."""
+    """The inputs of the encoder: a text, an image, or a sound with a mask of its samples."""
     encoder = model.get_encoder()
     names = forward_parameters(encoder)
     if PIXELS in names:
         return inputs_of(config.label, encoder)
+    if SOUND in names:
+        sound = inputs_of(config.label, encoder)
+        return [*sound, InputSpec(name=MASK, dtype="int64", axes=sound[0].axes, role="mask")]
     if not {IDS, MASK} <= names:
         raise PosexportError(
-            f"{config.label}: the encoder of {type(model).__name__} takes {model.main_input_name}; posexport converts "
-            "encoder-decoders of texts and images through transformers"
+            f"{config.label}: the encoder of {type(model).__name__} takes {encoder.main_input_name}; posexport "
+            "converts encoder-decoders of texts, images and raw sound through transformers"
         )
     ids = _tokens(model, IDS, ENCODER_SEQUENCE)
     return [ids, InputSpec(name=MASK, dtype="int64", axes=ids.axes, role="mask")]
+
+
+def _example_of_sound(model: Any, inputs: list[InputSpec]) -> tuple[Any, ...]:
+    """An example with axes for an encoder of sound, whose least length and longest one trial calls find out."""
+    if not any(SAMPLES in spec.axes for spec in inputs):
+        return ()
+    return TransformersModule(model, (), inputs, with_positions=False).example_and_axes
 
 
 def _tokens(model: Any, name: str, axis: str) -> InputSpec:
@@ -122,8 +169,10 @@ def _definition(encoder: Source, model: Any, tokens: InputSpec) -> ThroughSeq2Se
     assert vocab is not None
     assert isinstance(encoder.module, UserModule)
     # positions are an argument of the decoder, or rows of a table that is replaced
-    inner = "position_ids" in forward_parameters(model.get_decoder()) and isinstance(states, int)
-    takes_positions = inner or halves.POSITIONS in forward_parameters(model)
+    takes_positions = halves.POSITIONS in forward_parameters(model)
+    reads_text = any(spec.role == "tokens" for spec in encoder.inputs)
+    inner = not takes_positions and not reads_text and "position_ids" in forward_parameters(model.get_decoder())
+    takes_positions = takes_positions or inner
     call = halves.DecoderCall(model, numbered=takes_positions).eval()
     user = by_name(encoder.name, call, *halves.decoder_ports(vocab, tokens.padding, width))
     table_length = None if takes_positions else halves.numbered(model, user)
@@ -134,9 +183,16 @@ def _definition(encoder: Source, model: Any, tokens: InputSpec) -> ThroughSeq2Se
     if inner:
         table_length = getattr(model.get_decoder().config, "max_position_embeddings", None)
     lengths = [length for length in (encoder.limits.max_length, table_length) if length is not None]
-    limits = LengthContract(max_length=min(lengths, default=None), trained_length=min(lengths, default=None))
+    # a decoder of sounds without a table, whose rotation goes on behind the length that it was trained for
+    stated = None if reads_text else getattr(model.config, "max_position_embeddings", None)
+    limits = LengthContract(max_length=min(lengths, default=None), trained_length=min(lengths, default=stated))
     side = halves.ThroughEncoder(encoder.module, limits, states if isinstance(states, int) else ENCODER_SEQUENCE)
-    return ThroughSeq2Seq(side, decoder, nn.Identity(), shared=False).eval()
+    definition = ThroughSeq2Seq(side, decoder, nn.Identity(), shared=False).eval()
+    if any(SAMPLES in spec.axes for spec in encoder.inputs):
+        known = encoder.limits
+        longest = {SAMPLES: int(LONG * known.elements_per_token)}
+        definition.sound = msgspec.structs.replace(known, proof_sizes=[*known.proof_sizes, longest])
+    return definition
 
 
 def _check_logits(pair: nn.Module, dtype: torch.dtype) -> None:
@@ -153,12 +209,11 @@ def _check_logits(pair: nn.Module, dtype: torch.dtype) -> None:
     length = min(_DECODER_LENGTH, limit or _DECODER_LENGTH)
     parts = (length - 2, 1, 1) if length == _DECODER_LENGTH else (1,) * length
     ids_BT = _random_ids(definition, length)
-    far = example(
-        definition.side.inputs, {BATCH: _ROWS, ENCODER_SEQUENCE: min(_ENCODER_LENGTH, limit or _ENCODER_LENGTH)}
-    )
+    sizes = whole.sizes({BATCH: _ROWS, ENCODER_SEQUENCE: min(_ENCODER_LENGTH, limit or _ENCODER_LENGTH)})
+    far = example(definition.side.inputs, sizes)
     far = {name: x.to(dtype) if x.is_floating_point() else x for name, x in far.items()}
     if MASK in far:
-        far[MASK][-1, -2:] = 0
+        far[MASK][-1, -(far[MASK].shape[1] // 3) :] = 0
     with torch.no_grad(), computing_in(dtype):
         # one prefill, and a prefill with decode steps
         expected = _reference_logits(whole, far, ids_BT)

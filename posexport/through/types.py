@@ -28,8 +28,8 @@ REFUSED: dict[str, str] = {
     "mra": "it computes parts in float32 alone, so that there is no float64 to prove it by",
     "nystromformer": "it takes texts of one length alone, and transformers 5.24 fails where one has padding",
     "nllb-moe": "which of its experts read a token depends on the other texts of a batch, whose tokens fill them",
-    "moonshine": "its encoder's states are as many as a sound is long, which its decoder's graph has no axis for",
-    "speech-encoder-decoder": "its encoder reads sound, and encoder-decoders read texts or images of one size",
+    "moonshine_streaming": "its encoder attends within windows with a mask and to all states without one, and a graph "
+    "computes one of both",
     "openai-gpt": "its attention is code of its own, which no KV cache of posexport's goes through",
     "xclip": "its embeddings of a text are others for every video, which no task of posexport's has",
     "superpoint": "it returns as many keypoints as it finds, a number that depends on the values of the image",

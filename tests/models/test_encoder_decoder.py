@@ -159,6 +159,7 @@ def test_what_it_says_of_itself() -> None:
 class Sounds(nn.Module):
     """An encoder of features of a fixed size, as Whisper's: no mask, no axis of its own."""
 
+    makes_mask = False
     states_axis: Axis = 6
     contracts: tuple[LengthContract, ...] = ()
 

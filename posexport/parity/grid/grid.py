@@ -15,7 +15,18 @@ from posexport.errors import PosexportError
 from posexport.lowering.blocks import BLOCK
 from posexport.parity.grid.point import GridPoint
 from posexport.sizes import multiple, samples
-from posexport.spec import BATCH, ENCODER_SEQUENCE, HEIGHT, SEQUENCE, WIDTH, InputSpec, Limits, Padding, masked_axis
+from posexport.spec import (
+    BATCH,
+    ENCODER_SEQUENCE,
+    HEIGHT,
+    SAMPLES,
+    SEQUENCE,
+    WIDTH,
+    InputSpec,
+    Limits,
+    Padding,
+    masked_axis,
+)
 
 BATCHES = (1, 3)
 #: one token, two, a prime, around a power of two (block sizes), beyond 256 (bfloat16 holds integers up to there)
@@ -209,8 +220,13 @@ def sized_points(limits: Limits, lengths: Sequence[int] | None, batches: Sequenc
 
 def points_of_sizes(limits: Limits, points: Sequence[GridPoint]) -> list[GridPoint]:
     """Points of sequences, with the sizes of the other axes in turn."""
-    turn = cycle(limits.proof_sizes)
-    sized = [msgspec.structs.replace(point, sizes=tuple(next(turn).items())) for point in points]
+    turn, least = cycle(limits.proof_sizes), tuple(limits.min_sizes.items())
+
+    def sized_point(point: GridPoint, sizes: Sizes) -> GridPoint:
+        tokens = int(sizes.get(SAMPLES, 0) / limits.elements_per_token)
+        return msgspec.structs.replace(point, sizes=tuple(sizes.items()), least_sizes=least, sound_tokens=tokens)
+
+    sized = [sized_point(point, next(turn)) for point in points]
     accepted = next(point for point in sized if not point.must_be_rejected)
     rejected = [
         msgspec.structs.replace(accepted, sizes=tuple(sizes.items()), must_be_rejected=True)

@@ -25,6 +25,7 @@ from posexport.spec import (
     HEIGHT,
     PAST,
     PROMPT_MASK,
+    SAMPLES,
     SEQUENCE,
     TOKENS,
     TOTAL,
@@ -148,6 +149,8 @@ def _input(spec: InputSpec, point: GridPoint, rng: np.random.Generator) -> Array
     values = example_input(spec, shape, rng)
     if spec.name == PROMPT_MASK:
         values = _prompt(real, rng)
+    elif spec.role == "mask" and spec.axes[-1] == SAMPLES:
+        values = _padded_sounds(point, shape, rng)
     elif spec.role == "mask" and axis is None and len(shape) == _OF_PIXELS:
         values = _padded_images(shape, rng)
     elif spec.role in ("mask", "flags"):
@@ -162,6 +165,17 @@ def _input(spec: InputSpec, point: GridPoint, rng: np.random.Generator) -> Array
     elif spec.role in ("tokens", "types"):
         values = np.where(real, values, spec.padding if spec.role == "tokens" else 0)
     return np.asarray(values, dtype=spec.dtype, order="C")
+
+
+def _padded_sounds(point: GridPoint, shape: Sequence[int], rng: np.random.Generator) -> NDArray[np.bool_]:
+    """Samples that are no padding, [B, N], which is on the right: two thirds and more, in a batch all of one row."""
+    batch, samples_of_row = shape
+    most = min(samples_of_row // 3, samples_of_row - dict(point.least_sizes).get(SAMPLES, 1))
+    pads_B1 = rng.integers(0, most + 1, (batch, 1)) if point.padding != "none" else np.zeros((batch, 1), np.int64)
+    if batch > 1:
+        pads_B1[0] = 0
+    kept_BN: NDArray[np.bool_] = np.arange(samples_of_row) < samples_of_row - pads_B1
+    return kept_BN
 
 
 def _padded_images(shape: Sequence[int], rng: np.random.Generator) -> NDArray[np.bool_]:

@@ -19,8 +19,9 @@ class GridPoint(msgspec.Struct, frozen=True, kw_only=True):
     ``must_be_rejected``: by the length guard. ``encoder_length``: length of the sequence that is cross attended to.
     ``image``: height and width in pixels; ``length`` is then its number of patches. ``convolutions``: what makes tokens
     of ``length`` samples. ``least``: no row has fewer real tokens. ``sizes``: of axes of a user's module that are
-    neither batch nor sequence. ``length_estimated``: there is no sequence, and ``length`` is about how many tokens
-    ``sizes`` make.
+    neither batch nor sequence, ``least_sizes``: no row has less real content along these axes, ``sound_tokens``: about
+    how many tokens an encoder makes of samples among them. ``length_estimated``: there is no sequence, and ``length``
+    is about how many tokens ``sizes`` make.
     """
 
     batch: int
@@ -29,6 +30,8 @@ class GridPoint(msgspec.Struct, frozen=True, kw_only=True):
     encoder_length: int | None = None
     image: tuple[int, int] | None = None
     sizes: tuple[tuple[str, int], ...] = ()
+    least_sizes: tuple[tuple[str, int], ...] = ()
+    sound_tokens: int = 0
     length_estimated: bool = False
     convolutions: tuple[tuple[int, int], ...] = ()
     least: int = 1
@@ -120,6 +123,6 @@ class Budget:
 def needed_bytes(point: GridPoint, outputs: Sequence[OutputSpec], heads: int) -> int:
     """A rough upper bound, in bytes, of one point's activations."""
     keys = max(point.tokens, point.encoder_length or 0)
-    scores = _SCORES * 8 * point.batch * heads * point.tokens * keys
+    scores = _SCORES * 8 * point.batch * heads * max(point.tokens * keys, point.sound_tokens**2)
     widths = [axis for spec in outputs for axis in spec.axes[-1:] if isinstance(axis, int)]
     return int(scores + _OUTPUTS * 8 * point.batch * point.tokens * sum(widths))

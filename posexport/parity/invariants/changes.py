@@ -82,7 +82,8 @@ def all_tokens(spec: OutputSpec) -> None:
 def real_tokens(point: GridPoint, spec: OutputSpec) -> RealTokens:
     """Which tokens of an output are real."""
     if ENCODER_SEQUENCE in spec.axes:
-        return keep_mask(point, ENCODER_SEQUENCE)
+        # of states that are computed from other sizes it is not known
+        return None if point.encoder_length is None else keep_mask(point, ENCODER_SEQUENCE)
     if FRAMES in spec.axes and not point.convolutions:
         return None  # which frames of a user's module are padding is not known
     return np.ones((point.batch, 1), dtype=np.bool_) if point.image else tokens_of(keep_mask(point), point.convolutions)

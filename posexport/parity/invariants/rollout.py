@@ -140,9 +140,15 @@ def draw_fixed(fixed: Sequence[InputSpec], limits: Limits) -> Feeds:
     """What an encoder reads: rows of different lengths where it takes padding."""
     longest = _PROMPT if limits.max_length is None else min(_PROMPT, limits.max_length)
     sizes = tuple(limits.proof_sizes[0].items()) if limits.proof_sizes else ()
-    return draw(
-        GridPoint(batch=_ROWS, length=1, encoder_length=longest, padding=limits.ragged or "none", sizes=sizes), fixed
+    point = GridPoint(
+        batch=_ROWS,
+        length=1,
+        encoder_length=longest,
+        padding=limits.ragged or "none",
+        sizes=sizes,
+        least_sizes=tuple(limits.min_sizes.items()),
     )
+    return draw(point, fixed)
 
 
 def rollout(
