@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -11,7 +12,19 @@ import posexport
 from posexport import PosexportError
 from posexport.parity.grid.grid import grid
 from posexport.parity.grid.inputs import draw
-from posexport.spec import BATCH, SAMPLES, SEQUENCE, Axis, InputSpec, Limits
+from posexport.serve.layouts.shared import CONFIG, check_client
+from posexport.sources.builtin import builtin_source
+from posexport.spec import (
+    BATCH,
+    ENCODER_SEQUENCE,
+    SAMPLES,
+    SEQUENCE,
+    STATES_MASK,
+    Axis,
+    InputSpec,
+    Limits,
+    OutputSpec,
+)
 from posexport.through import halves, speech
 from tests.tolerances import agree
 
@@ -80,6 +93,15 @@ def test_points_have_sounds_of_several_lengths_with_padding_on_the_right() -> No
         seen.add((mask_BN.shape[1], bool(counts.min() < mask_BN.shape[1])))
     assert refused
     assert seen >= {(20, False), (24, False), (97, False), (97, True)}
+
+
+def test_clients_that_pass_no_mask_of_states_get_no_bundle() -> None:
+    source = builtin_source("encoder-nope", task="features", settings_given=("layers=1",))
+    files = {CONFIG: Path(CONFIG)}
+    check_client(msgspec.structs.replace(source, files=files), "optimum", "optimum")
+    states = OutputSpec(name=STATES_MASK, axes=[BATCH, ENCODER_SEQUENCE])
+    with pytest.raises(PosexportError, match="which optimum does not pass to a decoder; leave --layout optimum out"):
+        check_client(msgspec.structs.replace(source, files=files, outputs=[states]), "optimum", "optimum")
 
 
 @pytest.mark.all

@@ -12,7 +12,7 @@ from posexport.errors import PosexportError
 from posexport.models.encoder_decoder import EncoderDecoderModel
 from posexport.models.encoder_decoder_parts import Wiring
 from posexport.sources.source import Source
-from posexport.spec import CAPACITY, InputSpec, PartSpec
+from posexport.spec import CAPACITY, STATES_MASK, InputSpec, PartSpec
 
 CONFIG = "config.json"
 
@@ -35,7 +35,7 @@ def in_one_part(source: Source, file: str) -> Source:
 
 
 def check_client(source: Source, layout: str, client: str) -> None:
-    """PosexportError where no file tells ``client`` what the model is, or its cache is not the client's."""
+    """PosexportError where no file tells ``client`` what the model is, or it passes other caches or masks."""
     if CONFIG not in source.files:
         raise PosexportError(
             f"--layout {layout} needs a checkpoint with a {CONFIG}, by which {client} knows a model; {source.name} has "
@@ -43,6 +43,11 @@ def check_client(source: Source, layout: str, client: str) -> None:
         )
     if any(CAPACITY in spec.axes for spec in source.inputs):
         raise PosexportError(f"--layout {layout} needs --cache dynamic: {client} keeps no static KV cache")
+    if any(spec.name == STATES_MASK for spec in source.outputs):
+        raise PosexportError(
+            f"{source.name}: its encoder makes a mask of its states ({STATES_MASK}), which {client} does not pass to a "
+            f"decoder; leave --layout {layout} out, and posexport.load can run it"
+        )
 
 
 def keeps_states(source: Source) -> bool:
