@@ -85,6 +85,11 @@ def _of_sequence(node: ir.Node) -> bool:
     groups = len(same[0])
     if groups >= shape[1] or not (same[0] == 1).all() or same[1].any():
         return False
+    # rows of x stay rows: a module may also have reshaped x before its InstanceNorm
+    assert reshape is not None
+    into = constant(reshape.inputs[1])
+    if into is None or into.tolist() != [0, groups, -1]:
+        return False
     g = Builder.at(node, like=[node])
     grouped = g.Reshape(x, [0, groups, shape[1] // groups, -1])
     normal = _by_formula(g, grouped, node.attributes.get_float("epsilon", 1e-5), axes=(-1, -2))

@@ -81,3 +81,24 @@ def test_a_group_of_a_long_sequence_is_as_accurate(opset: int, target: str, tmp_
         exact = module.double()(x.double()).numpy()
     (values,) = InferenceSession(tmp_path / "m.onnx").run(None, {"x": x.numpy()})
     agree(values, exact, "operator", np.float32)
+
+
+class Halved(nn.Module):
+    """Normalises each channel of halves of the channels, which are rows of their own; [B, 8, T]."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.InstanceNorm1d(4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        batch, channels, length = x.shape
+        out: Tensor = self.norm(x.reshape(batch * 2, 4, length))
+        return out.reshape(batch, channels, length)
+
+
+def test_a_reshape_before_an_instance_norm_makes_no_groups(tmp_path: Path) -> None:
+    module = Halved()
+    build(module_source(module, {"x": torch.randn(2, 8, 40)}), tmp_path / "m.onnx", recipe(opset=18, target="portable"))
+    x = torch.randn(3, 8, 7) * torch.arange(1, 9)[:, None] + torch.arange(8)[:, None]
+    (values,) = InferenceSession(tmp_path / "m.onnx").run(None, {"x": x.numpy()})
+    agree(values, module.double()(x.double()).numpy(), "operator", np.float32)
