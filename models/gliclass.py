@@ -35,7 +35,8 @@ class Projector(nn.Module):
 
     def __init__(self, size: int, inner: int, activation_name: str) -> None:
         super().__init__()
-        self.first, self.activation, self.last = nn.Linear(size, inner), activation(activation_name), nn.Linear(inner, size)
+        self.first, self.last = nn.Linear(size, inner), nn.Linear(inner, size)
+        self.activation = activation(activation_name)
 
     def forward(self, x_C: Tensor) -> Tensor:
         out: Tensor = self.last(self.activation(self.first(x_C)))
@@ -67,7 +68,8 @@ class JoinedScores(nn.Module):
     def __init__(self, size: int, inner: int) -> None:
         super().__init__()
         self.size = size
-        self.first, self.second, self.out = nn.Linear(2 * size, inner), nn.Linear(inner, inner // 2), nn.Linear(inner // 2, 1)
+        self.first, self.second = nn.Linear(2 * size, inner), nn.Linear(inner, inner // 2)
+        self.out = nn.Linear(inner // 2, 1)
 
     def forward(self, text_BC: Tensor, labels_BNC: Tensor) -> Tensor:
         of_text, of_label = torch.split(self.first.weight, self.size, 1)
@@ -177,7 +179,8 @@ class Gliclass(Definition):
         own_BNT = number_B1T == torch.arange(1, index_BN.shape[1] + 1, device=x_BTC.device)[:, None]
         own_BNT = own_BNT & (index_BN1 >= 0) & (real_BT != 0)[:, None]
         if start_B1 is not None:
-            own_BNT = own_BNT & (place_T < start_B1)[:, None]
+            # a text that was cut off starts at 0, and bounds no label
+            own_BNT = own_BNT & ((place_T < start_B1) | (start_B1 == 0))[:, None]
         if self.label == "mean behind the marker":
             own_BNT = own_BNT & (place_T != index_BN1)
         kept_BNT = own_BNT.to(x_BTC.dtype)

@@ -18,7 +18,7 @@ from posexport.definition.definition import Definition
 from posexport.encodings.encoding import Encoding
 from posexport.nn.lstm import PackedLSTM
 from posexport.nn.rows import tokens_at
-from posexport.spec import BATCH, LABELS, SEQUENCE, WORDS, Axis, InputSpec, LengthContract, OutputSpec, ProofPlan
+from posexport.spec import BATCH, LABELS, WORDS, Axis, InputSpec, LengthContract, OutputSpec, ProofPlan
 
 WORD_INDICES, LABEL_INDICES = "word_indices", "label_indices"
 #: words and labels to prove at

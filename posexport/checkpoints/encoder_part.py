@@ -6,7 +6,7 @@ Its tensors are called as in a checkpoint of the encoder alone, behind a prefix.
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from posexport.checkpoints import assign
+from posexport.checkpoints import assign, custom_code
 from posexport.checkpoints.config import Config
 from posexport.checkpoints.families.family import Family
 from posexport.checkpoints.families.registry import FAMILIES
@@ -109,7 +109,7 @@ def read(config: Config, behind: str, default_type: str = "deberta-v2") -> Encod
         default_type: where it names none.
 
     Raises:
-        PosexportError: posexport defines no encoder of its type.
+        PosexportError: posexport defines no encoder of its type, or custom code may compute something else.
     """
     config.values.setdefault("model_type", default_type)
     kind = config.text("model_type")
@@ -119,6 +119,7 @@ def read(config: Config, behind: str, default_type: str = "deberta-v2") -> Encod
         config.refuse_unsupported(family.allowed)
         if "features" in family.all_tasks:
             plan = family.build(config, "features")
+            config.remarks += custom_code.check(config)
             inputs, outputs = ([spec.name for spec in specs] for specs in (plan.model.inputs, plan.model.outputs))
             if set(inputs) <= _INPUTS and outputs == _OUTPUTS and not plan.model.parts:
                 return EncoderPart(config, family, plan, behind)

@@ -15,8 +15,7 @@ from posexport.errors import PosexportError
 from posexport.images.interpolation import interpolate
 from posexport.options.check import check_choice
 from posexport.pipelines.images import ImagePipeline
-from posexport.pipelines.object_detection import check_threshold
-from posexport.pipelines.pipeline import sigmoid, softmax
+from posexport.pipelines.pipeline import check_threshold, sigmoid, softmax
 from posexport.runtime.batches import Batches
 from posexport.runtime.scores import LOGITS
 

@@ -3,14 +3,14 @@
 Stepanov et al., "GLiClass" (arXiv:2508.07662). Its keys in config.json say on which side of the text labels are.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from posexport.errors import PosexportError
 from posexport.options.check import check_choice
-from posexport.pipelines.pipeline import sigmoid, softmax
+from posexport.pipelines.pipeline import check_threshold, sigmoid, softmax
 from posexport.pipelines.text_pipeline import TextPipeline
 from posexport.pipelines.zero_shot import NamedLabels, listed_labels
 from posexport.runtime.batches import Batches
@@ -28,7 +28,7 @@ class LabelsBesideText(NamedLabels, TextPipeline):
     def setup(self) -> None:
         super().setup()
         rules = self.files.config
-        vocabulary = rules.get("vocab_size") or 0
+        vocabulary = rules.get("vocab_size") or (rules.get("encoder_config") or {}).get("vocab_size", 0)
         stated = (rules.get("class_token_index", -1), rules.get("text_token_index", -1))
         # the library's numbers where the file has none
         self._label_id, self._text_id = (
@@ -64,8 +64,16 @@ class LabelsBesideText(NamedLabels, TextPipeline):
             prompt: what the task is, between labels and text.
             max_length: labels and text are cut at so many tokens.
         """
+        if isinstance(candidate_labels, Mapping):
+            raise PosexportError(
+                "candidate_labels is a dictionary, and labels of labels are not read here; name each as one text, such "
+                "as 'topic.music'"
+            )
         labels = listed_labels(candidate_labels)
         check_choice("classification_type", classification_type, KINDS)
+        check_threshold(threshold)
+        if not isinstance(prompt, str):
+            raise PosexportError(f"prompt must be a text, got {prompt!r:.60}; give one string for all texts")
         for number, item in enumerate(items):
             if not isinstance(item, str):
                 raise PosexportError(f"input {number} must be a text, got {type(item).__name__}; give a string")

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from posexport.errors import PosexportError
 from posexport.pipelines.images import ImagePipeline
-from posexport.pipelines.pipeline import sigmoid, softmax
+from posexport.pipelines.pipeline import check_threshold, sigmoid, softmax
 from posexport.runtime.batches import Batches
 from posexport.runtime.scores import LOGITS
 
@@ -80,12 +80,6 @@ class ObjectDetection(ImagePipeline):
         settings = self.files.json("processor_config.json").get("image_processor")
         settings = settings if isinstance(settings, dict) else self.files.json("preprocessor_config.json")
         return str(settings.get("image_processor_type") or settings.get("feature_extractor_type") or "")
-
-
-def check_threshold(threshold: float) -> None:
-    """PosexportError for a threshold that is no share."""
-    if isinstance(threshold, bool) or not isinstance(threshold, int | float) or not 0 <= threshold <= 1:
-        raise PosexportError(f"threshold must be a number from 0 to 1, got {threshold!r:.40}")
 
 
 def in_pixels(boxes_Q4: NDArray[Any], size: tuple[int, int]) -> NDArray[np.float32]:

@@ -34,6 +34,12 @@ def sigmoid(x: Floats) -> Floats:
     return out
 
 
+def check_threshold(threshold: float) -> None:
+    """PosexportError for a threshold that is no share."""
+    if isinstance(threshold, bool) or not isinstance(threshold, int | float) or not 0 <= threshold <= 1:
+        raise PosexportError(f"threshold must be a number from 0 to 1, got {threshold!r:.40}")
+
+
 #: default special tokens of BERT and RoBERTa, for tokenizer files without names of special tokens
 USUAL = {
     "mask_token": ("[MASK]", "<mask>"),

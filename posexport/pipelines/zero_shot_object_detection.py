@@ -11,8 +11,8 @@ import numpy as np
 
 from posexport.errors import PosexportError
 from posexport.pipelines.images import ImagePipeline
-from posexport.pipelines.object_detection import BOXES, box_of, check_threshold, in_pixels
-from posexport.pipelines.pipeline import sigmoid
+from posexport.pipelines.object_detection import BOXES, box_of, in_pixels
+from posexport.pipelines.pipeline import check_threshold, sigmoid
 from posexport.pipelines.text_pipeline import TextPipeline
 from posexport.pipelines.zero_shot import NamedLabels, checked_labels
 from posexport.runtime.batches import Batches

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from posexport.errors import PosexportError
-from posexport.pipelines.pipeline import Floats, sigmoid
+from posexport.pipelines.pipeline import Floats, check_threshold, sigmoid
 from posexport.pipelines.text_pipeline import TextPipeline
 from posexport.pipelines.zero_shot import NamedLabels, listed_labels
 from posexport.runtime.batches import Batches
@@ -105,6 +105,7 @@ class ZeroShotTokenClassification(NamedLabels, TextPipeline):
         described = candidate_labels if isinstance(candidate_labels, Mapping) else {}
         names = list(dict.fromkeys(listed_labels(candidate_labels)))
         prompts = listed_labels([described.get(name, name) for name in names])
+        check_threshold(threshold)
         for number, item in enumerate(items):
             if not isinstance(item, str):
                 raise PosexportError(f"input {number} must be a text, got {type(item).__name__}; give a string")

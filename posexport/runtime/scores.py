@@ -256,9 +256,11 @@ class ScoreMethods(VectorMethods):
                 raise PosexportError("this model has no template that an instruction could stand in; leave it out")
             if activation_fn is not None:
                 raise PosexportError("this model compares vectors by MaxSim and has no activation_fn; leave it out")
+            if prompt_name not in (None, QUERY):
+                raise PosexportError(f"prompt_name {prompt_name!r:.60}: the query's is {QUERY!r} here; leave it out")
             batches = _batches("Encoding", batch_size, show_progress_bar, extra)
             refuse("rank", extra)
-            (query_TC,) = self._token_vectors([query], rules, QUERY, batches=Batches())
+            (query_TC,) = self._token_vectors([query], rules, QUERY, prompt=prompt, batches=Batches())
             if of_pages:
                 vectors = self._page_vectors(texts, rules, batches)
             else:

@@ -105,6 +105,8 @@ class VectorMethods(OpenBundle):
         images, inputs = extra.pop("images", None), extra.pop("sentences", None) if inputs is None else inputs
         if images is not None and inputs is not None:
             raise PosexportError("encode takes texts, or pictures of pages as images; give one of them")
+        if images is not None and (prompt is not None or prompt_name not in (None, DOCUMENT) or extra.get("truncate")):
+            raise PosexportError("pictures of pages have no prompt and are not truncated; leave out these options")
         texts, single = as_texts(inputs) if images is None else as_pictures(images)
         truncate = extra.pop("truncate", False)
         batches = Batches(

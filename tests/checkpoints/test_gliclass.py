@@ -19,6 +19,14 @@ GOLDEN = Path(__file__).parents[1] / "zero_shot"
 NAMES = ("gliclass-dot", "gliclass-weighted", "gliclass-mlp")
 
 
+#: options of the pipeline that are refused
+WRONG: list[tuple[dict[str, Any], str]] = [
+    ({"threshold": "much"}, "threshold must be a number from 0 to 1, got 'much'"),
+    ({"prompt": ["a"]}, "prompt must be a text"),
+    ({"candidate_labels": {"topic": ["music"]}}, "labels of labels are not read"),
+]
+
+
 def changed(tmp_path: Path, **keys: Any) -> Path:
     """A copy of a folder with other keys in its configuration."""
     folder = tmp_path / "folder"
@@ -68,6 +76,13 @@ def test_keys_and_tasks(tmp_path: Path) -> None:
         loaded(folder, task="features")
 
 
+def test_custom_code_of_the_encoder_is_not_left_out(tmp_path: Path) -> None:
+    encoder = json.loads((GOLDEN / "gliclass-dot" / "config.json").read_text())["encoder_config"]
+    folder = changed(tmp_path, encoder_config={**encoder, "auto_map": {"AutoModel": "modeling_other.OtherModel"}})
+    with pytest.raises(PosexportError, match=r"names custom code .*modeling_other\.OtherModel"):
+        loaded(folder)
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_padding_changes_no_score(name: str) -> None:
     source = loaded(GOLDEN / name)
@@ -112,12 +127,19 @@ def test_scores_are_the_librarys(tmp_path: Path, name: str, target: Any) -> None
         pipeline([3], candidate_labels=["person"])
     with pytest.raises(PosexportError, match="classification_type"):
         pipeline("hi", candidate_labels=["person"], classification_type="both")
+    for options, says in WRONG:
+        with pytest.raises(PosexportError, match=says):
+            pipeline("hi", **{"candidate_labels": ["person"], **options})
     if "mlp" in name:  # labels are behind the text
         with pytest.raises(PosexportError, match="a text has no label in 6 tokens"):
             pipeline("a long text " * 9, candidate_labels=["person"], max_length=6)
     else:
         # labels that are cut off have vectors of zeros, as in the library
         assert len(pipeline("hi", candidate_labels=["a", "b", "c"], threshold=0.0, max_length=5)) == 3
+    if "weighted" in name:  # the text is cut off: the library's scores of labels of several tokens
+        cut = pipeline("hi there", ["person", "city", "org"], threshold=0.0, max_length=9)
+        expected = np.array([0.24304515, 0.54498571, 0.35858172])
+        agree(np.array([each["score"] for each in cut]), expected, "another library", np.float32)
 
 
 @pytest.mark.all

@@ -227,6 +227,8 @@ def test_entities_are_the_librarys(tmp_path: Path, name: str, target: Any) -> No
             pipeline("hi", candidate_labels=labels)
     with pytest.raises(PosexportError, match="input 0 must be a text"):
         pipeline([3], candidate_labels=["person"])
+    with pytest.raises(PosexportError, match="threshold must be a number from 0 to 1, got None"):
+        pipeline("hi", candidate_labels=["person"], threshold=None)
 
 
 @pytest.mark.all

@@ -111,6 +111,19 @@ def test_pairs_are_ranked_not_predicted(opened):
         opened(SHORT).predict([("a", "b")])
     with pytest.raises(PosexportError, match="no template"):
         opened(SHORT).rank("a", ["b"], instruction="c")
+    with pytest.raises(PosexportError, match="prompt_name 'document': the query's is 'query' here"):
+        opened(SHORT).rank("a", ["b"], prompt_name="document")
+
+
+def test_a_prompt_stands_before_the_ranked_query(opened):
+    session = opened(SHORT)
+    asked = session.rank(TEXTS[0], TEXTS, prompt="what: ")
+    scores = session.similarity(session.encode_query(TEXTS[:1], prompt="what: "), session.encode_document(TEXTS))[0]
+    assert (
+        np.abs(scores - session.similarity(session.encode_query(TEXTS[:1]), session.encode_document(TEXTS))).max()
+        > 1e-3
+    )
+    agree([hit["score"] for hit in asked], np.sort(scores)[::-1], "another library", np.float32)
 
 
 def by_hand(states_TC: np.ndarray, weight: np.ndarray) -> np.ndarray:

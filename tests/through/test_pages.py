@@ -215,6 +215,7 @@ def test_queries_and_pages_are_transformers(opened, kind, tmp_path):
         (lambda s: s.encode(["a <image>"]), "holds <image>, which stands for features of a picture"),
         (lambda s: s.encode(["a"], images=pictures()), "texts, or pictures of pages as images; give one"),
         (lambda s: s.encode(["a"], prompt_name="document"), "texts are queries of this model, and pages are"),
+        (lambda s: s.encode_document(pictures(), prompt="a"), "pictures of pages have no prompt"),
         (lambda s: s.rank("a", pictures()[0]), "documents must be a list of pictures, got one ndarray"),
         (lambda s: s.rank("a", pictures(), return_documents=True), "leave out return_documents"),
     ],
