@@ -18,6 +18,7 @@ from posexport.runtime.call_forms import OpenBundle
 from posexport.runtime.late_interaction import QUERY, TokenizedText, of_rows
 from posexport.runtime.texts import Texts, check_texts
 from posexport.spec import BATCH, InputSpec, PageRules, TextRules
+from posexport.targets.dtypes import BY_NAME
 
 EMBEDDINGS, FEATURES = "embeddings", "image_features"
 
@@ -43,10 +44,11 @@ def query_vectors(
         )
     start = pages.query_start + (rules.prompts.get(QUERY, "") if prompt is None else prompt)
     rows = [_row(tokenizer, f"{start}{text}{pages.query_end}") for text in texts]
-    width = next(spec.axes[-1] for spec in bundle.outputs if spec.name == FEATURES)
+    taken = next(spec for part in bundle.manifest.parts for spec in part.inputs if spec.name == FEATURES)
+    width, dtype = taken.axes[-1], BY_NAME[taken.dtype].numpy
 
     def run(tokens: Mapping[str, NDArray[np.int64]]) -> Floats:
-        none_B0C = np.zeros((len(next(iter(tokens.values()))), 0, int(width)), np.float32)
+        none_B0C = np.zeros((len(next(iter(tokens.values()))), 0, int(width)), dtype)
         return bundle.run({**tokens, FEATURES: none_B0C}, outputs=[EMBEDDINGS])[EMBEDDINGS]
 
     return of_rows(run, tokenizer, rows, batches)

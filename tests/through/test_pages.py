@@ -226,6 +226,15 @@ def test_what_cannot_be_asked_of_pages(opened, call, said):
 
 
 @pytest.mark.all
+def test_inputs_and_outputs_may_be_of_half_precision(tmp_path):
+    folder, *_ = written(tmp_path / "m", "colpali")
+    posexport.convert(str(folder), tmp_path / "b", precision="fp16", io="half", verify=False)
+    session = posexport.load(tmp_path / "b")
+    assert session.encode(QUERIES)[0].dtype == session.encode(images=pictures())[0].dtype == np.float16
+    assert len(session.rank(QUERIES[0], pictures())) == len(SIZES)
+
+
+@pytest.mark.all
 def test_a_bundle_of_texts_has_no_pages(tmp_path):
     posexport.convert("encoder-rope", tmp_path / "b", settings={"layers": 1}, verify=False)
     with pytest.raises(PosexportError, match="has no vectors of pages; give texts, or use prepare and run"):
