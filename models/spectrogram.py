@@ -36,6 +36,8 @@ class SpectrogramConfig(Config):
 class SpectrogramEncoder(nn.Module):
     """A log-mel spectrogram [B, M, N] to hidden states [B, T, C]."""
 
+    makes_mask = False
+
     def __init__(self, config: SpectrogramConfig, encoding: Encoding) -> None:
         super().__init__()
         self.config = config
@@ -45,8 +47,6 @@ class SpectrogramEncoder(nn.Module):
         self.shared = None if encoding.per_layer else encoding
         self.layers = nn.ModuleList(EncoderLayer(config.layer, encoding, index) for index in range(config.layers))
         self.final_norm = normalisation(config.layer.norm, hidden) if config.final_norm else None
-
-    makes_mask = False
 
     @property
     def encodings(self) -> list[Encoding]:
