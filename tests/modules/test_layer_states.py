@@ -39,6 +39,7 @@ def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return module, bundle, layers
 
 
+@pytest.mark.all(but=("Recurrent",))
 def test_padded_calls_give_the_logits_of_each_row_alone(made: tuple[nn.Module, Path, str]) -> None:
     """Padding before, behind and between the tokens, and calls without tokens of a row."""
     module, bundle, _ = made
@@ -72,6 +73,7 @@ def test_padded_calls_give_the_logits_of_each_row_alone(made: tuple[nn.Module, P
     module.float()
 
 
+@pytest.mark.all(but=("Recurrent",))
 def test_greedy_generation_is_the_modules(made: tuple[nn.Module, Path, str]) -> None:
     module, bundle, _ = made
     rows = [[5, 17, 8], [11]]

@@ -356,6 +356,7 @@ def test_a_decoder_has_a_cache_of_its_kv_heads(name: str) -> None:
         assert [spec.axes for spec in inputs if spec.role == "cache"] == [["batch_size", heads, axis, C // H]] * 4
 
 
+@pytest.mark.all(but=("Convolved",))
 @pytest.mark.parametrize(
     ("make", "said"),
     [

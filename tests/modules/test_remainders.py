@@ -46,6 +46,7 @@ def test_branches_by_a_remainder_are_recorded(module, samples):
     assert list(uses.remainders.values()) == [Remainder("context", 1, PATCH)]
 
 
+@pytest.mark.all
 def test_the_other_sizes_are_left_out_where_the_graph_has_one_way(tmp_path):
     module = PadsToPatches().eval()
     result = posexport.convert(module, tmp_path / "bundle", example_inputs={"context": torch.randn(3, 31)})

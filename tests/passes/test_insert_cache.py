@@ -244,7 +244,7 @@ def test_layers_of_posexport_have_a_cache(encoding: str) -> None:
     check(by_the_pass(module), module)
 
 
-@pytest.mark.all(but=("static",))
+@pytest.mark.all(but=("xpos-static",))
 @pytest.mark.parametrize("static", [False, True], ids=["dynamic", "static"])
 @pytest.mark.parametrize("encoding", ["rope", "xpos"])
 def test_keys_may_be_kept_without_their_rotation(encoding: str, static: bool) -> None:

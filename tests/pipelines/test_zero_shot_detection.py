@@ -43,6 +43,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return at
 
 
+@pytest.mark.all
 def test_boxes_as_the_library(folder: Path) -> None:
     import transformers
 

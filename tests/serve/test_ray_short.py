@@ -15,6 +15,7 @@ from tests.serve.test_ray import outputs
 from tests.tolerances import agree
 
 
+@pytest.mark.all
 def test_a_job_gives_what_encode_gives_and_says_which_row_is_bad(tmp_path: Path) -> None:
     python = running.environment("ray-data") / "python"
     bundle, out, log = tmp_path / "bundle", tmp_path / "out", tmp_path / "log"
