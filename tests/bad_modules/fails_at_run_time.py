@@ -1,4 +1,4 @@
-"""Tokens are pooled to four segments: the exporter writes the traced segments as constants."""
+"""Tokens are averaged over four segments: the exporter writes the traced segments as constants."""
 
 import torch
 import torch.nn.functional as F
@@ -15,15 +15,12 @@ class Bad(nn.Module):
         self.token = nn.Embedding(V, D)
 
     def forward(self, input_ids):
-        return F.adaptive_avg_pool1d(self.token(input_ids).transpose(1, 2), 4)
+        return F.interpolate(self.token(input_ids).transpose(1, 2), 4, mode="area")
 
 
 class Mended(Bad):
     def forward(self, input_ids):
-        x = self.token(input_ids)
-        at = torch.arange(x.shape[1], device=x.device).to(x.dtype) / x.shape[1] * 4
-        near = (1 - (at - torch.arange(4, device=x.device)[:, None] - 0.5).abs()).clamp(min=0) + 0.01
-        return (near @ x).transpose(1, 2)
+        return F.adaptive_avg_pool1d(self.token(input_ids).transpose(1, 2), 4)
 
 
 def make():

@@ -531,6 +531,7 @@ def test_a_decoder_gets_a_cache_that_its_author_did_not_write():
     assert static.inputs[2].axes == [BATCH, 2, "max_sequence_length", 6]
 
 
+@pytest.mark.all(but=("Waves", "Numbered"))
 @pytest.mark.parametrize(("module", "names"), [(Waves, ()), (Numbered, ("position_ids",)), (Twice, ())])
 def test_positions_of_the_input_and_layers_called_twice_have_a_cache_too(module, names):
     source = with_cache(source_of(module(), ("input_ids", "attention_mask", *names)), "text-generation")

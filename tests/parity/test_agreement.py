@@ -194,6 +194,7 @@ def test_answers_of_one_model_differ_by_what_its_precision_may_cost(
     assert right(gap, cosine, precisions) == good
 
 
+@pytest.mark.all
 def test_precisions_are_candidates_of_one_model(bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     float32 = tmp_path / "fp32" / "bundle"
     posexport.convert("decoder-rope", float32, settings=SETTINGS, tokenizer=bundle / TOKENIZER, verify=False)

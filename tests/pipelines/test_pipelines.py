@@ -141,7 +141,7 @@ def test_names_of_tasks(opened):
         "translation",
     }
     for task in TASKS.values():
-        assert len({each.name for each in task.pipelines}) == len(task.pipelines)
+        assert len({(each.name, each.reads) for each in task.pipelines}) == len(task.pipelines)
 
 
 def test_blanks_before_punctuation():

@@ -51,9 +51,9 @@ def named(question: asked.Question) -> str:
 
 
 def parameters() -> list[Any]:
-    """Questions and answers; a conversion takes seconds, so two models wait for the long tier."""
+    """Questions and answers; a conversion takes seconds, so three models wait for the long tier."""
     pairs = zip(QUESTIONS, ANSWERS, strict=True)
-    long = {"marian": pytest.mark.all, "mbart": pytest.mark.all}
+    long = dict.fromkeys(("bart", "marian", "mbart"), pytest.mark.all)
     return [pytest.param(*pair, id=named(pair[0]), marks=long.get(pair[0].model, ())) for pair in pairs]
 
 

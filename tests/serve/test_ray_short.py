@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 import posexport
 from posexport.serve.deploy.write import deploy

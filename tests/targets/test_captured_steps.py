@@ -129,7 +129,7 @@ def test_two_caches_at_a_time_have_their_own_buffers(rope):
 @pytest.mark.parametrize(
     ("encoding", "lowering", "advice"),
     [
-        ("rope", "auto", "or convert it with --target cuda --cache static"),
+        pytest.param("rope", "auto", "or convert it with --target cuda --cache static", marks=pytest.mark.all),
         pytest.param("rope", "static", "or convert it with --target cuda --cache static", marks=pytest.mark.all),
         ("t5", "filled-slots", r"leave graph out \(DistanceScores reads slots on the host\)"),
     ],

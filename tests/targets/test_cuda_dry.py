@@ -190,10 +190,9 @@ def test_steps_behind_a_static_cache_copy_nothing_and_are_captured(dry, encoding
 @pytest.mark.parametrize(
     ("name", "copies", "graph"),
     [
-        ("vision-beit", 0, "captured"),
         *(
             pytest.param(name, 0, "captured", marks=pytest.mark.all)
-            for name in ("vision-vit-interpolated", "vision-swin", "vision-swinv2")
+            for name in ("vision-beit", "vision-vit-interpolated", "vision-swin", "vision-swinv2")
         ),
         # how many tokens attend to all others is a value that the rest of the graph has as a size
         pytest.param("tests/golden/longformer-formaskedlm", 1, "cannot", marks=pytest.mark.all),

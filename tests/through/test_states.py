@@ -139,6 +139,7 @@ def test_states_of_a_call_go_on_in_the_next(
         session.run({"input_ids": ids, **past, "past_conv.0": np.full_like(past["past_conv.0"], np.nan)})
 
 
+@pytest.mark.all(but=("lfm2",))
 @pytest.mark.parametrize("kind", ["mamba2", "lfm2"])
 def test_padding_between_tokens_changes_nothing(
     kind: str, converted: Callable[[str], tuple[posexport.Conversion, Path]]
@@ -165,6 +166,7 @@ def test_a_sliding_window_counts_tokens_and_no_padding(kind: str, checkpoint: Ca
                 agree(logits[row, is_token].numpy(), alone.numpy(), "model", np.float64)
 
 
+@pytest.mark.all(but=("cuda",))
 @pytest.mark.parametrize(("target", "operator"), [("portable", "Scan"), ("cuda", "LinearAttention")])
 def test_states_are_float32_in_half_precision(
     target: str,
@@ -253,6 +255,7 @@ def constant(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scan.TokenScan, "build", build)
 
 
+@pytest.mark.all(but=("decays_at_padding", "never_reset"))
 @pytest.mark.parametrize(
     ("mutant", "failing"),
     [

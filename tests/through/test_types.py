@@ -13,7 +13,7 @@ import posexport
 from posexport.through.types import PROVEN
 
 #: decoders with a KV cache, with experts; an encoder; an encoder-decoder
-AT_FEW_LENGTHS = ("olmo", "mixtral", "nomic_bert", "blenderbot")
+AT_FEW_LENGTHS = ("olmo", "nomic_bert")
 #: images, sound, series
 PROVEN_FAST = ("ijepa", "pvt_v2", "hiera", "audio-spectrogram-transformer", "patchtsmixer")
 
