@@ -130,26 +130,26 @@ class ZeroShotTokenClassification(NamedLabels, TextPipeline):
         texts = []
         for number, row in zip(with_words, rows, strict=True):
             labels = [place + self._behind for place, token in enumerate(row.ids) if token == self._marker_id]
-            words = list(self._words_of(row, len(prompt)))
+            words = dict(self._words_of(row, len(prompt)))
             if len(labels) < len(prompts) or not words:
                 raise PosexportError(
                     f"{len(prompts)} labels leave no room for a text in {len(row.ids)} tokens, the most that the model "
                     "takes; name fewer"
                 )
-            texts.append(Prepared(number, row, places[number], words, labels[: len(prompts)]))
+            with_tokens = [places[number][word] for word in words]
+            texts.append(Prepared(number, row, with_tokens, list(words.values()), labels[: len(prompts)]))
         return texts
 
-    def _words_of(self, row: "Encoding", before: int) -> Iterator[int]:
-        """The token that stands for each word behind the ``before`` words of the prompt."""
-        words, seen = row.word_ids, 0
+    def _words_of(self, row: "Encoding", before: int) -> Iterator[tuple[int, int]]:
+        """Each word behind the ``before`` words of the prompt, and the token that stands for it, if it has any."""
+        words = row.word_ids
         for place, word in enumerate(words):
-            if word is None:
+            if word is None or word < before:
                 continue
             first = place == 0 or words[place - 1] != word
             last = place + 1 == len(words) or words[place + 1] != word
-            seen += first
-            if seen > before and (first if self._by_first else last):
-                yield place
+            if first if self._by_first else last:
+                yield word - before, place
 
     def _logits(self, texts: list[Prepared], batches: Batches) -> Iterator[tuple[Prepared, Floats]]:
         """The logits of each text's words, which are run in batches of about the same length."""

@@ -3,6 +3,7 @@
 import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,12 +13,14 @@ import torch
 from click.testing import CliRunner
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
+from tokenizers.normalizers import BertNormalizer
 
 import posexport
 from posexport.cli import group
 from posexport.errors import PosexportError
 from posexport.nn.lstm import PackedLSTM
 from posexport.pipelines.answer import lines
+from posexport.pipelines.zero_shot_token_classification import ZeroShotTokenClassification
 from posexport.sources.load import LoadOptions, load_source
 from tests.tolerances import agree
 
@@ -101,6 +104,16 @@ def test_a_packed_lstm_is_the_librarys_in_a_graph_too() -> None:
         (got,) = session.run(None, dict(zip(names, (x.numpy(), count.numpy()), strict=True)))
         agree(got, expected.numpy(), "operator", np.float32)
         agree(expected[1:2, :1].numpy(), alone.numpy(), "operator", np.float32)
+
+
+def test_words_without_tokens_move_no_others() -> None:
+    """A zero-width space is a word of the library, and a tokenizer that cleans texts leaves no token of it."""
+    tokenizer = Tokenizer.from_file(str(GOLDEN / "gliner-span" / "tokenizer.json"))
+    tokenizer.normalizer = BertNormalizer(lowercase=False)
+    row = tokenizer.encode(["<<ENT>>", "city", "<<SEP>>", "in", "\u200b", "org"], is_pretokenized=True)
+    pipeline: Any = SimpleNamespace(_by_first=True)
+    found = dict(ZeroShotTokenClassification._words_of(pipeline, row, 3))
+    assert [(word, row.tokens[place]) for word, place in found.items()] == [(0, "in"), (2, "org")]
 
 
 # -- what is not converted --------------------------------------------------------------------------
