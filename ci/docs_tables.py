@@ -109,10 +109,8 @@ def further_proofs() -> list[str]:
     by_options: dict[str, list[str]] = {}
     for name, found in sorted(options.items()):
         by_options.setdefault(", ".join(sorted(found)), []).append(name)
-    return [
-        f"Recorded are proofs with `--target cpu`, and with {which} too for {', '.join(names)}."
-        for which, names in by_options.items()
-    ]
+    further = [f"with {which} too for {', '.join(names)}" for which, names in by_options.items()]
+    return [f"Recorded are proofs with `--target cpu`; {'; '.join(further)}."]
 
 
 def clients_states() -> str:

@@ -11,16 +11,15 @@ Shape letters: B batch, T tokens, N labels, C channels.
 from collections.abc import Callable
 from typing import Literal
 
-import msgspec
 import torch
 from torch import Tensor, nn
 
 from posexport.definition.definition import Definition
-from posexport.encodings.encoding import Encoding
 from posexport.models.gliner import LABEL_INDICES, TokenScores
+from posexport.models.over_encoder import OverEncoder
 from posexport.nn.feed_forward import activation
 from posexport.nn.rows import tokens_at
-from posexport.spec import BATCH, LABELS, Axis, InputSpec, LengthContract, OutputSpec, ProofPlan
+from posexport.spec import BATCH, LABELS, Axis, InputSpec, OutputSpec, ProofPlan
 
 TEXT_INDICES = "text_indices"
 #: labels to prove at
@@ -78,7 +77,7 @@ class JoinedScores(nn.Module):
         return scores[..., 0]
 
 
-class Gliclass(Definition):
+class Gliclass(OverEncoder):
     """An encoder, a text and labels from its tokens, and a score of both.
 
     Args:
@@ -104,8 +103,8 @@ class Gliclass(Definition):
         only_text: bool = False,
         scale: bool = False,
     ) -> None:
-        super().__init__()
-        self.encoder, self.scores = encoder, scores
+        super().__init__(encoder)
+        self.scores = scores
         self.of_text, self.of_labels = projectors(), projectors()
         self.label, self.mean, self.only_text = label, mean, only_text
         self.logit_scale = nn.Parameter(torch.ones(())) if scale else None
@@ -115,7 +114,7 @@ class Gliclass(Definition):
         """Ids and mask, the token that stands for each label, or its marker, and where the text starts."""
         labels: list[Axis] = [BATCH, LABELS]
         start: list[Axis] = [BATCH, 1]
-        specs = [spec for spec in self.encoder.inputs if spec.role != "types"]
+        specs = self.encoder_inputs
         specs.append(InputSpec(name=LABEL_INDICES, dtype="int64", axes=labels, role="indices"))
         text = [InputSpec(name=TEXT_INDICES, dtype="int64", axes=start, role="indices")]
         return [*specs, *(text if self.only_text else [])]
@@ -123,19 +122,6 @@ class Gliclass(Definition):
     @property
     def outputs(self) -> list[OutputSpec]:
         return [OutputSpec(name="logits", axes=[BATCH, LABELS])]
-
-    @property
-    def encoding(self) -> Encoding:
-        return self.encoder.encoding
-
-    @property
-    def encodings(self) -> list[Encoding]:
-        return self.encoder.encodings
-
-    @property
-    def limits(self) -> LengthContract:
-        """The encoder's, with padding on the right: indices count a row's tokens from its start."""
-        return msgspec.structs.replace(self.encoder.limits, paddings=["right", "ragged-right"])
 
     @property
     def plan(self) -> ProofPlan:

@@ -10,15 +10,14 @@ pair of a word and a width is one activation.
 Shape letters: B batch, T tokens, W words, K widths of a span, N labels, C channels, E inner channels.
 """
 
-import msgspec
 import torch
 from torch import Tensor, nn
 
 from posexport.definition.definition import Definition
-from posexport.encodings.encoding import Encoding
+from posexport.models.over_encoder import OverEncoder
 from posexport.nn.lstm import PackedLSTM
 from posexport.nn.rows import tokens_at
-from posexport.spec import BATCH, LABELS, WORDS, Axis, InputSpec, LengthContract, OutputSpec, ProofPlan
+from posexport.spec import BATCH, LABELS, WORDS, Axis, InputSpec, OutputSpec, ProofPlan
 
 WORD_INDICES, LABEL_INDICES = "word_indices", "label_indices"
 #: words and labels to prove at
@@ -101,7 +100,7 @@ class TokenScores(nn.Module):
         return logits
 
 
-class Gliner(Definition):
+class Gliner(OverEncoder):
     """An encoder, words and labels from its tokens, and a score of both.
 
     Args:
@@ -121,34 +120,21 @@ class Gliner(Definition):
         project: nn.Linear | None = None,
         lstm: PackedLSTM | None = None,
     ) -> None:
-        super().__init__()
-        self.encoder, self.scores, self.project, self.lstm = encoder, scores, project, lstm
+        super().__init__(encoder)
+        self.scores, self.project, self.lstm = scores, project, lstm
 
     @property
     def inputs(self) -> list[InputSpec]:
         """Ids and mask, and which tokens stand for words and for labels."""
         axes: dict[str, list[Axis]] = {WORD_INDICES: [BATCH, WORDS], LABEL_INDICES: [BATCH, LABELS]}
         return [
-            *(spec for spec in self.encoder.inputs if spec.role != "types"),
+            *self.encoder_inputs,
             *(InputSpec(name=name, dtype="int64", axes=axes[name], role="indices") for name in axes),
         ]
 
     @property
     def outputs(self) -> list[OutputSpec]:
         return self.scores.outputs
-
-    @property
-    def encoding(self) -> Encoding:
-        return self.encoder.encoding
-
-    @property
-    def encodings(self) -> list[Encoding]:
-        return self.encoder.encodings
-
-    @property
-    def limits(self) -> LengthContract:
-        """The encoder's, with padding on the right: indices count a row's tokens from its start."""
-        return msgspec.structs.replace(self.encoder.limits, paddings=["right", "ragged-right"])
 
     @property
     def plan(self) -> ProofPlan:

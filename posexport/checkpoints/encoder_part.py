@@ -3,14 +3,16 @@
 Its tensors are called as in a checkpoint of the encoder alone, behind a prefix.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, replace
 
 from posexport.checkpoints import assign, custom_code
 from posexport.checkpoints.config import Config
+from posexport.checkpoints.custom_code import IDLE
 from posexport.checkpoints.families.family import Family
 from posexport.checkpoints.families.registry import FAMILIES
 from posexport.checkpoints.mapping import Plan, origin
+from posexport.checkpoints.opened import Checkpoint
 from posexport.checkpoints.weights import Weights
 from posexport.definition.definition import Definition
 from posexport.errors import PosexportError
@@ -93,6 +95,19 @@ class EncoderPart:
         stored = {name: inside[there] for name, there in assign.names_of(alone, self.family).stored.items()}
         others = {name: name for name in weights.shapes if not name.startswith(self.behind)}
         return Names(stored | others, f"{self.family.prefix}.", "", self.behind)
+
+
+def check_task(checkpoint: Checkpoint, library: str, task: str) -> None:
+    """Raise PosexportError where a user asks for another task than a library's models have."""
+    if checkpoint.task not in (None, task):
+        label = checkpoint.config.label
+        raise PosexportError(f"{label}: {library} is converted for {task}, got --task {checkpoint.task}")
+
+
+def unread(config: Config, known: Set[str]) -> list[str]:
+    """A remark that names the keys of a file that nothing here depends on as far as posexport knows."""
+    names = sorted(set(config.values) - known - set(IDLE))
+    return [f"{config.label}: {', '.join(names)} is not read"] if names else []
 
 
 def whole_type(config: Config) -> str:

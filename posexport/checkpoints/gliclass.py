@@ -10,7 +10,6 @@ from torch import nn
 
 from posexport.checkpoints import encoder_part
 from posexport.checkpoints.config import Config
-from posexport.checkpoints.custom_code import IDLE
 from posexport.checkpoints.makers import Maker
 from posexport.checkpoints.opened import Checkpoint
 from posexport.errors import PosexportError
@@ -60,8 +59,7 @@ def make(checkpoint: Checkpoint) -> Model:
             not fit.
     """
     config = checkpoint.config
-    if checkpoint.task not in (None, TASK.name):
-        raise PosexportError(f"{config.label}: GLiClass is converted for {TASK.name}, got --task {checkpoint.task}")
+    encoder_part.check_task(checkpoint, "GLiClass", TASK.name)
     if checkpoint.adapter is not None:
         raise PosexportError(f"{config.label}: adapters of GLiClass are not merged; give the merged checkpoint")
     for key, (value, why) in _ONLY.items():
@@ -92,9 +90,7 @@ def make(checkpoint: Checkpoint) -> Model:
         modules |= {f"{here}.first": f"{_HEAD}.{there}.linear_1", f"{here}.last": f"{_HEAD}.{there}.linear_2"}
     unused = {} if scaled else {f"{_HEAD}.logit_scale": "the scale of vectors of norm 1"}
     made = encoder.filled(model, {**modules, "": _HEAD}, checkpoint.weights, TASK.name, unused)
-    unknown = sorted(set(config.values) - _READ - _UNREAD - set(IDLE))
-    remarks = [f"{config.label}: {', '.join(unknown)} is not read"] if unknown else []
-    return msgspec.structs.replace(made, remarks=[*remarks, *made.remarks])
+    return msgspec.structs.replace(made, remarks=[*encoder_part.unread(config, _READ | _UNREAD), *made.remarks])
 
 
 MAKER = Maker("huggingface", make)

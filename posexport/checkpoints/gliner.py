@@ -9,7 +9,6 @@ from torch import nn
 
 from posexport.checkpoints import encoder_part, gliner_folder
 from posexport.checkpoints.config import Config
-from posexport.checkpoints.custom_code import IDLE
 from posexport.checkpoints.makers import Maker
 from posexport.checkpoints.opened import Checkpoint
 from posexport.errors import PosexportError
@@ -58,8 +57,7 @@ def make(checkpoint: Checkpoint) -> Model:
             not fit.
     """
     config = checkpoint.config
-    if checkpoint.task not in (None, TASK.name):
-        raise PosexportError(f"{config.label}: GLiNER is converted for {TASK.name}, got --task {checkpoint.task}")
+    encoder_part.check_task(checkpoint, "GLiNER", TASK.name)
     _refuse(config)
     encoder = encoder_part.read(_encoder_config(checkpoint), ENCODER)
     hidden, layers = config.size("hidden_size", 512), config.size("num_rnn_layers", 1, least=0)
@@ -84,7 +82,7 @@ def _refuse(config: Config) -> None:
     """PosexportError for models that are computed otherwise."""
     values = config.values
     for key, what in _OTHERS.items():
-        if values.get(key) is not None:
+        if values.get(key) not in (None, ""):
             raise PosexportError(f"{config.label} says {key}: {what}; GLiNER with one encoder for both is converted")
     config.only("it averages the encoder's layers over padding too, so answers depend on the batch", fuse_layers=False)
     config.only("the model scores spans that its own scores choose", represent_spans=False)
@@ -142,8 +140,7 @@ def _encoder_config(checkpoint: Checkpoint) -> Config:
 
 def _remarks(config: Config) -> list[str]:
     """Keys that nothing here depends on as far as posexport knows, and a splitter of words that the pipeline lacks."""
-    unknown = sorted(set(config.values) - _READ - _UNREAD - set(IDLE))
-    remarks = [f"{config.label}: {', '.join(unknown)} is not read"] if unknown else []
+    remarks = encoder_part.unread(config, _READ | _UNREAD)
     if (splitter := config.text("words_splitter_type", SPLITTER)) != SPLITTER:
         remarks.append(
             f"{config.label} says words_splitter_type = {splitter!r:.60}, and the pipeline splits by {SPLITTER} alone: "

@@ -77,7 +77,9 @@ class Checkpoint:
         """The digest of all files that determine the model's weights and its head."""
         paths = self.weights.files | ({} if self.adapter is None else self.adapter.files)
         head = [] if self.pooling is None else self.pooling.files
-        return sha256(self.files, paths, [self.config.name, *head])
+        encoder = f"{gliner_folder.ENCODER}config.json"
+        inner = self.config.values.get("model_type") == gliner_folder.TYPE and self.files.find(encoder) is not None
+        return sha256(self.files, paths, [self.config.name, *head, *([encoder] if inner else [])])
 
     @property
     def bundle_files(self) -> dict[str, Path]:

@@ -104,7 +104,8 @@ class LabelsBesideText(NamedLabels, TextPipeline):
 
     def _markers(self, ids: Sequence[int], count: int) -> list[int]:
         """The token that stands for each label; -1 for those that were cut off."""
-        found = [place + self._behind for place, token in enumerate(ids) if token == self._label_id][:count]
+        places = [place + self._behind for place, token in enumerate(ids) if token == self._label_id]
+        found = [place for place in places if place < len(ids)][:count]
         if not found:
             raise PosexportError(
                 f"a text has no label in {len(ids)} tokens: behind it they are cut off; shorten it, or give a larger "

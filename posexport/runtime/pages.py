@@ -6,7 +6,7 @@ encoder does not run.
 Shape letters: B rows, T tokens, P features of a page, C channels.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -83,8 +83,8 @@ def page_vectors(
 
 
 def as_pictures(images: Any) -> tuple[list[Any], bool]:
-    """A list of pictures, and whether ``images`` is a single one: no list, and no array of several."""
-    several = isinstance(images, list | tuple) or (isinstance(images, np.ndarray) and images.ndim > 3)
+    """A list of pictures, and whether ``images`` is a single one: no list or iterator, and no array of several."""
+    several = isinstance(images, list | tuple | Iterator) or (isinstance(images, np.ndarray) and images.ndim > 3)
     return (list(images), False) if several else ([images], True)
 
 

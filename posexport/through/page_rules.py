@@ -47,13 +47,16 @@ def page_rules(checkpoint: Checkpoint, image: int, tokens: int | None) -> tuple[
     tokenizer = processor.tokenizer
     if tokenizer.num_special_tokens_to_add():
         return None, [f"the bundle takes arrays alone: {kind} of {folder} adds special tokens to its texts"]
+    query_start = tokenizer.bos_token if _WITH_BEGINNING[kind] else ""
+    if query_start is None or processor.query_augmentation_token is None:
+        return None, [f"the bundle takes arrays alone: the tokenizer of {folder} has no bos_token, or no pad_token"]
     _check(processor, str(folder), image, tokens)
     _, (page, *_), *_ = processor.prepare_inputs_layout(images=[np.zeros(_PICTURE, np.uint8)])
     start, *end = page.split(processor.image_token)
     if len(end) != 1:
         raise PosexportError(f"{folder}: the text of a page is {page!r:.120}; it must have one {processor.image_token}")
     pages = PageRules(
-        query_start=tokenizer.bos_token if _WITH_BEGINNING[kind] else "",
+        query_start=query_start,
         query_end=processor.query_augmentation_token * _AUGMENTED + "\n",
         page_start=start,
         page_end=end[0],
