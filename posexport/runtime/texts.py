@@ -66,6 +66,22 @@ class _Config(msgspec.Struct):
         return self.tokenizer_class != "TokenizersBackend"
 
 
+def encoded(tokenizer: "Tokenizer", texts: Sequence[Any], **options: bool) -> list[Any]:
+    """The encodings of texts, pairs, or words; ``options`` are those of ``Tokenizer.encode_batch``.
+
+    Raises:
+        PosexportError: the library fails: by an exception, or by a panic, which is none.
+    """
+    try:
+        return list(tokenizer.encode_batch(list(texts), **options))
+    except BaseException as err:
+        if isinstance(err, KeyboardInterrupt | SystemExit):
+            raise
+        raise PosexportError(
+            f"the tokenizer fails on these texts ({err}); convert again with the tokenizer.json of the model"
+        ) from err
+
+
 class Joined:
     """Concatenated encodings, with the attributes that `Texts.padded` reads."""
 
@@ -143,7 +159,7 @@ class Texts:
     def rows(self, texts: Sequence[str], *, truncate: bool) -> list[Any]:
         """The encoding of each text, not padded. Raises the errors of `tokenize`."""
         check_texts(texts, "text")
-        rows = (self._cut if truncate else self._whole).encode_batch(list(texts))
+        rows = encoded(self._cut if truncate else self._whole, texts)
         limit = self._manifest.limits.max_length
         for number, encoding in enumerate(rows):
             if not encoding.ids:
@@ -165,7 +181,7 @@ class Texts:
         tokenizer = self._whole
         if ends:
             tokenizer = self._cut_at(max(min(ends) - leaving, 1))
-        return self.checked(tokenizer.encode_batch(list(texts)))
+        return self.checked(encoded(tokenizer, texts))
 
     def checked(self, rows: Sequence[Any]) -> list[Any]:
         """Returns ``rows``; PosexportError for an id without a encoding in the model's embedding."""
@@ -181,7 +197,7 @@ class Texts:
 
         Counted by tokenizing the prompt alone, truncated like texts, without a special token at its end.
         """
-        encoding = self._cut.encode(prompt)
+        (encoding,) = encoded(self._cut, [prompt])
         ends = bool(encoding.ids) and (
             encoding.special_tokens_mask[-1] or encoding.tokens[-1] in self._config.special_tokens
         )
@@ -197,14 +213,14 @@ class Texts:
         for column in zip(*pairs, strict=True):
             check_texts(column, "text")
         if rules.template is None:
-            return self.checked(self._cut.encode_batch([tuple(pair) for pair in pairs]))
+            return self.checked(encoded(self._cut, [tuple(pair) for pair in pairs]))
         stated = rules.instruction if instruction is None else instruction
         filled = [rules.template.format(instruction=stated, query=query, document=text) for query, text in pairs]
-        ends = [self._whole.encode(end, add_special_tokens=False) for end in (rules.before, rules.after)]
+        ends = encoded(self._whole, [rules.before, rules.after], add_special_tokens=False)
         limit, taken = rules.max_length, sum(len(end.ids) for end in ends)
         if limit is not None and limit <= taken:
             raise PosexportError(f"the template alone has {taken} tokens, and pairs are cut at {limit}; convert again")
-        rows = self.checked(self._whole.encode_batch(filled))
+        rows = self.checked(encoded(self._whole, filled))
         for encoding in rows:
             if limit is not None:
                 encoding.truncate(limit - taken, direction=self.truncation_side)
@@ -217,9 +233,7 @@ class Texts:
         """
         check_texts(texts, "prompt")
         rows = []
-        for number, (text, encoding) in enumerate(
-            zip(texts, self.checked(self._whole.encode_batch(list(texts))), strict=True)
-        ):
+        for number, (text, encoding) in enumerate(zip(texts, self.checked(encoded(self._whole, texts)), strict=True)):
             if not text or not encoding.ids:
                 raise PosexportError(f"prompt {number} ({text!r}) has no tokens; give a text to continue")
             rows.append(list(encoding.ids))
@@ -227,11 +241,11 @@ class Texts:
 
     def pieces(self, text: str) -> list[int]:
         """The ids of a text without the special tokens around it."""
-        return list(self.checked([self._whole.encode(text, add_special_tokens=False)])[0].ids)
+        return list(self.checked(encoded(self._whole, [text], add_special_tokens=False))[0].ids)
 
     def cut_pieces(self, texts: Sequence[str], length: int | None) -> list[list[int]]:
         """The ids of `pieces` for each text, truncated to ``length`` tokens on the tokenizer's side."""
-        rows = self._whole.encode_batch(list(texts), add_special_tokens=False)
+        rows = encoded(self._whole, texts, add_special_tokens=False)
         for encoding in rows:
             if length is not None:
                 encoding.truncate(length, direction=self.truncation_side)

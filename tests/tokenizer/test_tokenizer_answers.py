@@ -20,7 +20,7 @@ from ci.answers.tokenizer_folders.folders import FOLDERS, SWITCHED, Folder
 from ci.answers.tokenizer_folders.texts import PAIRS, TEXTS
 from posexport import PosexportError
 from posexport.conversion.tokenizer import render
-from posexport.runtime.texts import Texts
+from posexport.runtime.texts import Texts, encoded
 from posexport.tokenizer import library
 from posexport.tokenizer.make import Model, TokenizerFile, make_tokenizer
 from posexport.tokenizer.sample_texts import sample_pairs, sample_texts
@@ -334,6 +334,19 @@ def test_a_damaged_tokenizer_json(tmp_path: Path, change: dict[str, object]) -> 
         PosexportError, match=r"does not read tokenizer.json .*: download it again|truncation and padding must be"
     ):
         make_tokenizer({path.name: path}, Model())
+
+
+def test_a_panic_of_the_library_is_one_sentence(capfd: pytest.CaptureFixture[str]) -> None:
+    """A template of a token that the file has no id for: the library reads it, and panics at the first text."""
+    content = json.loads((MODEL / "tokenizer.json").read_text())
+    pieces = [{"SpecialToken": {"id": "[OTHER]", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}]
+    content["post_processor"] = {
+        "type": "TemplateProcessing", "single": pieces, "pair": content["post_processor"]["pair"],
+        "special_tokens": {},
+    }  # fmt: skip
+    with pytest.raises(PosexportError, match="the tokenizer fails on these texts"):
+        encoded(Tokenizer.from_str(json.dumps(content)), ["a b"])
+    assert "panicked" in capfd.readouterr().err
 
 
 def test_a_damaged_vocabulary(tmp_path: Path) -> None:

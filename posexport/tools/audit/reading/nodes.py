@@ -16,29 +16,22 @@ _BODIES = {"If": 0, "Loop": 1, "Scan": 0}
 
 
 def check_nodes(nodes: "Iterable[onnx.NodeProto]", opsets: Mapping[str, int], path: Path) -> None:
-    """Raises PosexportError for a node with an attribute of another kind than its operator has, or too few inputs.
+    """Raises PosexportError for a node without outputs, with an attribute of another kind, or with too few inputs.
 
     Operators that the installed onnx does not know (ONNX Runtime's) are not checked.
     """
-    import onnx
-
-    kinds = onnx.AttributeProto.AttributeType
     for node in nodes:
         if wrong := next((attribute for attribute in node.attribute if not attribute.type), None):
             raise PosexportError(f"{path}: attribute {wrong.name!r} of {node.op_type} has no type; export it again")
+        if not node.output:
+            raise PosexportError(f"{path}: node {node.name or node.op_type!r} has no outputs; export it again")
         domain = "" if node.domain == "ai.onnx" else node.domain
         schema = _schema(node.op_type, opsets.get(domain, 1), domain)
         if schema is None:
             continue
         attributes, least, outputs, most = schema
         where = f"{path}: node {node.name or node.op_type!r} of type {node.op_type}"
-        for attribute in node.attribute:
-            kind = attributes.get(attribute.name)
-            if kind is not None and attribute.type != kind:
-                raise PosexportError(
-                    f"{where} has {attribute.name} as {kinds.Name(attribute.type)}, it must be {kinds.Name(kind)}; "
-                    "export it again"
-                )
+        _check_attributes(node, attributes, where)
         if node.op_type == "Constant" and not domain and [a.name in attributes for a in node.attribute] != [True]:
             raise PosexportError(f"{where} must have one value; export it again")
         if len(node.input) < least:
@@ -47,6 +40,24 @@ def check_nodes(nodes: "Iterable[onnx.NodeProto]", opsets: Mapping[str, int], pa
             raise PosexportError(f"{where} has {len(node.output)} outputs, it has {outputs} to {most}; export it again")
         if not domain and node.op_type in _BODIES:
             _check_bodies(node, where)
+
+
+def _check_attributes(node: "onnx.NodeProto", expected: Mapping[str, int], where: str) -> None:
+    """Raises PosexportError for an attribute of another kind than ``expected``, and for text that is none."""
+    import onnx
+
+    kinds = onnx.AttributeProto.AttributeType
+    for attribute in node.attribute:
+        kind = expected.get(attribute.name)
+        if kind is not None and attribute.type != kind:
+            raise PosexportError(
+                f"{where} has {attribute.name} as {kinds.Name(attribute.type)}, it must be {kinds.Name(kind)}; "
+                "export it again"
+            )
+        if kind == kinds.STRING and attribute.s.decode(errors="ignore").encode() != attribute.s:
+            raise PosexportError(
+                f"{where} has {attribute.name} = {attribute.s!r:.60}, which is not UTF-8; export it again"
+            )
 
 
 def _check_bodies(node: "onnx.NodeProto", where: str) -> None:
