@@ -121,6 +121,7 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> Session:
     return posexport.load(work / "b")
 
 
+@pytest.mark.all
 def test_a_session_prepares_what_it_runs(session: Session) -> None:
     arrays = session.prepare(audio=sounds())
     assert arrays["input_values"].shape == (3, max(LENGTHS))

@@ -243,6 +243,7 @@ def test_remarks(tmp_path: Path) -> None:
     assert "which is not run; pictures are prepared as by ViTImageProcessor" in sentence
 
 
+@pytest.mark.all
 def test_a_session_prepares_what_it_runs(tmp_path: Path) -> None:
     source = tmp_path / "vit"
     shutil.copytree(Path(__file__).parents[1] / "golden" / "vit-forimageclassification", source)

@@ -82,6 +82,7 @@ class Complex(nn.Module):
         return logits
 
 
+@pytest.mark.all
 def test_a_rotary_table_of_complex_numbers_goes_with_a_cache(tmp_path: Path) -> None:
     torch.manual_seed(0)
     ids = {"input_ids": torch.randint(0, V, (2, 7))}

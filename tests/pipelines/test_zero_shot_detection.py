@@ -70,6 +70,7 @@ def test_boxes_as_the_library(folder: Path) -> None:
     assert both == [ours(picture, candidate_labels=LABELS) for picture in (COLOUR, TURNED)]
 
 
+@pytest.mark.all
 def test_texts_belong_to_images_as_in_the_library(folder: Path) -> None:
     import torch
     import transformers

@@ -380,6 +380,7 @@ def test_rows_are_gathered_where_they_are(shape: tuple[int, ...]) -> None:
     np.testing.assert_array_equal(gathered.numpy(), np.take(array, index, axis))
 
 
+@pytest.mark.all
 def test_a_shared_encoder_is_gathered_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Beams of one prompt have the same keys and values of the encoder."""
     posexport.convert(str(GOLDEN / "t5-forconditionalgeneration"), tmp_path / "t5", verify=False, precision="fp32")

@@ -322,6 +322,7 @@ def test_every_layer_with_a_state_has_a_function() -> None:
     assert names.keys() > states._STATEFUL.keys()
 
 
+@pytest.mark.all(but=("lfm2",))
 @pytest.mark.parametrize("kind", ["mamba2", "lfm2"])
 def test_one_buffer_is_past_and_present(
     kind: str, converted: Callable[[str], tuple[posexport.Conversion, Path]]

@@ -150,6 +150,7 @@ class Slopes(nn.Module):
         return -self.slopes[:, None, None] * (at[None] - at[:, None]).abs()
 
 
+@pytest.mark.all
 def test_threads_that_convert_at_once(tmp_path: Path) -> None:
     """Conversion, verification, the drop-in call and replace, each in a thread: all are right, and nothing is left."""
     before, results = state(), {}
