@@ -66,9 +66,12 @@ def draw(point: GridPoint, inputs: Sequence[InputSpec], variant: int = 0) -> Fee
         fixed = spec.role == "values" and not any(isinstance(axis, str) and axis != BATCH for axis in spec.axes)
         generator = np.random.default_rng([point.batch, variant, len(spec.name)]) if fixed else rng
         feeds[spec.name] = _input(spec, point, generator)
-    tokens_B = keep_mask(point).sum(1)
-    real = {spec.name: tokens_B.astype(spec.dtype) for spec in inputs if spec.role == "lengths"}
-    real |= {s.name: indices(tokens_B, feeds[s.name].shape[1], rng) for s in inputs if s.role == "indices"}
+    real = {}
+    for spec in inputs:
+        if spec.role == "lengths":
+            real[spec.name] = keep_mask(point).sum(1).astype(spec.dtype)
+        elif spec.role == "indices":
+            real[spec.name] = indices(keep_mask(point).sum(1), feeds[spec.name].shape[1], rng)
     return with_sizes(inputs, feeds, rng) | real
 
 
