@@ -21,7 +21,7 @@ _RESULTS = Path(__file__).parents[2] / "results" / "fuzz.json"
 #: seconds that an input may take, and that a process may take to start
 _LONGEST, _START = 5.0, 120.0
 #: inputs of a process, and the share of each kind: opening a checkpoint is fifty times slower than reading a graph
-_PART = 400
+_PART = 4000
 _SHARES = {"onnx": 10, "manifest": 20, "config": 1, "decoder-config": 1, "safetensors": 1, "tokenizer": 3, "bundle": 3}
 
 
