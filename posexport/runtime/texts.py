@@ -130,6 +130,8 @@ class Texts:
 
     def _cut_at(self, limit: int) -> "Tokenizer":
         """A copy of the tokenizer that truncates to ``limit`` tokens."""
+        if limit < 1:
+            raise PosexportError(f"the bundle cuts texts at {limit} tokens, it must be at least 1; convert it again")
         tokenizer = self._prepared(self._read())
         tokenizer.no_padding()
         tokenizer.enable_truncation(limit, direction=self.truncation_side)
