@@ -3,6 +3,7 @@
 All changes follow from a `random.Random`, so that a number names an input.
 """
 
+import copy
 import json
 import struct
 from collections.abc import Callable, Iterator
@@ -98,9 +99,9 @@ def _change_repeated(proto: Message, field: FieldDescriptor, places: list[Messag
     elif field.type == FieldDescriptor.TYPE_MESSAGE:
         same = [other for other in places if field.message_type == other.DESCRIPTOR]
         if same:
-            copy = type(same[0])()
-            _copied(copy, rng.choice(same))
-            elements.append(copy)
+            added = type(same[0])()
+            _copied(added, rng.choice(same))
+            elements.append(added)
     elif len(elements) and action < 4:
         index = rng.randrange(len(elements))
         elements[index] = _scalar(field, elements[index], rng)
@@ -109,10 +110,10 @@ def _change_repeated(proto: Message, field: FieldDescriptor, places: list[Messag
 
 
 def _copied(target: Message, source: Message) -> None:
-    copy = type(source)()
-    copy.CopyFrom(source)
-    if copy.ByteSize() < 1_000_000:  # a graph in itself doubles each time
-        target.CopyFrom(copy)
+    alone = type(source)()
+    alone.CopyFrom(source)
+    if alone.ByteSize() < 1_000_000:  # a graph in itself doubles each time
+        target.CopyFrom(alone)
 
 
 def _scalar(field: FieldDescriptor, value: Any, rng: Random) -> Any:
@@ -145,7 +146,7 @@ def document(content: Any, rng: Random) -> Any:
     for _ in range(rng.randint(1, _MOST)):
         places = list(_containers(content))
         if not places:
-            return rng.choice(_VALUES)
+            return copy.deepcopy(rng.choice(_VALUES))
         place = rng.choice(places)
         keys = list(place) if isinstance(place, dict) else list(range(len(place)))
         key = rng.choice(keys)
@@ -165,7 +166,8 @@ def document(content: Any, rng: Random) -> Any:
             other = rng.choice(places)
             place[key] = json.loads(json.dumps(other)) if len(json.dumps(other)) < 100_000 else None
         else:
-            place[key] = rng.choice((*_VALUES, *TEXTS))
+            # a copy: a list that stands in two places, or in the next document, could come to hold itself
+            place[key] = copy.deepcopy(rng.choice((*_VALUES, *TEXTS)))
     return content
 
 
