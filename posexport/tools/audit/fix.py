@@ -31,6 +31,7 @@ class Repaired(msgspec.Struct, frozen=True, kw_only=True):
         repaired: (code, node) of every place.
         left: (code, node, why) of places that are as they were.
         nodes: how many nodes of the new file are not the old one's.
+        functions: how many local functions of the old file are inlined in the new one.
         proof: sentences on calls of both files.
     """
 
@@ -38,6 +39,7 @@ class Repaired(msgspec.Struct, frozen=True, kw_only=True):
     repaired: tuple[tuple[str, str], ...]
     left: tuple[tuple[str, str, str], ...]
     nodes: int
+    functions: int = 0
     proof: tuple[str, ...] = ()
 
     def lines(self) -> Iterator[str]:
@@ -48,7 +50,8 @@ class Repaired(msgspec.Struct, frozen=True, kw_only=True):
         for code, node, why in self.left:
             yield f"{code} at {node!r} is as it was: {why}"
         yield from self.proof
-        yield f"{self.path}: {self.nodes} nodes are new or changed, all others and all weights are the file's"
+        inlined = f", its {self.functions} local functions are inlined" if self.functions else ""
+        yield f"{self.path}: {self.nodes} nodes are new or changed, all others and all weights are the file's{inlined}"
 
 
 def fix(path: Path, codes: Sequence[str], output: Path, *, force: bool = False, provider: str = "cpu") -> Repaired:
@@ -101,7 +104,14 @@ def fix(path: Path, codes: Sequence[str], output: Path, *, force: bool = False, 
             whole.replace(output)
     except OSError as err:
         raise PosexportError(f"cannot write {output}: {err.strerror or err}; choose another place") from err
-    return Repaired(path=str(output), repaired=tuple(repaired), left=tuple(left), nodes=nodes, proof=tuple(proof))
+    return Repaired(
+        path=str(output),
+        repaired=tuple(repaired),
+        left=tuple(left),
+        nodes=nodes,
+        functions=original.functions,
+        proof=tuple(proof),
+    )
 
 
 def _numbers(subject: Subject) -> set[int]:

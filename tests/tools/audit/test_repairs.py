@@ -28,6 +28,31 @@ _RESHAPED = """
         y = Reshape (back, joined)
     }
 """.replace("SCALE", ", ".join(str(x / 7) for x in range(60)))
+_IN_FUNCTIONS = """
+    <ir_version: 8, opset_import: ["": 18, "local": 1]>
+    heads (float[B, T, 60] x) => (float[B, T, 60] y)
+    <int64[4] split = {0, 17, 5, 12}, int64[4] free = {0, -1, 5, 12}, float[60] scale = {SCALE}>
+    {
+        scaled = Mul (x, scale)
+        heads = local.heads (scaled, split)
+        others = local.heads (scaled, free)
+        both = Add (heads, others)
+        y = local.joined (both)
+    }
+    <domain: "local", opset_import: ["": 18]>
+    heads (x, sizes) => (y)
+    {
+        split = Reshape (x, sizes)
+        turned = Transpose <perm = [0, 2, 1, 3]> (split)
+        y = Transpose <perm = [0, 2, 1, 3]> (turned)
+    }
+    <domain: "local", opset_import: ["": 18]>
+    joined (x) => (y)
+    {
+        sizes = Constant <value = int64[3] {0, 0, -1}> ()
+        y = Reshape (x, sizes)
+    }
+""".replace("SCALE", ", ".join(str(x / 7) for x in range(60)))
 _ROWS = """
     <ir_version: 8, opset_import: ["": 18]>
     rows (float[B, P, 3] x) => (float[B, N, 3] y)
@@ -69,6 +94,27 @@ def test_sizes_of_the_example(tmp_path: Path) -> None:
         x = _values(*shape)
         (y,) = _run(tmp_path / "after.onnx", x)
         np.testing.assert_array_equal(y, x * (np.arange(60) / 7).astype(np.float32))
+
+
+def test_a_file_with_local_functions(tmp_path: Path) -> None:
+    """One of two calls of a function has the fault: the other call, and weights on disk, stay as they are."""
+    before = saved(_IN_FUNCTIONS, tmp_path)
+    model = onnx.load(before)
+    for tensor in model.graph.initializer:
+        tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor), tensor.name))
+    onnx.save(model, before, save_as_external_data=True, location="weights.data", size_threshold=200)
+    into = tmp_path / "repaired"
+    into.mkdir()
+    done = fix(before, ["PX101"], into / "after.onnx")
+    assert len(done.repaired) == 1
+    assert list(done.lines())[-1].endswith("all others and all weights are the file's, its 2 local functions are inlined")
+    after = onnx.load(into / "after.onnx", load_external_data=False)
+    assert not after.functions
+    assert next(t for t in after.graph.initializer if t.name == "scale").external_data[0].value == "weights.data"
+    for length in (17, 5):
+        x = _values(2, length, 60)
+        (y,) = _run(into / "after.onnx", x)
+        agree(y, 2 * x * (np.arange(60, dtype=np.float32) / 7), "rounded", np.float32)
 
 
 def test_rows_that_were_repeated_for_the_example(tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
-from posexport.errors import PosexportError
 from posexport.graph.dataflow import dependents
 from posexport.tools.audit.subject import Subject
 
@@ -18,12 +17,13 @@ if TYPE_CHECKING:
 class Original:
     """A file as it was read, to write it again with some nodes changed.
 
+    Attributes:
+        functions: how many local functions the file has. They are inlined, as the audit sees them: a repair can then
+            change one of their calls.
+
     Args:
         path: the file.
         subject: what it is, before anything is changed.
-
-    Raises:
-        PosexportError: the file has local functions, which an audit inlines: its nodes are not the file's.
     """
 
     def __init__(self, path: Path, subject: Subject) -> None:
@@ -32,10 +32,9 @@ class Original:
         graph = subject.graph
         self.path, self.graph = path, graph
         self.proto = onnx.load(str(path), load_external_data=False)
-        if self.proto.functions:
-            raise PosexportError(
-                f"{path} has local functions, which --fix does not change; inline them first (onnx.inliner)"
-            )
+        self.functions = len(self.proto.functions)
+        if self.functions:
+            self.proto = _inlined(self.proto)
         self._nodes = dict(zip(map(id, graph), self.proto.graph.node, strict=True))
         self._serialized = {id(node): ir.serde.serialize_node(node).SerializeToString() for node in graph}
         self._weights = {tensor.name for tensor in self.proto.graph.initializer}
@@ -88,3 +87,13 @@ class Original:
         same = self._serialized.get(id(node)) == now.SerializeToString()
         # inference of sizes names the tensors of constants
         return self._nodes[id(node)] if same or (node.op_type == "Constant" and id(node) in self._nodes) else now
+
+
+def _inlined(proto: "onnx.ModelProto") -> "onnx.ModelProto":
+    """The model without local functions, its nodes in the order of `read_model`; weights on disk stay there."""
+    from onnx_ir.passes.common import InlinePass
+
+    model = ir.serde.deserialize_model(proto)
+    InlinePass()(model)
+    inlined: onnx.ModelProto = ir.serde.serialize_model(model)
+    return inlined
