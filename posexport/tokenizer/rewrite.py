@@ -59,7 +59,20 @@ def content_of(path: Path) -> dict[str, Any]:
         raise PosexportError(
             f"the tokenizers library does not read {TOKENIZER} ({reason}): download it again, or upgrade tokenizers"
         )
+    if not all(_is_component(content.get(key)) for key in ("normalizer", "pre_tokenizer", "post_processor", "decoder")):
+        raise PosexportError(
+            f"{TOKENIZER} has a component that is no JSON object, such as a step of a Sequence that is a list; download "
+            "it again"
+        )
     return content
+
+
+def _is_component(stored: Any) -> bool:
+    """Whether it and the steps of a Sequence are objects; the library takes lists of their fields as well."""
+    if not isinstance(stored, dict):
+        return stored is None
+    names = ("normalizers", "pretokenizers", "processors", "decoders")
+    return all(step is not None and _is_component(step) for name in names for step in stored.get(name) or ())
 
 
 def _load_error(data: bytes) -> str | None:

@@ -336,6 +336,16 @@ def test_a_damaged_tokenizer_json(tmp_path: Path, change: dict[str, object]) -> 
         make_tokenizer({path.name: path}, Model())
 
 
+@pytest.mark.parametrize("step", [["[CLS]"], ["NFC"], []])
+def test_a_step_that_is_a_list(tmp_path: Path, step: list[str]) -> None:
+    """The library reads a list as the fields of an object, one after the other."""
+    content = json.loads((MODEL / "tokenizer.json").read_text())
+    path = tmp_path / "tokenizer.json"
+    path.write_text(json.dumps(content | {"normalizer": {"type": "Sequence", "normalizers": [step]}}))
+    with pytest.raises(PosexportError, match=r"a step of a Sequence that is a list|does not read tokenizer.json"):
+        make_tokenizer({path.name: path}, Model())
+
+
 def test_a_panic_of_the_library_is_one_sentence(capfd: pytest.CaptureFixture[str]) -> None:
     """A template of a token that the file has no id for: the library reads it, and panics at the first text."""
     content = json.loads((MODEL / "tokenizer.json").read_text())
