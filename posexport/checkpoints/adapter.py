@@ -212,9 +212,15 @@ _BY_PEFT = "merge it with peft, merge_and_unload() and save_pretrained(DIR), and
 def _base(files: Directory, named: object) -> Directory:
     """The folder of the base model: by its name next to the adapter, else the path that the adapter states."""
     if isinstance(named, str) and named:
-        for folder in (files.path.resolve().parent / PurePath(named).name, Path(named)):
+        folders = (files.path.resolve().parent / PurePath(named).name, Path(named))
+        for folder in folders:
             if folder.joinpath("config.json").is_file():
                 return Directory(folder)
+        if there := [folder for folder in folders if folder.is_dir()]:
+            raise PosexportError(
+                f"{files.path} is an adapter of the model in {there[0]}, which has no config.json; adapters are merged "
+                f"into models of transformers: {_BY_PEFT}"
+            )
     raise PosexportError(
         f"{files.path} holds an adapter alone ({CONFIG}), whose model is {named!r:.80}; put the model's folder beside "
         f"it, as {files.path.resolve().parent / PurePath(str(named)).name}, or {_BY_PEFT}"

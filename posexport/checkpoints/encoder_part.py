@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from posexport.checkpoints import assign, custom_code
 from posexport.checkpoints.config import Config
 from posexport.checkpoints.custom_code import IDLE
+from posexport.checkpoints.differences import difference_remarks
 from posexport.checkpoints.families.family import Family
 from posexport.checkpoints.families.registry import FAMILIES
 from posexport.checkpoints.mapping import Plan, origin
@@ -87,6 +88,7 @@ class EncoderPart:
         family = replace(self.family, model_type=whole_type(self.config), other_heads=unused)
         remarks = assign.check(plan, weights, names, family, task=task)
         remarks += [*assign.fill(plan, weights, names), *self.config.remarks]
+        remarks += difference_remarks(self.family, self.plan.model)
         return model_of(whole, task, longest=plan.longest, remarks=remarks)
 
     def _names(self, weights: Weights) -> Names:

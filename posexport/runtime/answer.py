@@ -202,10 +202,12 @@ def _check(
 ) -> None:
     """Raises PosexportError for options that exclude each other; ``embed``, ``rank``: an option of these is set."""
     if bool(texts) == (inputs is not None):
+        if query is not None and not texts:
+            raise PosexportError("--query needs what it ranks; give --text, --texts, or pictures of pages (--image)")
         raise PosexportError(f"give --text, --texts or --inputs, {'not both' if texts else 'one of them'}")
     if query is not None and (inputs is not None or only or embed or truncate):
         raise PosexportError(
-            "--query ranks the texts of --text and gives their scores; leave out --inputs, --only, --truncate and "
+            "--query ranks texts, or pictures of pages, and gives their scores; leave out --inputs, --only, --truncate and "
             "the options for vectors"
         )
     if rank and query is None:

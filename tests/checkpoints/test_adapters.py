@@ -126,6 +126,16 @@ def test_what_is_not_merged_is_refused(tmp_path: Path, settings: dict[str, Any],
         loaded(made)
 
 
+def test_a_model_of_another_library(tmp_path: Path) -> None:
+    """The folder is there, without the config.json of transformers, as gliner writes it."""
+    (tmp_path / "base").mkdir()
+    (tmp_path / "base" / "gliner_config.json").write_text("{}")
+    tensors = pair("model.layers.0.mlp.gate_proj", 32, 24, seed=0)
+    made = adapter(tmp_path / "adapter", Path("org/base"), tensors)
+    with pytest.raises(PosexportError, match=r"an adapter of the model in .*/base, which has no config.json"):
+        loaded(made)
+
+
 @pytest.mark.parametrize(
     ("tensors", "said"),
     [

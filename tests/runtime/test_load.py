@@ -491,6 +491,7 @@ def test_texts_stand_in_a_file_too(bundle, tmp_path):
     ("arguments", "says"),
     [
         ([], "give --text, --texts or --inputs, one of them"),
+        (["--query", "x"], "--query needs what it ranks; give --text, --texts, or pictures"),
         (["--text", "a", "--inputs", "x.npz"], "give --text, --texts or --inputs, not both"),
         (["--inputs", "x.npz", "--truncate"], "--truncate shortens texts"),
         (["--inputs", "none.npz"], "none.npz does not exist"),
