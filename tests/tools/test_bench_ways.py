@@ -32,8 +32,8 @@ def loading(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("loading")
 def test_ways_are_providers_with_the_precisions_that_they_compute() -> None:
-    assert [way.name for way in ways()] == ["cpu fp32", "cpu int8", "openvino fp32", "openvino bf16"]
-    assert [way.target for way in ways()] == ["cpu", "cpu", "openvino", "openvino"]
+    assert [way.name for way in ways()] == ["cpu fp32", "cpu int8", "cpu int4", "openvino fp32", "openvino bf16"]
+    assert [way.target for way in ways()] == ["cpu", "cpu", "cpu", "openvino", "openvino"]
     assert module.Way(provider=PROVIDERS["webgpu"]).target == "portable"
 
 
@@ -44,7 +44,7 @@ def test_a_source_is_converted_once_for_each_graph_and_compared_with_pytorch(
     converted: list[tuple[str, ...]] = []
 
     def candidates(models: Any, precisions: Any, options: Any, folder: Path) -> tuple[list[Candidate], bool]:
-        if folder.name in ("cpu-fp32", "cpu-int8", "openvino-fp32"):
+        if folder.name in ("cpu-fp32", "cpu-int8", "cpu-int4", "openvino-fp32"):
             converted.append((*precisions, *options))
         return [Candidate(name=models[0], model=f"{models[0]}/model.onnx", vocab=9, weights="w")], False
 
@@ -54,12 +54,13 @@ def test_a_source_is_converted_once_for_each_graph_and_compared_with_pytorch(
     assert converted == [
         ("fp32", "--set", "layers=1", "--target", "cpu"),
         ("int8", "--set", "layers=1", "--target", "cpu"),
+        ("int4", "--set", "layers=1", "--target", "cpu"),
         ("fp32", "--set", "layers=1", "--target", "openvino"),
     ]
-    names = ["PyTorch fp32", "PyTorch bf16", "cpu fp32", "cpu int8", "openvino fp32", "openvino bf16"]
+    names = ["PyTorch fp32", "PyTorch bf16", "cpu fp32", "cpu int8", "cpu int4", "openvino fp32", "openvino bf16"]
     assert [candidate.name for candidate in measured] == names
     assert {candidate.weights for candidate in measured} == {"encoder-nope"}
-    assert [candidate.precision for candidate in measured] == ["fp32", "bf16", "fp32", "int8", "fp32", "bf16"]
+    assert [candidate.precision for candidate in measured] == ["fp32", "bf16", "fp32", "int8", "int4", "fp32", "bf16"]
     assert measured[-1].provider_options == {"precision": "bf16"}
     assert measured[1].options == {"dtype": "bfloat16", "settings": ["layers=1"]}
     assert measured[1].provider is None

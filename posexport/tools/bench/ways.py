@@ -24,7 +24,8 @@ from posexport.tools.bench.records import Figure, Result
 
 #: an error relative to the largest value up to which a way counts as float32
 FLOAT32_ERROR = 1e-4
-_INT8: PrecisionName = "int8"
+#: that ONNX Runtime's CPU provider computes, beside float32
+_ON_CPU: tuple[PrecisionName, ...] = ("int8", "int4")
 _HALF: PrecisionName = "bf16"
 
 
@@ -56,7 +57,7 @@ def ways() -> list[Way]:
             continue
         available.append(Way(provider=provider))
         if provider is CPU:
-            available.append(Way(provider=provider, precision=_INT8))
+            available += [Way(provider=provider, precision=name) for name in _ON_CPU]
         if COMPUTES in provider.choices:
             available.append(Way(provider=provider, options={COMPUTES: _HALF}))
         available += [
