@@ -207,8 +207,8 @@ def _check(
         raise PosexportError(f"give --text, --texts or --inputs, {'not both' if texts else 'one of them'}")
     if query is not None and (inputs is not None or only or embed or truncate):
         raise PosexportError(
-            "--query ranks texts, or pictures of pages, and gives their scores; leave out --inputs, --only, --truncate and "
-            "the options for vectors"
+            "--query ranks texts, or pictures of pages, and gives their scores; leave out --inputs, --only, --truncate "
+            "and the options for vectors"
         )
     if rank and query is None:
         raise PosexportError("--top-k and --activation-fn are for scores; leave them out or give --query")

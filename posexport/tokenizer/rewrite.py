@@ -61,8 +61,8 @@ def content_of(path: Path) -> dict[str, Any]:
         )
     if not all(_is_component(content.get(key)) for key in ("normalizer", "pre_tokenizer", "post_processor", "decoder")):
         raise PosexportError(
-            f"{TOKENIZER} has a component that is no JSON object, such as a step of a Sequence that is a list; download "
-            "it again"
+            f"{TOKENIZER} has a component that is no JSON object, such as a step of a Sequence that is a list; "
+            "download it again"
         )
     return content
 
