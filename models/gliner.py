@@ -1,11 +1,12 @@
-"""Entities of a text by labels that are written before it.
+"""GLiNER: finds entities in a text, for labels that are written before the text.
 
 Zaratiana et al., "GLiNER" (arXiv:2311.08526), section 2: a score for every span of at most K words and every label.
-The form by tokens is that of knowledgator's GLiNER multi-task (arXiv:2406.12925): whether a word begins, ends and is
-inside an entity. An encoder reads labels and text as one row; a word is its first or last token, a label its marker.
+knowledgator's GLiNER multi-task (arXiv:2406.12925) scores words instead: whether a word begins, ends or is inside an
+entity. An encoder reads labels and text as one row. The state of a word is that of its first or last token, the state
+of a label that of its marker.
 
-The linear layers behind a sum are computed before it where the library computes them on pairs, so that the cost of a
-pair of a word and a width is one activation.
+gliner concatenates the states of a pair and applies a linear layer to it. Here the linear layer is applied to each
+state before the pairs are formed, so that a pair of a word and a width costs one addition and one activation.
 
 Shape letters: B batch, T tokens, W words, K widths of a span, N labels, C channels, E inner channels.
 """
@@ -20,25 +21,26 @@ from posexport.nn.rows import tokens_at
 from posexport.spec import BATCH, LABELS, WORDS, Axis, InputSpec, OutputSpec, ProofPlan
 
 WORD_INDICES, LABEL_INDICES = "word_indices", "label_indices"
-#: words and labels to prove at
+#: (number of words, number of labels) of the proof
 _PROVEN = ((1, 1), (7, 3), (26, 2), (3, 11), (2, 1))
 
 
 def two_layers(size: int, inner: int, out: int) -> nn.Sequential:
-    """A projection with a hidden layer; its linear layers are 0 and 2."""
+    """A two-layer MLP with ReLU; the linear layers have the indices 0 and 2, as in the checkpoint."""
     return nn.Sequential(nn.Linear(size, inner), nn.ReLU(), nn.Linear(inner, out))
 
 
 class SpanScores(nn.Module):
-    """Logits of every span of up to ``widths`` words, from its first and its last word, [B, W, K, N].
+    """Logits [B, W, K, N] of every span of up to ``widths`` words, from the states of its first and last word.
 
-    A span that ends behind the last word has the logits of the first word, as the library computes it.
+    A span that ends after the last word has the logits of the first word, as in gliner.
 
     Args:
         size: C.
         widths: K.
-        inner: E of the projection behind both ends (``markerV0``); None: it is one linear layer (``marker``).
-        ends: E of the projections of the ends.
+        inner: E of the MLP that follows the concatenation of both ends (``markerV0``); None: one linear layer follows
+            (``marker``).
+        ends: E of the MLPs of the ends.
     """
 
     def __init__(self, size: int, widths: int, *, inner: int | None, ends: int) -> None:
@@ -54,7 +56,7 @@ class SpanScores(nn.Module):
         weight_E2C = self.joined.weight
         start_BWE = self.start(words_BWC).relu() @ weight_E2C[:, : self.size].mT + self.joined.bias
         end_BWE = self.end(words_BWC).relu() @ weight_E2C[:, self.size :].mT
-        # what a label adds to the inner channels, so that no span has a vector of C channels
+        # the second layer is applied to the labels: no span needs a vector of C channels
         label_BNC = self.label(labels_BNC)
         if self.out is not None:
             label_BNE, bias_BN = label_BNC @ self.out.weight, label_BNC @ self.out.bias
@@ -76,11 +78,11 @@ class SpanScores(nn.Module):
 
 
 class TokenScores(nn.Module):
-    """Logits of every word and label, [B, W, N, 3]: that it begins, ends and is inside an entity of the label.
+    """Logits [B, W, N, 3] of every word and label: the word begins, ends or is inside an entity of the label.
 
     Args:
         size: C.
-        out: logits of a pair.
+        out: number of logits of a pair.
     """
 
     def __init__(self, size: int, out: int = 3) -> None:
@@ -101,13 +103,13 @@ class TokenScores(nn.Module):
 
 
 class Gliner(OverEncoder):
-    """An encoder, words and labels from its tokens, and a score of both.
+    """GLiNER: an encoder, the states of words and labels, and the scores of their pairs.
 
     Args:
-        encoder: token ids and their mask to hidden states.
-        scores: of words and labels.
-        project: the encoder's channels to C; None: they are as many.
-        lstm: of words; None: there is none.
+        encoder: maps token ids and their mask to hidden states.
+        scores: maps the states of words and labels to logits.
+        project: maps the encoder's channels to C; None if they are equal.
+        lstm: applied to the states of words; None if the model has no LSTM.
     """
 
     ordered = True
@@ -125,7 +127,7 @@ class Gliner(OverEncoder):
 
     @property
     def inputs(self) -> list[InputSpec]:
-        """Ids and mask, and which tokens stand for words and for labels."""
+        """Ids and mask, and the indices of the tokens that represent words and labels."""
         axes: dict[str, list[Axis]] = {WORD_INDICES: [BATCH, WORDS], LABEL_INDICES: [BATCH, LABELS]}
         return [
             *self.encoder_inputs,

@@ -1,6 +1,6 @@
-"""The encoder inside a checkpoint of another library: a family's definition, by the ``encoder_config`` in its file.
+"""The encoder inside a checkpoint of gliner or gliclass: posexport's definition, built from ``encoder_config``.
 
-Its tensors are called as in a checkpoint of the encoder alone, behind a prefix.
+Its tensors have the names of a checkpoint that holds the encoder only, with a prefix.
 """
 
 from collections.abc import Mapping, Set
@@ -26,31 +26,35 @@ _OUTPUTS = ["last_hidden_state"]
 
 @dataclass(frozen=True)
 class Names(assign.Names):
-    """``stored`` has the encoder's tensors by its family's names, and all others by their own."""
+    """Names in a checkpoint with an encoder inside.
 
-    behind: str = ""
+    ``stored`` maps the family's names to the encoder's tensors, and the name of every other tensor to itself;
+    ``encoder_prefix`` is the prefix of the encoder's tensors in the file.
+    """
+
+    encoder_prefix: str = ""
 
     def shown(self, name: str) -> str:
-        """A name as the file has it, or would have it."""
+        """The name of a tensor in the file, or the name that it would have there."""
         inside = bool(self.prefix) and name.startswith(self.prefix)
-        return self.stored.get(name, f"{self.behind}{name.removeprefix(self.prefix)}" if inside else name)
+        return self.stored.get(name, f"{self.encoder_prefix}{name.removeprefix(self.prefix)}" if inside else name)
 
 
 @dataclass(frozen=True)
 class EncoderPart:
-    """The definition of an encoder, its plan, and the names of all tensors of the file.
+    """The definition of an encoder, with the origin of its weights in the file.
 
     Args:
-        config: the object in the file.
-        family: of its type.
-        plan: its plan; the model returns hidden states.
-        behind: the prefix of its tensors.
+        config: the encoder's configuration.
+        family: the family of the encoder's type.
+        plan: the definition and the origins of its parameters; the model returns hidden states.
+        prefix: the prefix of the encoder's tensors in the file.
     """
 
     config: Config
     family: Family
     plan: Plan
-    behind: str
+    prefix: str
 
     @property
     def model(self) -> Definition:
@@ -58,7 +62,7 @@ class EncoderPart:
 
     @property
     def hidden(self) -> int:
-        """The channels of its states."""
+        """The number of channels of the hidden states."""
         size = self.model.outputs[0].axes[-1]
         assert isinstance(size, int)
         return size
@@ -66,17 +70,17 @@ class EncoderPart:
     def filled(
         self, whole: Definition, modules: dict[str, str], weights: Weights, task: str, unused: Mapping[str, str]
     ) -> Model:
-        """``whole``, a definition with this encoder as its ``encoder``, with the weights.
+        """Load the weights of the file into ``whole``, a definition that has this encoder as ``encoder``.
 
         Args:
-            whole: on the meta device.
-            modules: its modules outside the encoder, by what the file calls them.
-            weights: of the file.
-            task: of ``posexport list tasks``.
-            unused: prefixes of further tensors that the model does not need, each with a description.
+            whole: the definition, on the meta device.
+            modules: module of ``whole`` outside the encoder -> its name in the file.
+            weights: the weights of the file.
+            task: a name of ``posexport list tasks``.
+            unused: prefix of further tensors that the model does not need -> a description.
 
         Raises:
-            PosexportError: a tensor is missing, left over, or of another shape.
+            PosexportError: a tensor is missing, left over, or has another shape.
         """
         origins = {f"encoder.{name}": stored for name, stored in self.plan.origins.items()}
         for name, _ in whole.named_parameters():
@@ -92,41 +96,41 @@ class EncoderPart:
         return model_of(whole, task, longest=plan.longest, remarks=remarks)
 
     def _names(self, weights: Weights) -> Names:
-        inside = {name.removeprefix(self.behind): name for name in weights.shapes if name.startswith(self.behind)}
+        inside = {name.removeprefix(self.prefix): name for name in weights.shapes if name.startswith(self.prefix)}
         alone = replace(weights, shapes={name: weights.shapes[whole] for name, whole in inside.items()})
         stored = {name: inside[there] for name, there in assign.names_of(alone, self.family).stored.items()}
-        others = {name: name for name in weights.shapes if not name.startswith(self.behind)}
-        return Names(stored | others, f"{self.family.prefix}.", "", self.behind)
+        outside = {name: name for name in weights.shapes if not name.startswith(self.prefix)}
+        return Names(stored | outside, f"{self.family.prefix}.", "", self.prefix)
 
 
 def check_task(checkpoint: Checkpoint, library: str, task: str) -> None:
-    """Raise PosexportError where a user asks for another task than a library's models have."""
+    """Raise PosexportError if ``--task`` names another task than the one of the library's models."""
     if checkpoint.task not in (None, task):
         label = checkpoint.config.label
         raise PosexportError(f"{label}: {library} is converted for {task}, got --task {checkpoint.task}")
 
 
 def unread(config: Config, known: Set[str]) -> list[str]:
-    """A remark that names the keys of a file that nothing here depends on as far as posexport knows."""
+    """A remark that names the keys of a file that are neither read (``known``) nor known to have no effect."""
     names = sorted(set(config.values) - known - set(IDLE))
     return [f"{config.label}: {', '.join(names)} is not read"] if names else []
 
 
 def whole_type(config: Config) -> str:
-    """The type of the checkpoint that an encoder's configuration is in."""
+    """The ``model_type`` of the checkpoint that contains the encoder's configuration."""
     return config.outer or config.text("model_type")
 
 
-def read(config: Config, behind: str, default_type: str = "deberta-v2") -> EncoderPart:
-    """The encoder that ``config`` describes.
+def read(config: Config, prefix: str, default_type: str = "deberta-v2") -> EncoderPart:
+    """Build the definition of the encoder that ``config`` describes.
 
     Args:
-        config: of the encoder alone (`Config.nested`).
-        behind: the prefix of its tensors.
-        default_type: where it names none.
+        config: the configuration of the encoder (`Config.nested`).
+        prefix: the prefix of the encoder's tensors.
+        default_type: the ``model_type`` if ``config`` has none.
 
     Raises:
-        PosexportError: posexport defines no encoder of its type, or custom code may compute something else.
+        PosexportError: posexport does not define encoders of this type, or custom code may compute something else.
     """
     config.values.setdefault("model_type", default_type)
     kind = config.text("model_type")
@@ -139,7 +143,7 @@ def read(config: Config, behind: str, default_type: str = "deberta-v2") -> Encod
             config.remarks += custom_code.check(config)
             inputs, outputs = ([spec.name for spec in specs] for specs in (plan.model.inputs, plan.model.outputs))
             if set(inputs) <= _INPUTS and outputs == _OUTPUTS and not plan.model.parts:
-                return EncoderPart(config, family, plan, behind)
+                return EncoderPart(config, family, plan, prefix)
     raise PosexportError(
         f"{config.label} says model_type = {kind!r:.60}; the encoders that posexport defines are read here, such as "
         "deberta-v2, modernbert, bert and xlm-roberta; load the model with its library, and convert it as a module"

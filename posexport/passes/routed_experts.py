@@ -1,13 +1,14 @@
-"""Mixtures of experts where each token is processed by its own experts only (Shazeer et al., arXiv:1701.06538).
+"""Mixtures of experts in which every token is processed by the chosen experts only (Shazeer et al., arXiv:1701.06538).
 
-The graph of transformers' models computes every expert for every token, with weight 0 where it was not chosen
-(`posexport.through.experts`): right for any routing, and E / J times the work. ONNX Runtime's operators MoE and QMoE
-gather each expert's tokens, and read the weights of the chosen experts alone.
+The exported graph of a transformers model computes every expert for every token, and multiplies the experts that were
+not chosen by 0 (`posexport.through.experts`). This is right for any routing, but E / J times the work. ONNX Runtime's
+operators MoE and QMoE gather the tokens of each expert, and read the weights of the chosen experts only.
 
-They choose the J largest of a softmax over their routing scores. From the logarithms of the weights that the model's
-own routing gave (softmax or sigmoid, limited to groups, biased ...) they take the same experts, with weights divided by
-their sum, which multiplies the result. The weights of a token have one sign, which a learned scale of all of them
-(Inkling) may make negative. A token whose weights are all 0 gets zeros, though its scores are all minus infinity.
+Both operators select the J largest values of a softmax over their routing scores. Here the scores are the logarithms
+of the routing weights that the model computes (softmax or sigmoid, limited to groups, biased ...). The operators then
+choose the same experts, with routing weights divided by their sum; the result is multiplied by that sum. The routing
+weights of a token have the same sign; a learned scale (Inkling) may make it negative. If all routing weights of a
+token are 0, its output is 0, although all its scores are minus infinity.
 
 Shape letters: N tokens, J chosen experts of a token, E experts, C channels of the model, M channels of an expert.
 """
@@ -30,14 +31,14 @@ from posexport.targets.target import MICROSOFT, Target
 
 MOE, QMOE = "MoE", "QMoE"
 _Array = NDArray[np.generic]
-#: of weights that QMoE multiplies by float32 (onnxruntime 1.31); with 8 its results are off by 1e-2
+#: bits of the weights that QMoE multiplies by float32 (onnxruntime 1.31); with 8 bits its results are off by 1e-2
 _BITS = 4
-#: more channels than any expert has
+#: larger than the number of channels of any expert
 _NEVER = 1 << 40
 
 
 class RoutedExperts(GraphPass):
-    """Compute the chosen experts only, by com.microsoft MoE.
+    """Compute only the chosen experts, with com.microsoft MoE.
 
     Before: ``h = Reshape(x W1 [C, E 2 M]); (SiLU(h_gate) * h_up * weights [N, E, 1]) W2 [E M, C]``
     After:  ``MoE(x, Log(Abs(weights)), W1 [E, 2 M, C], W2 [E, C, M]) * ReduceSum(weights)``
@@ -45,7 +46,8 @@ class RoutedExperts(GraphPass):
     GPT-OSS's gate (OpenAI, arXiv:2508.10925, section 2.3) has limits, biases, and channels that alternate:
     ``swish(min(gate, limit)) * (clamp(up, limit) + 1)``, the argument of the sigmoid times 1.702.
 
-    A layer of 64 experts, 8 of them chosen: 0.11 of the time for one token and 0.27 for 512 (onnxruntime 1.31).
+    A layer with 64 experts, of which 8 are chosen, takes 0.11 of the time for one token and 0.27 for 512 tokens
+    (onnxruntime 1.31).
     """
 
     name = "routed-experts"
@@ -61,9 +63,9 @@ class RoutedExperts(GraphPass):
 
 
 def route_quantized(model: ir.Model, target: Target) -> PassResult:
-    """As `RoutedExperts`, of products whose weights are quantized in blocks: by com.microsoft QMoE.
+    """As `RoutedExperts`, for products with weights quantized in blocks (MatMulNBits), with com.microsoft QMoE.
 
-    It reads the same integers and scales, in another order, and rounds no activations, as MatMulNBits does.
+    QMoE uses the same integers and scales in another order. Like MatMulNBits, it does not round activations.
     """
     if target.needs_microsoft(QMOE) or target.needs_kernel(QMOE, MICROSOFT):
         return PassResult()
@@ -75,12 +77,12 @@ def route_quantized(model: ir.Model, target: Target) -> PassResult:
 def _routed(model: ir.Model, products: Collection[str], operator: str) -> PassResult:
     layers = [_layer(node, products) for node in model.graph if node.op_type in products]
     return PassResult.of(
-        [_route(model.graph, each, operator) if isinstance(each, _Layer) else each for each in layers if each]
+        [_route(model.graph, layer, operator) if isinstance(layer, _Layer) else layer for layer in layers if layer]
     )
 
 
 def _route(graph: ir.Graph, layer: "_Layer", operator: str) -> str | None:
-    """Write ``operator`` in the place of a layer; the reason where it stays."""
+    """Replace a layer by ``operator``; the reason if it is not replaced."""
     first, last = _weights(layer.first), _weights(layer.last)
     if first is None or last is None:
         return "its products have a bias or zero points, or their weights are read elsewhere too"
@@ -101,15 +103,15 @@ def _route(graph: ir.Graph, layer: "_Layer", operator: str) -> str | None:
         return "the proof does not read quantized channels that alternate, or have a bias"
     if gate.limit is not None:
         attributes["swiglu_limit"] = gate.limit
-    halves = [
+    gate_up = [
         _stored(graph, weight, layer.count, _alternating if gate.alternates else _interleaved) for weight in first
     ]
-    wholes = [_stored(graph, weight, layer.count, _by_expert) for weight in last]
+    down = [_stored(graph, weight, layer.count, _by_expert) for weight in last]
     g = Builder.at(layer.last)
     output = layer.last.outputs[0]
     chosen = g.op(
         operator,
-        *(layer.first.inputs[0], g.Log(g.Abs(layer.weights)), *halves, gate.bias, *wholes),
+        *(layer.first.inputs[0], g.Log(g.Abs(layer.weights)), *gate_up, gate.bias, *down),
         domain=MICROSOFT,
         shape=output.shape,
         k=layer.chosen,
@@ -127,17 +129,18 @@ def _route(graph: ir.Graph, layer: "_Layer", operator: str) -> str | None:
 
 @dataclass(frozen=True)
 class _Gate:
-    """``Swish(gate, alpha) * (up + beta)``, both halves of an expert's channels.
+    """``Swish(gate, alpha) * (up + beta)``, where gate and up are halves of the first projection of an expert.
 
     Attributes:
-        halves: the tensor that both are read from, [N, E, 2 M].
-        alternates: gate and up alternate in it; otherwise the gate is the first half.
-        alpha: a factor of the sigmoid's argument.
-        limit: the largest value of the gate, and the largest magnitude of ``up``; None: they have none.
-        bias: [E, 2 M], added to ``halves``.
+        gate_up: the tensor that contains both, [N, E, 2 M].
+        alternates: the channels of gate and up alternate; if false, the gate is the first half.
+        alpha: factor of the sigmoid's argument.
+        beta: added to ``up``.
+        limit: the largest value of ``gate`` and the largest magnitude of ``up``; None if neither is clipped.
+        bias: [E, 2 M], added to ``gate_up``.
     """
 
-    halves: ir.Value
+    gate_up: ir.Value
     alternates: bool
     alpha: float = 1.0
     beta: float = 0.0
@@ -147,13 +150,13 @@ class _Gate:
 
 @dataclass(frozen=True)
 class _Layer:
-    """``last((Swish(gate) * up * weights)``, gate and up of ``first(tokens)``.
+    """``last(Swish(gate) * up * weights)``, where ``first(tokens)`` computes gate and up.
 
     Attributes:
-        first, last: the products of all experts, from [N, C] to [N, E 2 M] and from [N, E M] to [N, C].
-        gate: the nodes between both products.
-        weights: of a token's experts, [N, E]; 0 of those that were not chosen.
-        chosen: J.
+        first, last: the projections of all experts, from [N, C] to [N, E 2 M] and from [N, E M] to [N, C].
+        gate: the nodes between the two projections.
+        weights: routing weights, [N, E]; 0 for experts that were not chosen.
+        chosen: J, the number of chosen experts of a token.
     """
 
     first: ir.Node
@@ -164,22 +167,28 @@ class _Layer:
 
     @property
     def count(self) -> int:
-        """The number of experts."""
+        """E, the number of experts."""
         count = width(self.weights)
         assert count is not None
         return count
 
 
 def _layer(last: ir.Node, products: Collection[str]) -> "_Layer | str | None":
-    """The layer that the product ``last`` ends; why it is another one; None where there are no experts.
+    """The layer of experts that ends with the product ``last``.
 
-    ``products``: the operators that it may have.
+    Args:
+        last: a product.
+        products: op types that the layer's products may have.
+
+    Returns:
+        The layer; the reason if the layer of experts is not supported; None if ``last`` belongs to no experts.
     """
-    # outwards in: the second product, of all experts' channels times their weights
+    # from the output to the input: the second product reads the channels of all experts times the routing weights
     scaled = _before(last.inputs[0])
     if scaled is None or scaled.op_type != "Mul":
         return None
-    weights = next((found for value in scaled.inputs if (found := _token_weights(value)) is not None), None)
+    candidates = (_token_weights(value) for value in scaled.inputs)
+    weights = next((value for value in candidates if value is not None), None)
     inner = next((node for value in scaled.inputs if (node := producer(value, "Mul")) is not None), None)
     if weights is None or inner is None:
         return None
@@ -190,7 +199,7 @@ def _layer(last: ir.Node, products: Collection[str]) -> "_Layer | str | None":
     gate = _gated(inner)
     if gate is None:
         return "the operator does not have its gate"
-    first = gate.halves.producer()
+    first = gate.gate_up.producer()
     while first is not None and first.op_type == "Reshape":
         first = _before(first.inputs[0])
     if first is None or first.op_type not in products:
@@ -199,7 +208,7 @@ def _layer(last: ir.Node, products: Collection[str]) -> "_Layer | str | None":
 
 
 def _before(value: ir.Value | None) -> ir.Node | None:
-    """What computes ``value`` before it is reshaped, if nothing else reads it."""
+    """The node that computes ``value``, with Reshape nodes skipped; None if another node uses a result of the chain."""
     node = None if value is None else value.producer()
     while node is not None and node.op_type == "Reshape" and only(node.outputs[0]) is not None:
         value = node.inputs[0]
@@ -208,8 +217,8 @@ def _before(value: ir.Value | None) -> ir.Node | None:
 
 
 def _token_weights(value: ir.Value | None) -> ir.Value | None:
-    """[N, E] of [N, E, 1]: the sum over chosen experts."""
-    # matrices of rows, which other passes make
+    """The routing weights [N, E], a sum over the chosen experts, from ``value`` [N, E, 1]."""
+    # other passes insert Reshape nodes
     while (rows := producer(value, "Reshape")) is not None:
         value = rows.inputs[0]
     expanded = producer(value, "Unsqueeze")
@@ -220,7 +229,7 @@ def _token_weights(value: ir.Value | None) -> ir.Value | None:
 
 
 def _chosen(weights: ir.Value) -> int | None:
-    """How many experts a token has: ``ReduceSum(Where(chosen [N, J, 1] == arange(E), ..), 1)``."""
+    """J, from the pattern ``ReduceSum(Where(chosen [N, J, 1] == arange(E), ..), 1)``."""
     total = producer(weights, "ReduceSum")
     axes = None if total is None else constant(total.inputs[1])
     where = None if total is None else producer(total.inputs[0], "Where")
@@ -232,7 +241,7 @@ def _chosen(weights: ir.Value) -> int | None:
 
 
 def _gated(inner: ir.Node) -> _Gate | None:
-    """The gate whose product of both halves ``inner`` is."""
+    """The gate that ends with the Mul ``inner``; None if the operator cannot compute it."""
     for gate, up in (inner.inputs, inner.inputs[::-1]):
         swish = _swish(gate)
         if swish is None:
@@ -240,9 +249,9 @@ def _gated(inner: ir.Node) -> _Gate | None:
         x, alpha = swish
         y, beta = _plus(up)
         x, y, limit = _limited(x, y)
-        halves = _halves(x, y)
-        if halves is not None:
-            return _with_bias(_Gate(*halves, alpha, beta, limit))
+        gate_up = _gate_up(x, y)
+        if gate_up is not None:
+            return _with_bias(_Gate(*gate_up, alpha, beta, limit))
     return None
 
 
@@ -272,7 +281,7 @@ def _plus(value: ir.Value | None) -> tuple[ir.Value | None, float]:
 
 
 def _limited(gate: ir.Value | None, up: ir.Value | None) -> tuple[ir.Value | None, ir.Value | None, float | None]:
-    """Both before they are clipped, and the limit; unchanged and None for limits that the operator does not have."""
+    """Gate and up before Clip, and the limit; both unchanged and None if the operator does not support the limits."""
     clips = [clip for value in (gate, up) if (clip := producer(value, "Clip")) is not None]
     bounds = [[number(value) for value in (*clip.inputs[1:], None, None)[:2]] for clip in clips]
     limit = bounds[0][1] if len(bounds) == len("GU") else None
@@ -281,20 +290,20 @@ def _limited(gate: ir.Value | None, up: ir.Value | None) -> tuple[ir.Value | Non
     return clips[0].inputs[0], clips[1].inputs[0], limit
 
 
-def _halves(gate: ir.Value | None, up: ir.Value | None) -> tuple[ir.Value, bool] | None:
-    """The tensor that both are read from, and whether they alternate in it; None if other nodes read it too."""
+def _gate_up(gate: ir.Value | None, up: ir.Value | None) -> tuple[ir.Value, bool] | None:
+    """The tensor that contains gate and up, and whether they alternate; None if other nodes use the tensor too."""
     split = producer(gate, "Split")
     if split is not None and split is producer(up, "Split"):
-        halves = len(split.outputs) == len("GU") and width(split.outputs[0]) == width(split.outputs[1])
+        equal = len(split.outputs) == len("GU") and width(split.outputs[0]) == width(split.outputs[1])
         whole = split.inputs[0]
-        known = halves and gate is split.outputs[0] and up is split.outputs[1] and whole is not None
+        known = equal and gate is split.outputs[0] and up is split.outputs[1] and whole is not None
         return (whole, False) if known and whole is not None and only(whole) is split else None
     slices = [producer(value, "Slice") for value in (gate, up)]
     wholes = {None if node is None else node.inputs[0] for node in slices}
     whole = wholes.pop() if len(wholes) == 1 else None
     if whole is None or whole.is_graph_output() or {user for user, _ in whole.uses()} != set(slices):
         return None
-    # every second channel, from the first and from the second one on
+    # alternating: the slices contain the even and the odd channels
     for start, node in enumerate(slices):
         numbers = [] if node is None else [number(value) for value in node.inputs[1:]]
         if len(numbers) != len(("start", "end", "axis", "step")) or (numbers[0], numbers[3]) != (start, 2):
@@ -305,32 +314,35 @@ def _halves(gate: ir.Value | None, up: ir.Value | None) -> tuple[ir.Value, bool]
 
 
 def _with_bias(gate: _Gate) -> _Gate:
-    """``gate`` with the bias that is added to its halves, if there is one."""
-    total = producer(gate.halves, "Add")
+    """``gate`` with the bias that is added to ``gate_up``, if there is one."""
+    total = producer(gate.gate_up, "Add")
     for x, bias in () if total is None else (total.inputs, total.inputs[::-1]):
-        # one for every expert, in the order of the weights
+        # the bias of every expert, in the order of the weights
         if x is not None and is_weight(bias, len("EM")) and gate.alternates and only(x) is total:
-            return replace(gate, halves=x, bias=bias)
+            return replace(gate, gate_up=x, bias=bias)
     return gate
 
 
 @dataclass(frozen=True)
 class _Weight:
-    """A tensor of a product's weight: of each of its ``rows``, the outputs, floats, integers or scales."""
+    """A weight of a product, or the integers or scales of a quantized one; ``rows``: number of output channels."""
 
     value: ir.Value
     rows: int
     transposed: bool = False
 
     def read(self) -> _Array:
-        """[rows, ..]"""
+        """The values as an array [rows, ..]; the first axis is that of the output channels."""
         assert self.value.const_value is not None
         array = np.asarray(self.value.const_value.numpy())
         return array.T if self.transposed else array.reshape(self.rows, -1)
 
 
 def _weights(product: ir.Node) -> list[_Weight] | None:
-    """The tensors of a product's weight; None if it has other operands, or if something else reads one."""
+    """The weight of a product: one tensor, or integers and scales.
+
+    None if the product has other operands, such as a bias, or if another node uses one of the tensors.
+    """
     x, *operands = product.inputs
     values = [value for value in operands if value is not None]
     alone = all(value.is_initializer() and not value.is_graph_input() and only(value) is product for value in values)
@@ -348,31 +360,31 @@ def _weights(product: ir.Node) -> list[_Weight] | None:
 
 
 def _interleaved(rows: _Array, count: int) -> _Array:
-    """[E, 2 M, ..] of [E 2 M, ..]: a gate's row before each row of the other half, as the operators read them."""
-    halves = rows.reshape(count, 2, len(rows) // (2 * count), -1)
-    return halves.swapaxes(1, 2).reshape(count, len(rows) // count, -1)
+    """Reorders [E 2 M, ..] to [E, 2 M, ..] so that rows of gate and up alternate, the order of both operators."""
+    gate_up = rows.reshape(count, 2, len(rows) // (2 * count), -1)
+    return gate_up.swapaxes(1, 2).reshape(count, len(rows) // count, -1)
 
 
 def _alternating(rows: _Array, count: int) -> _Array:
-    """[E, 2 M, ..] of [E 2 M, ..] in which gate and up alternate already."""
+    """Reshapes [E 2 M, ..] to [E, 2 M, ..] for weights in which rows of gate and up already alternate."""
     return rows.reshape(count, len(rows) // count, -1)
 
 
 def _by_expert(rows: _Array, count: int) -> _Array:
-    """[E, C, ..] of [C, E ..]."""
+    """Reorders [C, E ..] to [E, C, ..]: one matrix per expert."""
     return rows.reshape(len(rows), count, -1).swapaxes(0, 1)
 
 
 def _stored(graph: ir.Graph, weight: _Weight, count: int, order: Callable[[_Array, int], _Array]) -> ir.Value:
-    """``weight`` in another order, which is made when the file is written."""
+    """An initializer with the values of ``weight`` in another order; they are computed when the file is written."""
     tensor = weight.value.const_value
     assert tensor is not None
     rows = weight.rows if order is _by_expert else weight.rows // count
 
-    def made() -> ir.TensorProtocol:
+    def reordered() -> ir.TensorProtocol:
         return ir.tensor(np.ascontiguousarray(order(weight.read(), count)))
 
-    lazy = ir.LazyTensor(made, tensor.dtype, ir.Shape((count, rows, tensor.size // (count * rows))))
+    lazy = ir.LazyTensor(reordered, tensor.dtype, ir.Shape((count, rows, tensor.size // (count * rows))))
     value = initializer(graph, f"{weight.value.name}_by_expert", lazy)
     value.metadata_props[FOLDED_FROM] = repr(list(names_of(weight.value)))
     return value

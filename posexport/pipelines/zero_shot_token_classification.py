@@ -1,7 +1,7 @@
-"""``zero-shot-token-classification``: entities of labels that the caller names, as gliner's ``predict_entities``.
+"""``zero-shot-token-classification``: entities for labels that the caller names, as gliner's ``predict_entities``.
 
-Zaratiana et al., "GLiNER" (arXiv:2311.08526), section 2.3: of overlapping spans the likeliest stays. Words, prompt,
-threshold and the choice among spans are the library's (0.2.29); gliner_config.json says which.
+Zaratiana et al., "GLiNER" (arXiv:2311.08526), section 2.3: of overlapping spans, the one with the highest score is
+returned. Word splitting, prompt, threshold and the choice among spans follow gliner 0.2.29 and gliner_config.json.
 
 Shape letters: W words, K widths of a span, N labels.
 """
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
     from tokenizers import Encoding
 
 _WORDS = re.compile(r"\w+(?:[-_]\w+)*|\S")
-#: axes of the logits of one text, of spans [W, K, N]; of words [W, N, 3]: begins, ends, is inside
+#: the ``span_mode`` with which the logits of a text are [W, N, 3] (begin, end, inside of a word); else [W, K, N]
 _BY_TOKEN = "token_level"
 Entity = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Span:
-    """An entity of words from ``first`` to ``last``."""
+    """An entity: the words from ``first`` to ``last``, inclusive."""
 
     first: int
     last: int
@@ -40,7 +40,10 @@ class Span:
     score: float
 
     def overlaps(self, other: "Span", *, nested: bool, several: bool) -> bool:
-        """Whether one of both must go. ``nested``: one may hold the other; ``several``: a span may have more labels."""
+        """Whether only one of two entities can be returned.
+
+        ``nested``: one entity may contain the other; ``several``: a span may have several labels.
+        """
         if (self.first, self.last) == (other.first, other.last):
             return not several
         if self.first > other.last or other.first > self.last:
@@ -50,17 +53,25 @@ class Span:
 
 @dataclass(frozen=True)
 class Prepared:
-    """A text in a call: its row, the places of words in it, and the tokens that stand for words and labels."""
+    """A tokenized text.
+
+    Attributes:
+        item: index of the text among the inputs.
+        encoding: token ids of the prompt and the text.
+        places: first and last character of every word of the text.
+        words: index of the token that represents every word.
+        labels: index of the token that represents every label.
+    """
 
     item: int
-    row: "Encoding"
+    encoding: "Encoding"
     places: list[tuple[int, int]]
     words: list[int]
     labels: list[int]
 
 
 class ZeroShotTokenClassification(NamedLabels, TextPipeline):
-    """Inputs are texts."""
+    """Finds entities in texts, by a bundle of a gliner model; inputs are texts."""
 
     def setup(self) -> None:
         super().setup()
@@ -75,7 +86,8 @@ class ZeroShotTokenClassification(NamedLabels, TextPipeline):
         self._marker_id = self.texts.token_id(self._marker) if stated == -1 else stated
         if self._marker_id is None:
             raise PosexportError(f"the tokenizer of the bundle has no token {self._marker}; convert with the right one")
-        self._behind = int(not rules.get("embed_ent_token", True))
+        # the token that represents a label is its marker, or the one after the marker
+        self._after_marker = int(not rules.get("embed_ent_token", True))
         self._by_first = rules.get("subtoken_pooling", "first") == "first"
         self._most, self._by_token = rules.get("max_len", 384), rules.get("span_mode") == _BY_TOKEN
         # indices count tokens from the start of a row
@@ -91,15 +103,15 @@ class ZeroShotTokenClassification(NamedLabels, TextPipeline):
         flat_ner: bool = True,
         multi_label: bool = False,
     ) -> list[list[Entity]]:
-        """``{"start", "end", "text", "label", "score"}`` of every entity of each text, by their first words.
+        """The entities of each text, as ``{"start", "end", "text", "label", "score"}``, in the order of the text.
 
         Args:
-            items: texts; words beyond ``max_len`` of gliner_config.json are left out.
-            batches: of calls.
-            candidate_labels: a list, a text with commas, or labels with the descriptions that the model reads in their
-                place.
-            threshold: scores above it count.
-            flat_ner: no entities inside others.
+            items: texts; words beyond ``max_len`` of gliner_config.json are ignored.
+            batches: batch sizes of the calls.
+            candidate_labels: a list, a comma-separated string, or a dictionary from labels to descriptions. The model
+                reads a description instead of its label.
+            threshold: only entities with a higher score are returned.
+            flat_ner: return no entity that overlaps another; if false, an entity may contain others.
             multi_label: a span may have several labels.
         """
         described = candidate_labels if isinstance(candidate_labels, Mapping) else {}
@@ -118,31 +130,34 @@ class ZeroShotTokenClassification(NamedLabels, TextPipeline):
         return answers
 
     def _prepared(self, items: list[str], prompts: Sequence[str]) -> list[Prepared]:
-        """The texts that have words, behind the prompt."""
-        prompt = [part for label in prompts for part in (self._marker, label) if part] + [self._end]
+        """Tokenize the prompt followed by the text, for every text that has words."""
+        prompt = [word for label in prompts for word in (self._marker, label) if word] + [self._end]
         places = [[match.span() for match in _WORDS.finditer(item)][: self._most] for item in items]
-        with_words = [number for number, found in enumerate(places) if found]
-        rows = self.encoded(
+        with_words = [number for number, spans in enumerate(places) if spans]
+        encodings = self.encoded(
             [prompt + [items[number][start:end] for start, end in places[number]] for number in with_words],
             truncation=self.known_length is not None or self.session.manifest.limits.max_length is not None,
             split=True,
         )
         texts = []
-        for number, row in zip(with_words, rows, strict=True):
-            labels = [place + self._behind for place, token in enumerate(row.ids) if token == self._marker_id]
-            words = dict(self._words_of(row, len(prompt)))
+        for number, encoding in zip(with_words, encodings, strict=True):
+            labels = [i + self._after_marker for i, token in enumerate(encoding.ids) if token == self._marker_id]
+            words = dict(self._words_of(encoding, len(prompt)))
             if len(labels) < len(prompts) or not words:
                 raise PosexportError(
-                    f"{len(prompts)} labels leave no room for a text in {len(row.ids)} tokens, the most that the model "
-                    "takes; name fewer"
+                    f"{len(prompts)} labels leave no room for a text in {len(encoding.ids)} tokens, the most that the "
+                    "model takes; name fewer"
                 )
             with_tokens = [places[number][word] for word in words]
-            texts.append(Prepared(number, row, with_tokens, list(words.values()), labels[: len(prompts)]))
+            texts.append(Prepared(number, encoding, with_tokens, list(words.values()), labels[: len(prompts)]))
         return texts
 
-    def _words_of(self, row: "Encoding", before: int) -> Iterator[tuple[int, int]]:
-        """Each word behind the ``before`` words of the prompt, and the token that stands for it, if it has any."""
-        words = row.word_ids
+    def _words_of(self, encoding: "Encoding", before: int) -> Iterator[tuple[int, int]]:
+        """Yield each word of the text and the index of the token that represents it.
+
+        Words without a token are skipped. The first ``before`` words of ``encoding`` are the prompt.
+        """
+        words = encoding.word_ids
         for place, word in enumerate(words):
             if word is None or word < before:
                 continue
@@ -152,10 +167,10 @@ class ZeroShotTokenClassification(NamedLabels, TextPipeline):
                 yield word - before, place
 
     def _logits(self, texts: list[Prepared], batches: Batches) -> Iterator[tuple[Prepared, Floats]]:
-        """The logits of each text's words, which are run in batches of about the same length."""
-        for chosen in self._calls([len(text.row.ids) for text in texts], batches):
+        """Yield each text with the logits of its words; texts of similar length are run in one call."""
+        for chosen in self._calls([len(text.encoding.ids) for text in texts], batches):
             called = [texts[number] for number in chosen]
-            feeds = self.texts.padded([text.row for text in called])
+            feeds = self.texts.padded([text.encoding for text in called])
             feeds["word_indices"] = _padded([text.words for text in called])
             feeds["label_indices"] = _padded([text.labels for text in called])
             values = self.session.run(feeds, outputs=[LOGITS])[LOGITS].astype(np.float32, copy=False)
@@ -163,7 +178,7 @@ class ZeroShotTokenClassification(NamedLabels, TextPipeline):
                 yield text, logits[: len(text.words)]
 
     def _of_words(self, logits_WN3: Floats, threshold: float) -> list[Span]:
-        """Spans that begin, go on and end with words of scores above ``threshold``; the lowest of them counts."""
+        """Spans with begin, inside and end scores above ``threshold``; the lowest of these is the span's score."""
         scores_WN3 = sigmoid(logits_WN3)
         begin_WN, end_WN, inside_WN = (scores_WN3[..., edge] for edge in range(3))
         spans = []
@@ -177,18 +192,18 @@ class ZeroShotTokenClassification(NamedLabels, TextPipeline):
 
 
 def _of_spans(logits_WKN: Floats, threshold: float) -> list[Span]:
-    """Spans of scores above ``threshold`` that end inside the text."""
+    """Spans with a score above ``threshold`` that end inside the text."""
     scores_WKN = sigmoid(logits_WKN)
-    found = np.argwhere(scores_WKN > threshold).tolist()
+    above = np.argwhere(scores_WKN > threshold).tolist()
     return [
         Span(first, first + width, label, float(scores_WKN[first, width, label]))
-        for first, width, label in found
+        for first, width, label in above
         if first + width < len(scores_WKN)
     ]
 
 
 def _without_overlaps(spans: list[Span], *, nested: bool, several: bool) -> list[Span]:
-    """The likeliest spans, in the order of the text."""
+    """The spans with the highest scores among overlapping ones, in the order of the text."""
     chosen: list[Span] = []
     for span in sorted(spans, key=lambda span: -span.score):
         if not any(span.overlaps(other, nested=nested, several=several) for other in chosen):
@@ -203,6 +218,6 @@ def _entity(text: str, places: Sequence[tuple[int, int]], span: Span, names: Seq
 
 def _padded(rows: Sequence[Sequence[int]]) -> NDArray[np.int64]:
     padded_BN = np.full((len(rows), max(map(len, rows))), -1, dtype=np.int64)
-    for number, row in enumerate(rows):
-        padded_BN[number, : len(row)] = row
+    for number, indices in enumerate(rows):
+        padded_BN[number, : len(indices)] = indices
     return padded_BN

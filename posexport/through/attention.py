@@ -35,7 +35,7 @@ NAME, PACKED, ROWS = "posexport", "posexport_flash", "posexport_flash_rows"
 
 @dataclass
 class Noted:
-    """The attentions of one forward pass, its masks with their orders, keys of self-attention and biases."""
+    """What one forward pass called: attention layers, masks with their orders, keys of self-attention, biases."""
 
     layers: list[Layer] = field(default_factory=list)
     masks: list[tuple[Tensor, Order]] = field(default_factory=list)
@@ -43,8 +43,8 @@ class Noted:
     biases: list[Tensor] = field(default_factory=list)
 
     def order_of(self, mask: Tensor) -> Order | None:
-        """The order of a mask or of a slice of all its rows; None: the model made another mask."""
-        same = (order for made, order in self.masks if (made.data_ptr(), made.shape) == (mask.data_ptr(), mask.shape))
+        """The order of a mask, or of a slice that contains all its rows; None if transformers did not create it."""
+        same = (order for x, order in self.masks if (x.data_ptr(), x.shape) == (mask.data_ptr(), mask.shape))
         return next(same, None)
 
 
@@ -53,9 +53,9 @@ _NOTED: ContextVar[Noted | None] = ContextVar("posexport_noted", default=None)
 
 @contextmanager
 def noting() -> Iterator[list[Layer]]:
-    """Record the attentions that are called inside the block, which must not be a cached call.
+    """Record the attention layers that are called inside the block, without a KV cache.
 
-    Inside the block a call that no `Layer` describes raises NotCachedError.
+    A call that no `Layer` can describe raises NotCachedError.
     """
     noted = Noted()
     token = _NOTED.set(noted)
@@ -82,35 +82,35 @@ def use(model: Any, *, attention: str = NAME, experts: str = NAME) -> None:
     renew(model)
     if experts == NAME:
         stack(model)
-    for part in model.modules():
-        if (config := getattr(part, "config", None)) is not None:
+    for module in model.modules():
+        if (config := getattr(module, "config", None)) is not None:
             # from_pretrained sets these attributes too
             config._attn_implementation, config._experts_implementation = attention, experts  # noqa: SLF001
 
 
-def use_apart(part: Any, *, attention: str) -> None:
-    """Select the attention of a part of a model that shares its configuration with the rest."""
+def use_apart(submodule: Any, *, attention: str) -> None:
+    """Select the attention of one submodule of a model; it may share its configuration with the rest of the model."""
     copies: dict[int, Any] = {}
-    for each in part.modules():
-        if (config := getattr(each, "config", None)) is not None:
-            each.config = copies.setdefault(id(config), copy.copy(config))
-            each.config._attn_implementation = attention  # noqa: SLF001 (as `use`)
+    for module in submodule.modules():
+        if (config := getattr(module, "config", None)) is not None:
+            module.config = copies.setdefault(id(config), copy.copy(config))
+            module.config._attn_implementation = attention  # noqa: SLF001 (as `use`)
 
 
-def mask(*, mask_function: Callable[..., Tensor], **given: Any) -> Tensor | None:
+def mask(*, mask_function: Callable[..., Tensor], **arguments: Any) -> Tensor | None:
     """Boolean mask [B, 1, T, S], True to attend; None for bidirectional attention without padding.
 
-    transformers' shortcuts for certain masks are off, since a graph must hold for every mask.
+    transformers' shortcuts for certain masks are off, because the graph must be correct for every mask.
     """
     from transformers.masking_utils import bidirectional_mask_function, sdpa_mask
 
-    if given.get("attention_mask") is None and mask_function is bidirectional_mask_function:
+    if arguments.get("attention_mask") is None and mask_function is bidirectional_mask_function:
         return None
     skips = {"allow_is_causal_skip": False, "allow_is_bidirectional_skip": False}
-    made: Tensor = sdpa_mask(mask_function=mask_function, **{**given, **skips})
+    mask_B1TS: Tensor = sdpa_mask(mask_function=mask_function, **{**arguments, **skips})
     if (noted := _NOTED.get()) is not None:
-        noted.masks.append((made, order_of(mask_function)))
-    return made
+        noted.masks.append((mask_B1TS, order_of(mask_function)))
+    return mask_B1TS
 
 
 def attention(
@@ -128,11 +128,11 @@ def attention(
     position_bias: Tensor | None = None,
     **_: Any,
 ) -> tuple[Tensor, None]:
-    """Attention with the signature of transformers' functions, to [B, T, H, D]; ``s_aux``: attention sinks, [H]."""
+    """Attention with the signature of transformers' functions; returns [B, T, H, D]. ``s_aux``: attention sinks [H]."""
     causal = bool(getattr(module, "is_causal", True) if is_causal is None else is_causal)
     scale = 1 / math.sqrt(query.shape[-1]) if scaling is None else float(scaling)
     cap, sink = None if softcap is None else SoftCapped(softcap), s_aux
-    if cap is not None:  # scores are capped behind the scale, by `attend` before it
+    if cap is not None:  # `attend` caps before it scales, the model after: the queries are scaled instead
         query, scale = query * scale, 1.0
     call, noted = current(), _NOTED.get()
     # with posexport's KV cache
@@ -150,17 +150,17 @@ def attention(
                 raise NotCachedError("one of its layers has a bias and a sliding window")
             layer = replace(layer, biased=True)
         noted.layers.append(layer)
-    # without a cache: PyTorch's function, unless there is an argument that it does not have
-    given = [each for each in (attention_mask, position_bias) if each is not None]
+    # without a cache: PyTorch's function, unless it lacks one of the arguments
+    masks = [x for x in (attention_mask, position_bias) if x is not None]
     causal = causal and attention_mask is None
-    if cap is None and sink is None and len(given) + causal < 2:
+    if cap is None and sink is None and len(masks) + causal < 2:
         grouped = key.shape[1] != query.shape[1]
-        bias = given[0] if given else None
+        bias = masks[0] if masks else None
         context = F.scaled_dot_product_attention(
             query, key, value, bias, dropout, causal, scale=scale, enable_gqa=grouped
         )
     else:
-        context = _with_more(query, key, value, given, scale, cap, sink, causal=causal)
+        context = _with_more(query, key, value, masks, scale, cap, sink, causal=causal)
     return context.transpose(1, 2).contiguous(), None
 
 
@@ -175,7 +175,7 @@ def packed(
     scaling: float,
     **_: Any,
 ) -> tuple[Tensor, None]:
-    """Attention among patches with the same id in ``cu_seq_lens_q`` [N], to [1, N, H, D]."""
+    """Attention among patches with the same id in ``cu_seq_lens_q`` [N]; returns [1, N, H, D]."""
     mask_NN = cu_seq_lens_q[:, None] == cu_seq_lens_q
     context = F.scaled_dot_product_attention(query, key, value, mask_NN[None, None], scale=scaling)
     return context.transpose(1, 2).contiguous(), None
@@ -192,7 +192,10 @@ def in_rows(
     scaling: float,
     **_: Any,
 ) -> tuple[Tensor, None]:
-    """Attention among the patches of each row, to [1, B * N, H, D]; ``cu_seq_lens_q`` [B, N]: those that count."""
+    """Attention among the patches of each row, except padding, where ``cu_seq_lens_q`` [B, N] is False.
+
+    Returns [1, B * N, H, D].
+    """
     q, k, v = (x[0].reshape(x.shape[1], *cu_seq_lens_q.shape, -1).transpose(0, 1) for x in (query, key, value))
     context = F.scaled_dot_product_attention(q, k, v, cu_seq_lens_q[:, None, None], scale=scaling)
     return context.transpose(1, 2).flatten(0, 1)[None], None
@@ -202,7 +205,7 @@ def _with_more(
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    given: Sequence[Tensor],
+    masks: Sequence[Tensor],
     scale: float,
     cap: SoftCapped | None,
     sink: Tensor | None,
@@ -211,7 +214,7 @@ def _with_more(
 ) -> Tensor:
     """Attention with a soft cap, attention sinks or several masks, which PyTorch's function does not support."""
     queries, keys = Positions.counted(q.shape[2]), Positions.counted(k.shape[2])
-    added = recognised.added(given, q, k.shape[2])
+    added = recognised.added(masks, q, k.shape[2])
     return attend(
         q,
         k,
@@ -225,7 +228,10 @@ def _with_more(
 
 
 def _layer(noted: Noted, q: Tensor, k: Tensor, v: Tensor, attention_mask: Tensor | None, *, causal: bool) -> Layer:
-    """The layer of a call without a cache. Keys and queries of different lengths mean cross-attention."""
+    """The `Layer` that describes one call without a cache.
+
+    A call without a mask, with different numbers of keys and queries, is cross-attention.
+    """
     size = max(k.shape[-1], v.shape[-1])
     if k.shape[2] != q.shape[2] and attention_mask is None:
         return Layer(k.shape[1], size, None, cross=True)

@@ -38,7 +38,8 @@ from posexport.through.planned_call import CrossingCall, Layer, PlannedCall
 from posexport.through.speech import encoded_sound
 
 IDS, STATES, POSITIONS = "decoder_input_ids", "encoder_hidden_states", "decoder_position_ids"
-#: numbers of tokens and of encoder states in the call that records attentions; different, to tell cross-attention
+#: numbers of tokens and of encoder states in the call that records attention layers; they differ so that
+#: cross-attention can be recognised
 _TOKENS, _STATES = 5, 7
 
 
@@ -75,12 +76,12 @@ class DecoderCall(nn.Module):
         call = current()
         if self._numbered and call is not None:
             tensors[POSITIONS] = call.at.queries.ids_BT
-        given = {name: x for name, x in tensors.items() if name != STATES}
-        return {"logits": self.model(**given, encoder_outputs=states, use_cache=False, return_dict=True).logits}
+        arguments = {name: x for name, x in tensors.items() if name != STATES}
+        return {"logits": self.model(**arguments, encoder_outputs=states, use_cache=False, return_dict=True).logits}
 
 
-def decoder_ports(vocab: int, padding: int, width: int) -> tuple[list[InputSpec], list[OutputSpec]]:
-    """Specs of the inputs and outputs of `DecoderCall`."""
+def decoder_specs(vocab: int, padding: int, width: int) -> tuple[list[InputSpec], list[OutputSpec]]:
+    """The input and output specifications of `DecoderCall`."""
     axes: list[Axis] = [BATCH, SEQUENCE]
     return [
         InputSpec(name=IDS, dtype="int64", axes=axes, role="tokens", size=vocab, padding=padding),
@@ -89,26 +90,26 @@ def decoder_ports(vocab: int, padding: int, width: int) -> tuple[list[InputSpec]
 
 
 class Numbered(nn.Module):
-    """Replaces a decoder's position table: inside a `PlannedCall`, position ``p`` is row ``p + offset``.
+    """Replaces a decoder's position embedding: inside a `PlannedCall`, position ``p`` is row ``p + offset``.
 
-    transformers' code counts positions from the length of its cache, which is off here.
+    transformers' code computes positions from the length of its KV cache, which is not used here.
     """
 
-    def __init__(self, own: nn.Module, table: str, offset: int) -> None:
+    def __init__(self, embedding: nn.Module, table: str, offset: int) -> None:
         super().__init__()
-        self.own, self._table, self._offset = own, table, offset
+        self.own, self._table, self._offset = embedding, table, offset
 
     @property
     def rows(self) -> int:
         """The number of positions in the table."""
         return int(getattr(self.own, self._table).shape[0]) - self._offset
 
-    def forward(self, *given: Any, **named: Any) -> Tensor:
+    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
         call = current()
         if isinstance(call, PlannedCall):
             return F.embedding(call.at.queries.ids_BT + self._offset, getattr(self.own, self._table))
-        own: Tensor = self.own(*given, **named)
-        return own
+        embedded: Tensor = self.own(*args, **kwargs)
+        return embedded
 
 
 def numbered(model: Any, user: UserModule) -> int | None:
@@ -118,46 +119,46 @@ def numbered(model: Any, user: UserModule) -> int | None:
         The number of positions in the table; None for a decoder without a table.
 
     Raises:
-        NotCachedError: the decoder computes positions in another way than by consecutive rows of a table.
+        NotCachedError: the decoder's positions are not consecutive rows of a table.
     """
-    # below the head of a decoder that is a model of its own
+    # a decoder that is a complete model (speech-encoder-decoder) has the table in a submodule
     inner = (module for module in model.get_decoder().modules() if hasattr(module, "embed_positions"))
     decoder = next(inner, model.get_decoder())
-    own = getattr(decoder, "embed_positions", None)
-    if own is None:
+    embedding = getattr(decoder, "embed_positions", None)
+    if embedding is None:
         return None
-    # the rows of the table that a call with positions 0, 1, ... reads
-    said: list[Tensor] = []
-    hook = own.register_forward_hook(lambda _, __, answer: said.append(answer))
-    _plain(user, _noted_ids(user))
+    # record the position embeddings of a call with the positions 0, 1, ...
+    recorded: list[Tensor] = []
+    hook = embedding.register_forward_hook(lambda _, __, output: recorded.append(output))
+    _call(user, _noted_ids(user))
     hook.remove()
-    name = next((name for name in ("weight", "weights") if isinstance(getattr(own, name, None), Tensor)), None)
-    if name is None or not said:
+    name = next((name for name in ("weight", "weights") if isinstance(getattr(embedding, name, None), Tensor)), None)
+    if name is None or not recorded:
         raise NotCachedError("it numbers its tokens by code that takes no positions")
-    # find these rows in the table, to know the offset
-    table, rows_TC = getattr(own, name), said[0].reshape(-1, _TOKENS, said[0].shape[-1])[0]
+    # find them in the table: the first row is the offset
+    table, rows_TC = getattr(embedding, name), recorded[0].reshape(-1, _TOKENS, recorded[0].shape[-1])[0]
     starts = [start for start in range(4) if torch.equal(table[start : start + _TOKENS], rows_TC)]
     if len(starts) != 1:
         raise NotCachedError("the rows of its table of positions are not one after another")
-    decoder.embed_positions = Numbered(own, name, starts[0])
+    decoder.embed_positions = Numbered(embedding, name, starts[0])
     return int(decoder.embed_positions.rows)
 
 
 def layers_of(user: UserModule) -> list[Layer]:
-    """The attentions of a decoder, in call order."""
+    """The attention layers of a decoder, in call order."""
     with noting() as layers:
-        _plain(user, _noted_ids(user))
+        _call(user, _noted_ids(user))
     return layers
 
 
 def _noted_ids(user: UserModule) -> Tensor:
-    """Ids other than the padding id, which changes the position ids of some types."""
+    """Ids without the padding id: with it, some types compute other position ids."""
     spec = user.inputs[0]
     assert spec.size is not None
     return torch.full((1, _TOKENS), spec.size - 1 if spec.padding != spec.size - 1 else spec.size - 2)
 
 
-def _plain(user: UserModule, ids_1T: Tensor) -> None:
+def _call(user: UserModule, ids_1T: Tensor) -> None:
     """Call the decoder without a KV cache."""
     width = user.inputs[1].axes[-1]
     assert isinstance(width, int)
@@ -177,7 +178,8 @@ def _plain(user: UserModule, ids_1T: Tensor) -> None:
 class ThroughEncoder(nn.Module):
     """A transformers encoder as `posexport.models.sides.Side`.
 
-    ``limits`` hold for the decoder too. ``states_axis``: a number for images of one size.
+    ``limits`` apply to the decoder too. ``states_axis`` is the axis of the encoder's states: a number for images of
+    one size.
     """
 
     def __init__(self, user: UserModule, limits: LengthContract, states_axis: Axis = ENCODER_SEQUENCE) -> None:
@@ -191,7 +193,7 @@ class ThroughEncoder(nn.Module):
 
     @property
     def encodings(self) -> list[Encoding]:
-        """Positions are in transformers' code."""
+        """No encoding of posexport's: transformers' code computes the positions."""
         return [self._no_encoding]
 
     @property
@@ -217,18 +219,18 @@ class HalfSizes:
 
 
 class ThroughHalf(nn.Module):
-    """A transformers decoder as `posexport.models.sides.Half`, with logits; ``layers``: its attentions."""
+    """A transformers decoder as `posexport.models.sides.Half`, with logits; ``layers``: its attention layers."""
 
     def __init__(self, user: UserModule, layers: Sequence[Layer]) -> None:
         super().__init__()
         self.user, self._layers = user, list(layers)
-        #: how past tokens are kept; `posexport.sources.prepare` changes it
+        #: the kind of KV cache; `posexport.sources.prepare` changes it
         self.caching = Caching()
         self._no_encoding = NoPE()
         tokens, states = user.inputs
-        own, cross = ([layer for layer in layers if layer.cross is far] for far in (False, True))
-        shapes = {(layer.kv_heads, layer.size) for layer in own}, {(layer.kv_heads, layer.size) for layer in cross}
-        if len(own) != len(cross) or len(shapes[0]) != 1 or len(shapes[1]) != 1:
+        self_attention, cross = ([layer for layer in layers if layer.cross is far] for far in (False, True))
+        shapes = tuple({(layer.kv_heads, layer.size) for layer in kind} for kind in (self_attention, cross))
+        if len(self_attention) != len(cross) or len(shapes[0]) != 1 or len(shapes[1]) != 1:
             raise NotCachedError(
                 "its layers differ in their attention, and each must have one to its tokens and one to the states"
             )
@@ -238,11 +240,11 @@ class ThroughHalf(nn.Module):
         width = states.axes[-1]
         assert isinstance(width, int)
         assert tokens.size is not None
-        self.config = HalfSizes(tokens.size, tokens.padding, width, len(own), heads, kv_heads, size)
+        self.config = HalfSizes(tokens.size, tokens.padding, width, len(self_attention), heads, kv_heads, size)
 
     @property
     def encodings(self) -> list[Encoding]:
-        """Positions are in transformers' code."""
+        """No encoding of posexport's: transformers' code computes the positions."""
         return [self._no_encoding] * self.config.layers
 
     @property
@@ -250,9 +252,9 @@ class ThroughHalf(nn.Module):
         return self.config.hidden
 
     def crossed(self, states_BSC: Tensor) -> list[KeysAndValues]:
-        """Every layer's cross-attention keys and values of the encoder's states.
+        """The cross-attention keys and values of every layer, computed from the encoder's states.
 
-        They come from a call with one placeholder token; its other outputs are dropped from the graph.
+        A call with one placeholder token computes them; its other outputs are not part of the graph.
         """
         ids_B1 = torch.zeros((states_BSC.shape[0], 1), dtype=torch.int64, device=states_BSC.device)
         mask_B1 = torch.ones_like(ids_B1)
@@ -279,6 +281,6 @@ class ThroughHalf(nn.Module):
         return logits_BTV, call.present
 
     def _seen(self, attentions: list[str | None]) -> None:
-        """Tell the export which attentions the traced call has."""
+        """Tell the export which attention layers the traced call has."""
         if torch.compiler.is_compiling():
             self.user.attentions[:] = attentions

@@ -1,6 +1,6 @@
-"""The tokenizer files of a folder of open_clip, for its ``text_cfg``: the library's vocabulary, or the folder's.
+"""The tokenizer.json of an open_clip folder, from its ``text_cfg``: open_clip's CLIP vocabulary, or the folder's.
 
-open_clip also repairs broken encodings (ftfy) and HTML entities, which no tokenizer.json describes.
+open_clip also repairs broken character encodings (ftfy) and HTML entities. A tokenizer.json cannot describe that.
 """
 
 import gzip
@@ -15,19 +15,20 @@ from posexport.errors import PosexportError
 from posexport.system.scratch import scratch_folder
 
 _TOKENIZER = "tokenizer.json"
-#: tokens of open_clip's own vocabulary that begin and end a text
+#: first and last token of every text, in open_clip's CLIP vocabulary
 _BEGIN, _END = "<start_of_text>", "<end_of_text>"
-#: parts of a text that merges stay inside
+#: pre-tokenizer: merges never cross the boundaries of these matches
 _WORDS = r"""'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+"""
-#: bytes of a vocabulary that are characters themselves; merges of the file, between its heading and its rest
+#: ranges of bytes that a byte-level vocabulary represents by the same character
 _PRINTED = (("!", "~"), ("¡", "¬"), ("®", "ÿ"))
+#: lines of the vocabulary file that are merges; a heading is before them, unused merges are after them
 _MERGES = slice(1, 49152 - 256 - 2 + 1)
 _REPAIRS = "open_clip also repairs broken encodings and HTML entities in texts, which the bundle's tokenizer leaves"
 _Step = dict[str, Any]
 _NFC: _Step = {"type": "NFC"}
 _BLANKS: _Step = {"type": "Replace", "pattern": {"Regex": r"\s+"}, "content": " "}
 _STRIP: _Step = {"type": "Strip", "strip_left": True, "strip_right": True}
-#: as Python's str.lower, whose sigma has another form at the end of a word
+#: Python's str.lower: it writes the Greek sigma differently at the end of a word
 _LOWER: list[_Step] = [
     {"type": "Replace", "pattern": {"Regex": r"(?<=\p{L})Σ(?!\p{L})"}, "content": "ς"},
     {"type": "Lowercase"},
@@ -38,7 +39,7 @@ _PUNCTUATION: _Step = {
     "content": "",
 }
 _UNDERSCORES: _Step = {"type": "Replace", "pattern": {"String": "_"}, "content": " "}
-#: what open_clip does to texts first, by its names
+#: normalizer steps by open_clip's names of its cleaning functions
 _CLEANED: dict[str, list[_Step]] = {
     "whitespace": [_NFC, _BLANKS, _STRIP],
     "lower": [_NFC, _BLANKS, _STRIP, *_LOWER],
@@ -49,31 +50,31 @@ _CLEANED: dict[str, list[_Step]] = {
 def tokenizer_files(
     open_clip: Any, files: Directory, named: Mapping[str, Path], text: Mapping[str, Any]
 ) -> tuple[dict[str, Path], list[str]]:
-    """The tokenizer's files by their names in the bundle, and remarks; no files where ids alone are taken.
+    """The tokenizer files, by their names in the bundle, and remarks; no files if the bundle accepts ids only.
 
     Args:
-        open_clip: the library.
+        open_clip: the module open_clip.
         files: the folder.
         named: tokenizer files of the folder.
         text: ``text_cfg``.
 
     Raises:
-        PosexportError: the folder's tokenizer.json is no JSON.
+        PosexportError: the folder's tokenizer.json is not a JSON object.
     """
     options = dict(text.get("tokenizer_kwargs") or {})
-    own = not text.get("hf_tokenizer_name")
-    clean = options.pop("clean", "lower" if own else "whitespace")
-    # whatever else it says changes ids, even where the value is null
-    others = [*options, *(["tokenizer_mode"] if text.get("tokenizer_mode") else [])]
-    if others or clean not in _CLEANED:
-        said = f"tokenizer_kwargs.clean = {clean!r:.30}" if clean not in _CLEANED else others[0]
+    is_clip = not text.get("hf_tokenizer_name")
+    clean = options.pop("clean", "lower" if is_clip else "whitespace")
+    # every other key changes ids, even if its value is null
+    unsupported = [*options, *(["tokenizer_mode"] if text.get("tokenizer_mode") else [])]
+    if unsupported or clean not in _CLEANED:
+        said = f"tokenizer_kwargs.clean = {clean!r:.30}" if clean not in _CLEANED else unsupported[0]
         return {}, [f"the bundle takes ids and no texts: text_cfg says {said}, which no tokenizer.json describes"]
-    if own:
-        # as the library does for such a folder, whose tokenizer.json pads with another id
-        content = _own(Path(open_clip.__file__).with_name("bpe_simple_vocab_16e6.txt.gz"))
-        kept: dict[str, Path] = {}
+    if is_clip:
+        # open_clip too ignores a tokenizer.json in the folder here; that file pads with another id
+        content = _clip_tokenizer(Path(open_clip.__file__).with_name("bpe_simple_vocab_16e6.txt.gz"))
+        copied: dict[str, Path] = {}
     elif _TOKENIZER in named:
-        content, kept = files.json(_TOKENIZER), dict(named)
+        content, copied = files.json(_TOKENIZER), dict(named)
     else:
         return {}, [f"the bundle takes ids and no texts: the folder has no {_TOKENIZER}"]
     if not isinstance(content, dict):
@@ -83,11 +84,11 @@ def tokenizer_files(
     content["normalizer"] = {"type": "Sequence", "normalizers": steps}
     path = scratch_folder() / _TOKENIZER
     path.write_text(json.dumps(content, ensure_ascii=False), encoding="utf-8")
-    return {**kept, _TOKENIZER: path}, [_REPAIRS]
+    return {**copied, _TOKENIZER: path}, [_REPAIRS]
 
 
-def _own(path: Path) -> dict[str, Any]:
-    """A tokenizer.json for `open_clip.SimpleTokenizer`; ``path``: its merges."""
+def _clip_tokenizer(path: Path) -> dict[str, Any]:
+    """The content of a tokenizer.json for `open_clip.SimpleTokenizer`; ``path`` is the file with its merges."""
     merges = [line.split() for line in gzip.decompress(path.read_bytes()).decode().split("\n")[_MERGES]]
     letters = [chr(code) for code in _letters()]
     words = [*letters, *(f"{letter}</w>" for letter in letters), *("".join(pair) for pair in merges), _BEGIN, _END]
@@ -96,7 +97,7 @@ def _own(path: Path) -> dict[str, Any]:
     return {
         "version": "1.0",
         "truncation": None,
-        # by 0, which is the exclamation mark: named here, transformers would make that a special token
+        # the padding id is 0, the exclamation mark: if it were named here, transformers would make it a special token
         "padding": None,
         "added_tokens": [{"id": ids[token], "content": token, **special} for token in (_BEGIN, _END)],
         "normalizer": None,
@@ -130,6 +131,6 @@ def _own(path: Path) -> dict[str, Any]:
 
 
 def _letters() -> list[int]:
-    """The characters that stand for bytes, in the order of their ids: printed ones, then the others."""
+    """The characters that represent the 256 bytes, in the order of their ids: printable bytes first."""
     printed = [code for first, last in _PRINTED for code in range(ord(first), ord(last) + 1)]
     return [*printed, *(256 + number for number in range(256 - len(printed)))]

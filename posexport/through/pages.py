@@ -1,7 +1,7 @@
-"""Models that find pages by their pictures (ColPali, arXiv:2407.01449) as two graphs.
+"""Models that retrieve page images (ColPali, arXiv:2407.01449) as two graphs.
 
-``vision_encoder.onnx``: a page's picture to features. ``language_model.onnx``: token ids, with the features in the
-place of image tokens, to a vector for each token; a text alone has no features.
+``vision_encoder.onnx`` maps a page image to features. ``language_model.onnx`` maps token ids to one embedding per
+token; the features of a page replace the embeddings of its image tokens. A query has no features.
 
 Shape letters: B batch, N patches of a page, T tokens, P features of a page, C model size.
 """
@@ -36,32 +36,32 @@ from posexport.torch_fixes.module_precision import in_precision
 
 VISION, LANGUAGE = "vision_encoder.onnx", "language_model.onnx"
 EMBEDDINGS = "embeddings"
-#: patches of a row in tokens, that the graph is traced and proven with
+#: number of image tokens of a row, in the traced example and in the proof
 _TRACED, _PROVEN = 6, (4, 1, 9, 15, 300)
-#: rows and columns of the example's pages in tokens
+#: rows and columns of the example's pages, counted in image tokens
 _PAGES = ((2, 3), (2, 1))
-#: a text in the example: tokens before and after a page
+#: number of text tokens before and after a page in the example
 _BEFORE, _AFTER = 2, 4
 
 
 class Pictures(Features):
-    """PaliGemma's tower on pages, pictures of one size: [B, 3, H, W] to features [B, P, C].
+    """PaliGemma's vision tower on page images of one size: [B, 3, H, W] to features [B, P, C].
 
-    transformers' processor gives texts of a single type, a prefix whose tokens attend to one another.
+    transformers' processor gives all tokens one token type: they are a prefix, and attention in it is bidirectional.
     """
 
     prefix, causal = True, False
 
     def tokens(self, images: Images) -> list[int]:
-        """How many image tokens each page has."""
+        """The number of image tokens of each page."""
         pixels_B3HW = images[PIXELS]
         return [self.tokens_per_image({PIXELS: pixels_B3HW})] * len(pixels_B3HW)
 
 
 class Rows(Grids):
-    """Qwen2-VL's tower on pages of any size, one a row: patches [B, N, D] and grids [B, 3] to features [B, P, C].
+    """Qwen2-VL's vision tower on pages of any size: patches [B, N, D] and grids [B, 3] to features [B, P, C].
 
-    A page has the first patches of its row, as ``ColQwen2Processor`` gives them.
+    Each row of the batch holds one page. Its patches come first and padding follows, as in ``ColQwen2Processor``.
     """
 
     prefix, causal = False, True
@@ -89,7 +89,7 @@ class Rows(Grids):
         return {PIXELS: pixels_BND, GRIDS: grids_B3}
 
     def tokens(self, images: Images) -> list[int]:
-        """How many image tokens each page has."""
+        """The number of image tokens of each page."""
         return [int(patches) // self._side**2 for patches in images[GRIDS].prod(1)]
 
     def attention_replaced(self) -> None:
@@ -109,9 +109,10 @@ class Rows(Grids):
 
 
 class Tiles(Tower):
-    """ModernVBERT's tower on tiles of pages, [B, N, 3, H, W], to features [B, N * P, C].
+    """ModernVBERT's vision tower on the tiles of pages: [B, N, 3, H, W] to features [B, N * P, C].
 
-    Tiles of zeros, with which rows are filled up, have features too, behind those that a page has tokens for.
+    Rows are padded with tiles of zeros. The features of these tiles follow the features of the page, and no image
+    token uses them.
     """
 
     prefix, causal = False, False
@@ -135,9 +136,9 @@ class Tiles(Tower):
         return {PIXELS: pixels_BN3HW}
 
     def tokens(self, images: Images) -> list[int]:
-        """How many image tokens each page has."""
-        each = self.tokens_per_image({PIXELS: images[PIXELS][:, :1]})
-        return [each * int(tiles) for tiles in images[PIXELS].flatten(2).any(-1).sum(1)]
+        """The number of image tokens of each page."""
+        tokens_per_tile = self.tokens_per_image({PIXELS: images[PIXELS][:, :1]})
+        return [tokens_per_tile * int(tiles) for tiles in images[PIXELS].flatten(2).any(-1).sum(1)]
 
     def forward(self, pixel_values: Tensor) -> Tensor:
         states = self.vision(pixel_values=pixel_values.flatten(0, 1), return_dict=True).last_hidden_state
@@ -145,7 +146,7 @@ class Tiles(Tower):
         return features.flatten(1, 2)
 
 
-#: type and type of its vision-language model -> the tower
+#: (model_type, model_type of its vision-language model) -> vision tower
 KINDS: Mapping[tuple[str, str], type[Pictures | Rows | Tiles]] = {
     ("colmodernvbert", "modernvbert"): Tiles,
     ("colpali", "paligemma"): Pictures,
@@ -154,17 +155,17 @@ KINDS: Mapping[tuple[str, str], type[Pictures | Rows | Tiles]] = {
 
 
 class PageText(TransformersModule):
-    """Token ids, with the features of a page in the place of its image tokens, to a vector for each token.
+    """Maps token ids, and the features of a page, to one embedding per token.
 
-    The first image token of a row has the row's first feature, and so on; image tokens beyond the features, as in a
-    text alone, have their own embedding.
+    The features replace the embeddings of the row's image tokens, in order. An image token for which there is no
+    feature keeps its token embedding: in a query, every image token does.
     """
 
     def forward(self, **tensors: Tensor) -> dict[str, Tensor]:
         ids_BT, features_BPC = tensors.pop(IDS), tensors.pop(FEATURES, None)
         image = self.model.config.vlm_config.image_token_id
         image_BT, embed = ids_BT == image, self.model.get_input_embeddings()
-        # transformers gives an image token without a row in the table the first one
+        # an image token beyond the embedding table has the first row of it, as in transformers
         x_BTC = embed(ids_BT if image < embed.num_embeddings else ids_BT.masked_fill(image_BT, 0))
         if features_BPC is not None:
             x_BTC = placed(x_BTC, image_BT, features_BPC)
@@ -172,21 +173,22 @@ class PageText(TransformersModule):
 
 
 def placed(x_BTC: Tensor, image_BT: Tensor, features_BPC: Tensor) -> Tensor:
-    """``x_BTC`` with the features of each row, which may be none, at its tokens ``image_BT``, as far as there are some.
+    """Replaces the vectors of ``x_BTC`` at the tokens ``image_BT`` by the features of the same row, in order.
 
-    As ``masked_scatter``, which a graph would compute over all rows at once.
+    Tokens beyond the P features keep their vectors; P may be 0. ``masked_scatter`` would read the features of all
+    rows as one list, and mix up rows with different numbers of image tokens.
     """
-    rows, each = features_BPC.shape[:2]
+    rows, features = features_BPC.shape[:2]
     number_BT = image_BT.long().cumsum(1)
-    here_BT = image_BT & (number_BT <= each)
-    # a row of zeros before the features, so that there always is one to take
+    here_BT = image_BT & (number_BT <= features)
+    # index 0 is a vector of zeros, so that the table is never empty
     table_BSC = torch.cat((x_BTC.new_zeros(rows, 1, x_BTC.shape[-1]), features_BPC), 1)
-    index_BT = number_BT.where(here_BT, 0) + torch.arange(rows, device=x_BTC.device)[:, None] * (each + 1)
+    index_BT = number_BT.where(here_BT, 0) + torch.arange(rows, device=x_BTC.device)[:, None] * (features + 1)
     return table_BSC.flatten(0, 1)[index_BT].where(here_BT[..., None], x_BTC)
 
 
 class Page(nn.Module):
-    """Both graphs, one after the other."""
+    """The vision tower followed by the language model: the reference of both graphs together."""
 
     def __init__(self, tower: Tower, text: PageText) -> None:
         super().__init__()
@@ -198,10 +200,11 @@ class Page(nn.Module):
 
 
 def make(checkpoint: Checkpoint, model: Any, task: Task) -> Model:
-    """The ``model`` of a checkpoint as two graphs, with the rules of its processor.
+    """Split the ``model`` of a checkpoint into two graphs, and read the text rules of its processor.
 
     Raises:
-        PosexportError: its vision-language model is not supported, or the graphs give other embeddings than it.
+        PosexportError: its vision-language model is not supported, or the embeddings of the two graphs differ from
+            the model's.
     """
     config, vlm = checkpoint.config, model.config.vlm_config
     label, name = config.label, str(checkpoint.files.path)
@@ -217,9 +220,9 @@ def make(checkpoint: Checkpoint, model: Any, task: Task) -> Model:
     sample = _sample(model, tower)
     types = {TYPES: torch.zeros_like(sample[IDS])} if tower.prefix else {}
     expected = _embeddings(model, {**sample, **types})
-    if tower.prefix:  # without token types, which say that of every token
+    if tower.prefix:  # the graph has no token types, which are the same for every token
         _attend_to_all(vlm.get_text_config())
-    # a text alone
+    # a query, without a page
     inputs = [_with_placeholder(spec, vlm.image_token_id) for spec in text_inputs(model, {IDS, MASK})]
     text = PageText(model, (EMBEDDINGS,), inputs, with_positions=False).eval()
     remarks = use_posexport_attention(label, text)
@@ -233,11 +236,11 @@ def make(checkpoint: Checkpoint, model: Any, task: Task) -> Model:
         )
     source = checkpoint_source(checkpoint, text, task.name, remarks)
     (features,) = tower.outputs
-    # any number of features: a text alone has none
-    taken = InputSpec(name=FEATURES, dtype="float32", axes=[BATCH, NUMBER, features.axes[-1]], role="values")
-    given, outputs = [*inputs, *tower.inputs], [*source.outputs, features]
+    # any number of features: a query has none
+    features_input = InputSpec(name=FEATURES, dtype="float32", axes=[BATCH, NUMBER, features.axes[-1]], role="values")
+    all_inputs, outputs = [*inputs, *tower.inputs], [*source.outputs, features]
     vision = by_name(name, _Named(tower).eval(), tower.inputs, [features])
-    language = by_name(name, text, [*inputs, taken], source.outputs)
+    language = by_name(name, text, [*inputs, features_input], source.outputs)
     stated = tower.tokens(sample)[0] if isinstance(tower, Pictures) else None
     rules, on_rules = page_rules(checkpoint, vlm.image_token_id, stated)
     limits = msgspec.structs.replace(
@@ -248,26 +251,26 @@ def make(checkpoint: Checkpoint, model: Any, task: Task) -> Model:
     )
     return msgspec.structs.replace(
         source,
-        module=by_name(name, whole, given, outputs),
-        inputs=given,
+        module=by_name(name, whole, all_inputs, outputs),
+        inputs=all_inputs,
         outputs=outputs,
         limits=limits,
         promises=Promises(shift_invariant=True, padding_invariant=True, positional=True, causal=tower.causal),
-        parts=[_part(VISION, vision), _part(LANGUAGE, language)],
+        parts=[_graph(VISION, vision), _graph(LANGUAGE, language)],
         text_rules=rules,
         remarks=[*source.remarks, *on_rules],
     )
 
 
 def _attend_to_all(settings: Any) -> None:
-    """Make a decoder of ``settings`` read a text as one prefix, which windows do not bound."""
+    """Make the attention of a decoder with the configuration ``settings`` bidirectional, without a sliding window."""
     settings.is_causal = False
     if getattr(settings, "sliding_window", None) is not None:
         settings.sliding_window = None
 
 
 class _Named(nn.Module):
-    """A tower that returns its features by name."""
+    """Wraps a vision tower so that it returns its features by name."""
 
     def __init__(self, tower: Tower) -> None:
         super().__init__()
@@ -277,7 +280,7 @@ class _Named(nn.Module):
         return {self.tower.features: self.tower(**images)}
 
 
-def _part(file: str, module: UserModule) -> Part:
+def _graph(file: str, module: UserModule) -> Part:
     inputs, outputs = list(module.inputs), list(module.outputs)
     names = [{spec.name: spec.name for spec in specs} for specs in (inputs, outputs)]
     return Part(
@@ -286,14 +289,14 @@ def _part(file: str, module: UserModule) -> Part:
 
 
 def _with_placeholder(spec: InputSpec, image: int) -> InputSpec:
-    """The ids with the image token among them, which PaliGemma's table may lack."""
+    """The specification of the ids, with the image token allowed: PaliGemma's embedding table may lack it."""
     if spec.name != IDS:
         return spec
     return msgspec.structs.replace(spec, size=max(spec.size or 0, image + 1), placeholder=image)
 
 
 def _sample(model: Any, tower: Pictures | Rows | Tiles) -> dict[str, Tensor]:
-    """Two pages between text tokens, the shorter text padded on the left."""
+    """A batch of two pages between text tokens; the shorter row is padded on the left."""
     random = torch.Generator().manual_seed(0)
     images = tower.example(random)
     settings, image = model.config.get_text_config(), model.config.vlm_config.image_token_id
@@ -311,11 +314,11 @@ def _sample(model: Any, tower: Pictures | Rows | Tiles) -> dict[str, Tensor]:
 
 
 def _embeddings(module: nn.Module, tensors: Mapping[str, Tensor]) -> Tensor:
-    """The embeddings of a call, in float64 if memory allows a copy."""
+    """The embeddings of one call, computed in float64 if memory allows a copy of ``module``."""
     dtype = torch.float64 if small(module) else torch.float32
     if dtype is torch.float64:
         module = in_precision(copy.deepcopy(module), dtype)
-    given = {name: x.to(dtype) if x.is_floating_point() else x for name, x in tensors.items()}
+    inputs = {name: x.to(dtype) if x.is_floating_point() else x for name, x in tensors.items()}
     with torch.no_grad(), computing_in(dtype):
-        embeddings: Tensor = module(**given)[EMBEDDINGS]
+        embeddings: Tensor = module(**inputs)[EMBEDDINGS]
     return embeddings

@@ -1,6 +1,6 @@
-"""Models of transformers that read images alone, of every size that they accept: boxes, masks, depth, keypoints.
+"""transformers' models with images as input, of every size that they accept: detection, segmentation, depth, keypoints.
 
-An example of one size is enough: `posexport.modules.axes` finds out by calls which other sizes the model takes.
+The example has one size; `posexport.modules.axes` finds the other sizes that the model accepts by trial calls.
 
 Shape letters: B batch, H height, W width.
 """
@@ -23,32 +23,32 @@ from posexport.through.inputs import FURTHER, IDS, PIXELS, RATIOS, forward_param
 from posexport.through.module import SymbolicSizes
 
 PIXEL_MASK = "pixel_mask"
-#: an example has so many rows and columns of patches, each of at least so many pixels
+#: rows and columns of patches of an example image, and the least number of pixels along the edge of a patch
 _PATCHES, _PIXELS = (4, 6), 16
-#: factors of the small image where that is too small
+#: factors by which the small image is enlarged if the model rejects it
 _LARGER = (2, 4, 8)
-#: height and width of further images, of patches of which no side has an even number; and of others
+#: (height, width) of further images: with an odd number of patches along both edges, and with even numbers
 _ODD, _EVEN = (128, 196), (160, 224)
-#: pixels from one of Swin's finest features to the next, and of its coarsest
+#: strides in pixels of Swin's finest and of its coarsest features
 _PATCH, _STRIDE = 4, 32
-#: configurations of the part that reads images, in this order
+#: keys of the configuration of the vision model, in the order of the search
 _VISION = ("vision_config", "backbone_config")
 
 
 class PicturesModule(SymbolicSizes):
-    """A model of images; ``trained`` is the height and width that it was trained for, None if that is not known."""
+    """A model with images as input; ``trained`` is the (height, width) that it was trained for, None if unknown."""
 
     trained: tuple[int, int] | None = None
 
     @property
     def example_and_axes(self) -> tuple[dict[str, Tensor], dict[str, list[Axis]]]:
-        """Example images, whose axes are not declared."""
+        """Example images; their dynamic axes are not declared but found by trial calls."""
         return example(self.inputs, self.sizes({})), {}
 
     def limits(self, limits: Limits) -> Limits:
         """``limits`` with larger images in the trace and the proof, and with the trained size in the proof.
 
-        The coarsest features of a small image are one pixel, which a trace takes for a constant.
+        The coarsest features of a small image have a size of one, which a trace would treat as a constant.
         """
         if not limits.proof_sizes or set(limits.proof_sizes[0]) != {HEIGHT, WIDTH}:
             return limits
@@ -72,17 +72,17 @@ class PicturesModule(SymbolicSizes):
 
 
 def _window(config: Any) -> int:
-    """Tokens along the edge of a window that attention is in, as of Swin; 0 without windows."""
+    """Number of tokens along the edge of an attention window, for example Swin's; 0 without windows."""
     window = getattr(getattr(config, "backbone_config", None), "window_size", 0)
     return window if isinstance(window, int) else 0
 
 
 def _larger(config: Any) -> tuple[tuple[int, int], ...]:
-    """Heights and widths of further images; the first is traced, and its way through the model's code must fit all.
+    """(Height, width) of further images; the first is traced, and its path through the code must suit all sizes.
 
-    DPT resizes features where they are not twice as large as the coarser ones, which are rounded up: in the first image
-    none are. transformers' Swin pads features to whole windows only where they are not, and has smaller windows where
-    features are smaller: in the first image no features are whole windows, and all are larger than one.
+    DPT resizes features that are not exactly twice as large as the coarser ones. transformers' Swin pads features that
+    are not a multiple of the window, and uses smaller windows for features smaller than one. The first image is chosen
+    so that DPT resizes all features, and so that Swin pads all features, each larger than a window.
     """
     window = _window(config)
     if not window:
@@ -94,7 +94,7 @@ def _larger(config: Any) -> tuple[tuple[int, int], ...]:
 
 
 def _multiples(limits: Limits, sizes: Mapping[str, int]) -> dict[str, int] | None:
-    """``sizes`` up to the next multiples of their steps; None where a limit does not allow one."""
+    """``sizes`` rounded up to multiples of their steps; None if a result is beyond a limit."""
     stepped = {axis: multiple(size, limits.size_steps.get(axis, 1)) for axis, size in sizes.items()}
     allowed = all(
         limits.min_sizes.get(axis, 1) <= size <= limits.max_sizes.get(axis, size) for axis, size in stepped.items()
@@ -103,25 +103,26 @@ def _multiples(limits: Limits, sizes: Mapping[str, int]) -> dict[str, int] | Non
 
 
 def reads_images(model: Any) -> bool:
-    """Whether images of any size, with masks of them, are all that the model's ``forward`` needs.
+    """Whether images of any size, with their masks, are all inputs that the model's ``forward`` needs.
 
-    With a backbone for images texts may come beside them.
+    A model with an image backbone may have texts as input too.
     """
     names = forward_parameters(model)
-    others = names & {IDS, "input_points", *FURTHER}
-    # videos; images that are cut in a loop; square images, which are drawn again
+    further = names & {IDS, "input_points", *FURTHER}
+    # excluded: videos; images that are cut in a loop; square images, which are reconstructed
     if hasattr(model.config, "num_frames") or hasattr(model.config, RATIOS) or _draws_squares(model):
         return False
-    return PIXELS in names and (not others or (hasattr(model.config, "backbone_config") and others <= {IDS, *FURTHER}))
+    with_backbone = hasattr(model.config, "backbone_config") and further <= {IDS, *FURTHER}
+    return PIXELS in names and (not further or with_backbone)
 
 
 def _draws_squares(model: Any) -> bool:
-    """Whether the model takes the square root of the number of patches for the edge of an image (SimMIM)."""
+    """Whether the model assumes square images: the edge is the square root of the number of patches (SimMIM)."""
     return type(model).__name__.endswith("ForMaskedImageModeling")
 
 
 def trained_size(config: Any) -> tuple[int, int] | None:
-    """The height and width in pixels that ``config`` or the configuration of its backbone names; None: none is."""
+    """The (height, width) in pixels from ``config`` or from the configuration of its backbone; None if absent."""
     for settings in (config, *(getattr(config, name, None) for name in _VISION)):
         # timm's folders: channels, height and width
         stated = (getattr(settings, "pretrained_cfg", None) or {}).get("input_size")
@@ -134,9 +135,10 @@ def trained_size(config: Any) -> tuple[int, int] | None:
 
 
 def reads_any_size(model: Any) -> bool:
-    """Whether a model of patches reads images as they are: of no trained size, or with positions that it interpolates.
+    """Whether a model of patches accepts images of any size without further arguments.
 
-    DINOv2 and DINOv3 interpolate always; ViT only with ``interpolate_pos_encoding``.
+    It does if it has no trained size, or if it interpolates positions. DINOv2 and DINOv3 always interpolate; ViT only
+    with ``interpolate_pos_encoding``.
     """
     trained, patch = trained_size(model.config), getattr(model.config, "patch_size", None)
     if trained is None:
@@ -155,14 +157,14 @@ def reads_any_size(model: Any) -> bool:
 
 
 def picture_module(label: str, model: Any, task: Task) -> PicturesModule:
-    """``model`` with images as input, and their mask where it changes an output; ``label`` names the checkpoint.
+    """``model`` with images as input, and with their mask if it changes an output; ``label`` names the checkpoint.
 
     Raises:
-        PosexportError: the model takes neither a small image nor one of the size that it was trained for.
+        PosexportError: the model accepts neither a small image nor one of the size that it was trained for.
     """
     trained = trained_size(model.config)
-    # a small image is enough to find the sizes; a model of one size takes only that, and a
-    # detector needs at least as many positions as queries
+    # a small image is enough to find the accepted sizes; but some models accept only the trained size, and a detector
+    # needs at least as many positions as queries
     height, width = _small(model.config)
     sizes = [(height, width), *([] if trained is None else [trained]), *((n * height, n * width) for n in _LARGER)]
     failures = []
@@ -188,22 +190,23 @@ def picture_module(label: str, model: Any, task: Task) -> PicturesModule:
 
 
 def _small(config: Any) -> tuple[int, int]:
-    """Height and width of a few patches."""
+    """Height and width in pixels of an image of a few patches."""
     patch = _patch(config)
     edge = patch * ceil(_PIXELS / patch)
     return _PATCHES[0] * edge, _PATCHES[1] * edge
 
 
 def _patch(config: Any) -> int:
-    """Pixels along the longer edge of a patch; 1 where no patches are named."""
-    settings = [config, *(getattr(config, name, None) for name in _VISION)]
-    stated = next((patch for each in settings if (patch := getattr(each, "patch_size", None))), 1)
+    """Pixels along the longer edge of a patch; 1 if no configuration has a ``patch_size``."""
+    configs = [config, *(getattr(config, name, None) for name in _VISION)]
+    stated = next((patch for settings in configs if (patch := getattr(settings, "patch_size", None))), 1)
     return max(stated) if isinstance(stated, list | tuple) else int(stated)
 
 
 def _with_size(model: Any, task: Task, size: tuple[int, int], *, mask: bool) -> PicturesModule:
     """The module with images of one size as its inputs."""
-    vision = next((each for name in _VISION if (each := getattr(model.config, name, None)) is not None), model.config)
+    configs = (getattr(model.config, name, None) for name in _VISION)
+    vision = next((config for config in configs if config is not None), model.config)
     stated = (getattr(model.config, "pretrained_cfg", None) or {}).get("input_size")
     channels = stated[0] if stated else getattr(vision, "num_channels", getattr(model.config, "num_channels", 3))
     inputs = [InputSpec(name=PIXELS, dtype="float32", axes=[BATCH, channels, *size], role="values")]
@@ -216,7 +219,7 @@ def _with_size(model: Any, task: Task, size: tuple[int, int], *, mask: bool) -> 
 
 
 def _called(module: PicturesModule, cut: bool = False) -> dict[str, Tensor]:
-    """The outputs of the example; ``cut``: the lower and the right half of every image is padding."""
+    """The outputs for the example; with ``cut``, the lower and the right half of every image is padding."""
     tensors, _ = module.example_and_axes
     if cut:
         mask_BHW = tensors[PIXEL_MASK]

@@ -50,7 +50,7 @@ class ThroughSeq2Seq(EncoderDecoderModel):
     """An encoder-decoder with transformers' encoder and decoder.
 
     Attributes:
-        sound: the lengths of sounds, in samples, that the encoder accepts and is proven at; None: it reads no sound.
+        sound: lengths in samples that the encoder accepts, and those of the proof; None if its input is not audio.
     """
 
     sound: Limits | None = None
@@ -64,12 +64,12 @@ class ThroughSeq2Seq(EncoderDecoderModel):
 
     @property
     def plan(self) -> ProofPlan:
-        plan = super().plan
+        proof_plan = super().plan
         if self.sound is None:
-            return plan
-        traced = {**plan.trace_sizes, **self.sound.trace_sizes}
+            return proof_plan
+        traced = {**proof_plan.trace_sizes, **self.sound.trace_sizes}
         return msgspec.structs.replace(
-            plan,
+            proof_plan,
             proof_sizes=self.sound.proof_sizes,
             elements_per_token=self.sound.elements_per_token,
             trace_sizes=traced,
@@ -77,15 +77,15 @@ class ThroughSeq2Seq(EncoderDecoderModel):
 
     @property
     def promises(self) -> Promises:
-        """Those of any module (`posexport.modules.live_module`), and causality."""
+        """The promises of any module (`posexport.modules.live_module`), and causality."""
         return Promises(padding_invariant=False, positional=None, causal=True)
 
 
 def make(checkpoint: Checkpoint, model: Any, task: Task) -> Model:
-    """The encoder-decoder ``model`` of a checkpoint, as two graphs.
+    """Split the encoder-decoder ``model`` of a checkpoint into two graphs.
 
     Raises:
-        PosexportError: its encoder does not read text, or its decoder cannot have a KV cache.
+        PosexportError: the encoder's input is not text, an image or raw audio, or the decoder cannot have a KV cache.
     """
     config = checkpoint.config
     kind = config.text("model_type")
@@ -119,7 +119,7 @@ def make(checkpoint: Checkpoint, model: Any, task: Task) -> Model:
 
 
 def _inputs(config: Config, model: Any) -> list[InputSpec]:
-    """The inputs of the encoder: a text, an image, or a sound with a mask of its samples."""
+    """The inputs of the encoder: token ids, an image, or raw audio with a mask of its samples."""
     encoder = model.get_encoder()
     names = forward_parameters(encoder)
     if PIXELS in names:
@@ -137,14 +137,14 @@ def _inputs(config: Config, model: Any) -> list[InputSpec]:
 
 
 def _example_of_sound(model: Any, inputs: list[InputSpec]) -> tuple[Any, ...]:
-    """An example with axes for an encoder of sound, whose least length and longest one trial calls find out."""
+    """An example and its axes for an encoder of raw audio; trial calls find its shortest and longest length."""
     if not any(SAMPLES in spec.axes for spec in inputs):
         return ()
     return TransformersModule(model, (), inputs, with_positions=False).example_and_axes
 
 
 def _tokens(model: Any, name: str, axis: str) -> InputSpec:
-    """The ids of tokens."""
+    """The specification of an input of token ids."""
     settings = model.config.get_text_config()
     padding = settings.pad_token_id if isinstance(settings.pad_token_id, int) else 0
     return InputSpec(
@@ -174,7 +174,7 @@ def _definition(encoder: Source, model: Any, tokens: InputSpec) -> ThroughSeq2Se
     inner = not takes_positions and not reads_text and "position_ids" in forward_parameters(model.get_decoder())
     takes_positions = takes_positions or inner
     call = halves.DecoderCall(model, numbered=takes_positions).eval()
-    user = by_name(encoder.name, call, *halves.decoder_ports(vocab, tokens.padding, width))
+    user = by_name(encoder.name, call, *halves.decoder_specs(vocab, tokens.padding, width))
     table_length = None if takes_positions else halves.numbered(model, user)
     layers = halves.layers_of(user)
     if not any(layer.cross for layer in layers):
@@ -183,7 +183,7 @@ def _definition(encoder: Source, model: Any, tokens: InputSpec) -> ThroughSeq2Se
     if inner:
         table_length = getattr(model.get_decoder().config, "max_position_embeddings", None)
     lengths = [length for length in (encoder.limits.max_length, table_length) if length is not None]
-    # a decoder of sounds without a table, whose rotation goes on behind the length that it was trained for
+    # Moonshine's decoder has no position table: RoPE continues beyond the length that it was trained for
     stated = None if reads_text else getattr(model.config, "max_position_embeddings", None)
     limits = LengthContract(max_length=min(lengths, default=None), trained_length=min(lengths, default=stated))
     side = halves.ThroughEncoder(encoder.module, limits, states if isinstance(states, int) else ENCODER_SEQUENCE)
@@ -199,7 +199,7 @@ def _check_logits(pair: nn.Module, dtype: torch.dtype) -> None:
     """Compare the logits of a definition with transformers' forward, in one call and in several with a KV cache.
 
     Raises:
-        NotCachedError: they differ, or padding on the left changes them.
+        NotCachedError: the logits differ, or padding on the left changes them.
     """
     assert isinstance(pair, nn.ModuleList)
     definition, whole = pair
@@ -229,8 +229,8 @@ def _check_logits(pair: nn.Module, dtype: torch.dtype) -> None:
         actual = _logits_in_calls(definition, far, ids_BT, padded_BT, parts)
         for index, mask_T in enumerate(padded_BT):
             alone_1T = ids_BT[index, mask_T != 0][None]
-            row = {name: x[index : index + 1] for name, x in far.items()}
-            alone = _reference_logits(whole, row, alone_1T)
+            far_1 = {name: x[index : index + 1] for name, x in far.items()}
+            alone = _reference_logits(whole, far_1, alone_1T)
             if differ(actual[index, mask_T != 0][None], alone, torch.ones_like(alone_1T), dtype):
                 raise NotCachedError("padding on the left of its decoder's tokens changes its logits")
         # a decode step after a long prefill
@@ -242,7 +242,7 @@ def _check_logits(pair: nn.Module, dtype: torch.dtype) -> None:
 
 
 def _random_ids(definition: ThroughSeq2Seq, length: int) -> Tensor:
-    """Random ids without the padding id, which changes the position ids of some types."""
+    """Random ids without the padding id: with it, some types compute other position ids."""
     sizes = definition.decoder.config
     ids_BT = torch.randint(0, sizes.vocab - 1, (_ROWS, length), generator=torch.Generator().manual_seed(length))
     return ids_BT + (ids_BT >= sizes.padding_id).to(torch.int64)

@@ -1,4 +1,4 @@
-"""Lost tensors by module: a head that the task leaves out, a layer, a weight in a layer."""
+"""Groups lost tensors (of the checkpoint, missing in the graph) by module: a head, a layer, a single weight."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -8,7 +8,7 @@ from posexport.tools.audit.finding import Severity
 from posexport.tools.audit.ledger.ledger import Ledger
 from posexport.tools.audit.ledger.profiles import Item
 
-#: modules on top of a model, which graphs of other tasks leave out
+#: heads and other modules on top of a model; the graph of another task has none of their tensors
 _HEADS = frozenset(
     [
         *(
@@ -36,7 +36,7 @@ _HEADS = frozenset(
         ),
     ]
 )
-#: names in what computes with positions alone
+#: matches names of tensors from which only tables of positions are computed
 _OF_POSITIONS = re.compile(r"pos|(^|[._])rel(ative)?_|(^|[._])r(_|$|\.)|seg_embed|bias_table|_bias_mlp")
 #: heads that compute the output ``logits``
 _LOGITS = frozenset(["lm_head", "classifier", "score", "qa_outputs", "embed_out", "proj_out"])
@@ -44,13 +44,14 @@ _LOGITS = frozenset(["lm_head", "classifier", "score", "qa_outputs", "embed_out"
 
 @dataclass(frozen=True)
 class Lost:
-    """Tensors of one module that the graph has nothing of.
+    """Lost tensors of one module.
 
     Attributes:
-        module: the outermost module of which every tensor is lost; a tensor's name where its siblings are in the graph.
-        tensors: the tensors.
-        severity: note, where graphs of other tasks leave the module out.
-        folded: a table of the graph may have been computed with them.
+        module: the outermost module that has lost all its tensors. If other tensors of the same module are in the
+            graph, the name of the tensor.
+        tensors: the lost tensors.
+        severity: note if graphs of other tasks do not need the module.
+        folded: whether a table in the graph may have been computed from these tensors.
     """
 
     module: str
@@ -59,57 +60,58 @@ class Lost:
     folded: bool = False
 
 
-def lost(ledger: Ledger, ports: Sequence[str]) -> Iterator[Lost]:
-    """The lost tensors, one record for each module; ``ports``: names of the graph's inputs and outputs."""
+def lost(ledger: Ledger, io_names: Sequence[str]) -> Iterator[Lost]:
+    """Yield the lost tensors, one record per module; ``io_names``: names of the graph's inputs and outputs."""
     relative = ledger.config.get("position_embedding_type", "absolute") != "absolute"
-    kept = [entry.name for entry in ledger.entries if not entry.plain] + [other.name for other in ledger.differing]
-    inside = {prefix for name in kept for prefix in _parents(name)}
+    present = [entry.name for entry in ledger.entries if not entry.plain] + [other.name for other in ledger.differing]
+    inside = {prefix for name in present for prefix in _parents(name)}
     modules: dict[str, list[Item]] = {}
     for item in ledger.lost:
-        # the outermost module that has no tensor in the graph
+        # the outermost module without a tensor in the graph
         module = next((prefix for prefix in _parents(item.name) if prefix not in inside), item.name)
         modules.setdefault(module, []).append(item)
     for module, items in modules.items():
         folded = all(_may_be_folded(item, ledger.unmatched) for item in items)
-        # models with relative positions have a table of absolute ones that nothing reads
+        # models with relative positions also store a table of absolute positions, which they do not use
         unread = relative and module.endswith(("position_embeddings", "position_embeddings.weight"))
-        twice = module.endswith("predictions.bias") and module.replace("bias", "decoder.bias") in kept
+        twice = module.endswith("predictions.bias") and module.replace("bias", "decoder.bias") in present
         in_convolution = module in ledger.batch_norms and any(entry.how == "folded" for entry in ledger.entries)
-        note = folded or in_convolution or unread or twice or _is_left_out(module, ports)
+        note = folded or in_convolution or unread or twice or _is_left_out(module, io_names)
         yield Lost(module, items, "note" if note else "error", folded)
 
 
 def _may_be_folded(item: Item, unmatched: Sequence[Item]) -> bool:
-    """Whether a table that is none of the checkpoint's may have been computed with ``item``, such as projected rows.
+    """Whether a table in the graph, which is not in the checkpoint, may have been computed from ``item``.
 
-    Only what depends on positions alone is the same in every call.
+    Only tensors that are combined with positions alone can be folded into a table, for example by a projection.
     """
     return bool(unmatched) and bool(_OF_POSITIONS.search(item.name))
 
 
-def _is_left_out(module: str, ports: Sequence[str]) -> bool:
-    """Whether ``module`` is a head of another task, one side of a model of several, or belongs to a missing input."""
-    parts = module.split(".")
-    if any(part in _LOGITS for part in parts):
-        return "logits" not in ports
-    if "pooler" in parts:
-        return "pooler_output" not in ports
-    if kind := next((part.split("_embed")[0] for part in parts if "type_embed" in part), ""):
-        return not any(kind in port for port in ports)  # one row of it, added to another table
-    # a whole tower at the top: the graph is the other one
-    at_top = not any(part.isdigit() for part in parts) and len(parts) <= 2
+def _is_left_out(module: str, io_names: Sequence[str]) -> bool:
+    """Whether ``module`` is the head of another task, another tower of the model, or needs an input that is missing."""
+    path = module.split(".")
+    if any(name in _LOGITS for name in path):
+        return "logits" not in io_names
+    if "pooler" in path:
+        return "pooler_output" not in io_names
+    if kind := next((name.split("_embed")[0] for name in path if "type_embed" in name), ""):
+        # without the input, one row of the table is added to another table
+        return not any(kind in name for name in io_names)
+    # the graph of one tower lacks the other tower at the top of the model
+    at_top = not any(name.isdigit() for name in path) and len(path) <= 2
     towers = ("vision", "visual", "audio", "speech", "text", "language", "image")
-    return at_top and (bool(_HEADS & set(parts)) or any(word in parts[-1] for word in towers))
+    return at_top and (bool(_HEADS & set(path)) or any(word in path[-1] for word in towers))
 
 
 def _parents(name: str) -> list[str]:
-    """The modules that a tensor is in, the outermost first."""
-    parts = name.split(".")
-    return [".".join(parts[:end]) for end in range(1, len(parts))]
+    """The names of the modules that contain a tensor, the outermost first."""
+    path = name.split(".")
+    return [".".join(path[:end]) for end in range(1, len(path))]
 
 
 def names(items: Sequence[Item]) -> str:
-    """Names of tensors for a sentence: one, or what they share and how many they are."""
+    """Tensor names for a message: one name with its shape, or the common module and the number of tensors."""
     if len(items) == 1:
         return f"{items[0].name} {list(items[0].shape)}"
     shared = set.intersection(*(set(_parents(item.name)) for item in items))
