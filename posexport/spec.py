@@ -33,7 +33,7 @@ ENCODER_PAST = "past_encoder_sequence_length"
 PAST, TOTAL = "past_sequence_length", "total_sequence_length"
 #: the slots of a static KV cache
 CAPACITY = "max_sequence_length"
-#: metadata of a graph whose mask may be as wide as the static KV cache in a step
+#: metadata of a graph that accepts a mask as wide as the static KV cache in a decode step
 FIXED_SHAPE_STEPS = "posexport.fixed_shape_steps"
 #: the height and width of an image in pixels, and its patches, or the patches of all images of a call
 HEIGHT, WIDTH, PATCHES = "height", "width", "num_patches"
@@ -117,19 +117,19 @@ class InputSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             below ``size``; -1: counted by the mask; [3, B, T] of M-RoPE),
             ``grids`` (frames, rows and columns of every image's patches, as many as `PATCHES` together; rows and
             columns are multiples of ``size``; [B, 3]: one image in each row, of one frame and at most `PATCHES`
-            patches, behind which the row is padding), ``blocks`` (1 at tokens of an image, which attend to one
-            another, 0 at others; tokens of an image come in one call), ``lengths`` ([B]: how many tokens of each row's
-            ``sequence_length`` are real, padding being on the right), ``boxes`` (left, top, right and bottom of
+            patches; the rest of the row is padding), ``blocks`` (1 at tokens of an image, which attend to one
+            another, 0 at others; tokens of an image are in one call), ``lengths`` ([B]: the number of tokens of each
+            row without padding, which is on the right), ``boxes`` (left, top, right and bottom of
             each token on its page, below ``size``), ``points`` (of an image, in pixels up to ``size``; -10: none),
-            ``prompts`` (what points are: 1 of the object, 0 not, -1 no point, -10 padding), ``places`` ([B, P, 2]:
-            column and row of each of an image's patches; -1 and -1 for padding, behind the others), ``shapes``
-            ([B, 2]: rows and columns of each image's patches, together at most ``size``; patches behind are padding),
-            ``indices`` ([B, N]: tokens of each row's ``sequence_length``, at least one; -1: none, behind the others).
+            ``prompts`` (labels of points: 1 on the object, 0 on the background, -1 no point, -10 padding), ``places``
+            ([B, P, 2]: column and row of each patch of an image; padding is -1 and -1, after all others), ``shapes``
+            ([B, 2]: rows and columns of the patches of each image, at most ``size`` patches; the rest is padding),
+            ``indices`` ([B, N]: indices of tokens in each row, at least one; -1, after all others, is no token).
         column_sizes: for ids [B, C] with a vocabulary per column, and places, the exclusive upper bound of each column.
         size: exclusive upper bound of ids; of grids and places, the patches that a token has in a row and a column.
-        padding: the id at padded tokens; of a mask 0, or 1 where it marks padding, as ``src_key_padding_mask``.
-        placeholder: the id of tokens in whose place the model puts features of an image; half of an example's tokens.
-        default: the value of every element where the input is left out; None: the input is required.
+        padding: the id at padded tokens; of a mask 0, or 1 if it marks padding, as ``src_key_padding_mask`` does.
+        placeholder: the id of tokens that the model replaces by features of an image; half of an example's tokens.
+        default: the value of every element if the input is absent; None: the input is required.
         state: for an input of role ``state``: its output and its first value.
     """
 

@@ -1,6 +1,6 @@
-"""``zero-shot-classification`` by a model that reads all labels beside the text, as gliclass' pipeline (0.1.21).
+"""``zero-shot-classification`` with a model that reads all labels and the text as one input, as gliclass 0.1.21 does.
 
-Stepanov et al., "GLiClass" (arXiv:2508.07662). Its keys in config.json say on which side of the text labels are.
+Stepanov et al., "GLiClass" (arXiv:2508.07662). config.json says whether the labels precede or follow the text.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,19 +18,19 @@ from posexport.runtime.scores import LOGITS
 
 _LABEL, _END = "<<LABEL>>", "<<SEP>>"
 KINDS = ("multi-label", "single-label")
-#: tokens of labels and text, the library's default
+#: number of tokens to which labels and text are truncated, gliclass' default
 _LENGTH = 1024
 
 
 class LabelsBesideText(NamedLabels, TextPipeline):
-    """Inputs are texts."""
+    """Scores texts for labels that the caller names, by a bundle of a gliclass model; inputs are texts."""
 
     def setup(self) -> None:
         super().setup()
         rules = self.files.config
         vocabulary = rules.get("vocab_size") or (rules.get("encoder_config") or {}).get("vocab_size", 0)
         stated = (rules.get("class_token_index", -1), rules.get("text_token_index", -1))
-        # the library's numbers where the file has none
+        # gliclass' defaults if config.json has no ids
         self._label_id, self._text_id = (
             vocabulary + number if index == -1 else index for number, index in enumerate(stated)
         )
@@ -52,17 +52,17 @@ class LabelsBesideText(NamedLabels, TextPipeline):
         prompt: str = "",
         max_length: int = _LENGTH,
     ) -> list[list[dict[str, Any]]]:
-        """``{"label", "score"}`` of the labels that fit each text, in their order.
+        """The labels that apply to each text, as ``{"label", "score"}``, in the order of the labels.
 
         Args:
             items: texts.
-            batches: of calls.
-            candidate_labels: a list, or a text with commas.
-            threshold: a label fits from this score on.
-            classification_type: ``multi-label``: each label is scored by itself; ``single-label``: the best one, by a
-                softmax over all.
-            prompt: what the task is, between labels and text.
-            max_length: labels and text are cut at so many tokens.
+            batches: batch sizes of the calls.
+            candidate_labels: a list, or a comma-separated string.
+            threshold: labels with this score or a higher one are returned.
+            classification_type: ``multi-label``: the score of each label is a sigmoid; ``single-label``: only the best
+                label is returned, with its softmax over all labels.
+            prompt: a description of the task, between labels and text.
+            max_length: number of tokens to which labels and text are truncated.
         """
         if isinstance(candidate_labels, Mapping):
             raise PosexportError(
@@ -103,7 +103,7 @@ class LabelsBesideText(NamedLabels, TextPipeline):
         return answers
 
     def _markers(self, ids: Sequence[int], count: int) -> list[int]:
-        """The token that stands for each label; -1 for those that were cut off."""
+        """The index of the token that represents each label; -1 for labels that were truncated."""
         places = [place + self._behind for place, token in enumerate(ids) if token == self._label_id]
         found = [place for place in places if place < len(ids)][:count]
         if not found:
@@ -114,5 +114,5 @@ class LabelsBesideText(NamedLabels, TextPipeline):
         return [*found, *[-1] * (count - len(found))]
 
     def _start(self, ids: Sequence[int]) -> int:
-        """Where the text starts: the first token of that id, or token 0 where it was cut off, as in the library."""
+        """Index of the start of the text: the first token with that id, or 0 if it was truncated, as in gliclass."""
         return next((place for place, token in enumerate(ids) if token == self._text_id), 0)

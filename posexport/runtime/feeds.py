@@ -334,20 +334,20 @@ def _bad_prompts(_: InputSpec, array: Array) -> tuple[NDArray[np.bool_], str]:
 
 
 def _bad_places(spec: InputSpec, array: Array) -> tuple[NDArray[np.bool_], str]:
-    """Columns and rows that are out of range, or one of a pair that is padding, and what is needed."""
+    """Columns and rows that are out of range, or pairs with only one -1, and the values that are accepted."""
     padding = array == -1
     bad = (array < -1) | (array >= spec.column_sizes) | (padding != padding.all(-1, keepdims=True))
     return bad, f"columns and rows below {spec.column_sizes}, or -1 and -1 for padding"
 
 
 def _bad_shapes(spec: InputSpec, array: Array) -> tuple[NDArray[np.bool_], str]:
-    """Rows and columns of more patches than there are, and what is needed."""
+    """Numbers of rows and columns with more patches than the input has, and the values that are accepted."""
     bad = (array < 1) | (array.prod(-1, keepdims=True) > spec.size)
     return bad, f"rows and columns from 1 on, of at most {spec.size} patches together"
 
 
 def _bad_indices(array: Array, tokens: int) -> tuple[NDArray[np.bool_], str]:
-    """Tokens that a row does not have, or that stand behind one that is left out, and what is needed."""
+    """Indices beyond the tokens of a row, or after a -1, and the values that are accepted."""
     bad = (array < -1) | (array >= tokens)
     bad[:, 0] |= array[:, 0] < 0
     bad[:, 1:] |= (array[:, 1:] >= 0) & (array[:, :-1] < 0)

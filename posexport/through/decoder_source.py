@@ -1,7 +1,7 @@
-"""The source of a causal language model of transformers with a KV cache and states.
+"""The source of a transformers causal language model with a KV cache and states.
 
-Where transformers' attention calls the functions of `posexport.through.attention`, these keep the cache, checked
-against the model's forward. Attention that transformers computes by code of its own gets its cache in the graph
+If transformers' attention calls the functions of `posexport.through.attention`, these functions keep the cache, and the
+logits are checked against the model's forward. Models with custom attention get their cache in the graph
 (`posexport.modules.inserted_cache`).
 """
 
@@ -57,7 +57,7 @@ def decoder_source(source: Source, depth: int, task: str = TASK) -> Source:
 
 
 def _inserted(source: Source, user: UserModule, reason: NotCachedError) -> Source:
-    """The source with a cache that a pass inserts into the graph; ``reason``: why the model's calls do not keep one."""
+    """The source with a cache that a graph pass inserts; ``reason``: why calls of attention cannot keep the cache."""
     try:
         cached, _ = by_pass(source, user, with_positions=_takes_positions(user))
     except (NotInsertedError, NotCachedError) as err:
@@ -70,10 +70,10 @@ def _takes_positions(user: UserModule) -> bool:
 
 
 def _called(source: Source, user: UserModule, depth: int) -> Source:
-    """The source with a cache that the calls of attention keep.
+    """The source with a cache that posexport's attention functions keep.
 
     Raises:
-        NotCachedError: a layer has none, or logits are others than without it.
+        NotCachedError: a layer does not call these functions, or the logits differ from those without a cache.
     """
     # record the attention and the states of every layer
     layers, kept = _layers(user, source)
@@ -123,7 +123,7 @@ def _narrowest(decoder: ThroughDecoder) -> torch.dtype:
 
 
 def _layers(user: UserModule, source: Source) -> tuple[list[Layer], States]:
-    """The attentions of one forward pass, in call order, and the states after it."""
+    """The attention layers of one forward pass, in call order, and the states after it."""
     length = min(_NOTED, source.limits.max_length or _NOTED)
     ids_1T = torch.zeros((1, length), dtype=torch.int64)
     tensors = {spec.name: ids_1T if spec.role == "tokens" else torch.ones_like(ids_1T) for spec in source.inputs}

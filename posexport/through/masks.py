@@ -1,7 +1,7 @@
-"""SAM and SAM 2 as two graphs, by the names of transformers.js.
+"""SAM and SAM 2 as two graphs, with the names of transformers.js.
 
-``vision_encoder.onnx``: an image to its features, once. ``prompt_encoder_mask_decoder.onnx``: features and points, in
-groups of one mask each, to masks with scores.
+``vision_encoder.onnx`` maps an image to features, once. ``prompt_encoder_mask_decoder.onnx`` maps features and points
+to masks with scores; each group of points describes one mask.
 
 Shape letters: B images, G groups of points, P points of a group.
 """
@@ -34,7 +34,7 @@ _ROUNDING = 1e-4
 
 
 class ImageEncoder(nn.Module):
-    """An image to its features: SAM's with the embeddings of their positions, SAM 2's of three sizes."""
+    """Maps an image to features: SAM's with their position embeddings, SAM 2's at three resolutions."""
 
     def __init__(self, model: Any) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ class ImageEncoder(nn.Module):
 
 
 class MaskDecoder(nn.Module):
-    """Features and points to masks with scores."""
+    """Maps features and points to masks with scores."""
 
     def __init__(self, model: Any) -> None:
         super().__init__()
@@ -59,10 +59,10 @@ class MaskDecoder(nn.Module):
     def forward(self, input_points: Tensor, input_labels: Tensor, **tensors: Any) -> dict[str, Tensor]:
         points_BGP2, labels_BGP = input_points, input_labels
         images, groups = labels_BGP.shape[:2]
-        # SAM 2's features are one argument in a trace
+        # in a trace, SAM 2's features are one argument, a list
         if isinstance(several := tensors.get(FEATURES), list | tuple):
             tensors = {f"{FEATURES}.{number}": x for number, x in enumerate(several)}
-        # one row for every group: transformers repeats features by a number that a trace fixes
+        # every group becomes a row: transformers would repeat features by a number that the trace makes constant
         points = {POINTS: points_BGP2.flatten(0, 1)[:, None], LABELS: labels_BGP.flatten(0, 1)[:, None]}
         features = {name: x[:, None].expand(-1, groups, -1, -1, -1).flatten(0, 1) for name, x in tensors.items()}
         if POSITIONS in features:
@@ -78,7 +78,7 @@ class MaskDecoder(nn.Module):
 
 
 class Masks(SymbolicSizes):
-    """Both parts, one after the other."""
+    """The image encoder followed by the mask decoder: the reference of both graphs together."""
 
     @property
     def example_and_axes(self) -> tuple[dict[str, Tensor], dict[str, list[Axis]]] | tuple[()]:
@@ -95,7 +95,7 @@ def make(checkpoint: Checkpoint, model: Any, task: Task) -> Model:
     """The ``model`` of a checkpoint as two graphs.
 
     Raises:
-        PosexportError: the parts give other masks than transformers' forward.
+        PosexportError: the masks differ from those of transformers' forward.
     """
     label = checkpoint.config.label
     images = inputs_of(label, model, pairs=True)

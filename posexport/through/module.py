@@ -1,4 +1,4 @@
-"""The ``nn.Module`` that is exported: a model of transformers with named inputs and the outputs of its task.
+"""The ``nn.Module`` that is exported: a transformers model with named inputs and the outputs of its task.
 
 Shape letters: B batch, T tokens.
 """
@@ -29,11 +29,11 @@ from posexport.through.phrases import in_graphs
 from posexport.through.states import masks_as_given
 from posexport.torch_fixes.symbolic_int import with_symbolic_ints
 
-#: roles of inputs that calls show
+#: roles of inputs that trial calls detect
 _SEEN = ("mask", "flags", "lengths")
-#: tokens of an example of audio
+#: number of tokens of an audio example
 _FRAMES = 16
-#: tokens of audio for the proof: enough for tiled attention
+#: number of audio tokens in the proof: enough for tiled attention
 LONG = 600
 
 
@@ -60,17 +60,17 @@ class TransformersModule(nn.Module):
         return example(self.inputs, self.sizes({})), {spec.name: spec.axes for spec in self.inputs}
 
     def sizes(self, chosen: Mapping[str, int], tokens: int = _FRAMES) -> dict[str, int]:
-        """A size of every dynamic axis: those of ``chosen``, and enough audio samples for ``tokens`` tokens."""
+        """A size of every dynamic axis: the sizes in ``chosen``, and enough audio samples for ``tokens`` tokens."""
         convolutions = convolutions_of(self.model.config)
         audio = {SAMPLES: samples(tokens, convolutions)} if convolutions else {}
         return axis_sizes(self.inputs, {**audio, **chosen})
 
     def limits(self, limits: Limits) -> Limits:
-        """``limits`` with further sizes for the proof, which the configuration names."""
+        """``limits`` with further sizes for the proof, from the model's configuration; subclasses override it."""
         return limits
 
     def output_axes(self, spec: OutputSpec) -> OutputSpec:
-        """``spec`` with axes that trial calls do not show."""
+        """``spec`` with axes that trial calls cannot detect; subclasses override it."""
         return spec
 
     def with_inputs(self, inputs: list[InputSpec]) -> "TransformersModule":
@@ -105,14 +105,14 @@ class TransformersModule(nn.Module):
 def checkpoint_source(
     checkpoint: Checkpoint, module: TransformersModule, task: str, remarks: Sequence[str] = ()
 ) -> Source:
-    """The model of a checkpoint as a source for ``task``, with the facts that trial calls showed."""
+    """The model of a checkpoint as a source for ``task``, with the limits and axes that trial calls show."""
     label = checkpoint.config.text("model_type")
     source = source_of_module(
         str(checkpoint.files.path), module, *module.example_and_axes, label=label, fingerprint=b""
     )
     _check_axes(str(checkpoint.config.label), task, source)
     declared = {spec.name: spec for spec in module.inputs}
-    # what an example does not show: bounds, and what numbers mean
+    # an example does not show bounds and roles of inputs
     inputs = [
         msgspec.structs.replace(spec if spec.role in _SEEN else declared[spec.name], axes=spec.axes)
         for spec in source.inputs
@@ -132,7 +132,7 @@ def checkpoint_source(
 
 
 def _check_axes(label: str, task: str, source: Source) -> None:
-    """PosexportError for an output that has not as many axes as its task says."""
+    """Raise PosexportError if an output has another number of axes than its task requires."""
     wanted = TASKS[task].outputs if task in TASKS else {}
     for spec in source.outputs:
         axes = wanted.get(spec.name, ANY)
@@ -170,7 +170,7 @@ def module_for_task(label: str, model: Any, task: Task, *, with_positions: bool)
     module = TransformersModule(model, task.outputs, inputs, with_positions=with_positions)
     if not any(BATCH in str(axis) and axis != BATCH for spec in inputs for axis in spec.axes):
         return module
-    # images and texts: any number of both, or as many texts for every image, or pairs
+    # images and texts: any numbers of both, or the same number of texts for every image, or pairs
     pairs = inputs_of(label, model, pairs=True)
     ways = (module, TextsOfImages(model, task.outputs, inputs, with_positions=False))
     fits = (way for way in ways if _can_be_called(way))
@@ -178,10 +178,10 @@ def module_for_task(label: str, model: Any, task: Task, *, with_positions: bool)
 
 
 class SymbolicSizes(TransformersModule):
-    """A model whose code takes int() and len() of sizes, which stay sizes while it is traced."""
+    """A model with int() and len() of sizes in its code; both stay symbolic while it is traced."""
 
     def forward(self, **tensors: Tensor) -> dict[str, Tensor]:
-        # the exporter's second try follows Python code, which must be as it stands
+        # the exporter's second attempt (Dynamo) analyses the Python code, which must be unchanged
         if not torch.compiler.is_compiling() or torch.compiler.is_dynamo_compiling():
             return super().forward(**tensors)
         with with_symbolic_ints(self.model, lambda name: name.startswith(("timm.", "transformers."))):
@@ -189,10 +189,10 @@ class SymbolicSizes(TransformersModule):
 
 
 class TextsOfImages(SymbolicSizes):
-    """A model that reads as many texts with every image: [images * texts, T] in the order of the images.
+    """A model that reads the same number of texts with every image: [images * texts, T] in the order of the images.
 
-    From the first text on again where the images have no equal share, which `Session.run` refuses: trial calls and
-    proofs choose both sizes.
+    Trial calls and proofs also choose a number of texts that is not a multiple of the number of images: the texts are
+    then repeated from the first one on. `Session.run` rejects it.
     """
 
     axes = (f"image_{BATCH}", BATCH, "texts")
@@ -204,7 +204,7 @@ class TextsOfImages(SymbolicSizes):
         return super().forward(**dealt, pixel_values=tensors[PIXELS])
 
     def limits(self, limits: Limits) -> Limits:
-        """``limits`` without padding on the left: a text that begins with it is no text."""
+        """``limits`` without left padding: the model treats a text that begins with padding as absent."""
         images, texts, _ = self.axes
         return msgspec.structs.replace(
             limits,
@@ -215,7 +215,7 @@ class TextsOfImages(SymbolicSizes):
         )
 
     def output_axes(self, spec: OutputSpec) -> OutputSpec:
-        """``spec`` with the texts of an image as the last axis of logits: trial calls with few texts show none."""
+        """``spec`` with the texts of an image as the last axis of logits: trial calls with few texts do not show it."""
         if spec.name != "logits":
             return spec
         return msgspec.structs.replace(spec, axes=[*spec.axes[:-1], self.axes[2]])

@@ -1,4 +1,4 @@
-"""Loads the model of a folder of open_clip with that library's classes, for its ``model_cfg``.
+"""Loads the model of an open_clip folder with open_clip's classes, as ``model_cfg`` describes it.
 
 Shape letters: I images, N texts, T tokens of a text, H height, W width, C channels of an embedding.
 """
@@ -31,17 +31,17 @@ from posexport.through.open_clip_texts import tokenizer_files
 
 #: the version that tests/through/test_open_clip.py was run with
 TESTED = "3.3.0"
-#: starts of the names of its files of weights, which end as a checkpoint's: ``model.safetensors``, ``.safetensors``
+#: (prefix, rest) of the names of files with weights; the rest is the same as in a Hugging Face checkpoint
 _WEIGHTS = (("open_clip_", "model.safetensors"), ("open_clip_pytorch_", "model.safetensors"))
 _PICKLED = ("open_clip_", "pytorch_model.bin")
 
 
 class OpenClipModule(nn.Module):
-    """Compares images with texts, by the outputs of transformers' CLIP.
+    """Compares images with texts; the outputs are those of transformers' CLIP.
 
     Args:
         model: a CLIP or CustomTextCLIP of open_clip.
-        inputs: texts [N, T] of ids, and images [I, 3, H, W]. Only N and I vary.
+        inputs: token ids [N, T], and images [I, 3, H, W]. Only N and I are dynamic.
     """
 
     def __init__(self, model: Any, inputs: list[InputSpec]) -> None:
@@ -51,7 +51,7 @@ class OpenClipModule(nn.Module):
     def forward(self, input_ids: Tensor, pixel_values: Tensor) -> dict[str, Tensor]:
         texts_NC = self.model.encode_text(input_ids, normalize=True)
         images_IC = self.model.encode_image(pixel_values, normalize=True)
-        # as the library's get_logits, which returns no embeddings
+        # as open_clip's get_logits, which does not return the embeddings
         logits_IN = self.model.logit_scale.exp() * images_IC @ texts_NC.T
         if self.model.logit_bias is not None:
             logits_IN = logits_IN + self.model.logit_bias
@@ -67,17 +67,17 @@ def open_clip_source(
     name: str | None = None,
     label: str | None = None,
 ) -> Source:
-    """The model of a folder of open_clip as a source. Executes nothing from the folder, and downloads nothing.
+    """The model of an open_clip folder as a source. Executes nothing from the folder, and downloads nothing.
 
     Args:
-        folder: has `CONFIG` and weights.
+        folder: contains `CONFIG` and weights.
         task: None or zero-shot-image-classification.
-        allow_pickle: weights may be a .bin file.
-        name: what to call it; None: as its folder is called.
-        label: what files that leave this machine call it; None: ``open_clip``.
+        allow_pickle: whether weights may be a .bin file.
+        name: name of the source; None: the name of the folder.
+        label: name of the model in files that leave this machine; None: ``open_clip``.
 
     Raises:
-        PosexportError: open_clip is missing or cannot build the model, or the weights are not those of the model.
+        PosexportError: open_clip is missing or cannot build the model, or the weights do not belong to the model.
     """
     files = Directory(folder)
     place = f"{files.path}/{CONFIG}"
@@ -135,7 +135,7 @@ def _model_settings(files: Directory, place: str) -> dict[str, Any]:
 
 
 def _refuse(settings: Mapping[str, Any], place: str) -> None:
-    """PosexportError for models that have no graph here, or whose proof would leave a part out."""
+    """Raise PosexportError for models that are not supported, or that a proof would test only in part."""
     vision, text = settings["vision_cfg"], settings["text_cfg"]
     if "multimodal_cfg" in settings:
         raise PosexportError(
@@ -165,7 +165,7 @@ def _refuse(settings: Mapping[str, Any], place: str) -> None:
 
 
 def _weights(files: Directory, allow_pickle: bool) -> Weights:
-    """The tensors of the folder's file, by the names that open_clip looks for, in its order."""
+    """The weights of the folder; file names are tried in open_clip's order."""
     for start, end in (*_WEIGHTS, _PICKLED):
         if files.find(start + end) is not None:
             return open_weights(files, start, allow_pickle=allow_pickle)
@@ -174,7 +174,7 @@ def _weights(files: Directory, allow_pickle: bool) -> Weights:
 
 
 def _built(open_clip: Any, version: str, files: Directory, place: str) -> Any:
-    """The model with random weights, in eval mode and float32."""
+    """Build the model with random weights, in eval mode and float32."""
     try:
         model = open_clip.create_model(
             f"local-dir:{files.path}",
@@ -190,12 +190,12 @@ def _built(open_clip: Any, version: str, files: Directory, place: str) -> Any:
 
 
 def _fill(model: nn.Module, weights: Weights) -> None:
-    """Loads ``weights`` into ``model``; each must fill a tensor, and none may be left."""
+    """Load ``weights`` into ``model``; every weight must be used, and every tensor of the model must be filled."""
     from open_clip.convert import convert_state_dict
     from open_clip.model import convert_to_custom_text_state_dict
 
     stored = {name: weights.read(name, integers=True) for name in weights.shapes}
-    # other names: MobileCLIP's own, and those from before texts had a module
+    # other names of weights: those of MobileCLIP, and those of versions without a separate text module
     stored = convert_state_dict(model, stored)
     if not hasattr(model, "positional_embedding"):
         stored = convert_to_custom_text_state_dict(stored)
@@ -223,7 +223,7 @@ def _fill(model: nn.Module, weights: Weights) -> None:
 
 
 def _inputs(model: Any) -> list[InputSpec]:
-    """Texts of one length and images of one size, any number of both."""
+    """The specifications of the inputs: any number of texts of one length, and any number of images of one size."""
     text = getattr(model, "text", model)
     edges = model.visual.image_size
     height, width = edges if isinstance(edges, tuple | list) else (edges, edges)
@@ -236,7 +236,7 @@ def _inputs(model: Any) -> list[InputSpec]:
 
 
 def _source(argument: str, place: str, module: OpenClipModule) -> Source:
-    """``module`` as a source, with the facts that trial calls showed."""
+    """``module`` as a source, with the limits and axes that trial calls show."""
     tensors = example(module.inputs, axis_sizes(module.inputs))
     try:
         with torch.no_grad():
@@ -257,9 +257,9 @@ def _source(argument: str, place: str, module: OpenClipModule) -> Source:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Silences the library's records inside the block: it warns of weights that are loaded here afterwards.
+    """Silence open_clip's log messages inside the block: it warns of missing weights, which are loaded afterwards.
 
-    It uses functions of `logging` that give the root logger a handler, which is taken off again.
+    open_clip calls functions of `logging` that add a handler to the root logger; the handler is removed again.
     """
     root = logging.getLogger()
     level, handlers = root.level, [*root.handlers]

@@ -1,6 +1,7 @@
-"""A forward pass of a decoder of transformers with posexport's KV cache: attention by the layers of a plan.
+"""A forward pass of a transformers decoder with posexport's KV cache.
 
-The plan is what a call without a cache showed (`posexport.through.attention.noting`).
+A call without a cache records the attention layers (`posexport.through.attention.noting`); this plan determines how
+later calls compute each of them.
 
 Shape letters: B batch, T queries, S keys, D head size.
 """
@@ -30,11 +31,12 @@ class Layer:
 
     Attributes:
         kv_heads: KV heads.
-        size: the head size that keys and values are padded to.
-        window: the sliding window; None without one.
-        cross: cross-attention to the encoder's hidden states.
-        shares: the self-attention whose keys and values it reads, by its number; None: its layer computes them.
-        biased: it adds T5's bias (`bucketed_bias`).
+        size: head size to which keys and values are padded.
+        window: width of the sliding window; None without one.
+        cross: whether it is cross-attention to the encoder's hidden states.
+        shares: index of the self-attention with the keys and values that this layer uses too; None if the layer
+            computes its keys and values.
+        biased: whether T5's bias is added (`bucketed_bias`).
     """
 
     kv_heads: int
@@ -47,17 +49,17 @@ class Layer:
 
 @dataclass
 class PlannedCall(CachedCall):
-    """A forward pass of a decoder of transformers with posexport's KV cache.
+    """A forward pass of a transformers decoder with posexport's KV cache.
 
     Attributes:
-        plan: the attentions of the decoder, in the order of their calls.
-        crossed: keys and values of the encoder's states, one pair per cross-attention of the plan.
+        plan: the attention layers of the decoder, in call order.
+        crossed: cross-attention keys and values, one pair per cross-attention layer of the plan.
         crossed_mask: additive mask of the encoder's states, [B, 1, 1, S].
-        called: number of attentions that were called.
-        read: keys and values of every self-attention that was called.
+        called: number of attention layers that were called so far.
+        read: keys and values of every self-attention layer that was called so far.
         blocks_BT: index of every new token's image, -1 for text. Attention inside an image is bidirectional.
-        windows_alone: it is so in layers with a sliding window alone.
-        padding_between: there may be padding between tokens of a row: sliding windows count tokens, not slots.
+        windows_alone: attention inside an image is bidirectional only in layers with a sliding window.
+        padding_between: padding may be between tokens of a row, so that sliding windows count tokens, not slots.
         bias: T5's bias of the last layer that has a table.
     """
 
@@ -72,7 +74,7 @@ class PlannedCall(CachedCall):
     bias: Term | None = None
 
     def next_layer(self) -> Layer:
-        """The layer of the plan that is called now; advances to the next one."""
+        """Return the layer of the current call of attention, and advance to the next one."""
         if self.called >= len(self.plan):
             raise NotCachedError(f"it makes more calls of attention than the {len(self.plan)} of its first call")
         self.called += 1
@@ -81,17 +83,20 @@ class PlannedCall(CachedCall):
 
 @dataclass
 class CrossingCall(PlannedCall):
-    """A call that only computes the cross-attention keys and values of the encoder's states, into ``present``.
+    """A call that computes only the cross-attention keys and values, into ``present``.
 
-    Its other outputs are ignored, so that nothing else remains in a traced graph.
+    Its other outputs are ignored, so that a traced graph contains nothing else.
     """
 
 
 class Scoring(NamedTuple):
-    """What a layer makes of the products of queries and keys.
+    """How a layer computes scores from the products of queries and keys.
 
     Attributes:
-        biased: a module with a bias of queries, and the bias (`query_bias`).
+        scale: factor of the products.
+        cap: softcapping of the scores; None without it.
+        sink: attention sinks [H]; None without them.
+        biased: a module with a bias that depends on queries, and that bias (`query_bias`).
     """
 
     scale: float
@@ -142,14 +147,14 @@ def _to_tokens(call: PlannedCall, layer: Layer, q: Tensor, k: Tensor, v: Tensor,
 
 
 def _scores(call: PlannedCall, layer: Layer, q: Tensor, k: Tensor) -> Term | None:
-    """What is added by distance: T5's bias, or what drops keys outside a window."""
+    """The bias by distance: T5's bias, or the mask of a sliding window; None without either."""
     if layer.biased:
         return call.bias
     return None if layer.window is None else _window(call, layer.window, q, k)
 
 
 def _window(call: PlannedCall, width: int, q: Tensor, k: Tensor) -> Term:
-    """Scores that drop the keys of all tokens but the last ``width``, the query's among them."""
+    """A mask that keeps the keys of the last ``width`` tokens, including the query's token."""
     at = call.at.queries, call.at.keys
     if not call.padding_between:
         return LocalWindow(left=width - 1, right=0).scores(q, k, *at)
@@ -159,9 +164,9 @@ def _window(call: PlannedCall, width: int, q: Tensor, k: Tensor) -> Term:
 
 
 def _with_blocks(blocks_BT: Tensor, call: PlannedCall, layer: Layer, like: Tensor) -> Tensor:
-    """Additive mask [B, 1, T, S]: padding, keys outside the window, and later tokens of other images.
+    """Additive mask [B, 1, T, S] of padding, keys outside the window, and later tokens of other images.
 
-    Past tokens belong to no image of this call, since all tokens of an image are in one call.
+    Past tokens belong to no image of this call, because all tokens of an image are in one call.
     """
     queries_T, keys_S = call.at.queries.slots_T, call.at.keys.slots_T
     past = call.mask_BS.shape[1] - blocks_BT.shape[1]

@@ -1,8 +1,7 @@
-"""Modules of transformers that a graph or a KV cache cannot have, as modules that compute the same.
+"""Replaces transformers modules that cannot be exported, or cannot have a KV cache, by equivalent modules.
 
-Attention that does not call transformers' interface keeps its projections, so that posexport's attention and its KV
-cache are called.
-`posexport.through.agreement` compares the model's outputs with those before.
+Attention that does not call transformers' interface is replaced by attention that does, with the same projections:
+so posexport's attention and KV cache are used. `posexport.through.agreement` compares the outputs before and after.
 """
 
 from functools import partial
@@ -13,7 +12,7 @@ from torch import Tensor, nn
 
 from posexport.through.led import LedEncoder, WithoutCache
 
-#: attention with BART's projections; of MVP only without learned prompts, which are further keys
+#: attention with the same projections as BART's; MVP's only without learned prompts, which are additional keys
 _LIKE_BART = ("TrOCRAttention", "LEDDecoderAttention", "MvpAttention")
 
 
@@ -37,12 +36,15 @@ def renew(model: nn.Module) -> None:
 
 
 def _above_quantile(deviations: float, x: Tensor) -> Tensor:
-    """What exceeds the mean by so many standard deviations; transformers computes them by erfinv, which ONNX lacks."""
+    """``relu(x - mean - deviations * std)`` over channels.
+
+    transformers computes the number of standard deviations with erfinv, which ONNX lacks.
+    """
     return (x - x.mean(-1, keepdim=True) - deviations * x.std(-1, keepdim=True, unbiased=False)).relu()
 
 
 def _as_bart(module: Any, config: Any, *, causal: bool) -> nn.Module:
-    """BART's attention with the projections of ``module``."""
+    """An instance of BART's attention with the projections of ``module``."""
     from transformers.models.bart.modeling_bart import BartAttention
 
     attention: nn.Module = BartAttention(

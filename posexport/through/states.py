@@ -1,13 +1,13 @@
-"""The layers of transformers that keep a state between tokens: their functions, replaced during a call of a decoder.
+"""Replacements for the functions of transformers' layers with a state between tokens, for the duration of a call.
 
-Most of these layers call a causal convolution and a recurrence by the names of functions of their modeling file; of two
-types the recurrence is inside a layer's forward. `keeping` replaces these functions and forwards for the duration of a
-call, so that they take their state from posexport and leave the next one there, in the order of the calls. Without a
-cache object the layers enter no branch for single tokens, so that one function serves calls of any length.
+Most of these layers call a causal convolution and a recurrence, which are functions of the modeling file; in two types
+the recurrence is part of a layer's forward. `keeping` replaces these functions and forwards for the duration of a call:
+they read their state from posexport and store the next state there, in call order. Without transformers' cache object
+the layers do not use their branches for single tokens, so that one function serves calls of any length.
 
-A padded token leaves every state as it is: the convolution skips it, and the recurrence gets a decay and an update of
-0. transformers multiplies the hidden states of padding by 0 before a projection, which may have a bias; that mask is
-dropped.
+Padding does not change a state: the convolution skips it, and the recurrence gets a decay and an update of 0.
+transformers multiplies the hidden states of padding by 0 before a projection, which may have a bias; this mask is
+removed.
 
 Shape letters: B batch, T tokens, H heads, G groups of heads, K key size, V value size, C channels, W taps of a
 convolution.
@@ -53,10 +53,10 @@ def keeping(model: nn.Module, past: Mapping[str, Sequence[Tensor]] | None = None
 
 @contextmanager
 def masks_as_given(model: nn.Module) -> Iterator[None]:
-    """Inside the block, which is no call of `keeping`, the mask of layers with states is the padding mask of the call.
+    """Inside the block, outside `keeping`, layers with states use the padding mask of the call as their mask.
 
-    transformers drops a mask without padding by its values, which a trace cannot. MiniMax has powers of its decay in
-    tables, which are float32 in a float64 module too: they are computed anew.
+    transformers removes a mask if its values show no padding, which cannot be traced. MiniMax has tables of powers of
+    its decay, which are float32 even in a float64 module: they are recomputed.
     """
     with ExitStack() as stack:
         if _CURRENT.get() is None:
@@ -76,7 +76,7 @@ def _decay_factors(layer: Any, at: int) -> Tensor:
 
 
 def files_of(model: nn.Module) -> list[ModuleType]:
-    """The Python modules of transformers that the classes of ``model`` are in."""
+    """transformers' Python modules that define the classes of ``model``."""
     names = dict.fromkeys(type(part).__module__ for part in model.modules())
     return [sys.modules[name] for name in names if name.startswith("transformers.models.")]
 
@@ -88,7 +88,7 @@ def _states() -> States:
 
 
 def _mask(x: Tensor, length: int) -> Tensor:
-    """1 at tokens and 0 at padding of the new tokens, [B, T]."""
+    """The mask [B, T] of the new tokens: 1 at tokens and 0 at padding."""
     call = current()
     if call is None:
         return x.new_ones(x.shape[0], length, dtype=torch.int64)
@@ -96,7 +96,7 @@ def _mask(x: Tensor, length: int) -> Tensor:
 
 
 def _of_tokens(x: Tensor, axis: int = 1) -> Tensor:
-    """``x`` with 0 at padding; ``axis``: that of the tokens."""
+    """``x`` with 0 at padding; ``axis`` is the axis of tokens."""
     shape = [x.shape[at] if at in (0, axis) else 1 for at in range(x.ndim)]
     return x * _mask(x, x.shape[axis]).reshape(shape).to(x.dtype)
 
@@ -129,7 +129,7 @@ def _recurrence(
 
 
 def _repeated(x: Tensor, heads: int) -> Tensor:
-    """[B, T, G, K] -> [B, T, H, K]: heads of a group are adjacent."""
+    """Repeat heads: [B, T, G, K] to [B, T, H, K]; heads of a group are adjacent."""
     groups = x.shape[2]
     return x if groups == heads else x[:, :, :, None].expand(-1, -1, -1, heads // groups, -1).flatten(2, 3)
 
@@ -144,7 +144,7 @@ def _delta_rule(
     use_qk_l2norm_in_kernel: bool = False,
     **__: Any,
 ) -> tuple[Tensor, None]:
-    """``torch_chunk_gated_delta_rule``, and ``chunk_kimi_delta_attention``, whose ``g`` is [B, T, H, K]."""
+    """``torch_chunk_gated_delta_rule``, and ``chunk_kimi_delta_attention``, where ``g`` is [B, T, H, K]."""
     heads = value.shape[2]
     q, k, v, decay, strength = (x.float() for x in (query, key, value, g, beta))
     if use_qk_l2norm_in_kernel:
@@ -198,7 +198,7 @@ def _mamba(
 ) -> Tensor:
     """``mamba_selective_scan``: hidden_states and dt [B, C, T], A [C, K], B and C [B, K, T].
 
-    Every channel is a head of one value, whose decay differs by key.
+    Every channel is a head with one value; the decay differs by key.
     """
     bias = None if delta_bias is None else delta_bias[:, None]
     dt = _of_tokens(_step_sizes(dt, bias, softplus=delta_softplus).float(), axis=2).transpose(1, 2)
@@ -222,14 +222,14 @@ def _lightning_attention(layer: Any, hidden_states: Tensor, *_: Any, **__: Any) 
 def _rg_lru(layer: Any, input_states: Tensor, position_ids: Tensor, *_: Any, **__: Any) -> tuple[Tensor, None]:
     """The forward of ``RecurrentGemmaRecurrentBlock`` (Griffin, arXiv:2402.19427, equations 1 to 4).
 
-    Every channel is a head of one key, which is 1, and one value.
+    Every channel is a head with one value and one key, which is 1.
     """
     unit, conv = layer.rg_lru, layer.conv_1d
     x = _causal_conv(layer.linear_x(input_states).transpose(1, 2), conv.weight[:, 0], conv.bias).transpose(1, 2)
     blocks = x.reshape(*x.shape[:2], unit.num_attention_heads, 1, unit.block_width)
 
     def gate(weight: Tensor, bias: Tensor) -> Tensor:
-        """The sigmoid of a product with a block of the diagonal, [B, T, C]."""
+        """The sigmoid of a product with a block-diagonal matrix, [B, T, C]."""
         return torch.sigmoid((blocks @ weight)[..., 0, :] + bias).flatten(2)
 
     strength = gate(unit.recurrent_gate_weight, unit.recurrent_gate_bias)
@@ -242,7 +242,7 @@ def _rg_lru(layer: Any, input_states: Tensor, position_ids: Tensor, *_: Any, **_
     return layer.linear_out(out * layer.act_fn(layer.linear_y(input_states))), None
 
 
-#: functions of transformers' modeling files that keep a state
+#: functions of transformers' modeling files that compute with a state
 _STATEFUL: dict[str, Callable[..., Any]] = {
     "causal_conv1d_fn": _causal_conv,
     "torch_chunk_gated_delta_rule": _delta_rule,
@@ -250,7 +250,7 @@ _STATEFUL: dict[str, Callable[..., Any]] = {
     "mamba2_chunk_scan": _mamba2,
     "mamba_selective_scan": _mamba,
 }
-#: layers that keep a state, or count positions, by code of their forward
+#: layers with a forward that contains the recurrence, or that counts positions
 _FORWARDS: dict[str, Callable[..., Any]] = {
     "MiniMaxLightningAttention": _lightning_attention,
     "RecurrentGemmaRecurrentBlock": _rg_lru,

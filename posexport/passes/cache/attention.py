@@ -1,4 +1,7 @@
-"""Attention over past and new tokens: keys and values are appended to the past, masks and operators get their rows."""
+"""Replaces traced attention by attention over past and new tokens.
+
+Keys and values are appended to the cache; masks and position terms are computed for the positions of the new tokens.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -23,11 +26,11 @@ from posexport.spec import BATCH, CAPACITY, PAST, SEQUENCE, TOTAL
 
 @dataclass
 class Cache:
-    """The new inputs and outputs of the graph, a pair of keys and values for each attention.
+    """The KV cache as new inputs and outputs of the graph: a pair of keys and values for each attention node.
 
     Attributes:
-        counted: sizes of the call.
-        static: past and present have a capacity of slots, of which the mask's length says how many are used.
+        counted: sizes and positions of the call.
+        static: whether past and present have a fixed capacity; the mask's length is the number of used slots.
     """
 
     counted: Counted
@@ -56,7 +59,7 @@ class Cache:
         return present
 
     def used(self, g: Builder, present: ir.Value) -> ir.Value:
-        """The slots of all tokens, [B, G, S, D]."""
+        """The used slots of ``present``, [B, G, S, D]."""
         if not self.static:
             return present
         _, heads, _, size = sizes(present) or ()
@@ -64,14 +67,14 @@ class Cache:
 
 
 class CachedAttention:
-    """Gives attention nodes a cache.
+    """Adds a KV cache to attention nodes.
 
     Attributes:
-        once: keys and values that repeat heads -> what they repeat, which the cache has.
-        at_read: keys are kept as they are before their rotation, and rotated in every call.
-        rotations: rotated values -> the node, and cosines and sines of the traced graph.
-        by_distance: what each attention adds to its scores for the distances 0, 1, 2 ... [H or 1, D]; None where that
-            is nothing, or no function of the distance alone.
+        once: keys or values with repeated heads -> the value before the repetition, which is cached.
+        at_read: keys are cached before RoPE and rotated in every call.
+        rotations: rotated value -> its node, and the cosines and sines of the traced graph.
+        by_distance: for each attention, the bias [H or 1, D] at the distances 0, 1, 2 ...; None if it has no bias, or
+            one that does not depend on the distance alone.
     """
 
     def __init__(
@@ -90,7 +93,7 @@ class CachedAttention:
         self.by_distance: list[Array | None] = []
 
     def follow(self, node: ir.Node, spec: AttentionSpec) -> None:
-        """An attention node of the traced graph, replaced by one over past and new tokens."""
+        """Replace an attention node of the traced graph by one over past and new tokens."""
         content, named = self.content, spec.named_inputs(node)
         for name in "qkv":
             if content.axis.get(named[name] or content.colours.ids) != 2 or named[name] in content.flat:
@@ -101,7 +104,7 @@ class CachedAttention:
         self.by_distance.append(None)
         keeps_all = mask is None or (spec.mask == "keys" and self._keeps_all(mask))
         by_positions = None if mask is None or keeps_all else self._by_positions(node, spec, mask)
-        # padding, and what of the traced mask is more than causality
+        # the mask of the new node: padding, and the part of the traced mask that is not causality
         if by_positions is None:
             changed, inputs = replace(spec, mask="keys", causal=True), {**named, "mask": self.counted.padding}
         else:
@@ -112,7 +115,7 @@ class CachedAttention:
         presents = {name: self._with_past(named[name]) for name in "kv"}
         changes = any(named[name] in self.once or self._rotation(named[name]) is not None for name in "kv")
         if self.cache.static and not spec.operators and not changes:
-            # it reads the slots where they are
+            # the operator reads the static cache in place
             changed = replace(changed, cache="static")
             inputs |= presents
         else:
@@ -126,7 +129,7 @@ class CachedAttention:
             name_tokens(output, 2)
 
     def rotate(self, node: ir.Node) -> None:
-        """Cosines and sines [1 or B, 1, T, F] of the new tokens of each row, for x [B, H, T, D]."""
+        """Give a Rotation of x [B, H, T, D] the cosines and sines [1 or B, 1, T, F] of each row's new tokens."""
         content, (x, *angles), output = self.content, node.inputs, node.outputs[0]
         if x is None or content.axis.get(x) != 2:
             refuse(node, "it rotates other axes than its tokens and channels")
@@ -141,13 +144,13 @@ class CachedAttention:
         self.rotations[output] = node, traced
 
     def _rotation(self, x: ir.Value | None) -> tuple[ir.Node, Sequence[ir.Value]] | None:
-        """The rotation of keys that the cache holds without it."""
+        """The rotation of keys that are cached unrotated; None for other values."""
         once = None if x is None else self.once.get(x)
         rotated = x if once is None else once.value
         return self.rotations.get(rotated) if self.at_read and rotated is not None else None
 
     def _with_past(self, x: ir.Value | None) -> ir.Value:
-        """The present keys or values; the cache has each head once."""
+        """Append keys or values to the cache, without repeated heads; returns the present."""
         assert x is not None
         g, once, rotation = self.g, self.once.get(x), self._rotation(x)
         before = x if once is None else once.value
@@ -160,7 +163,7 @@ class CachedAttention:
         return self.cache.append(g, before)
 
     def _all_heads(self, x: ir.Value | None, present: ir.Value) -> ir.Value:
-        """Keys or values of all tokens, repeated for all heads that ``x`` has."""
+        """Keys or values of all tokens, with heads repeated as in ``x``."""
         assert x is not None
         g, once, rotation = self.g, self.once.get(x), self._rotation(x)
         joined = self.cache.used(g, present)
@@ -180,7 +183,7 @@ class CachedAttention:
     def _parameters(
         self, node: ir.Node, part: str, operator: Operator, inputs: Mapping[str, ir.Value | None]
     ) -> dict[str, ir.Value]:
-        """The tensors of an operator: rows for the new tokens, for all tokens, or all distances."""
+        """The tensors of a position term, selected for the new tokens, for all tokens, or for all distances."""
         content, g = self.content, self.g
         known, tensors, firsts = content.known, dict[str, ir.Value](), dict[str, dict[int, Operand]]()
         if operator is DISTANCE_SCORES:
@@ -209,13 +212,13 @@ class CachedAttention:
         return tensors
 
     def _note_distances(self, by_distance: ir.Value | None, lowest: ir.Value | None) -> None:
-        """Note what is added from distance 0 on, by the longest length that was looked at."""
+        """Record the bias from distance 0 on, taken from the longest length that was computed."""
         numbers, first = (self._longest(x) for x in (by_distance, lowest))
         if numbers is not None and first is not None and (start := -int(first.reshape(-1)[0])) < numbers.shape[1]:
             self.by_distance[-1] = numbers[:, max(start, 0) :]
 
     def _longest(self, x: ir.Value | None) -> Array | None:
-        """The elements of ``x`` for the longest length that was looked at; None where they are not known."""
+        """The elements of ``x`` at the longest length that was computed; None if they are unknown."""
         if x is None or self.content.known.has(x):
             return None if x is None else self.content.known.arrays(x)[-1]
         node = x.producer()
@@ -224,7 +227,7 @@ class CachedAttention:
         return None if x.const_value is None else x.const_value.numpy()
 
     def _check_listed(self, node: ir.Node, x: ir.Value, axis: int | None) -> None:
-        """Refuse numbers by distance that for fewer tokens are not a part of those for more."""
+        """Refuse a table by distance if the table for fewer tokens is not a part of the table for more tokens."""
         known = self.content.known
         if x in self.content.colours.opaque:  # an operator of posexport's
             return
@@ -245,12 +248,12 @@ class CachedAttention:
             refuse(node, f"numbers by distance may differ beyond the {longest} tokens that were looked at")
 
     def _keeps_all(self, mask: ir.Value) -> bool:
-        """Whether a mask of keys is that of padding alone: it adds 0 in a row without padding."""
+        """Whether a mask of keys masks only padding: it adds 0 in a row without padding."""
         known = self.content.known
         return known.has(mask) and not known.may_differ(mask) and not any(x.any() for x in known.arrays(mask))
 
     def _by_positions(self, node: ir.Node, spec: AttentionSpec, mask: ir.Value) -> ir.Value | None:
-        """A mask by the positions of tokens, [B, H or 1, T or 1, S]; None where it is causality alone."""
+        """The mask [B, H or 1, T or 1, S] for the positions of the tokens; None if it is only causality."""
         content, g = self.content, self.g
         known, axes = content.known, content.known.token_axes(mask)
         if mask in content.colours.content or not known.has(mask) or 3 not in axes:
@@ -264,7 +267,7 @@ class CachedAttention:
             if drops(array[..., ~earlier]).any():
                 refuse(node, "its attention sees some later tokens")
             sees_later(node)
-        if drops(array[0, 0, -1]).any():  # a window, perhaps beside more
+        if drops(array[0, 0, -1]).any():  # a window, and maybe a bias
             self.by_distance[-1] = np.where(drops(array[0, :, -1, ::-1]), -np.inf, 0)
         for other, fewer in zip(known.arrays(mask), known.all_lengths(mask), strict=True):
             wide = np.broadcast_to(other, (*other.shape[:2], fewer, fewer))

@@ -1,4 +1,4 @@
-"""New tokens, slots and positions of a decoder with a KV cache, and the mask over all tokens."""
+"""Sizes, slots, positions and the mask of a decoder graph with a KV cache."""
 
 from dataclasses import dataclass
 
@@ -11,7 +11,7 @@ from posexport.spec import BATCH, SEQUENCE, TOTAL
 #: score of a masked key, as `posexport.nn.attention.dropped_score` has it
 LOWEST = float(np.finfo(np.float32).min) / 2
 
-#: of an axis, for ONNX's Slice, and what no distance of positions is
+#: the end of an axis, for ONNX's Slice; a value below every difference of positions
 _END, _LEAST = 2**63 - 1, -(2**62)
 
 
@@ -20,12 +20,12 @@ class Counted:
     """Values of the graph with a cache; shape letters: B batch, T new tokens, S past and new tokens.
 
     Attributes:
-        mask: the new input, [B, S].
+        mask: the new input ``attention_mask``, [B, S].
         batch, new, past, total: B, T, S - T and S, int64 [1].
-        queries, keys: slots of the new tokens [T] and of all [S].
-        counted_ids, counted_keys: the number of tokens before each that the mask keeps, [B, T] and [B, S].
-        position_ids, key_positions: the same, or positions that are an input.
-        padding: the term added to the scores of each key, [B, 1, 1, S].
+        queries, keys: slots of the new tokens [T] and of all tokens [S].
+        counted_ids, counted_keys: the number of unmasked tokens before each token, [B, T] and [B, S].
+        position_ids, key_positions: the same, or positions from an input.
+        padding: the additive mask of padding, [B, 1, 1, S].
     """
 
     mask: ir.Value
@@ -77,9 +77,10 @@ class Counted:
 def _moved(
     g: Builder, mask: ir.Value, past: ir.Value, counted: ir.Value, before: ir.Value, given: ir.Value
 ) -> tuple[ir.Value, ir.Value]:
-    """Positions of the new tokens as ``given``, and those of all tokens moved as far as the new ones of their row.
+    """Positions of the new tokens from the input ``given``, and positions of all tokens.
 
-    As `posexport.nn.caching.Reach.by_mask` has them.
+    The latter are shifted by the same amount as the new tokens of their row, as in
+    `posexport.nn.caching.Reach.by_mask`.
     """
     positions = g.op("Where", g.Less(given, 0), counted, given, shape=[BATCH, SEQUENCE])
     kept = g.Slice(mask, past, [_END], [1])

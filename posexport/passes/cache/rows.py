@@ -1,4 +1,4 @@
-"""Rows of whole values for the new tokens or all tokens of each row of the batch, by their positions."""
+"""Selects rows of values that depend on all positions, for the new tokens or for all tokens of each batch row."""
 
 from collections.abc import Sequence
 
@@ -13,10 +13,10 @@ from posexport.passes.cache.whole import Whole
 
 
 class Rows:
-    """Rows are pushed back through the nodes that compute a value to what counts tokens, which becomes position_ids.
+    """Moves the selection of rows back through the nodes that compute a value, to the node that counts tokens.
 
-    So a decode step computes one row of cosines and not all. Where no rule knows a node, all of the value is computed
-    and rows are gathered. The results have an axis of the batch in front.
+    That node is replaced by position ids, so that a decode step computes one row of cosines and not all. If there is no
+    rule for a node, the whole value is computed and rows are gathered. The results have the batch as first axis.
     """
 
     def __init__(self, g: Builder, known: Known, whole: Whole, counted: Counted) -> None:
@@ -31,9 +31,10 @@ class Rows:
         return self._picked[key]
 
     def positions(self, value: ir.Value, role: str) -> ir.Value:
-        """Which rows of ``value`` are those of queries, [B, T], or of keys, [B, S].
+        """The indices of the rows of ``value`` for queries, [B, T], or for keys, [B, S].
 
-        Only what is computed from positions that are an input goes by these; masks go by the order of the tokens.
+        A value that is computed from the input ``position_ids`` is indexed by them; masks are indexed by the order of
+        the tokens.
         """
         counted = self.counted
         if value in self.known.colours.of_positions:
@@ -41,17 +42,17 @@ class Rows:
         return counted.counted_ids if role == "queries" else counted.counted_keys
 
     def count(self, role: str) -> ir.Value:
-        """T or S, int64 [1]."""
+        """The number of queries T or of keys S, int64 [1]."""
         return self.counted.new if role == "queries" else self.counted.total
 
     def again(self, node: ir.Node, value: ir.Value, inputs: Sequence[Operand], **changed: object) -> ir.Value:
-        """The output of ``node`` that ``value`` is, for other inputs and attributes."""
+        """A copy of ``node`` with other inputs and attributes; returns its output in the place of ``value``."""
         attributes = {name: attribute.value for name, attribute in node.attributes.items()} | changed
         names = [""] * len(node.outputs)
         return self.g.several(node.op_type, names, *inputs, **attributes)[list(node.outputs).index(value)]
 
     def shape(self, value: ir.Value, roles: Roles) -> ir.Value | None:
-        """The shape of the rows of ``value``, with the batch; None where it is not known."""
+        """The shape of the selected rows of ``value``, with the batch axis; None if it is unknown."""
         arrays = self.known.arrays(value)
         parts: list[ir.Value | list[int]] = [self.counted.batch]
         for axis in range(arrays[0].ndim):
@@ -97,7 +98,7 @@ class Rows:
             g.Gather(self.whole.of(value), self.positions(value, role), axis=first), first, rank + 1
         )
         for axis, other in others:
-            # the batch and this axis in front: of every row its positions
+            # batch and this axis first, then select the positions of every batch row
             at = axis + 1
             order = [0, at, *(place for place in range(1, rank + 1) if place != at)]
             picked = g.op(

@@ -6,8 +6,8 @@ from typing import Any, Literal
 
 import msgspec
 
-#: error: outputs are wrong, or a call fails, for inputs that the file declares; warning: for some of them, or on some
-#: providers; note: slower than it could be, or worth knowing
+#: error: outputs are wrong, or a call fails, for inputs that the file declares; warning: the same for some of these
+#: inputs, or on some providers; note: slower than it could be, or useful to know
 Severity = Literal["error", "warning", "note"]
 SEVERITIES: tuple[Severity, ...] = ("note", "warning", "error")
 
@@ -20,7 +20,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
         rule: its name, for example ``baked-size``.
         severity: see `Severity`.
         file: relative to the folder of the audit.
-        message: one sentence: what is wrong, with values.
+        message: one sentence about the fault, with values.
         nodes: names of the nodes where it is, the first one first; a node without a name has its output's name.
         remedy: what to do.
         more: how many further places of the same kind the rule left out.
@@ -37,7 +37,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Recognised(msgspec.Struct, frozen=True, kw_only=True):
-    """What a graph has: ``kind`` (position encoding, attention, cache ...), ``what`` with its parameters, where."""
+    """A recognised part of a graph: ``kind`` (position encoding, attention, cache ...), parameters and nodes."""
 
     file: str
     kind: str
@@ -71,7 +71,7 @@ class Findings(msgspec.Struct, frozen=True, kw_only=True):
         return len(self.findings)
 
     def __bool__(self) -> bool:
-        """Whether anything was found."""
+        """Whether there is a finding."""
         return bool(self.findings)
 
     def at_least(self, severity: Severity) -> "Sequence[Finding]":

@@ -1,4 +1,4 @@
-"""The record of a rule, and what its check yields."""
+"""The record of an audit rule, and the record of a place at which its check finds the fault."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,19 +11,19 @@ from posexport.tools.audit.finding import Severity
 if TYPE_CHECKING:
     from posexport.tools.audit.subject import Subject
 
-#: what a rule reads: the graph alone; files beside it too (config.json ..); the checkpoint; or outputs of calls
+#: the inputs of a rule: only the graph; also files of its folder (config.json ..); the checkpoint; outputs of calls
 Reads = Literal["graph", "folder", "checkpoint", "calls"]
 
 
 @dataclass(frozen=True)
 class Place:
-    """One place where a rule applies.
+    """One place in a graph at which a rule finds its fault.
 
     Attributes:
-        message: one sentence on it, with sizes and values.
-        nodes: where it is, the first node first.
-        severity: if it is not the rule's.
-        remedy: if it is not the rule's.
+        message: one sentence about the fault, with sizes and values.
+        nodes: the nodes, the first one first.
+        severity: None: the severity of the rule.
+        remedy: None: the remedy of the rule.
     """
 
     message: str
@@ -39,11 +39,11 @@ class Rule:
     Attributes:
         code: ``PX`` and three digits; the first is the group of `posexport.tools.audit.registry.GROUPS`.
         name: two or three words with hyphens.
-        severity: of most of its findings.
-        finds: one sentence: what is found.
-        why: one or two sentences: what happens to whom.
+        severity: the severity of most findings.
+        finds: one clause: the fault.
+        why: one or two sentences: the effect on users.
         remedy: one sentence: what to do.
-        check: yields every place.
+        check: yields every place with the fault.
         bad: a graph that has the fault, in ONNX's text syntax [1]; empty: the rule does not read graphs alone.
         good: the same graph without the fault.
         provider: the execution provider that both graphs are for.
@@ -68,7 +68,7 @@ class Rule:
 
 
 def name_of(node: ir.Node | str) -> str:
-    """A name to find a node by: in a viewer, nodes without a name have the name of their first output."""
+    """A name for a node: its name or, as viewers show it, that of its first output."""
     if isinstance(node, str):
         return node
     return node.name or next((value.name for value in node.outputs if value.name), node.op_type)

@@ -1,4 +1,4 @@
-"""What rules look at: one graph, and what is known of it."""
+"""The subject of an audit: one graph, with analyses of it that rules share."""
 
 from collections.abc import Iterator, Mapping
 from functools import cached_property
@@ -28,17 +28,17 @@ if TYPE_CHECKING:
 
 
 class Subject:
-    """One graph of an audit. Rules read it and change nothing; repairs change it and refresh what is known.
+    """One graph of an audit. Rules only read it; repairs change it and refresh the analyses.
 
     Attributes:
         path: the file.
         model: the graph with local functions inlined; large weights are mapped from disk when they are read.
         files: config.json and other files of the graph's repository.
         provider: the execution provider that the file is for, one of posexport's names.
-        ledger: its weights and those of the checkpoint, of an audit against one; None for the second and later parts of
-            a model.
-        proof: of the graph's outputs against the checkpoint.
-        calls: calls of the graph in a child process, of an audit that runs it.
+        ledger: the graph's weights compared with the checkpoint's, in an audit with ``--against``; None for the second
+            and later parts of a model.
+        proof: the proof of the graph's outputs against the checkpoint.
+        calls: calls of the graph in a child process, in an audit with ``--run``.
     """
 
     def __init__(self, path: Path, *, provider: str = "cpu") -> None:
@@ -61,12 +61,12 @@ class Subject:
 
     @cached_property
     def bundle(self) -> "Manifest | None":
-        """The manifest in its folder that lists this file with its hash: clients are those of posexport."""
+        """The manifest of posexport in the file's folder, if it lists this file with its hash."""
         return bundle_of(self.path, self.files)
 
     @cached_property
     def nodes(self) -> list[ir.Node]:
-        """All nodes, those of bodies too, in the file's order."""
+        """All nodes in the file's order, including those of subgraphs."""
         return list(self.model.graph.all_nodes())
 
     @cached_property
@@ -81,7 +81,7 @@ class Subject:
 
     @cached_property
     def config(self) -> Mapping[str, Any]:
-        """What config.json says of this graph's text model; empty where it says nothing."""
+        """The settings of config.json for this graph's text model; empty if it has none."""
         return described(self)
 
     @cached_property
@@ -91,7 +91,7 @@ class Subject:
 
     @cached_property
     def conflicts(self) -> list[Conflict]:
-        """Places where a free axis meets a number."""
+        """Places where a dynamic axis is combined with a constant size."""
         return list(conflicts(self.unconditional, self.sizes))
 
     @cached_property

@@ -1,4 +1,4 @@
-"""What a graph has, for the lines that an audit prints whether anything is wrong or not."""
+"""Attention and position encodings of a graph, which an audit prints even if it has no findings."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ from posexport.tools.audit.rule import name_of
 if TYPE_CHECKING:
     from posexport.tools.audit.subject import Subject
 
-#: operators that move, scale or add scores, with the number of inputs that scores may be
+#: op types that move, scale or add scores -> the number of leading inputs that may be scores
 _MOVES = {
     **dict.fromkeys(("Reshape", "Transpose", "Slice", "Gather", "GatherElements", "Pad", "Expand", "Cast"), 1),
     **dict.fromkeys(("Squeeze", "Unsqueeze", "Div", "Split"), 1),
@@ -63,7 +63,7 @@ def _tables(subject: "Subject", file: str) -> Iterator[Recognised]:
 
 
 def _is_rotary(table: ir.Value) -> bool:
-    """Whether a table has the cosines or the sines of angles, which `rotations` names."""
+    """Whether a table contains cosines or sines of RoPE, which `rotations` reports."""
     tensor = ir.convenience.get_const_tensor(table)
     if tensor is None or len(tensor.shape) != 2 or tensor.size < 2 * 2 or not tensor.dtype.is_floating_point():
         return False
@@ -75,7 +75,7 @@ def _is_rotary(table: ir.Value) -> bool:
 
 
 def _kind(table: ir.Value) -> str:
-    """What a table of positions holds, by its first rows."""
+    """``sinusoidal`` or ``learned``, judged by the first rows of a position table."""
     tensor = ir.convenience.get_const_tensor(table)
     if tensor is None or len(tensor.shape) != 2 or tensor.size < 3 * 4 or not tensor.dtype.is_floating_point():
         return "learned"
@@ -85,12 +85,12 @@ def _kind(table: ir.Value) -> str:
         and np.isclose(np.abs(rows[1]), np.sin(1.0), atol=1e-3).any()
         and set(np.round(rows[0], 3)) <= {0.0, 1.0}
     )
-    # in any order: the squares of a row sum to half its width
+    # sines and cosines may be in any order: the squares of a row sum to half its width
     return "sinusoidal" if is_sinusoidal else "learned"
 
 
 def _biases(subject: "Subject", file: str) -> Iterator[Recognised]:
-    """What is added to the scores apart from masks, each kind once."""
+    """Position biases that are added to the scores, each kind once."""
     kinds: dict[str, list[ir.Node]] = {}
     for attention in subject.attentions:
         for what in dict.fromkeys(_terms(attention, subject)):
@@ -124,7 +124,7 @@ def _is_product(value: ir.Value) -> bool:
 
 
 def _table(node: ir.Node, subject: "Subject") -> str | None:
-    """The name and shape of the table that ``node`` reads rows of."""
+    """The name and shape of the table in which ``node`` looks up rows, except embeddings of tokens."""
     table = stored(node.inputs[0]) if node.op_type == "Gather" and not node.domain else None
     shape = subject.sizes.of(table)
     if table is None or shape is None or len(shape) < 2 or node.inputs[1] is None:
@@ -135,7 +135,7 @@ def _table(node: ir.Node, subject: "Subject") -> str | None:
 
 
 def _is_slopes(value: ir.Value) -> bool:
-    """Whether a constant has one factor for each head, 2^-1, 2^-2 ... or similar."""
+    """Whether a constant has one slope per head, as ALiBi's 2^-1, 2^-2 ..."""
     tensor = ir.convenience.get_const_tensor(value)
     if tensor is None or not 1 < tensor.size <= 256 or not tensor.dtype.is_floating_point():
         return False

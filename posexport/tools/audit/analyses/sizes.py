@@ -1,7 +1,7 @@
-"""Sizes of all values as integers or expressions of the inputs' axes, by onnx_shape_inference.
+"""Shapes of all values, as integers or expressions of the inputs' axes, inferred with onnx_shape_inference.
 
-Only the declared shapes of the inputs and the weights' are believed: what a file states of other values may be the
-example's.
+Only the shapes of inputs and weights are taken from the file: the shapes that it states for other values may be those
+of the example.
 """
 
 import json
@@ -18,22 +18,22 @@ from posexport.graph.queries import constant, producer
 
 #: an integer, or an expression of names of axes, for example ``past + sequence``
 Size = int | str
-#: where onnx_shape_inference notes elements of integer tensors
+#: metadata key under which onnx_shape_inference stores the elements of integer tensors
 _ELEMENTS = "pkg.onnx_shape_inference.sym_data"
 #: a size that is no size: the end of a Slice that means "up to the end" (tf2onnx writes 1,000,000,000)
 _FAR, _UNKNOWN = 10_000_000, "_unknown"
-#: elements of a tensor that may be a shape
+#: largest number of elements of a tensor that may be a shape
 _MOST_AXES = 8
-#: of SymPy, in expressions
+#: SymPy's functions in expressions
 _FUNCTIONS = {"floor", "ceiling", "Min", "Max", "Mod", "Abs"}
 
 
 class Sizes:
-    """The sizes of a model's values.
+    """The shapes of a model's values.
 
     Attributes:
-        axes: free axes of the inputs: the name in expressions -> the name in the file.
-        declared: what the file states of its outputs.
+        axes: name of a dynamic axis in expressions -> its name in the file.
+        declared: output -> the shape that the file declares.
     """
 
     def __init__(self, model: ir.Model) -> None:
@@ -46,20 +46,20 @@ class Sizes:
         self.infer()
 
     def infer(self) -> None:
-        """Infer all sizes, again after the graph was changed."""
+        """Infer all shapes; call it again after a change of the graph."""
         self._forget()
         self._note_filled()
         _infer(self.model)
 
     def of(self, value: ir.Value | None) -> tuple[Size, ...] | None:
-        """All sizes; None if the rank is unknown."""
+        """The shape of ``value``; None if the rank is unknown."""
         if value is None or value.shape is None:
             return None
         sizes = (size if isinstance(size, int) else str(size.value) for size in value.shape)
         return tuple(_UNKNOWN if isinstance(size, int) and size >= _FAR else size for size in sizes)
 
     def elements(self, value: ir.Value | None) -> list[Size | None] | None:
-        """The elements of a small integer tensor, sizes of inputs as expressions; None: they are not known."""
+        """The elements of a small integer tensor, with sizes of inputs as expressions; None if they are unknown."""
         if value is None:
             return None
         if (array := self.constant(value)) is not None:
@@ -76,15 +76,15 @@ class Sizes:
         return constant(value, most)
 
     def is_free(self, size: Size) -> bool:
-        """Whether a size is an expression of free axes of the inputs, and of nothing else."""
+        """Whether a size depends on dynamic axes of the inputs only."""
         return isinstance(size, str) and bool(names := set(_names(size)) - _FUNCTIONS) and names <= self.axes.keys()
 
     def is_batch(self, size: Size) -> bool:
-        """Whether a size is the first axis of the inputs."""
+        """Whether a size is the batch size: the first axis of at least half of the inputs."""
         return size in self._batch
 
     def factor(self, size: Size) -> int:
-        """The largest integer that a size is known to be a multiple of: 12 of ``12*batch``."""
+        """The largest known divisor of a size: 12 for ``12*batch``."""
         if isinstance(size, int):
             return size
         return gcd(
@@ -92,7 +92,7 @@ class Sizes:
         )
 
     def text(self, size: Size) -> str:
-        """A size with the file's names of axes."""
+        """A size as a string, with the file's names of axes."""
         if isinstance(size, int):
             return str(size)
         return "".join(self.axes.get(part, part) for part in _split(size))
@@ -101,7 +101,7 @@ class Sizes:
         return f"[{', '.join(map(self.text, sizes))}]"
 
     def _forget(self) -> None:
-        """Remove the shapes of everything but inputs and weights: what the file states, what was inferred."""
+        """Remove all stated and inferred shapes except those of inputs and weights."""
         for graph in (self.model.graph, *self.model.graph.subgraphs()):
             for node in graph:
                 for value in node.outputs:
@@ -112,7 +112,7 @@ class Sizes:
                     value.shape = None
 
     def _note_filled(self) -> None:
-        """Note small integer tensors of ConstantOfShape, which the inference does not know: torch's repeat has one."""
+        """Store the values of small integer ConstantOfShape nodes (torch's repeat), which the inference ignores."""
         for node in self.model.graph.all_nodes():
             if node.op_type != "ConstantOfShape" or node.domain or (size := self.constant(node.inputs[0])) is None:
                 continue
@@ -122,7 +122,7 @@ class Sizes:
                 node.outputs[0].const_value = ir.tensor(np.repeat(array.reshape(1), size.item()))
 
     def _name_axes(self) -> None:
-        """Give every free axis of the inputs a name that expressions can have; equal names stay equal."""
+        """Give every dynamic axis of the inputs a name that is valid in expressions; equal names stay equal."""
         names: dict[str, str] = {}
         for value in self.model.graph.inputs:
             if value.shape is None or value.is_initializer():
@@ -135,7 +135,7 @@ class Sizes:
                 if isinstance(stated, int) and stated > 0:
                     sizes.append(stated)
                     continue
-                # an axis without a name, or with a question mark, is a free axis of its own
+                # an axis without a name, or with a question mark, equals no other axis
                 key = str(stated) if stated not in (None, "", "?", 0, -1) else f"{value.name} axis {axis}"
                 name = names.setdefault(key, f"axis{len(names)}")
                 self.axes[name] = key
@@ -148,7 +148,7 @@ def _infer(model: ir.Model) -> None:
 
     logger = logging.getLogger("onnx_shape_inference")
     level = logger.level
-    logger.setLevel(logging.ERROR + 1)  # what it cannot infer is unknown, which is no fault of the file
+    logger.setLevel(logging.ERROR + 1)  # a shape that it cannot infer is unknown, which is no fault of the file
     try:
         infer_symbolic_shapes(model, policy="skip", warn_on_missing=False, adopt_declared_symbols=False)
     except Exception as err:  # noqa: BLE001 (sizes that contradict each other raise what they raise; the rest is known)
@@ -170,7 +170,7 @@ def _top_level(expression: str, operators: str) -> list[str]:
 
 
 def _split(expression: str) -> list[str]:
-    """Names, and what is between them."""
+    """Split an expression into names and single characters between them."""
     parts: list[str] = []
     for letter in expression:
         word = letter.isalnum() or letter == "_"

@@ -1,6 +1,7 @@
-"""Attention of several nodes that one operator computes: its queries, keys, values, scale, and bias.
+"""Attention of several nodes that one operator can compute: its queries, keys, values, scale and bias.
 
-Sure enough to rewrite a graph: every node between the product and the Softmax is known, and every size that counts.
+Precise enough to rewrite a graph: every node between the product and the Softmax is recognised, and the sizes of heads
+are known.
 Shape letters: B batch, H heads, T queries, S keys, D head size.
 """
 
@@ -14,28 +15,29 @@ from posexport.tools.audit.analyses.attention import Attention
 from posexport.tools.audit.analyses.scalars import element
 from posexport.tools.audit.analyses.sizes import Size, Sizes
 
-#: scores that are replaced by this, or less, have no probability
+#: scores that are replaced by this value, or less, have a probability of 0
 _DROPPED = -1e4
-#: operators with heads like their first input's
+#: op types with an output that has the same heads as the first input
 _KEEPS_HEADS = ("Mul", "Div", "Add", "Sub", "Cast", "Identity", "Concat")
 
 
 class NotKnownError(Exception):
-    """Why an attention is no single operator, as a clause."""
+    """Attention that is not certain to be one operator; the message is the reason, as a clause."""
 
 
 @dataclass
 class WrittenOut:
-    """One attention.
+    """One attention layer that consists of several nodes.
 
     Attributes:
         softmax, output: the Softmax, and the product of probabilities and values.
         q, k, v: split heads, [B, H, T, D], [B, H, D, S] and [B, H, S, D].
         heads, size, size_of_values: H, and D of queries and of values.
         scale: constant factor of the scores.
-        factors: (operator, value): what multiplies or divides all scores, and is no constant.
-        terms: what is added to the scaled product, in order: ("Add", bias) and ("Where", condition, True keeps).
-        guarded: probabilities that are NaN become 0, for queries without keys.
+        factors: (op type, value): factors or divisors of all scores that are not constants.
+        terms: the steps after scaling, in order: ("Add", bias, True), or ("Where", condition, whether True keeps a
+            score).
+        guarded: whether NaN probabilities are replaced by 0, for queries without keys.
     """
 
     softmax: ir.Node
@@ -53,7 +55,11 @@ class WrittenOut:
 
 
 def written_out(attention: Attention, sizes: Sizes) -> WrittenOut:
-    """The parts of an attention; raises NotKnownError for what is not certain."""
+    """The parts of an attention layer.
+
+    Raises:
+        NotKnownError: a node or a size is not certain.
+    """
     product, softmax = attention.product, attention.node
     if product is None or product.op_type != "MatMul" or softmax.op_type != "Softmax":
         raise NotKnownError("its products are no plain MatMul and Softmax")
@@ -78,13 +84,13 @@ def written_out(attention: Attention, sizes: Sizes) -> WrittenOut:
 
 
 def sizes_of(sizes: Sizes, value: ir.Value | None) -> tuple[Size, ...] | None:
-    """All sizes, those that are numbers as such: some are elements of shapes that are computed."""
+    """The shape of ``value``, with sizes that are digits as integers: some are elements of computed shapes."""
     known = sizes.of(value)
     return None if known is None else tuple(int(n) if isinstance(n, str) and n.isdigit() else n for n in known)
 
 
 def _without_nan(probs: ir.Value) -> tuple[ir.Value, bool]:
-    """Probabilities behind ``Where(IsNaN(probs), 0, probs)``, and whether there is such."""
+    """The probabilities after ``Where(IsNaN(probs), 0, probs)``, and whether the graph has these nodes."""
     where = next((user for user, index in probs.uses() if user.op_type == "Where" and index == 2), None)
     test = None if where is None else producer(where.inputs[0], "IsNaN")
     if where is None or test is None or test.inputs[0] is not probs or len(probs.uses()) > 2:
@@ -93,7 +99,7 @@ def _without_nan(probs: ir.Value) -> tuple[ir.Value, bool]:
 
 
 def heads_of(value: ir.Value, sizes: Sizes, *, transposed: bool = False) -> tuple[int, int] | None:
-    """H and D of split heads [B, H, T, D], or of their transpose; None where they are not known."""
+    """H and D of split heads [B, H, T, D], or of their transpose; None if they are unknown."""
     shape = sizes_of(sizes, value)
     node = value.producer()
     if shape is not None:
@@ -122,7 +128,7 @@ def _order(transpose: ir.Node) -> list[int]:
 
 
 def _joined(shape: ir.Value | None, sizes: Sizes) -> list[Size | None]:
-    """The elements of a shape, those that are known; of sizes that nothing is known of it has the constants."""
+    """The elements of a shape, None for unknown ones; for a Concat at least those that are constants."""
     node = producer(shape, "Concat")
     if (known := sizes.elements(shape)) is not None or node is None:
         return known or []
@@ -131,7 +137,7 @@ def _joined(shape: ir.Value | None, sizes: Sizes) -> list[Size | None]:
 
 
 def _steps(attention: Attention) -> list[tuple[ir.Value, ir.Node]]:
-    """(scores before, node) from the product to the Softmax."""
+    """(input scores, node) for every node from the product to the Softmax."""
     values = attention.scores[::-1]  # the product's output first
     steps = [(before, after.producer()) for before, after in itertools.pairwise(values)]
     return [(before, node) for before, node in steps if node is not None]
@@ -140,7 +146,7 @@ def _steps(attention: Attention) -> list[tuple[ir.Value, ir.Node]]:
 def _add_step(
     pieces: WrittenOut, before: ir.Value, node: ir.Node, sizes: Sizes, scores: tuple[Size, ...] | None
 ) -> None:
-    """Note what one node between product and Softmax does."""
+    """Record what one node between the product and the Softmax computes."""
     kind = node.op_type
     if before.uses() and len(before.uses()) > 1:
         raise NotKnownError("its scores are read by something else")
@@ -166,7 +172,7 @@ def _add_step(
 
 
 def _add_scale(pieces: WrittenOut, kind: str, factor: ir.Value, sizes: Sizes) -> None:
-    """Note what multiplies or divides all scores."""
+    """Record a factor or divisor of all scores."""
     number = element(factor, lambda _: None)
     if pieces.terms:
         raise NotKnownError("the sum of scores and mask is scaled")
@@ -179,14 +185,14 @@ def _add_scale(pieces: WrittenOut, kind: str, factor: ir.Value, sizes: Sizes) ->
 
 
 def _check_rank(value: ir.Value, sizes: Sizes) -> None:
-    """Sizes that are not known are left to the operator, which refuses what does not fit."""
+    """Raise NotKnownError if a term has no axis of keys; unknown sizes are left to the operator, which checks them."""
     shape = sizes.of(value)
     if shape is not None and (len(shape) > 4 or (shape and shape[-1] == 1)):
         raise NotKnownError("what is added to its scores has no axis of keys")
 
 
 def _unscaled(value: ir.Value) -> tuple[ir.Value, float]:
-    """Queries or keys before they are multiplied by a constant, and that."""
+    """Queries or keys before their multiplication by constants, and the product of these constants."""
     scale, node = 1.0, value.producer()
     while node is not None and node.op_type in ("Mul", "Div") and not node.domain and len(value.uses()) == 1:
         operands = [operand for operand in node.inputs if operand is not None]
