@@ -484,6 +484,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "webgpu": partial(provider, "webgpu"),
     "openvino": partial(provider, "openvino"),
     "openvino-bfloat": partial(provider, "openvino", "bf16"),
+    "openvino-bfloat-long": partial(provider, "openvino", "bf16 8192"),
     "costs-encoder": partial(costs, "encoder"),
     "costs-decoder": partial(costs, "decoder"),
     "scoreboard": scoreboard.totals,

@@ -10,9 +10,15 @@ RESULTS = Path(__file__).parents[2] / "results" / "providers.json"
 
 
 def table(provider: str, precision: str = "") -> str:
-    """The Markdown table of one provider, by groups of results; ``precision``: of sessions, if not float32."""
-    rows: dict[str, dict[str, Any]] = json.loads(RESULTS.read_text()).get(f"{provider} {precision}".strip(), {})
-    command = f"`ci/lab/providers/run {provider}{f' --precision {precision}' if precision else ''}`"
+    """The Markdown table of one provider, by groups of results.
+
+    ``precision``: of sessions, if not float32; with lengths behind it for rows at other lengths than `run.LONG`.
+    """
+    key = f"{provider} {precision}".strip()
+    rows: dict[str, dict[str, Any]] = json.loads(RESULTS.read_text()).get(key, {})
+    computes, *lengths = precision.split() or [""]
+    options = f" --precision {computes}" if computes else ""
+    command = f"`ci/lab/providers/run {provider}{options}{''.join(f' --length {length}' for length in lengths)}`"
     if not rows:
         return f"Not measured yet: {command}."
     groups: dict[str, list[str]] = defaultdict(list)
