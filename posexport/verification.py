@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from posexport.parity.foreign.fit import Foreign
     from posexport.parity.report.report import Report
-    from posexport.sources.load import LoadOptions
+    from posexport.sources.load_options import LoadOptions
     from posexport.sources.source import Source
     from posexport.targets.precisions import PrecisionName
 
@@ -48,7 +48,7 @@ def verify(target: Path, against: "str | nn.Module | None" = None, options: Veri
         return _by_sample(target, manifest, options)
 
     from posexport.parity.choose import ProofOptions, prove_model
-    from posexport.sources.load import LoadOptions
+    from posexport.sources.load_options import LoadOptions
     from posexport.sources.transformers_model import as_checkpoint
 
     # with a source: load it as the recipe says, then prove the graph as a conversion does
@@ -135,7 +135,7 @@ def _source(
 ) -> "Source":
     """The source, loaded with the options that the recipe recorded."""
     from posexport.export.layout import arranged
-    from posexport.sources.load import LoadOptions
+    from posexport.sources.load_options import LoadOptions
     from posexport.sources.prepare import prepare, recorded_options
 
     loading = options or LoadOptions()

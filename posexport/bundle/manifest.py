@@ -319,7 +319,9 @@ def _agree(manifest: Manifest) -> None:
         if not names or len(set(names)) < len(names):
             raise PosexportError(f"its {kind} must be named, each once, got {names}")
     if manifest.parts:
-        check_parts(manifest)
+        dtype = manifest.recipe.dtype.name
+        real = dtype if manifest.recipe.io == "half" else MODEL_DTYPE.name
+        check_parts(manifest.parts, manifest.inputs, manifest.outputs, carried=dtype, real=real)
 
 
 def model_of(directory: Path, parts: Sequence[object]) -> Path:

@@ -1,25 +1,39 @@
 """Whether the graphs of a bundle fit together, by its manifest."""
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from posexport.errors import PosexportError
-from posexport.spec import CARRIED, ENCODER_PAST, STATES_MASK, Axis, InputSpec, is_cache_output
-from posexport.targets.dtypes import MODEL_DTYPE
+from posexport.spec import (
+    CARRIED,
+    ENCODER_PAST,
+    STATES_MASK,
+    Axis,
+    InputSpec,
+    OutputSpec,
+    PartSpec,
+    is_cache_output,
+)
 
-if TYPE_CHECKING:
-    from posexport.bundle.manifest import Manifest
 
-
-def check_parts(manifest: "Manifest") -> None:
+def check_parts(
+    parts: Sequence[PartSpec], inputs: Sequence[InputSpec], outputs: Sequence[OutputSpec], *, carried: str, real: str
+) -> None:
     """Check that the parts fit together: inputs are fed with the right types and axes, all outputs are computed.
+
+    Args:
+        parts: in the order in which they run.
+        inputs: of the model.
+        outputs: of the model.
+        carried: element type of caches.
+        real: element type of other outputs.
 
     Raises:
         PosexportError: naming the first part that does not fit.
     """
-    known: dict[str, tuple[str, list[Axis]]] = {spec.name: (spec.dtype, spec.axes) for spec in manifest.inputs}
+    known: dict[str, tuple[str, list[Axis]]] = {spec.name: (spec.dtype, spec.axes) for spec in inputs}
     computed: set[str] = set()
     first: set[str] = set()
-    for part in manifest.parts:
+    for part in parts:
         for spec in part.inputs:
             source = part.input_names.get(spec.name)
             if source is None and spec.role in CARRIED:
@@ -33,29 +47,21 @@ def check_parts(manifest: "Manifest") -> None:
         )
         if not set(part.input_names) <= {spec.name for spec in part.inputs} or not complete:
             raise PosexportError(f"its part {part.file} feeds or gives what it does not have")
-        outputs = {whole: (_output_dtype(manifest, name), names[name]) for name, whole in part.output_names.items()}
-        repeated = known.keys() & outputs.keys()
+        given = {
+            whole: ("int64" if name == STATES_MASK else carried if is_cache_output(name) else real, names[name])
+            for name, whole in part.output_names.items()
+        }
+        repeated = known.keys() & given.keys()
         if part.when == "later" and repeated <= first:
             # it runs in other calls than the part for first calls and has the same outputs
-            repeated = {whole for whole in repeated if known[whole] != outputs[whole]}
-        if len(outputs) < len(part.output_names) or repeated:
+            repeated = {whole for whole in repeated if known[whole] != given[whole]}
+        if len(given) < len(part.output_names) or repeated:
             raise PosexportError(f"its part {part.file} gives an output a name that is already used")
-        first |= outputs.keys() if part.when == "first" else set()
-        known |= outputs
-        computed |= outputs.keys()
-    if lacking := [
-        spec.name for spec in manifest.outputs if spec.name not in computed or known[spec.name][1] != spec.axes
-    ]:
+        first |= given.keys() if part.when == "first" else set()
+        known |= given
+        computed |= given.keys()
+    if lacking := [spec.name for spec in outputs if spec.name not in computed or known[spec.name][1] != spec.axes]:
         raise PosexportError(f"none of its parts gives {lacking[0]} as it says")
-
-
-def _output_dtype(manifest: "Manifest", name: str) -> str:
-    """Element type of the output ``name`` of a part: caches have the type of activations, masks are int64."""
-    if name == STATES_MASK:
-        return "int64"
-    recipe = manifest.recipe
-    half = recipe.io == "half" or is_cache_output(name)
-    return recipe.dtype.name if half else MODEL_DTYPE.name
 
 
 def _takes(spec: InputSpec, fed: tuple[str, list[Axis]] | None) -> bool:

@@ -9,7 +9,7 @@ from posexport.sources.registry import NO_EXAMPLE, Opener
 if TYPE_CHECKING:
     from torch import nn
 
-    from posexport.sources.load import LoadOptions
+    from posexport.sources.load_options import LoadOptions
     from posexport.sources.source import Source
 
 

@@ -8,7 +8,7 @@ from posexport.options import commands
 from posexport.options.check import check_options
 from posexport.options.option import EXPERT, GRAPH, LENGTHS, OUTPUT, PRECISION, PROOF, SOURCE, Option, StrPath
 from posexport.options.recipe import Recipe
-from posexport.sources.load import LoadOptions
+from posexport.sources.load_options import LoadOptions
 from posexport.targets.precisions import FP32, PrecisionName, for_each
 
 #: the headings of ``posexport convert --help``, in their order

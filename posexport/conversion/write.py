@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from posexport.parity.proof import Progress
     from posexport.parity.report.report import Report
     from posexport.precision.calibration import Calibration
-    from posexport.sources.load import LoadOptions
+    from posexport.sources.load_options import LoadOptions
     from posexport.sources.source import Source
     from posexport.targets.precisions import PrecisionName
 
@@ -161,9 +161,9 @@ def _write(
         _OtherStepsError: the graph failed, and another one for some of the sizes may not.
     """
     from posexport.conversion.proof import explained, reasons
+    from posexport.export.layout import layout_named
     from posexport.export.messages import NotTracedError
     from posexport.lowering import plan
-    from posexport.options.recipe import layout_named
     from posexport.parity.grid.grid import grid
     from posexport.passes.graph_pass import NotInsertedError
     from posexport.precision.half.half import with_precision

@@ -9,7 +9,8 @@ import msgspec
 from posexport.definition.definition import Part
 from posexport.errors import PosexportError
 from posexport.export.save import OwnFile, Store
-from posexport.options.recipe import layout_named
+from posexport.options.check import check_choice
+from posexport.options.recipe import LAYOUTS
 from posexport.sources.source import Source
 from posexport.targets.precisions import FP32, Precision
 
@@ -51,6 +52,13 @@ def _suffixed(part: Part, suffix: str) -> Part:
 
 #: a folder with the manifest, the graphs and the source's files
 BUNDLE = Layout()
+
+
+def layout_named(name: str) -> Layout:
+    """The layout that users call ``name``; PosexportError lists the known ones."""
+    check_choice("layout", name, LAYOUTS.names)
+    layout: Layout = LAYOUTS[name]
+    return layout
 
 
 def arranged(source: Source, name: str, precision: Precision = FP32, *, alone: bool = False) -> Source:

@@ -23,7 +23,8 @@ from torch import nn
 from posexport.errors import PosexportError
 from posexport.modules.live_module import source_of_module
 from posexport.modules.with_cache import with_cache
-from posexport.sources.load import LoadOptions, load_source
+from posexport.sources.load import load_source
+from posexport.sources.load_options import LoadOptions
 from posexport.sources.source import Source
 from posexport.sources.transformers_model import called, is_transformers_model, saved
 from posexport.spec import InputSpec

@@ -5,9 +5,8 @@ Its keys are the names of options of ``posexport convert``.
 """
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
-from posexport.options.check import check_choice
 from posexport.options.option import EXPERT, GRAPH, LENGTHS, OUTPUT, SOURCE, Option
 from posexport.registry import Registry
 from posexport.spec import Beyond
@@ -15,12 +14,8 @@ from posexport.targets.precisions import PrecisionOptions
 from posexport.targets.providers import targets
 from posexport.targets.target import PORTABLE, target_names
 
-if TYPE_CHECKING:
-    from posexport.export.layout import Layout
-
-
-#: a package adds one by an entry point of the group ``posexport.layouts``
-LAYOUTS: "Registry[Layout]" = Registry(
+#: each a `posexport.export.layout.Layout`; a package adds one by an entry point of the group ``posexport.layouts``
+LAYOUTS: Registry[Any] = Registry(
     "layouts",
     "posexport.export.layout:Layout",
     {
@@ -36,12 +31,6 @@ LAYOUTS: "Registry[Layout]" = Registry(
 def layout_names() -> tuple[str, ...]:
     """The values of ``--layout``, with names of installed packages."""
     return LAYOUTS.names
-
-
-def layout_named(name: str) -> "Layout":
-    """The layout that users call ``name``; PosexportError lists the known ones."""
-    check_choice("layout", name, LAYOUTS.names)
-    return LAYOUTS[name]
 
 
 CacheName = Literal["dynamic", "static"]

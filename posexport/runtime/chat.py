@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 from posexport.bundle.manifest import Manifest
 from posexport.bundle.read import json_object, locate
 from posexport.errors import PosexportError
-from posexport.tokenizer.classes import NAMED
 from posexport.tokenizer.settings import read
+from posexport.tokenizer.special_tokens import NAMED
 
 if TYPE_CHECKING:
     from jinja2 import Template

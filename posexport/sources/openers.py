@@ -7,7 +7,7 @@ from posexport.errors import PosexportError
 from posexport.sources.registry import NO_EXAMPLE, Opener
 
 if TYPE_CHECKING:
-    from posexport.sources.load import LoadOptions
+    from posexport.sources.load_options import LoadOptions
     from posexport.sources.source import Source
 
 

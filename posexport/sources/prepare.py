@@ -13,7 +13,8 @@ from posexport.encodings.encoding import Encoding
 from posexport.errors import PosexportError
 from posexport.nn.caching import CACHES, Caching
 from posexport.options.recipe import CacheName, Recipe, RotationName
-from posexport.sources.load import LoadOptions, load_source
+from posexport.sources.load import load_source
+from posexport.sources.load_options import LoadOptions
 from posexport.sources.memory_mapped import copy_with_same_weights
 from posexport.sources.registry import opener_of
 from posexport.sources.source import Source

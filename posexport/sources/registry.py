@@ -13,7 +13,7 @@ from posexport.registry import Registry
 if TYPE_CHECKING:
     from torch import nn
 
-    from posexport.sources.load import LoadOptions
+    from posexport.sources.load_options import LoadOptions
     from posexport.sources.source import Source
     from posexport.spec import SourceKind
 

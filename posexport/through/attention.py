@@ -25,7 +25,8 @@ from posexport.nn.cached_call import NotCachedError, current
 from posexport.through import bucketed_bias, query_bias
 from posexport.through.experts import dense_experts, stack
 from posexport.through.orders import Order, order_of
-from posexport.through.planned_call import Layer, PlannedCall, Scoring, attended
+from posexport.through.planned_attention import Scoring, attended
+from posexport.through.planned_call import Layer, PlannedCall
 from posexport.through.renewed import renew
 
 #: names in transformers' registries. PACKED and ROWS are for several images in one sequence, which transformers passes

@@ -7,7 +7,7 @@ attention is called, is brought to that position too.
 Shape letters: B batch, H heads, T new tokens, S past and new tokens, D distances.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,9 +15,7 @@ from torch import Tensor
 from posexport.nn.attention import dropped_score
 from posexport.nn.cached_call import current
 from posexport.nn.caching import Kept
-
-if TYPE_CHECKING:
-    from posexport.through.planned_call import Layer, PlannedCall
+from posexport.through.planned_call import Layer, PlannedCall
 
 #: the class of transformers that computes the bias; `posexport.through.states` replaces its forward
 BIAS_CLASS = "InklingRelativeLogits"
@@ -43,7 +41,7 @@ def relative_logits(layer: Any, relative_states: Tensor, query_positions: Tensor
 
 
 def attended(
-    module: Any, call: "PlannedCall", layer: "Layer", q: Tensor, kept: Kept, scale: float, bias_BHTS: Tensor
+    module: Any, call: PlannedCall, layer: Layer, q: Tensor, kept: Kept, scale: float, bias_BHTS: Tensor
 ) -> Tensor:
     """Causal attention to the keys and values of past and new tokens, [B, H, T, D]."""
     queries, keys = call.at.queries, call.at.keys

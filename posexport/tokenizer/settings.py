@@ -8,6 +8,7 @@ from typing import Any
 
 from posexport.errors import PosexportError
 from posexport.tokenizer import classes
+from posexport.tokenizer.special_tokens import special_tokens
 
 TOKENIZER = "tokenizer.json"
 CONFIG = "tokenizer_config.json"
@@ -80,6 +81,10 @@ class Settings:
         text = stored.get("content") if isinstance(stored, dict) else stored
         return text if isinstance(text, str) and text else None
 
+    def special_tokens(self) -> dict[str, dict[str, Any]]:
+        """Special tokens by content, in transformers' order, with their flags."""
+        return special_tokens(self.name, self.facts, self.values)
+
     def shown(self, key: str) -> str:
         """File, key and value, as the start of a remark."""
         return f"{self.origins[key]} says {key} = {json.dumps(self.values[key])}"
@@ -104,7 +109,7 @@ def _read_older(files: Mapping[str, Path], settings: Settings) -> None:
     """special_tokens_map.json and added_tokens.json, which count only without ``added_tokens_decoder``."""
     for key, value in _object(files, SPECIAL).items():
         settings.values[key], settings.origins[key] = value, SPECIAL
-    special = set(classes.named(settings))
+    special = set(settings.special_tokens())
     for content, number in _object(files, ADDED).items():
         if isinstance(number, int):
             is_special = content in special

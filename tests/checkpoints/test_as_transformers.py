@@ -19,7 +19,8 @@ from posexport.conversion.options import ConvertOptions
 from posexport.encodings.alibi import Alibi
 from posexport.errors import PosexportError
 from posexport.runtime.load import load as open_bundle
-from posexport.sources.load import LoadOptions, load_source
+from posexport.sources.load import load_source
+from posexport.sources.load_options import LoadOptions
 from posexport.sources.source import Source
 from tests.tolerances import agree
 

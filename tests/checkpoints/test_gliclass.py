@@ -12,7 +12,8 @@ import torch
 
 import posexport
 from posexport.errors import PosexportError
-from posexport.sources.load import LoadOptions, load_source
+from posexport.sources.load import load_source
+from posexport.sources.load_options import LoadOptions
 from tests.tolerances import agree
 
 GOLDEN = Path(__file__).parents[1] / "zero_shot"

@@ -21,7 +21,8 @@ from posexport.errors import PosexportError
 from posexport.nn.lstm import PackedLSTM
 from posexport.pipelines.answer import lines
 from posexport.pipelines.zero_shot_token_classification import ZeroShotTokenClassification
-from posexport.sources.load import LoadOptions, load_source
+from posexport.sources.load import load_source
+from posexport.sources.load_options import LoadOptions
 from tests.tolerances import agree
 
 GOLDEN = Path(__file__).parents[1] / "zero_shot"

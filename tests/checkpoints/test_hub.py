@@ -20,7 +20,8 @@ from posexport.bundle.read import read
 from posexport.checkpoints import hub
 from posexport.cli import group
 from posexport.errors import PosexportError
-from posexport.sources.load import LoadOptions, load_source
+from posexport.sources.load import load_source
+from posexport.sources.load_options import LoadOptions
 
 ROOT = Path(__file__).parents[2]
 GOLDEN = ROOT / "tests" / "golden" / "bert-absolute"

@@ -25,7 +25,8 @@ from posexport.parity.grid.point import GridPoint
 from posexport.parity.invariants import check as invariants
 from posexport.parity.judges import Criterion
 from posexport.runtime.load import load as load_bundle
-from posexport.sources.load import LoadOptions, load_source
+from posexport.sources.load import load_source
+from posexport.sources.load_options import LoadOptions
 from posexport.spec import InputSpec, LengthContract, Limits, OutputSpec, Promises
 from posexport.torch_fixes.module_precision import in_precision
 from tests.small import in_short

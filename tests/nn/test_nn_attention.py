@@ -24,7 +24,8 @@ from posexport.modules.user_module import by_name
 from posexport.modules.with_cache import with_cache
 from posexport.nn import Attention, InputEncoding, Positions, StaticKVCache
 from posexport.runtime.load import load as load_bundle
-from posexport.sources.load import LoadOptions, load_source
+from posexport.sources.load import load_source
+from posexport.sources.load_options import LoadOptions
 from posexport.sources.prepare import with_kv_cache, with_limit
 from posexport.sources.source import Source
 from posexport.spec import BATCH, SEQUENCE, InputSpec, Limits, OutputSpec

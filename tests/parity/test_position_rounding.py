@@ -9,7 +9,7 @@ import pytest
 from posexport.export.build import build
 from posexport.parity.positions import NAME, roundings
 from posexport.precision.half.half import with_precision
-from posexport.sources.load import LoadOptions
+from posexport.sources.load_options import LoadOptions
 from posexport.sources.prepare import prepare
 from posexport.sources.source import Source
 from posexport.spec import InputSpec

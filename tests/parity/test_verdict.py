@@ -142,7 +142,8 @@ session = posexport.load({str(tmp_path / "b")!r}, threads=1)  # the process's fi
 assert are_kept()
 from posexport.runtime import chain
 from posexport.parity import choose
-from posexport.sources.load import LoadOptions, load_source
+from posexport.sources.load import load_source
+from posexport.sources.load_options import LoadOptions
 seen = dict()
 def watch(name, cls, method):
     inner = getattr(cls, method)

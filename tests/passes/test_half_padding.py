@@ -20,7 +20,8 @@ from posexport.parity.references.precision_copy import PrecisionCopy, torch_thre
 from posexport.parity.subjects.half import emulated_if, loads
 from posexport.parity.subjects.runner import Runner
 from posexport.sizes import samples
-from posexport.sources.load import LoadOptions, load_source
+from posexport.sources.load import load_source
+from posexport.sources.load_options import LoadOptions
 from posexport.sources.source import Source
 from posexport.targets.precisions import PrecisionName
 from tests.matrix.cases import GOLDEN, models

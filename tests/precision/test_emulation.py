@@ -19,7 +19,7 @@ from posexport.parity.references.precision_copy import PrecisionCopy
 from posexport.parity.subjects.runner import Runner, whole
 from posexport.precision.emulate import emulate, emulated
 from posexport.runtime.providers import make_session
-from posexport.sources.load import LoadOptions
+from posexport.sources.load_options import LoadOptions
 from posexport.sources.prepare import prepare
 from posexport.targets.dtypes import BY_PRECISION
 from tests.parity_models import prove

@@ -23,7 +23,7 @@ from posexport.parity.references.precision_copy import PrecisionCopy
 from posexport.precision.apply import apply
 from posexport.precision.half.kernels import Kernels
 from posexport.runtime.ort_values import run, to_array, to_value
-from posexport.sources.load import LoadOptions
+from posexport.sources.load_options import LoadOptions
 from posexport.sources.prepare import prepare
 from posexport.spec import InputSpec, OutputSpec
 from posexport.targets.dtypes import BY_ORT_TYPE, BY_PRECISION

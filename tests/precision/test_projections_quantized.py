@@ -16,7 +16,8 @@ from posexport.parity.quantized.read import read
 from posexport.precision.apply import apply
 from posexport.precision.selection import check_quantized
 from posexport.runtime.providers import make_session, numeric_options
-from posexport.sources.load import LoadOptions, load_source
+from posexport.sources.load import load_source
+from posexport.sources.load_options import LoadOptions
 from posexport.spec import InputSpec
 from posexport.targets.precisions import PrecisionOptions
 from posexport.targets.target import Target

@@ -1,9 +1,11 @@
 """Imports only go down, and what a deployment machine needs imports no torch."""
 
 import ast
+import graphlib
 import importlib.util
 import subprocess
 import sys
+from collections.abc import Collection
 from pathlib import Path
 
 import pytest
@@ -149,6 +151,28 @@ def is_exception(file: str, name: str, exception: tuple[str, str, str]) -> bool:
 def test_imports_only_go_down_and_extensions_do_not_import_each_other() -> None:
     wrong = [pair for pair in wrong_imports() if not any(is_exception(*pair, each) for each in EXCEPTIONS)]
     assert not wrong, "\n".join(f"{file} imports {name}" for file, name in wrong)
+
+
+def modules_imported(path: Path, known: Collection[str]) -> set[str]:
+    """The files that a file imports, for type checking too."""
+    names = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            inner = {f"{node.module}.{alias.name}" for alias in node.names}
+            names |= inner & set(known) or {node.module}
+        elif isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+    return names & set(known)
+
+
+def test_files_do_not_import_each_other() -> None:
+    """Not for types either: what two files need of each other belongs into a third, below both."""
+    files = {".".join(path.relative_to(ROOT.parent).with_suffix("").parts): path for path in parts()}
+    graph = {name: modules_imported(path, files.keys()) for name, path in files.items()}
+    try:
+        graphlib.TopologicalSorter(graph).prepare()
+    except graphlib.CycleError as err:
+        pytest.fail(" imports ".join(reversed(err.args[1])))
 
 
 def test_every_exception_is_one() -> None:

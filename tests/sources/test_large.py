@@ -25,7 +25,8 @@ from posexport.parity.grid.point import GridPoint
 from posexport.parity.references.precision_copy import PrecisionCopy, Reader, shareable
 from posexport.sources import memory_mapped
 from posexport.sources.builtin import builtin_source
-from posexport.sources.load import LoadOptions, load_source
+from posexport.sources.load import load_source
+from posexport.sources.load_options import LoadOptions
 from posexport.sources.source import Source
 from tests.parity_models import source
 from tests.small import in_short, recipe

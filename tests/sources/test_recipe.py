@@ -14,7 +14,7 @@ from posexport.cli import group
 from posexport.conversion.convert import convert
 from posexport.conversion.options import ConvertOptions
 from posexport.errors import PosexportError
-from posexport.sources.load import LoadOptions
+from posexport.sources.load_options import LoadOptions
 from posexport.sources.prepare import recorded_options
 from tests.small import in_short
 

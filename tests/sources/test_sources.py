@@ -9,7 +9,8 @@ import torch
 
 from posexport.errors import PosexportError
 from posexport.sources import builtin
-from posexport.sources.load import LoadOptions, load_source
+from posexport.sources.load import load_source
+from posexport.sources.load_options import LoadOptions
 from posexport.sources.prepare import with_limit
 from posexport.sources.source import Source
 from tests.small import source

@@ -13,7 +13,8 @@ import posexport
 from posexport.cli import main
 from posexport.errors import PosexportError
 from posexport.images.folder import read_processor
-from posexport.sources.load import LoadOptions, load_source
+from posexport.sources.load import load_source
+from posexport.sources.load_options import LoadOptions
 from posexport.sources.registry import opener_of
 from posexport.spec import OPEN_CLIP_CONFIG as CONFIG
 from posexport.system import extras

@@ -18,7 +18,8 @@ from posexport.errors import PosexportError
 from posexport.example_inputs import random_ids, with_sizes
 from posexport.images.qwen2_vl import in_rows
 from posexport.runtime.feeds import prepare
-from posexport.sources.load import LoadOptions, load_source
+from posexport.sources.load import load_source
+from posexport.sources.load_options import LoadOptions
 from posexport.spec import BATCH, PATCHES, InputSpec, Limits, TextRules, TokenRules
 from posexport.through import attention, pages
 from posexport.through.grids import Patches

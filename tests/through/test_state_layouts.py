@@ -15,7 +15,8 @@ import posexport
 from posexport.errors import PosexportError
 from posexport.options.recipe import LAYOUTS
 from posexport.serve.layouts import genai
-from posexport.sources.load import LoadOptions, load_source
+from posexport.sources.load import load_source
+from posexport.sources.load_options import LoadOptions
 from posexport.sources.source import Source
 from posexport.spec import State
 

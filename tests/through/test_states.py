@@ -25,7 +25,8 @@ from posexport.lowering.lowering import Inputs
 from posexport.lowering.states import conv, scan
 from posexport.parity.invariants.states import WAYS, _compared, _Read
 from posexport.runtime.ort_values import run_bound
-from posexport.sources.load import LoadOptions, load_source
+from posexport.sources.load import load_source
+from posexport.sources.load_options import LoadOptions
 from posexport.spec import State
 from posexport.tools.explain.explanation import explain
 from posexport.torch_fixes.default_dtype import computing_in

@@ -22,7 +22,8 @@ from posexport.checkpoints.directory import Directory
 from posexport.checkpoints.families.closest import closest
 from posexport.checkpoints.families.registry import FAMILIES
 from posexport.errors import PosexportError
-from posexport.sources.load import LoadOptions, load_source
+from posexport.sources.load import load_source
+from posexport.sources.load_options import LoadOptions
 from posexport.tasks import registry
 from posexport.through import library, refusals
 from posexport.through.checkpoint import _unread, _unread_keys

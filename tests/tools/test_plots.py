@@ -12,7 +12,8 @@ from posexport.cli import group
 from posexport.encodings.encoding import ENCODINGS
 from posexport.errors import PosexportError
 from posexport.sources.encoding_alone import alone
-from posexport.tools.plots.draw import choose, plot
+from posexport.tools.plots.choose import choose
+from posexport.tools.plots.draw import plot
 from posexport.tools.plots.figure import compose, panel_axes, render
 from posexport.tools.plots.panels import UNORDERED, Subject, scale
 from posexport.tools.plots.table_rows import table_rows

@@ -7,7 +7,6 @@ same median (0.9e-6) and largest value (2.2e-6, 2.5e-6): seven are chance.
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -16,12 +15,13 @@ import numpy as np
 import torch
 
 from posexport.errors import PosexportError
-from posexport.parity.criterion import NOT_FINITE, Array, Measured, RealTokens, is_exact, measure
+from posexport.parity.criterion import NOT_FINITE, Array, measure
 from posexport.parity.grid.inputs import Feeds, draw, elements, inputs_of, token_mask
 from posexport.parity.grid.point import GridPoint
 from posexport.parity.proof import Case, PerLength, Progress, Run, Value
 from posexport.parity.quantized.module import AsStored
 from posexport.parity.references import padding_alone
+from posexport.parity.references.computed import Computed
 from posexport.parity.references.precision_copy import PrecisionCopy, fingerprint
 from posexport.parity.sample.writer import SampleWriter
 from posexport.parity.subjects.runner import Remembered, in_calls, whole
@@ -75,35 +75,6 @@ def baseline_errors(
 
 def _take(array: Array, spec: OutputSpec, rows: Array) -> Array:
     return np.take(array, rows, axis=spec.axes.index(BATCH))
-
-
-@dataclass(frozen=True)
-class Computed:
-    """One output at one point, computed in float64.
-
-    Attributes:
-        keep_BT: which tokens are compared.
-        dtype: what the graph has to answer in, where that is no integer; None: any.
-    """
-
-    spec: OutputSpec
-    y64: Array
-    keep_BT: RealTokens
-    baseline: Measured
-    dtype: str | None
-
-    @property
-    def output(self) -> str:
-        """The name of the output that is compared."""
-        return self.spec.name
-
-    def measure(self, y: Array) -> Measured:
-        """The error of ``y``; infinite where it has another type."""
-        measured = measure(y, self.y64, self.spec.axes, self.keep_BT)
-        dtype = str(self.y64.dtype) if is_exact(self.y64) else self.dtype
-        if dtype is None or y.dtype == dtype:
-            return measured
-        return Measured(np.inf, 0.0, f"{y.dtype} instead of {dtype}")
 
 
 class DefinitionReference:

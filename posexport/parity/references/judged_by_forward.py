@@ -16,7 +16,8 @@ from posexport.parity.criterion import Array
 from posexport.parity.grid.inputs import Feeds, token_mask
 from posexport.parity.grid.point import GridPoint
 from posexport.parity.proof import Case
-from posexport.parity.references.definition import Computed, DefinitionReference
+from posexport.parity.references.computed import Computed
+from posexport.parity.references.definition import DefinitionReference
 from posexport.parity.sample.writer import SampleWriter
 from posexport.runtime.cache import LOGITS
 from posexport.sources.source import Source

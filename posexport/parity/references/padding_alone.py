@@ -6,18 +6,15 @@ alone, as a row of one token may, all its keys are masked with -inf, and its sof
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from posexport.parity.criterion import NOT_FINITE
 from posexport.parity.grid.inputs import Feeds, draw
 from posexport.parity.grid.point import GridPoint
+from posexport.parity.references.computed import Computed
 from posexport.sources.source import Source
 from posexport.spec import BATCH, InputSpec
-
-if TYPE_CHECKING:
-    from posexport.parity.references.definition import Computed
 
 #: draws that are tried
 _DRAWS = 64
@@ -27,9 +24,9 @@ def drawn_again(
     point: GridPoint,
     source: Source,
     feeds: Feeds,
-    truths: "list[Computed]",
-    computed: "Callable[[GridPoint, Feeds], list[Computed]]",
-) -> "tuple[Feeds, list[Computed]]":
+    truths: list[Computed],
+    computed: Callable[[GridPoint, Feeds], list[Computed]],
+) -> tuple[Feeds, list[Computed]]:
     """Feeds and outputs without a row of padding alone, with a note; unchanged if NaN have another reason."""
     ids = next((spec for spec in source.inputs if spec.role == "tokens"), None)
     if ids is None or any(spec.role == "mask" for spec in source.inputs) or not _has_nan(truths):
@@ -43,11 +40,11 @@ def drawn_again(
     return feeds, truths
 
 
-def _has_nan(truths: "list[Computed]") -> bool:
+def _has_nan(truths: list[Computed]) -> bool:
     return any(truth.baseline.note == NOT_FINITE for truth in truths)
 
 
-def _padding_id(feeds: Feeds, ids: InputSpec, truths: "list[Computed]") -> int | None:
+def _padding_id(feeds: Feeds, ids: InputSpec, truths: list[Computed]) -> int | None:
     """The only id of all rows with NaN in float64; None if they have several, or another row has that id alone."""
     rows = feeds[ids.name]
     bad = np.zeros(len(rows), bool)

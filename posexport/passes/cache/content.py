@@ -8,8 +8,8 @@ from posexport.graph.queries import sizes
 from posexport.graph.single_row import ELEMENTWISE
 from posexport.passes.cache.colours import Colours, refuse
 from posexport.passes.cache.known import Known
-from posexport.passes.cache.row_rules import REDUCTIONS, Role
-from posexport.passes.cache.rows import Rows
+from posexport.passes.cache.row_rules import REDUCTIONS
+from posexport.passes.cache.rows import Role, Rows
 from posexport.passes.cache.token_rules import Read, axis_after, is_last
 from posexport.passes.cache.whole import Whole
 from posexport.spec import BATCH, SEQUENCE, TOTAL

@@ -15,6 +15,7 @@ from posexport.passes.cache.colours import ask_ids_for_sizes, coloured
 from posexport.passes.cache.content import Content
 from posexport.passes.cache.counted import Counted
 from posexport.passes.cache.known import Known
+from posexport.passes.cache.row_rules import RULES
 from posexport.passes.cache.rows import Rows
 from posexport.passes.cache.whole import Whole
 from posexport.passes.graph_pass import NotInsertedError
@@ -86,7 +87,7 @@ def insert_cache(
     # the graph's content, node by node, with rows of the rest
     counted = Counted.of(g, of_ids, of_positions)
     whole = Whole(g, colours, counted)
-    content = Content(g, colours, known, Rows(g, known, whole, counted), whole)
+    content = Content(g, colours, known, Rows(g, known, whole, counted, RULES), whole)
     cache = Cache(counted, static)
     attention = CachedAttention(content, counted, cache, once, at_read=at_read)
     try:

@@ -3,22 +3,13 @@
 A rule returns the rows, or None where it does not know them. Rows of ``roles`` have an axis of the batch in front.
 """
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Callable
 
 import numpy as np
 import onnx_ir as ir
 
 from posexport.graph.builder import Operand
-
-if TYPE_CHECKING:
-    from posexport.passes.cache.rows import Rows
-
-#: whether rows are those of queries, the new tokens, or of keys, which are all
-Role = Literal["queries", "keys"]
-#: axes of a value -> of which tokens its rows are
-Roles = Mapping[int, Role]
-Rule = Callable[["Rows", ir.Node, ir.Value, Roles], ir.Value | None]
+from posexport.passes.cache.rows import Role, Roles, Rows, Rule
 
 RULES: dict[str, Rule] = {}
 REDUCTIONS = ("ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceL1", "ReduceL2")
@@ -54,7 +45,7 @@ def _first(node: ir.Node) -> ir.Value:
 
 
 @rule("elementwise")
-def _elementwise(rows: "Rows", node: ir.Node, value: ir.Value, roles: Roles) -> ir.Value | None:
+def _elementwise(rows: Rows, node: ir.Node, value: ir.Value, roles: Roles) -> ir.Value | None:
     """Of the inputs' rows; of an input with equal rows one row."""
     known, rank = rows.known, rows.known.rank(value)
     operands = [x for x in node.inputs if x is not None]
@@ -83,7 +74,7 @@ def _elementwise(rows: "Rows", node: ir.Node, value: ir.Value, roles: Roles) -> 
 
 
 @rule("Unsqueeze")
-def _unsqueeze(rows: "Rows", node: ir.Node, value: ir.Value, roles: Roles) -> ir.Value | None:
+def _unsqueeze(rows: Rows, node: ir.Node, value: ir.Value, roles: Roles) -> ir.Value | None:
     rank = rows.known.rank(value)
     axes = axes_of(node, 1, rank)
     if axes is None:
@@ -94,7 +85,7 @@ def _unsqueeze(rows: "Rows", node: ir.Node, value: ir.Value, roles: Roles) -> ir
 
 
 @rule("Squeeze")
-def _squeeze(rows: "Rows", node: ir.Node, _value: ir.Value, roles: Roles) -> ir.Value | None:
+def _squeeze(rows: Rows, node: ir.Node, _value: ir.Value, roles: Roles) -> ir.Value | None:
     rank = rows.known.rank(_first(node))
     axes = axes_of(node, 1, rank)
     if axes is None:
@@ -105,14 +96,14 @@ def _squeeze(rows: "Rows", node: ir.Node, _value: ir.Value, roles: Roles) -> ir.
 
 
 @rule("Transpose")
-def _transpose(rows: "Rows", node: ir.Node, _value: ir.Value, roles: Roles) -> ir.Value | None:
+def _transpose(rows: Rows, node: ir.Node, _value: ir.Value, roles: Roles) -> ir.Value | None:
     order = list(node.attributes.get_ints("perm") or ())
     picked = rows.pick(_first(node), {order[axis]: role for axis, role in roles.items()})
     return rows.g.Transpose(picked, perm=[0, *(axis + 1 for axis in order)])
 
 
 @rule("Concat")
-def _concat(rows: "Rows", node: ir.Node, value: ir.Value, roles: Roles) -> ir.Value | None:
+def _concat(rows: Rows, node: ir.Node, value: ir.Value, roles: Roles) -> ir.Value | None:
     axis = (node.attributes.get_int("axis") or 0) % rows.known.rank(value)
     parts = [x for x in node.inputs if x is not None]
     if axis in roles or any(set(rows.known.token_axes(x)) != set(roles) for x in parts):
@@ -121,7 +112,7 @@ def _concat(rows: "Rows", node: ir.Node, value: ir.Value, roles: Roles) -> ir.Va
 
 
 @rule("Split")
-def _split(rows: "Rows", node: ir.Node, value: ir.Value, roles: Roles) -> ir.Value | None:
+def _split(rows: Rows, node: ir.Node, value: ir.Value, roles: Roles) -> ir.Value | None:
     axis = (node.attributes.get_int("axis", 0) or 0) % rows.known.rank(value)
     if axis in roles:
         return None
@@ -129,7 +120,7 @@ def _split(rows: "Rows", node: ir.Node, value: ir.Value, roles: Roles) -> ir.Val
 
 
 @rule("Slice")
-def _slice(rows: "Rows", node: ir.Node, value: ir.Value, roles: Roles) -> ir.Value | None:
+def _slice(rows: Rows, node: ir.Node, value: ir.Value, roles: Roles) -> ir.Value | None:
     """Of other axes than the tokens'; or the first rows of a table, from a constant on, at the positions."""
     g, x, known = rows.g, _first(node), rows.known
     axes, starts = axes_of(node, 3, known.rank(value)), constants(node.inputs[1])
@@ -150,7 +141,7 @@ def _slice(rows: "Rows", node: ir.Node, value: ir.Value, roles: Roles) -> ir.Val
 
 
 @rule("Gather")
-def _gather(rows: "Rows", node: ir.Node, value: ir.Value, roles: Roles) -> ir.Value | None:
+def _gather(rows: Rows, node: ir.Node, value: ir.Value, roles: Roles) -> ir.Value | None:
     """Rows of a table at indices that are picked, or of rows that are picked."""
     known, (data, at) = rows.known, node.inputs
     assert data is not None
@@ -169,7 +160,7 @@ def _gather(rows: "Rows", node: ir.Node, value: ir.Value, roles: Roles) -> ir.Va
 
 
 @rule("MatMul")
-def _matmul(rows: "Rows", node: ir.Node, value: ir.Value, roles: Roles) -> ir.Value | None:
+def _matmul(rows: Rows, node: ir.Node, value: ir.Value, roles: Roles) -> ir.Value | None:
     """Rows of the first operand's rows and the second one's columns; no sum over tokens."""
     known, rank = rows.known, rows.known.rank(value)
     inputs: list[ir.Value | None] = []
@@ -188,7 +179,7 @@ def _matmul(rows: "Rows", node: ir.Node, value: ir.Value, roles: Roles) -> ir.Va
 
 
 @rule("Expand")
-def _expand(rows: "Rows", node: ir.Node, value: ir.Value, roles: Roles) -> ir.Value | None:
+def _expand(rows: Rows, node: ir.Node, value: ir.Value, roles: Roles) -> ir.Value | None:
     x, known = _first(node), rows.known
     shift, axes = known.rank(value) - known.rank(x), known.token_axes(x)
     of_input = {axis - shift: role for axis, role in roles.items() if axis - shift in axes}
@@ -201,7 +192,7 @@ def _expand(rows: "Rows", node: ir.Node, value: ir.Value, roles: Roles) -> ir.Va
 
 
 @rule("Reshape")
-def _reshape(rows: "Rows", node: ir.Node, value: ir.Value, roles: Roles) -> ir.Value | None:
+def _reshape(rows: Rows, node: ir.Node, value: ir.Value, roles: Roles) -> ir.Value | None:
     """Where axes of size 1 alone come or go."""
     x = _first(node)
     before, after = (rows.known.arrays(operand)[0].shape for operand in (x, value))
@@ -216,7 +207,7 @@ def _reshape(rows: "Rows", node: ir.Node, value: ir.Value, roles: Roles) -> ir.V
 
 
 @rule(*REDUCTIONS)
-def _reduce(rows: "Rows", node: ir.Node, value: ir.Value, roles: Roles) -> ir.Value | None:
+def _reduce(rows: Rows, node: ir.Node, value: ir.Value, roles: Roles) -> ir.Value | None:
     """Over other axes than ``roles``: a sum over tokens is one over all keys."""
     x = _first(node)
     rank = rows.known.rank(x)
@@ -234,7 +225,7 @@ def _reduce(rows: "Rows", node: ir.Node, value: ir.Value, roles: Roles) -> ir.Va
 
 
 @rule("Trilu")
-def _trilu(rows: "Rows", node: ir.Node, value: ir.Value, roles: Roles) -> ir.Value | None:
+def _trilu(rows: Rows, node: ir.Node, value: ir.Value, roles: Roles) -> ir.Value | None:
     """The lower triangle by positions."""
     g, rank, x = rows.g, rows.known.rank(value), _first(node)
     offset = constants(node.inputs[1]) if len(node.inputs) > 1 and node.inputs[1] is not None else [0]

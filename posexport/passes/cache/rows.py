@@ -1,6 +1,7 @@
 """Selects rows of values that depend on all positions, for the new tokens or for all tokens of each batch row."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Literal
 
 import onnx_ir as ir
 
@@ -8,8 +9,14 @@ from posexport.graph.builder import Builder, Operand
 from posexport.graph.single_row import ELEMENTWISE
 from posexport.passes.cache.counted import Counted
 from posexport.passes.cache.known import Known
-from posexport.passes.cache.row_rules import RULES, Roles
 from posexport.passes.cache.whole import Whole
+
+#: whether rows are those of queries, the new tokens, or of keys, which are all
+Role = Literal["queries", "keys"]
+#: axes of a value -> of which tokens its rows are
+Roles = Mapping[int, Role]
+#: the rows of a node's output; None where they do not follow from rows of its inputs
+Rule = Callable[["Rows", ir.Node, ir.Value, Roles], ir.Value | None]
 
 
 class Rows:
@@ -19,8 +26,9 @@ class Rows:
     rule for a node, the whole value is computed and rows are gathered. The results have the batch as first axis.
     """
 
-    def __init__(self, g: Builder, known: Known, whole: Whole, counted: Counted) -> None:
+    def __init__(self, g: Builder, known: Known, whole: Whole, counted: Counted, rules: Mapping[str, Rule]) -> None:
         self.g, self.known, self.whole, self.counted = g, known, whole, counted
+        self._rules = rules
         self._picked: dict[tuple[ir.Value, tuple[tuple[int, str], ...]], ir.Value] = {}
 
     def pick(self, value: ir.Value, roles: Roles) -> ir.Value:
@@ -75,7 +83,7 @@ class Rows:
         node = value.producer()
         rule = None
         if node is not None and not node.domain:
-            rule = RULES.get("elementwise" if node.op_type in ELEMENTWISE else node.op_type)
+            rule = self._rules.get("elementwise" if node.op_type in ELEMENTWISE else node.op_type)
         rows = None if rule is None or node is None else rule(self, node, value, roles)
         return self._gathered(value, roles) if rows is None else rows
 

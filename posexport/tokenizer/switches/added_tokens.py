@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from posexport.tokenizer import classes
 from posexport.tokenizer.settings import Settings
+from posexport.tokenizer.special_tokens import LISTED, NAMED
 from posexport.tokenizer.switches.switch import Content, Switch
 
 _FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
@@ -19,7 +19,7 @@ def missing_tokens(content: Content, settings: Settings) -> list[dict[str, Any]]
     """The tokens that transformers adds after loading tokenizer.json, in its order."""
     listed_now = content.get("added_tokens") or []
     has = {token["content"]: {name: token.get(name, False) for name in _FLAGS} for token in listed_now}
-    special = classes.named(settings)
+    special = settings.special_tokens()
     listed = [token for _, token in sorted(settings.added.items())]
     missing = [
         {**token, "special": token["special"] or token["content"] in special}
@@ -44,4 +44,4 @@ def _with(content: Content, tokens: list[dict[str, Any]]) -> list[dict[str, Any]
     return sorted(added.values(), key=lambda token: token["id"])
 
 
-SWITCH = Switch((*classes.NAMED, *classes.LISTED, "added_tokens_decoder", "extra_ids"), apply)
+SWITCH = Switch((*NAMED, *LISTED, "added_tokens_decoder", "extra_ids"), apply)

@@ -94,7 +94,6 @@ def one(encoding: str, setup: Setup, path: Path) -> Result:
     from posexport.export import negotiate
     from posexport.export.build import build
     from posexport.sources.source import Source, digest, model_of
-    from posexport.tools.compare.accuracy import accuracies
     from posexport.tools.compare.train import TASK, make, own_parameters, train
 
     start = time.perf_counter()
@@ -121,7 +120,6 @@ def _at(precision: "PrecisionName", source: "Source", float32: Path, setup: Setu
     """Exports the trained model in another precision and compares it with the one in float32."""
     from posexport.export import negotiate
     from posexport.export.build import build
-    from posexport.tools.compare.accuracy import accuracies, agreement
 
     path = at_precision(float32, precision)
     build(source, path, Recipe(task=source.task, opset=negotiate.DEFAULT_OPSET, precision=precision))

@@ -18,11 +18,11 @@ from posexport.bundle.read import read
 from posexport.encodings.encoding import ENCODINGS, Encoding, Value
 from posexport.errors import PosexportError
 from posexport.sources.encoding_alone import EncodingAlone
-from posexport.sources.load import LoadOptions
+from posexport.sources.load_options import LoadOptions
 from posexport.sources.prepare import prepare
 from posexport.spec import MODEL, EncodingSpec
+from posexport.tools.plots.choose import SIZES, choose, settings_in_words
 from posexport.tools.plots.distance_vectors import met_vectors
-from posexport.tools.plots.draw import SIZES, choose, settings_in_words
 from posexport.tools.plots.panels import Drawing, Group, Subject
 
 #: positions that are shown where nothing says how many matter, and the most that are shown unasked

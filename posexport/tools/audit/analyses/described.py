@@ -1,26 +1,27 @@
 """The part of a repository's config.json that describes one graph."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from posexport.tools.audit.subject import Subject
+import onnx_ir as ir
+
+from posexport.tools.audit.analyses.roles import Roles
+from posexport.tools.audit.reading.folder import Folder
 
 #: keys of a nested configuration of what reads tokens
 _NESTED = ("text_config", "llm_config", "language_config", "thinker_config")
 
 
-def described(subject: "Subject") -> Mapping[str, Any]:
+def described(graph: ir.Graph, roles: Roles, files: Folder) -> Mapping[str, Any]:
     """The configuration of the graph's text model; empty for graphs that take no tokens, and for those of two stacks.
 
     Encoders and decoders of one model (T5, Whisper) have different sizes under keys that differ by model; nothing is
     said of them.
     """
-    roles = subject.roles
     tokens = [value for value in roles.ids if value not in roles.positions]
-    if not (tokens or roles.past or any("embeds" in (value.name or "") for value in subject.graph.inputs)):
+    if not (tokens or roles.past or any("embeds" in (value.name or "") for value in graph.inputs)):
         return {}
-    config = subject.files.object("config.json")
+    config = files.object("config.json")
     for _ in range(2):  # thinker_config.text_config
         nested = next((config[key] for key in _NESTED if isinstance(config.get(key), dict)), None)
         config = config if nested is None else nested

@@ -8,18 +8,18 @@ from collections.abc import Iterator, Sequence
 import onnx
 import onnx_ir as ir
 
+from posexport.tools.audit.audited_graph import AuditedGraph
 from posexport.tools.audit.calls.calls import Run, distance, is_real
 from posexport.tools.audit.calls.frames import Arrays
 from posexport.tools.audit.calls.process import CallError
 from posexport.tools.audit.reading.read import read_model
 from posexport.tools.audit.rule import name_of
-from posexport.tools.audit.subject import Subject
 
 #: values that are exposed at a time, and bytes of weights that are put into a message
 _AT_A_TIME, _LARGEST = 24, 1_000_000_000
 
 
-def first_difference(subject: Subject, runs: Sequence[Run], feeds: Arrays, least: float) -> tuple[str, str] | None:
+def first_difference(subject: AuditedGraph, runs: Sequence[Run], feeds: Arrays, least: float) -> tuple[str, str] | None:
     """A node's name and its operator; None where no exposed value differs, or the weights are too large.
 
     ``runs``: of the two providers. ``least``: what may differ, relative to a value's largest element.

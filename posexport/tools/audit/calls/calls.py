@@ -14,10 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from posexport.runtime.wrapped_session import refusal
+from posexport.tools.audit.audited_graph import AuditedGraph
 from posexport.tools.audit.calls.frames import Arrays
 from posexport.tools.audit.calls.inputs import LONGEST, Call, Inputs
 from posexport.tools.audit.calls.process import CallError
-from posexport.tools.audit.subject import Subject
 
 #: lengths of rows, odd so that no size of a model is one of them by chance
 LENGTHS = (1, 5, 11, 23)
@@ -79,7 +79,12 @@ class Calls:
     """
 
     def __init__(
-        self, subject: Subject, inputs: Inputs, run: Run, another: Another | None = None, providers: Sequence[str] = ()
+        self,
+        subject: AuditedGraph,
+        inputs: Inputs,
+        run: Run,
+        another: Another | None = None,
+        providers: Sequence[str] = (),
     ) -> None:
         self.subject, self.inputs, self.direct = subject, inputs, run
         self.another, self.providers = another, providers

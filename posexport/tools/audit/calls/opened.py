@@ -9,11 +9,11 @@ from posexport.errors import PosexportError
 from posexport.options.commands import AuditOptions
 from posexport.runtime.providers import check_loads
 from posexport.targets.provider_options import bytes_of
+from posexport.tools.audit.audited_graph import AuditedGraph
 from posexport.tools.audit.calls.calls import Calls
 from posexport.tools.audit.calls.inputs import Call, Inputs
 from posexport.tools.audit.calls.ports import UnknownError, ports
 from posexport.tools.audit.calls.process import Child
-from posexport.tools.audit.subject import Subject
 
 #: pictures that are tried where a graph takes any size, height and width; and samples of sound
 _PICTURES = ((64, 96), (224, 224), (32, 32), (384, 384), (512, 512), (640, 640))
@@ -21,7 +21,7 @@ _SAMPLES = (1237, 101, 16000)
 
 
 @contextmanager
-def opened(subject: Subject, options: AuditOptions) -> Iterator[Calls]:
+def opened(subject: AuditedGraph, options: AuditOptions) -> Iterator[Calls]:
     """The calls of ``subject``; the process ends with the context.
 
     Raises:

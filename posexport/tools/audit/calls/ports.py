@@ -14,7 +14,7 @@ import onnx_ir as ir
 from posexport.graph.dataflow import sources
 from posexport.graph.queries import SHAPES, TRUTHS
 from posexport.tools.audit.analyses.sizes import Sizes
-from posexport.tools.audit.subject import Subject
+from posexport.tools.audit.audited_graph import AuditedGraph
 
 #: an axis of fixed size, or what it counts; ``other``: each of these has the same small size
 Axis = int | Literal["batch", "tokens", "past", "total", "capacity", "encoder", "height", "width", "samples", "other"]
@@ -62,14 +62,14 @@ class Port:
     is_read: bool = False
 
 
-def ports(subject: Subject) -> list[Port]:
+def ports(subject: AuditedGraph) -> list[Port]:
     """All inputs that have no default; UnknownError where one cannot be fed."""
     fed = [value for value in subject.graph.inputs if not value.is_initializer()]
     kinds = _Axes(subject, fed)
     return [_port(value, kinds, subject) for value in fed]
 
 
-def _port(value: ir.Value, kinds: "_Axes", subject: Subject) -> Port:
+def _port(value: ir.Value, kinds: "_Axes", subject: AuditedGraph) -> Port:
     name, dtype = value.name or "", value.dtype
     if dtype is None or value.shape is None:
         raise UnknownError(f"the input {name} has no declared {'type' if dtype is None else 'shape'}")
@@ -84,7 +84,7 @@ def _port(value: ir.Value, kinds: "_Axes", subject: Subject) -> Port:
     return Port(name, port.dtype, axes, kind, _rows(value, subject), compared, is_read)
 
 
-def _kind(value: ir.Value, axes: tuple[Axis, ...], subject: Subject) -> Kind:
+def _kind(value: ir.Value, axes: tuple[Axis, ...], subject: AuditedGraph) -> Kind:
     name, dtype = (value.name or "").lower(), value.dtype
     assert dtype is not None
     roles = subject.roles
@@ -110,7 +110,7 @@ def _kind(value: ir.Value, axes: tuple[Axis, ...], subject: Subject) -> Kind:
 class _Axes:
     """What the axes of all inputs count; axes of one name are one."""
 
-    def __init__(self, subject: Subject, fed: list[ir.Value]) -> None:
+    def __init__(self, subject: AuditedGraph, fed: list[ir.Value]) -> None:
         self._sizes, self._roles = subject.sizes, subject.roles
         self._known: dict[str, Axis] = {}
         roles = subject.roles
@@ -143,7 +143,7 @@ class _Axes:
         first = self._shape(value)[0]
         return isinstance(first, str) and bool(_TIME.search(self._sizes.text(first)))
 
-    def _caches(self, subject: Subject) -> None:
+    def _caches(self, subject: AuditedGraph) -> None:
         """Axes of past tokens. A cache that does not grow has the same axis before and after a call."""
         shapes = [subject.sizes.declared.get(value) or () for value in self._roles.present]
         after = {str(size.value) for shape in shapes for size in shape if not isinstance(size, int)}
@@ -198,7 +198,7 @@ def _is_sound(value: ir.Value) -> bool:
     return is_float and bool(re.search("input_values|audio|wave|features|speech", (value.name or "").lower()))
 
 
-def _lookups(subject: Subject) -> Iterator[tuple[ir.Value, int]]:
+def _lookups(subject: AuditedGraph) -> Iterator[tuple[ir.Value, int]]:
     """Indices and rows of every table that is looked up by them."""
     for node in subject.nodes:
         if node.op_type not in ("Gather", "GatherBlockQuantized", "GatherElements", "GatherND"):
@@ -214,7 +214,7 @@ def _lookups(subject: Subject) -> Iterator[tuple[ir.Value, int]]:
             yield indices, tensor.shape[0]
 
 
-def _rows(value: ir.Value, subject: Subject) -> int:
+def _rows(value: ir.Value, subject: AuditedGraph) -> int:
     """The rows of the smallest table that is read by ``value``."""
     tables = [rows for indices, rows in _lookups(subject) if value in set(sources(indices, breaks=SHAPES | TRUTHS))]
     if tables:

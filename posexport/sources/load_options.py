@@ -1,0 +1,41 @@
+"""What a source is loaded with: the options of ``posexport convert`` and of its Python form that concern it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any
+
+from posexport.options.settings import pairs
+
+if TYPE_CHECKING:
+    from posexport.options.recipe import DefinitionName
+    from posexport.spec import InputSpec
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadOptions:
+    """The options of a source; None: not stated by the user, so that a recorded recipe's value applies.
+
+    ``settings``: the ``--set`` pairs.
+    ``definition``: of a checkpoint, as in `posexport.options.recipe.Recipe`; None: as recorded, else ``paper``.
+    ``name`` and ``label``: what the source of a checkpoint's folder is called, in place of its path and its type.
+    ``example_inputs`` and ``axes`` describe the inputs of a module in memory (`posexport.modules.live_module`).
+    ``bundle_inputs``: the inputs of a bundle to compare with, where the user gives no example. ``steps``: numbers that
+    the sizes of a module's axes are multiples of, beside those that its calls show.
+    """
+
+    task: str | None = None
+    settings: tuple[str, ...] = ()
+    allow_pickle: bool = False
+    definition: "DefinitionName | None" = None
+    name: str | None = None
+    label: str | None = None
+    example_inputs: Any = None
+    axes: Any = None
+    bundle_inputs: Sequence["InputSpec"] = ()
+    steps: Mapping[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, options: object) -> "LoadOptions":
+        """Selects the options of a source from a record that has more fields, for example a conversion's."""
+        known = {field.name: getattr(options, field.name) for field in fields(cls) if hasattr(options, field.name)}
+        return cls(**{**known, "settings": pairs(known["settings"])})
