@@ -37,7 +37,7 @@ from posexport.parity.foreign.signature import signature
 from posexport.parity.grid.inputs import draw
 from posexport.parity.grid.point import GridPoint
 from posexport.parity.subjects.runner import Runner, in_calls
-from posexport.sources.load import LoadOptions
+from posexport.sources.load_options import LoadOptions
 from posexport.sources.prepare import prepare
 from posexport.sources.source import Source
 from posexport.tools.bench.run import commit, machine

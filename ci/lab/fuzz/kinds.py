@@ -112,7 +112,8 @@ def _copied(source: Path, *names: str) -> Callable[[Path, Random | None], None]:
 
 
 def _read_source(folder: Path) -> None:
-    from posexport.sources.load import LoadOptions, load_source
+    from posexport.sources.load import load_source
+    from posexport.sources.load_options import LoadOptions
 
     load_source(str(folder), LoadOptions())
 

@@ -32,7 +32,8 @@ from posexport.errors import PosexportError
 from posexport.parity.criterion import EPS, FACTOR, FLOOR
 from posexport.parity.report.record import LEAST_POINTS, LIMIT
 from posexport.parity.report.report import Report
-from posexport.sources.load import LoadOptions, load_source
+from posexport.sources.load import load_source
+from posexport.sources.load_options import LoadOptions
 from posexport.sources.source import Source
 from posexport.tools.bench.run import commit, machine
 
