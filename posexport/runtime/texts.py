@@ -277,7 +277,12 @@ class Texts:
                 continue
             field, filler = columns[spec.role]
             untyped = spec.role == "types" and not self._config.gives_types
-            array = arrays[spec.name] = np.full((len(rows), length), filler, dtype=np.int64)
+            try:
+                array = arrays[spec.name] = np.full((len(rows), length), filler, dtype=np.int64)
+            except MemoryError as err:
+                raise PosexportError(
+                    f"{len(rows)} texts padded to {length} tokens do not fit in memory; give fewer or shorter texts"
+                ) from err
             for out, encoding in zip(array, rows, strict=True):
                 count = len(encoding.ids)
                 start = self.start(length, count)

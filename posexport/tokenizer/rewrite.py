@@ -12,6 +12,9 @@ from posexport.tokenizer.settings import TOKENIZER, Settings
 from posexport.tokenizer.switches import SWITCHES
 from posexport.tokenizer.switches.switch import Content, vocabulary
 
+#: the library writes a vocabulary by counting to its largest id; no model has a million rows of embeddings
+_LARGEST_ID = 1 << 24
+
 
 @dataclass
 class Rewritten:
@@ -62,6 +65,12 @@ def content_of(path: Path) -> dict[str, Any]:
     if not all(_is_component(content.get(key)) for key in ("normalizer", "pre_tokenizer", "post_processor", "decoder")):
         raise PosexportError(
             f"{TOKENIZER} has a component that is no JSON object, such as a step of a Sequence that is a list; "
+            "download it again"
+        )
+    vocab = content["model"].get("vocab")
+    if isinstance(vocab, dict) and max(vocab.values(), default=0) > _LARGEST_ID:
+        raise PosexportError(
+            f"{TOKENIZER} has a token with the id {max(vocab.values())}, and ids up to {_LARGEST_ID} are read; "
             "download it again"
         )
     return content

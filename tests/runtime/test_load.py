@@ -238,6 +238,13 @@ def test_a_length_below_the_minimum_is_refused(tmp_path):
     assert session.tokenize(["a"])["attention_mask"].tolist() == [[1, 1, 0, 0]]
 
 
+def test_a_minimum_beyond_memory_is_one_sentence(tmp_path):
+    long = msgspec.structs.replace(MANIFEST.limits, min_length=2**40)
+    bundle = write_bundle(tmp_path / "b", manifest=msgspec.structs.replace(MANIFEST, limits=long), texts=True)
+    with pytest.raises(PosexportError, match="1 texts padded to 1099511627776 tokens do not fit in memory"):
+        posexport.load(bundle).tokenize(["a"])
+
+
 STATES = InputSpec(name="states", dtype="float32", axes=["batch_size", "encoder_sequence_length", 5], role="values")
 
 

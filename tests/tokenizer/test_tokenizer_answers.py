@@ -346,6 +346,16 @@ def test_a_step_that_is_a_list(tmp_path: Path, step: list[str]) -> None:
         make_tokenizer({path.name: path}, Model())
 
 
+def test_an_id_that_no_model_has(tmp_path: Path) -> None:
+    """The library would count to it, for half a minute, whenever it writes the file."""
+    content = json.loads((MODEL / "tokenizer.json").read_text())
+    content["model"]["vocab"]["far"] = 2**31
+    path = tmp_path / "tokenizer.json"
+    path.write_text(json.dumps(content))
+    with pytest.raises(PosexportError, match="has a token with the id 2147483648, and ids up to 16777216 are read"):
+        make_tokenizer({path.name: path}, Model())
+
+
 def test_a_panic_of_the_library_is_one_sentence(capfd: pytest.CaptureFixture[str]) -> None:
     """A template of a token that the file has no id for: the library reads it, and panics at the first text."""
     content = json.loads((MODEL / "tokenizer.json").read_text())

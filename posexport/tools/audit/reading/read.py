@@ -120,12 +120,15 @@ def _check_elements(tensor: "onnx.TensorProto", where: str) -> None:
         field = onnx.helper.tensor_dtype_to_field(tensor.data_type)
     except KeyError:
         raise PosexportError(f"{where} is of no known type ({tensor.data_type}); export the model again") from None
+    lists = ("float_data", "int32_data", "string_data", "int64_data", "double_data", "uint64_data")
+    if wrong := [other for other in lists if other != field and len(getattr(tensor, other))]:
+        kind = onnx.TensorProto.DataType.Name(tensor.data_type)
+        raise PosexportError(f"{where} is of type {kind} and has its elements in {wrong[0]}; export the model again")
     if field == "int32_data" and ir.DataType(tensor.data_type).bitwidth < 8:
         return  # several elements in one, which exporters count in two ways
     parts = 2 if onnx.TensorProto.DataType.Name(tensor.data_type).startswith("COMPLEX") else 1
     expected, got = math.prod(tensor.dims) * parts, len(getattr(tensor, field))
-    lists = ("float_data", "int32_data", "string_data", "int64_data", "double_data", "uint64_data")
-    if expected != got or any(len(getattr(tensor, other)) for other in lists if other != field):
+    if expected != got:
         raise PosexportError(
             f"{where} of shape {list(tensor.dims)} needs {expected} elements, got {got}; download or export the model "
             "again"
