@@ -110,12 +110,16 @@ def main(encodings: list[str]) -> dict[str, Any]:
             with denormals_as_zero():
                 as_zero = in_turn(cpu, length)
             for each in encodings:
-                cost = in_turn({"plain": session(plain[each]), "cut": session(cut(plain[each]))}, length)
+                both = {"plain": session(plain[each]), "cut": session(cut(plain[each]))}
+                cost = in_turn(both, length)
+                with denormals_as_zero():
+                    cost_as_zero = in_turn(both, length)
                 found[f"{each}, {length}"] = {
                     "denormal probabilities": share(plain[each], length),
                     "beside nope": kept[each],
                     "beside nope, denormals as zero": as_zero[each],
                     "scores cut, beside itself": cost["cut"],
+                    "scores cut, beside itself, denormals as zero": cost_as_zero["cut"],
                 }
     return found
 
