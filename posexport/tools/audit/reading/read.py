@@ -67,7 +67,18 @@ def read_model(path: Path) -> ir.Model:
     except Exception as err:  # onnx_ir has no base class for what it raises
         reason = str(err.__cause__ or err).splitlines()[0]
         raise PosexportError(f"{path} cannot be read as an ONNX graph: {reason}; export it again") from err
+    _check_references(model, path)
     return model
+
+
+def _check_references(model: ir.Model, path: Path) -> None:
+    """Raises PosexportError for a node outside functions whose attribute refers to a function's."""
+    for node in model.graph.all_nodes():
+        if name := next((name for name, attribute in node.attributes.items() if attribute.is_ref()), None):
+            raise PosexportError(
+                f"{path}: {name} of node {node.name or node.op_type!r} refers to an attribute of a function, and the "
+                "node is in none; export it again"
+            )
 
 
 def _resolve(model: ir.Model, path: Path) -> None:
