@@ -12,6 +12,7 @@ import msgspec
 from posexport.targets.dtypes import PortType
 from posexport.text_rules import PageRules as PageRules
 from posexport.text_rules import PairRules as PairRules
+from posexport.text_rules import PictureRules as PictureRules
 from posexport.text_rules import TextRules as TextRules
 from posexport.text_rules import TokenRules as TokenRules
 
@@ -363,6 +364,7 @@ class ModelSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         outputs: the outputs in the graph's order.
         text_rules: from texts to vectors, for models of sentence-transformers.
         pair_rules: from pairs of texts to scores, for classifiers.
+        picture_rules: pictures in prompts, for models of images and text.
     """
 
     task: str
@@ -373,6 +375,7 @@ class ModelSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     outputs: list[OutputSpec]
     text_rules: TextRules | None = None
     pair_rules: PairRules | None = None
+    picture_rules: PictureRules | None = None
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -382,7 +385,7 @@ class ModelSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     @property
     def metadata(self) -> dict[str, str]:
         """The fields as strings for ``metadata_props``; where layers differ, the encoding of the first one."""
-        rules = ("text_rules", "pair_rules")
+        rules = ("text_rules", "pair_rules", "picture_rules")
         left_out = {"encodings", *(name for name in rules if getattr(self, name) is None)}
         return {name: as_metadata(value) for name, value in self.facts.items() if name not in left_out}
 

@@ -1,4 +1,7 @@
-"""Rules in the manifest by which texts become vectors, token vectors, or scores of pairs. Imports no torch."""
+"""Rules in the manifest by which texts become vectors, token vectors, scores of pairs, or prompts with pictures.
+
+Imports no torch.
+"""
 
 from typing import Any, Literal
 
@@ -24,6 +27,29 @@ class PageRules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     page_start: str
     page_end: str
     image_token: str
+
+
+class PictureRules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """How a prompt of a model of images and text holds pictures; `posexport.Session.generate` follows it.
+
+    A picture becomes ``before``, as many ``feature_token`` as it has features, and ``after``.
+
+    Attributes:
+        feature_id: the id of the tokens whose embeddings are replaced by features.
+        image_token: what stands for a picture in a prompt; empty: there is no tokenizer, and prompts are ids.
+        feature_token: the token with ``feature_id``.
+        before: before the features of a picture.
+        after: after them.
+        chat_start: a chat that its template begins with this token is tokenized without further special tokens;
+            empty: there is no such token.
+    """
+
+    feature_id: int
+    image_token: str = ""
+    feature_token: str = ""
+    before: str = ""
+    after: str = ""
+    chat_start: str = ""
 
 
 class TokenRules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):

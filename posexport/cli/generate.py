@@ -15,7 +15,7 @@ _GROUPS = of_record.groups(
     GenerationConfig,
     ("Prompts", *generation_config.GROUPS),
     {
-        "Prompts": ("prompts", "inputs", "decoder_prompts", "chat", "system"),
+        "Prompts": ("prompts", "inputs", "decoder_prompts", "images", "chat", "system"),
         generation_config.SAMPLING: ("greedy",),
         generation_config.RUNTIME: (*options.RUNTIME, "provider_options"),
     },
@@ -36,6 +36,13 @@ _GROUPS = of_record.groups(
     multiple=True,
     help="The decoder's first tokens, as text, for an encoder-decoder (repeatable: one for each prompt).",
 )
+@click.option(
+    "--image",
+    "images",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    help="A picture that each prompt is about (repeatable): with --chat, else at its image tokens.",
+)
 @click.option("--chat", is_flag=True, help="Put each prompt into the model's chat template as a user message.")
 @click.option("--system", metavar="TEXT", help="A system message before each prompt, with --chat.")
 @click.option(
@@ -54,6 +61,7 @@ def command(
     prompts: tuple[str, ...],
     inputs: Path | None,
     decoder_prompts: tuple[str, ...],
+    images: tuple[Path, ...],
     chat: bool,
     system: str | None,
     greedy: bool,
@@ -77,6 +85,7 @@ def command(
     Example:
         posexport generate smollm --prompt "Once upon a time" --max-new-tokens 100 --stream
         posexport generate qwen --chat --prompt "Who wrote Faust?"
+        posexport generate llava --chat --image cat.png --prompt "What is this?"
         posexport generate t5 --prompt "translate English to German: A cat sits."
         posexport generate smollm --prompt "A cat" --prompt "My dog likes" --temperature 0.8 --top-p 0.9 --seed 7
         posexport generate bart --prompt "A long text" --num-beams 4 --no-repeat-ngram-size 3 --min-length 20
@@ -108,6 +117,7 @@ def command(
         tell=(lambda piece: click.echo(piece, nl=False)) if stream else None,
         config=config,
         decoder_prompts=decoder_prompts,
+        images=images,
     )
     if as_json:
         click.echo(done.to_json())

@@ -85,6 +85,7 @@ def command(directory: Path, as_json: bool, **choices: Any) -> None:
         posexport run reranker --query "What do cats eat?" --text "Mice." --text "The moon is far."
         posexport run sentiment --text "A joy from start to end." --top-k 3
         posexport run ner --text "Wolfgang lives in Berlin." --option aggregation_strategy=simple
+        posexport run llava --image cat.png --text "What does the cat hold?"
         posexport run shaw --inputs ids.json --only last_hidden_state -o states.npz
     """
     from posexport.pipelines.answer import answer

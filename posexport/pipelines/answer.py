@@ -133,14 +133,23 @@ def _answers(
         options |= pipe.truncating()
     if choices.get("top_k") is not None:
         options["top_k"] = choices["top_k"]
-    if files and texts:
+    about_pictures = pipe.task == "image-text-to-text"
+    if files and texts and not about_pictures:
         options["candidate_labels"] = texts
-    shown = files or texts
+    shown = texts if about_pictures else files or texts
+    if about_pictures and not texts:
+        raise PosexportError("give --text, a question about the pictures")
     if not shown:
         raise PosexportError("give --text, --texts, --image, --audio or --inputs")
     if context is not None and (files or pipe.task not in _WITH_CONTEXT):
         raise PosexportError(f"--context is for {' and '.join(_WITH_CONTEXT)}, and this is {pipe.task}; leave it out")
     inputs = shown if context is None else [_pair(text, context, pipe.task) for text in shown]
+    if about_pictures:
+        from posexport.pipelines.image_text_to_text import ImageTextToText  # other tasks need no prompts with pictures
+
+        assert isinstance(pipe, ImageTextToText)
+        answers = [pipe.about(files, text, **options) for text in texts]
+        return Answers(directory, pipe.session.providers, pipe.task, shown, answers)
     # for a list of one input, some tasks of transformers return the result without a list
     answers = [pipe(inputs[0], **options)] if len(inputs) == 1 else pipe(inputs, **options)
     return Answers(directory, pipe.session.providers, pipe.task, shown, answers)

@@ -66,10 +66,8 @@ def continuing(render: Render, messages: Sequence[Message], **options: Any) -> s
     ``render``: `Session.render_chat`. Raises PosexportError for a template that leaves the last message out.
     """
     *before, last = messages
-    content = last["content"]
-    if not isinstance(content, str):
-        raise PosexportError("the last message, which is to be continued, must be a text")
-    marked = {**last, "content": content + _MARK}
+    content = last["content"] if isinstance(last["content"], str) else _last_text(last["content"])
+    marked = {**last, "content": with_text(last["content"], _MARK)}
     prompt = render([*before, marked], add_generation_prompt=False, **options)
     if _MARK.strip() not in prompt or content.strip() not in prompt:
         raise PosexportError(
@@ -80,6 +78,25 @@ def continuing(render: Render, messages: Sequence[Message], **options: Any) -> s
     prefix = prompt[:place]
     # a template that trims messages trims the content too
     return prefix if prompt[place : place + len(_MARK)] == _MARK else prefix.rstrip()
+
+
+def is_continued(messages: Sequence[Message], option: bool | None) -> bool:
+    """Whether the last message is continued: by the option; None: where it is the assistant's."""
+    return bool(messages[-1]["role"] == "assistant") if option is None else option
+
+
+def with_text(content: Any, text: str) -> Any:
+    """The content of a message with ``text`` at its end."""
+    if isinstance(content, str):
+        return content + text
+    return [*content[:-1], {**content[-1], "text": _last_text(content) + text}]
+
+
+def _last_text(content: Any) -> str:
+    text = content[-1].get("text") if isinstance(content, list | tuple) and content else None
+    if not isinstance(text, str):
+        raise PosexportError("the last message, which is to be continued, must be a text")
+    return text
 
 
 TokenId = Callable[[str], int | None]

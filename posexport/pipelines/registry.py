@@ -26,7 +26,11 @@ def kind_of(spec: ModelSpec) -> Kind:
 def tasks_of(spec: ModelSpec) -> list[PipelineTask]:
     """The pipelines that a bundle has, the one that is chosen without a name first."""
     kind, names = kind_of(spec), {"", *(tensor.name for tensor in spec.inputs)}
-    return [each for each in pipelines_of(spec.task) if each.takes == kind and each.reads in names]
+    return [
+        each
+        for each in pipelines_of(spec.task)
+        if each.takes == kind and each.reads in names and (not each.rules or getattr(spec, each.rules) is not None)
+    ]
 
 
 def open_pipeline(session: Session, task: str | None, **options: Any) -> Pipeline:

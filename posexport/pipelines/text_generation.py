@@ -4,7 +4,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from posexport.errors import PosexportError
-from posexport.pipelines.generating import Conversation, GeneratingPipeline, continuing, stated_by, with_conversations
+from posexport.pipelines.generating import (
+    Conversation,
+    GeneratingPipeline,
+    continuing,
+    is_continued,
+    stated_by,
+    with_conversations,
+    with_text,
+)
 from posexport.pipelines.text_pipeline import tokenizer_options
 from posexport.runtime.batches import Batches
 
@@ -114,7 +122,7 @@ class TextGeneration(GeneratingPipeline):
     ) -> list[int]:
         """Returns the token ids of an input."""
         if isinstance(item, Conversation):
-            if _continues(item, continues):
+            if is_continued(item, continues):
                 prompt = continuing(self.session.render_chat, item, **template_options)
             else:
                 prompt = self.session.render_chat(list(item), **template_options)
@@ -165,14 +173,10 @@ class TextGeneration(GeneratingPipeline):
         return ids[-(limit - new) :]
 
 
-def _continues(item: Conversation, option: bool | None) -> bool:
-    return bool(item[-1]["role"] == "assistant") if option is None else option
-
-
 def _whole(item: Any, text: str, continues: bool | None) -> Any:
     """An input with what was generated."""
     if isinstance(item, str):
         return item + text
-    if _continues(item, continues):
-        return [*item[:-1], {"role": item[-1]["role"], "content": item[-1]["content"] + text}]
+    if is_continued(item, continues):
+        return [*item[:-1], {"role": item[-1]["role"], "content": with_text(item[-1]["content"], text)}]
     return [*item, {"role": "assistant", "content": text}]

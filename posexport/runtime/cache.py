@@ -24,6 +24,8 @@ from posexport.targets.providers import DEFAULT_PROVIDER, HOST, provider_named
 if TYPE_CHECKING:
     from onnxruntime import OrtValue
 
+    from posexport.runtime.pictures_in_prompts import Pictures
+
 LOGITS = "logits"
 #: values of inputs with these roles for text tokens
 _OF_TEXT = {"positions": -1, "blocks": 0}
@@ -133,8 +135,11 @@ class Cache:
     """The KV cache of a batch of rows, with the tokens read so far. ``mask_BS``: 1 for tokens, 0 for padding.
 
     ``room``: capacity of a static KV cache in tokens, with padding. ``fixed``: arrays for the fixed inputs by name, one
-    row each; graphs before the decoder (an encoder) run on them once, here. Errors of ONNX Runtime are not converted.
+    row each; graphs before the decoder (an encoder) run on them once, here. ``pictures``: of the prompts that are read.
+    Errors of ONNX Runtime are not converted.
     """
+
+    _pictures: "Pictures | None" = None
 
     def __init__(
         self,
@@ -145,8 +150,10 @@ class Cache:
         room: int = 0,
         fixed: Mapping[str, NDArray[Any]] | None = None,
         provider: str = DEFAULT_PROVIDER,
+        pictures: "Pictures | None" = None,
     ) -> None:
         last = chain.links[-1]
+        self._pictures = pictures
         device = provider_named(provider).device
         self._session, self._device, self._room = last.session, device, room
         self._provider, self._gathers = provider, dict[tuple[str, int], GatherRows]()
@@ -244,7 +251,23 @@ class Cache:
     def _arrays(self, ids_BT: Ids, mask_BS: Ids) -> dict[str, NDArray[Any]]:
         """The decoder graph's inputs for tokens, but the cache."""
         arrays = {**self._embedded(np.ascontiguousarray(ids_BT)), self._decoder.mask.name: mask_BS}
-        return arrays | of_text(self._decoder, ids_BT)
+        arrays |= of_text(self._decoder, ids_BT)
+        if self._pictures is None:
+            return arrays
+        number_BT = self._numbers(mask_BS[:, self.slots : self.slots + ids_BT.shape[1]])
+        return self._pictures.placed(arrays, self._embedding_names[0], self._decoder.text, self._origin_B, number_BT)
+
+    def _numbers(self, keep_BT: Ids) -> Ids:
+        """The number of each new token in its row, without padding; -1 for padding."""
+        number_BT: Ids = np.where(keep_BT == 1, self.tokens_B[:, None] + keep_BT.cumsum(1) - 1, -1)
+        return number_BT
+
+    def chunk_ends(self, keep_BT: Ids, step: int) -> list[int]:
+        """Where chunks of ``step`` columns end; tokens of a picture that attend to one another are in one chunk."""
+        length = keep_BT.shape[1]
+        if self._pictures is not None and any(spec.role == "blocks" for spec in self._decoder.text):
+            return self._pictures.ends(self._numbers(keep_BT), step)
+        return [min(start + step, length) for start in range(0, length, step)]
 
     def _embedded(self, ids_BT: Ids) -> dict[str, NDArray[Any]]:
         """The decoder graph's inputs for tokens: ids, or embeddings from a separate graph."""

@@ -128,6 +128,7 @@ def continue_texts(
     config: GenerationConfig | None = None,
     decoder_prompts: Sequence[str] | None = None,
     provider_options: Mapping[str, Any] | None = None,
+    images: Sequence[Path] = (),
 ) -> Continued:
     """Continue ``prompts`` with the bundle in ``directory``.
 
@@ -138,6 +139,7 @@ def continue_texts(
         tell: called with each piece of text, prompt by prompt.
         config: options of the generation.
         decoder_prompts: first tokens of the decoder, as text.
+        images: pictures that every prompt is about: before its text with ``chat``, else at its image tokens.
 
     Raises:
         PosexportError: `load` or `Session.generate` rejects the arguments.
@@ -159,12 +161,15 @@ def continue_texts(
         prompts = [f"row {index}" for index in range(rows)]
     pieces = None if tell is None else SequentialStreamer(prompts, tell)
     before = [] if system is None else [{"role": "system", "content": system}]
-    chats = [[*before, {"role": "user", "content": prompt}] for prompt in prompts]
-    texts = chats if chat else list(prompts)
+    pictures = [{"type": "image"} for _ in images]
+    contents: list[Any] = [[*pictures, {"type": "text", "text": prompt}] if images else prompt for prompt in prompts]
+    chats = [[*before, {"role": "user", "content": content}] for content in contents]
+    texts: Any = chats if chat else list(prompts)
     # generate, and stream the texts in the order of the prompts
     generation = session.generate(
         texts if arrays is None else arrays,
         config,
+        images=[list(images)] * len(prompts) if images else None,
         decoder_prompts=list(decoder_prompts) if decoder_prompts else None,
         streamer=pieces,
     )

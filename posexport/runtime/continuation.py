@@ -4,10 +4,9 @@ import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from posexport.bundle.manifest import Manifest
 from posexport.errors import PosexportError
@@ -29,19 +28,28 @@ from posexport.sizes import multiple
 from posexport.spec import SEQUENCE
 from posexport.targets.providers import PROVIDERS
 
+if TYPE_CHECKING:
+    from posexport.runtime.pictures_in_prompts import PromptReader
+
+#: the task of models whose prompts may hold pictures
+IMAGE_TEXT = "image-text-to-text"
 #: a KV cache for a number of rows and of tokens
 MakeCache = Callable[[int, int], Cache]
 
 
 @dataclass
 class Continuation:
-    """Generates for a session. ``texts``, ``render``: its tokenizer and chat template, opened when needed."""
+    """Generates for a session.
+
+    ``texts``, ``render``: its tokenizer and chat template, opened when needed; ``reader``: reads prompts with pictures.
+    """
 
     directory: Path
     manifest: Manifest
     chain: Chain
     texts: Callable[[], Texts]
     render: Callable[[Sequence[Message]], str]
+    reader: "Callable[[], PromptReader]"
 
     @functools.cached_property
     def stated(self) -> Stated:
@@ -55,6 +63,7 @@ class Continuation:
         decoder_prompts: Sequence[str] | Sequence[Sequence[int]] | None,
         *,
         texts: bool,
+        images: Sequence[Any] | None = None,
     ) -> Iterator[Piece | Generation]:
         """The events of `posexport.runtime.generate`. Arguments: see `posexport.Session.generate`.
 
@@ -68,7 +77,10 @@ class Continuation:
         # options of the call and of the checkpoint
         options, followed = resolve(requested, self.stated)
         self._check_whisper(requested, decoder_prompts)
-        # tokenized prompts, and the feeds of an encoder
+        # pictures in prompts; tokenized prompts, and the feeds of an encoder
+        pictures = None
+        if images is not None or manifest.task == IMAGE_TEXT:
+            prompts, pictures = self.reader().read(prompts, images)
         request = read_request(
             prompts,
             decoder_prompts,
@@ -80,15 +92,17 @@ class Continuation:
             start=lambda: self.stated.start,
             all_ids=self.stated.whisper is not None,
         )
+        if pictures is not None:
+            request = replace(request, pictures=pictures, keys=[row.key for row in pictures.rows])
         # the KV cache; Whisper adds its prompt tokens, sampling repeats prompts
-        make_cache: MakeCache = functools.partial(self._cache, decoder, request.encoder_feeds)
+        make_cache: MakeCache = functools.partial(self._cache, decoder, request)
         if self.stated.whisper is not None:
             if decoder_prompts is None and self.stated.start is not None:
                 make_cache, request = self._whisper(make_cache, request, options)
             options = with_room(self.stated.whisper, options, request.ids)
         if options.beams == 1 and options.sequences > 1:
             request = request.repeated(options.sequences)
-            make_cache = functools.partial(self._cache, decoder, request.encoder_feeds)
+            make_cache = functools.partial(self._cache, decoder, request)
         events = generate(
             make_cache,
             decoder,
@@ -152,15 +166,14 @@ class Continuation:
             ),
         )
 
-    def _cache(
-        self, decoder: DecoderInterface, encoder_feeds: Mapping[str, NDArray[Any]], rows: int, room: int
-    ) -> Cache:
+    def _cache(self, decoder: DecoderInterface, request: Request, rows: int, room: int) -> Cache:
         provider = next(known.name for known in PROVIDERS.values() if known.ort_name == self.chain.providers[0])
         if isinstance(self.chain.links[-1].session, CapturedSession):
             limits, room = self.manifest.limits, multiple(room, SLOTS)
             if limits.max_length is not None and SEQUENCE in limits.limited_axes:
                 room = min(room, limits.max_length)
-        return Cache(self.chain, decoder, rows=rows, room=room, fixed=dict(encoder_feeds), provider=provider)
+        fixed, pictures = dict(request.encoder_feeds), request.pictures
+        return Cache(self.chain, decoder, rows=rows, room=room, fixed=fixed, provider=provider, pictures=pictures)
 
 
 def _explained(

@@ -28,9 +28,9 @@ class Reader:
         """Read the prompts, padded on the left; the logits after them, [B, V]."""
         ids_BT, keep_BT = left_padded(self._prompts, padding)
         length = ids_BT.shape[1]
-        step = self._chunk or length
-        for start in range(0, length, step):
-            logits_BV = self.read(ids_BT[:, start : start + step], keep_BT[:, start : start + step])
+        ends = self.cache.chunk_ends(keep_BT, self._chunk or length)
+        for start, end in zip([0, *ends], ends, strict=False):
+            logits_BV = self.read(ids_BT[:, start:end], keep_BT[:, start:end])
         return logits_BV
 
     def read(self, ids_BT: Ids, keep_BT: Ids) -> NDArray[Any]:

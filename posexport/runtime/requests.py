@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,9 @@ from posexport.runtime.seq2seq import decoder_prompts as begin
 from posexport.runtime.seq2seq import encoder_feeds, encoder_ids, keys_of, read_tokens, rows_of
 from posexport.runtime.texts import Texts
 from posexport.spec import LengthContract
+
+if TYPE_CHECKING:
+    from posexport.runtime.pictures_in_prompts import Pictures
 
 Prompts = Sequence[str] | Sequence[Sequence[int]] | Sequence[Sequence[Message]] | Mapping[str, Any]
 
@@ -30,6 +33,7 @@ class Request:
         keys: one key per row of the encoder feeds; rows with equal ids and keys have equal completions.
         encoder_tokens: number of tokens that the encoder reads.
         context: token ids of the encoder for each row; for a decoder, of the prompt.
+        pictures: the pictures of the prompts.
     """
 
     ids: list[list[int]]
@@ -38,6 +42,7 @@ class Request:
     keys: Sequence[bytes] | None = None
     encoder_tokens: int = 0
     context: Sequence[Sequence[int]] = ()
+    pictures: "Pictures | None" = None
 
     def repeated(self, count: int) -> "Request":
         """Repeat every row ``count`` times, adjacent to each other."""
@@ -47,6 +52,7 @@ class Request:
             encoder_feeds={name: np.repeat(array, count, axis=0) for name, array in self.encoder_feeds.items()},
             keys=None if self.keys is None else [key for key in self.keys for _ in range(count)],
             context=[ids for ids in self.context for _ in range(count)],
+            pictures=None if self.pictures is None else self.pictures.repeated(count),
         )
 
 

@@ -28,6 +28,7 @@ from posexport.targets.providers import PROVIDERS
 
 if TYPE_CHECKING:
     from posexport.parity.sample.check import SelfCheck
+    from posexport.runtime.pictures_in_prompts import PromptReader
 
 
 class Session(ScoreMethods):
@@ -165,6 +166,7 @@ class Session(ScoreMethods):
         prompts: Prompts,
         config: GenerationConfig | None = None,
         *,
+        images: Sequence[Any] | None = None,
         decoder_prompts: Sequence[str] | Sequence[Sequence[int]] | None = None,
         streamer: Streamer | None = None,
         **options: Any,
@@ -176,6 +178,8 @@ class Session(ScoreMethods):
                 messages. For an encoder-decoder, the inputs of the encoder, or arrays by their names.
             config: sampling and stopping (`posexport.GenerationConfig`); fields that are not set follow the bundle's
                 generation_config.json, as in transformers' ``generate``.
+            images: for each prompt the list of its pictures, as `prepare` takes them, in the order of the image tokens
+                in its text, or of ``{"type": "image"}`` in its messages (which may hold the pictures too).
             decoder_prompts: for an encoder-decoder, texts or lists of ids with which completions begin, after the start
                 token of the configuration; Whisper's lists include the start token.
             streamer: called with the row and each new piece of its text.
@@ -191,22 +195,26 @@ class Session(ScoreMethods):
             >>> len(session.generate([[5, 2, 7], [9]], max_new_tokens=4).completions[1].tokens)
             4
         """
-        return drain(self._events(prompts, config, decoder_prompts, options, texts=streamer is not None), streamer)
+        events = self._events(prompts, config, decoder_prompts, options, texts=streamer is not None, images=images)
+        return drain(events, streamer)
 
     def stream(
         self,
         prompt: str | Sequence[int] | Sequence[Message],
         config: GenerationConfig | None = None,
         *,
+        images: Sequence[Any] | None = None,
         decoder_prompt: str | Sequence[int] | None = None,
         **options: Any,
     ) -> Iterator[str]:
         """The completion of one prompt, piece by piece: ``for piece in session.stream("Once"): print(piece, end="")``.
 
-        A piece has whole characters and no part of a stop string. Arguments and errors: see `generate`.
+        A piece has whole characters and no part of a stop string. ``images``: the pictures of the prompt. Arguments and
+        errors: see `generate`.
         """
         decoder_prompts = None if decoder_prompt is None else [decoder_prompt]
-        events = self._events([prompt], config, decoder_prompts, options, texts=True)
+        pictures = None if images is None else [images]
+        events = self._events([prompt], config, decoder_prompts, options, texts=True, images=pictures)
         return (event[1] for event in events if not isinstance(event, Generation))
 
     def _events(
@@ -217,13 +225,29 @@ class Session(ScoreMethods):
         options: dict[str, Any],
         *,
         texts: bool,
+        images: Sequence[Any] | None,
     ) -> Iterator[Piece | Generation]:
         config = (config or GenerationConfig()).changed(options)
-        return self._continuation.events(prompts, config, decoder_prompts, texts=texts)
+        return self._continuation.events(prompts, config, decoder_prompts, texts=texts, images=images)
 
     @functools.cached_property
     def _continuation(self) -> Continuation:
-        return Continuation(self._directory, self._manifest, self._chain, lambda: self._texts, self.render_chat)
+        return Continuation(
+            self._directory, self._manifest, self._chain, lambda: self._texts, self.render_chat, self._picture_reader
+        )
+
+    def _picture_reader(self) -> "PromptReader":
+        from posexport.runtime.pages import FEATURES
+        from posexport.runtime.pictures_in_prompts import PromptReader  # few bundles need it
+
+        return PromptReader(
+            rules=self._manifest.picture_rules,
+            inputs=self.inputs,
+            prepare=lambda pictures: self.prepare(images=pictures),
+            run=lambda arrays: self.run(arrays, outputs=[FEATURES]),
+            texts=lambda: self._texts,
+            render=self.render_chat,
+        )
 
     @property
     def _provider(self) -> str:

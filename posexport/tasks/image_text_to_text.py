@@ -1,6 +1,6 @@
 """Texts about images: three graphs, for images, embeddings of tokens, and the decoder."""
 
-from posexport.tasks.task import OF_TOKENS, Task
+from posexport.tasks.task import OF_TOKENS, PipelineTask, Task
 from posexport.tasks.text2text_generation import TASK as SEQ2SEQ
 
 TASK = Task(
@@ -11,4 +11,7 @@ TASK = Task(
     ends=SEQ2SEQ.ends,
     auto="AutoModelForImageTextToText",
     needs=("vision_config",),
+    pipelines=(
+        PipelineTask("image-text-to-text", "image_text_to_text:ImageTextToText", takes="images", rules="picture_rules"),
+    ),
 )

@@ -22,12 +22,14 @@ class PipelineTask:
         implementation: the module in `posexport.pipelines` and the class in it, ``module:Class``.
         takes: the kind of its inputs; a bundle of another kind does not have it.
         reads: the input that a bundle must have; empty: any of the kind.
+        rules: the field of the manifest that a bundle must have; empty: none.
     """
 
     name: str
     implementation: str
     takes: Kind = "text"
     reads: str = ""
+    rules: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -35,6 +35,7 @@ from posexport.through.gemma4 import PER_LAYER, Gemma4
 from posexport.through.grids import Grids
 from posexport.through.inputs import IDS, MASK, TYPES, text_inputs
 from posexport.through.module import TransformersModule, checkpoint_source
+from posexport.through.picture_rules import picture_rules
 from posexport.through.raster import Raster
 from posexport.through.sounds import Windows
 from posexport.through.towers import ROWS, EmbedPart, Features, Gemma3, Idefics, Images, Llava, Queries, Tower
@@ -242,7 +243,9 @@ def make(checkpoint: Checkpoint, model: Any, task: Task) -> Model:
             raise PosexportError(
                 f"{config.label}: {kind} gives other {what} than its parts do; it is not converted through transformers"
             )
-    return model_of(definition, task.name, trial=decoder)
+    rules, on_rules = picture_rules(checkpoint, model)
+    result = model_of(definition, task.name, trial=decoder)
+    return msgspec.structs.replace(result, picture_rules=rules, remarks=[*result.remarks, *on_rules])
 
 
 def _vision(argument: str, tower: Tower) -> UserModule:
