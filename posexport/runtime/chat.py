@@ -110,7 +110,8 @@ class Chat:
                 return locate(self._directory, TEMPLATE).read_text(encoding="utf-8")
             except UnicodeDecodeError as err:
                 raise PosexportError(f"{self._directory / TEMPLATE} is not UTF-8: {err}; convert again") from err
-        for name in _OLDER:
+        # a processor of images and text reads its own file first
+        for name in _OLDER if getattr(self._manifest, "picture_rules", None) is None else _OLDER[::-1]:
             template = self._json(name).get("chat_template")
             if isinstance(template, str):
                 return template

@@ -185,8 +185,9 @@ class PromptReader:
             if images is None:
                 return prompts, None
             raise PosexportError(
-                "this bundle does not say how its prompts hold pictures: convert a checkpoint of llava, qwen2_vl, "
-                "qwen2_5_vl or gemma3 again, or put its image_features in the place of inputs_embeds yourself"
+                "this bundle does not say how its prompts hold pictures: convert a checkpoint of gemma3, llava, "
+                "qwen2_vl, qwen2_5_vl, qwen3_vl or qwen3_5 again, or put its image_features in the place of "
+                "inputs_embeds yourself"
             )
         as_texts = chats is not None or (_is_list(prompts) and all(isinstance(prompt, str) for prompt in prompts))
         if not _is_list(prompts) or not prompts or (images is None and not as_texts):

@@ -7,7 +7,7 @@ from posexport.spec import PictureRules
 from posexport.system.user_code import is_external, raised
 
 #: the types with prompts that hold pictures as posexport puts them there
-KINDS = ("gemma3", "llava", "qwen2_5_vl", "qwen2_vl")
+KINDS = ("gemma3", "llava", "qwen2_5_vl", "qwen2_vl", "qwen3_5", "qwen3_vl")
 #: names of a tokenizer's files; a folder without any has no tokenizer
 _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json")
 

@@ -24,6 +24,7 @@ from posexport.errors import PosexportError
 from posexport.runtime.chat import Chat, as_chats
 from posexport.runtime.load import load
 from posexport.runtime.texts import Texts
+from posexport.spec import PictureRules
 from tests.tiny_bundle import MANIFEST
 
 HERE = Path(__file__).parents[1]
@@ -105,6 +106,14 @@ def test_the_recorded_cases_say_something() -> None:
 )
 def test_where_a_template_and_its_tokens_stand(bundle: Bundle, files: dict[str, Any], wanted: str) -> None:
     assert Chat(*bundle(files)).render(USER) == wanted
+
+
+def test_a_model_of_images_and_text_has_the_template_of_its_processor(bundle: Bundle) -> None:
+    files = {"tokenizer_config.json": {"chat_template": "tokenizer"}, "chat_template.json": {"chat_template": "both"}}
+    directory, manifest = bundle(files)
+    assert Chat(directory, manifest).render(USER) == "tokenizer"
+    rules = PictureRules(feature_id=5)
+    assert Chat(directory, msgspec.structs.replace(manifest, picture_rules=rules)).render(USER) == "both"
 
 
 @pytest.mark.parametrize(

@@ -131,7 +131,7 @@ class QwensPictures(transformers.Qwen2VLProcessor):  # type: ignore[misc]
 
 
 def qwen(kind: str) -> tuple[Any, Any]:
-    """A model and its processor; ``kind``: qwen2_vl or qwen2_5_vl."""
+    """A model of one of Qwen's types, and a processor."""
     from tokenizers.pre_tokenizers import ByteLevel
     from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
@@ -142,20 +142,37 @@ def qwen(kind: str) -> tuple[Any, Any]:
     size = {"shortest_edge": 64, "longest_edge": 1200}
     template = CHAT.replace("PICTURE", "<|vision_start|><|image_pad|><|vision_end|>")
     images = Qwen2VLImageProcessorPil(patch_size=4, merge_size=2, temporal_patch_size=2, size=size)
+    words: dict[str, Any] = {
+        **WORDS,
+        "hidden_size": 40,
+        "vocab_size": len(tokenizer),
+        "bos_token_id": 0,
+        "eos_token_id": 0,
+    }
+    rope: dict[str, Any] = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 1, 1]}
     tower: dict[str, Any] = {"depth": 2, "num_heads": 4, "patch_size": 4, "spatial_merge_size": 2, "hidden_size": 32}
-    tower |= {"temporal_patch_size": 2}
+    tower |= {"temporal_patch_size": 2, "out_hidden_size": 40, "intermediate_size": 24}
     if kind == "qwen2_vl":
         tower |= {"embed_dim": 32, "hidden_size": 40, "mlp_ratio": 1}
         config_of, model_of = transformers.Qwen2VLConfig, transformers.Qwen2VLForConditionalGeneration
-    else:
-        tower |= {"out_hidden_size": 40, "intermediate_size": 24, "window_size": 16, "fullatt_block_indexes": [1]}
+    elif kind == "qwen2_5_vl":
+        tower |= {"window_size": 16, "fullatt_block_indexes": [1]}
         config_of, model_of = transformers.Qwen2_5_VLConfig, transformers.Qwen2_5_VLForConditionalGeneration
+    elif kind == "qwen3_vl":
+        tower |= {"num_position_embeddings": 25, "deepstack_visual_indexes": [0, 1]}
+        words, rope = {**words, "head_dim": 8}, {**rope, "mrope_interleaved": True}
+        config_of, model_of = transformers.Qwen3VLConfig, transformers.Qwen3VLForConditionalGeneration
+    else:
+        tower |= {"num_position_embeddings": 25}
+        rope |= {"mrope_interleaved": True, "partial_rotary_factor": 1.0}
+        words |= {"head_dim": 8, "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 20}
+        words |= {"linear_value_head_dim": 10, "layer_types": ["linear_attention", "full_attention"]}
+        config_of, model_of = transformers.Qwen3_5Config, transformers.Qwen3_5ForConditionalGeneration
     ids = {f"{name}_token_id": tokenizer.convert_tokens_to_ids(f"<|{name}|>") for name in names[2:4]}
     ids |= {
         name: tokenizer.convert_tokens_to_ids(f"<|{name[:5]}_pad|>") for name in ("image_token_id", "video_token_id")
     }
-    words = {**WORDS, "hidden_size": 40, "vocab_size": len(tokenizer), "bos_token_id": 0, "eos_token_id": 0}
-    words |= {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 1, 1]}}
+    words["rope_parameters"] = rope
     return drawn(model_of(config_of(**ids, text_config=words, vision_config=tower))), QwensPictures(
         images, tokenizer, template
     )
@@ -168,6 +185,8 @@ KINDS = {
     "gemma3": (gemma3, "<start_of_image>"),
     "qwen2_vl": (lambda: qwen("qwen2_vl"), _QWEN),
     "qwen2_5_vl": (lambda: qwen("qwen2_5_vl"), _QWEN),
+    "qwen3_vl": (lambda: qwen("qwen3_vl"), _QWEN),
+    "qwen3_5": (lambda: qwen("qwen3_5"), _QWEN),
 }
 
 
