@@ -20,7 +20,7 @@ _BOUNDING = frozenset(("Clip", "Min", "Mod", "Where", "Log", "ArgMax", "TopK", "
 #: rows that tables have beyond the length (padding ids, RoBERTa's offset)
 _EXTRA = 8
 #: limits that are lower than the table's rows by up to this part of them
-_BELOW = 8
+_BELOW = 4
 
 
 @dataclass(frozen=True)
@@ -107,5 +107,5 @@ def _near(value: ir.Value, rows: int) -> bool:
     numbers = tensor.numpy().astype(np.float64)
     times = np.maximum(np.round(numbers / rows), 1)  # convolutions in front of a table make one row of several inputs
     beyond = numbers / times - rows
-    # a limit below the table's end keeps positions within it as well: downsampling needs some tokens more
+    # a limit below the table's end keeps positions within it as well: CANINE's downsampling needs a quarter more rows
     return bool(((beyond >= -max(_EXTRA, rows // _BELOW)) & (beyond <= _EXTRA)).any())
