@@ -1,6 +1,7 @@
 """Imports only go down, and what a deployment machine needs imports no torch."""
 
 import ast
+import functools
 import graphlib
 import importlib.util
 import subprocess
@@ -108,9 +109,14 @@ def parts() -> list[Path]:
     return [p for p in sorted(found) if p.name != "__init__.py" or p.parent != ROOT]
 
 
+@functools.cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
 def imported(path: Path) -> set[str]:
     """Our packages that a file imports, wherever in the file, but for type checking only."""
-    tree = ast.parse(path.read_text())
+    tree = parsed(path)
     only_types = {
         id(inner)
         for node in ast.walk(tree)
@@ -131,6 +137,7 @@ def imported(path: Path) -> set[str]:
     return found
 
 
+@functools.cache
 def wrong_imports() -> list[tuple[str, str]]:
     """Every file with each package that it imports and may not: one above it, or another extension."""
     extensions = EXTENSIONS[0] | EXTENSIONS[1]
@@ -156,7 +163,7 @@ def test_imports_only_go_down_and_extensions_do_not_import_each_other() -> None:
 def modules_imported(path: Path, known: Collection[str]) -> set[str]:
     """The files that a file imports, for type checking too."""
     names = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(parsed(path)):
         if isinstance(node, ast.ImportFrom) and node.module:
             inner = {f"{node.module}.{alias.name}" for alias in node.names}
             names |= inner & set(known) or {node.module}
