@@ -23,8 +23,8 @@ from tests.runtime.test_vector_calls import answers
 from tests.tolerances import agree
 
 #: all are asked in the long tests
-SHORT = ("logit-score", "pooled-scores")
-NAMES = (*SHORT, "logit-score-flat", "logit-score-of-texts")
+SHORT = ("pooled-scores",)
+NAMES = (*SHORT, "logit-score", "logit-score-flat", "logit-score-of-texts")
 QWEN3 = TESTS / "rerankers" / "qwen3-reranker" / "model"
 
 

@@ -91,7 +91,7 @@ def test_run_ranks(opened, tmp_path):
     assert np.abs(np.array(vectors["token_embeddings.1"]) - session.encode(TEXTS, prompt_name="query")[1]).max() < LIMIT
     refused = command(*asked, "--query", "a", "--truncate")
     assert refused.returncode == 2
-    assert "--query ranks the texts of --text" in refused.stderr
+    assert "--query ranks texts, or pictures of pages" in refused.stderr
 
 
 @pytest.mark.parametrize(

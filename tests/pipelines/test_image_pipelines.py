@@ -49,6 +49,7 @@ def bundles(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Session
     return bundle
 
 
+@pytest.mark.all(but=("0-vit",))
 @pytest.mark.parametrize(("ask", "row"), asks(*CONVERTED))
 def test_as_the_library(ask: made.Ask, row: Any, bundles: Callable[[str], Session]) -> None:
     session = bundles(ask.model)

@@ -52,6 +52,7 @@ def on_cuda(bundle: Path, fail: str = "", *options: str) -> subprocess.Completed
 
 
 @dry
+@pytest.mark.all(but=("cudaMalloc",))
 @pytest.mark.parametrize(
     ("fail", "said"),
     [

@@ -224,6 +224,7 @@ def test_the_cpu_of_1_32_has_attention_up_to_opset_24_alone():
     assert "needs opset 23" in Target("cpu", 22).no_attention
 
 
+@pytest.mark.all(but=("encoder-absolute-portable", "encoder-t5-cpu", "decoder-rope-cuda"))
 @pytest.mark.parametrize("target", ["portable", "cpu", "cuda"])
 @pytest.mark.parametrize("model", ["encoder-absolute", "encoder-t5", "decoder-rope"])
 def test_no_graph_asks_for_a_later_attention(model, target):

@@ -62,6 +62,7 @@ def test_the_sum_of_transformers_experts(kind: str, prefix: str, settings: dict[
         assert {parameter.ndim for name, parameter in layer.named_parameters() if "bias" not in name} == {2}
 
 
+@pytest.mark.all
 def test_weights_of_experts_are_quantized(tmp_path: Path) -> None:
     """Both projections of a layer, in blocks of int4, which the proof compares with the checkpoint's."""
     config = transformers.MixtralConfig(

@@ -47,6 +47,7 @@ def test_every_type_is_proven(kind: str, tmp_path: Path) -> None:
     assert done.manifest.task == PROVEN[kind]
 
 
+@pytest.mark.all
 def test_a_class_without_a_task_returns_all_its_tensors(tmp_path: Path) -> None:
     pytest.importorskip("transformers", reason="pip install 'posexport[transformers]'")
     from ci.through import tiny
