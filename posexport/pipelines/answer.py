@@ -1,6 +1,6 @@
 """Runs a bundle's pipeline for ``posexport run`` and formats the results as text or JSON."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from posexport.bundle.manifest import Manifest
 from posexport.bundle.read import read
 from posexport.errors import PosexportError
 from posexport.pipelines.open import pipeline
+from posexport.pipelines.pipeline import Pipeline
 from posexport.pipelines.registry import check_task, kind_of, tasks_of
 from posexport.runtime import answer as tensors
 from posexport.runtime.arrays import read_texts
@@ -133,26 +134,29 @@ def _answers(
         options |= pipe.truncating()
     if choices.get("top_k") is not None:
         options["top_k"] = choices["top_k"]
-    about_pictures = pipe.task == "image-text-to-text"
-    if files and texts and not about_pictures:
-        options["candidate_labels"] = texts
-    shown = texts if about_pictures else files or texts
-    if about_pictures and not texts:
-        raise PosexportError("give --text, a question about the pictures")
-    if not shown:
-        raise PosexportError("give --text, --texts, --image, --audio or --inputs")
     if context is not None and (files or pipe.task not in _WITH_CONTEXT):
         raise PosexportError(f"--context is for {' and '.join(_WITH_CONTEXT)}, and this is {pipe.task}; leave it out")
+    if pipe.task == "image-text-to-text":
+        return Answers(directory, pipe.session.providers, pipe.task, texts, _about(pipe, files, texts, options))
+    if files and texts:
+        options["candidate_labels"] = texts
+    shown = files or texts
+    if not shown:
+        raise PosexportError("give --text, --texts, --image, --audio or --inputs")
     inputs = shown if context is None else [_pair(text, context, pipe.task) for text in shown]
-    if about_pictures:
-        from posexport.pipelines.image_text_to_text import ImageTextToText  # other tasks need no prompts with pictures
-
-        assert isinstance(pipe, ImageTextToText)
-        answers = [pipe.about(files, text, **options) for text in texts]
-        return Answers(directory, pipe.session.providers, pipe.task, shown, answers)
     # for a list of one input, some tasks of transformers return the result without a list
     answers = [pipe(inputs[0], **options)] if len(inputs) == 1 else pipe(inputs, **options)
     return Answers(directory, pipe.session.providers, pipe.task, shown, answers)
+
+
+def _about(pipe: Pipeline, files: Sequence[str], texts: Sequence[str], options: Mapping[str, Any]) -> list[Any]:
+    """The answer to each text about the same pictures."""
+    from posexport.pipelines.image_text_to_text import ImageTextToText  # other tasks need no prompts with pictures
+
+    assert isinstance(pipe, ImageTextToText)
+    if not texts:
+        raise PosexportError("give --text, a question about the pictures")
+    return [pipe.about(files, text, **options) for text in texts]
 
 
 #: arguments of `posexport.runtime.answer.answer` that say how a bundle is loaded

@@ -139,6 +139,7 @@ class Cache:
     Errors of ONNX Runtime are not converted.
     """
 
+    #: a cache that calls another tool's graph (`posexport.parity.foreign.runner`) reads none
     _pictures: "Pictures | None" = None
 
     def __init__(

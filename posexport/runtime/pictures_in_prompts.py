@@ -1,12 +1,12 @@
-"""Prompts with pictures: their tokens, and what the decoder reads in the place of the tokens of pictures.
+"""Prompts with pictures: their token ids, and the image features that replace embeddings of image tokens.
 
-A picture stands in a prompt as one token, which becomes as many tokens as the picture has features, as transformers'
-processors write it. The features replace the embeddings of these tokens. With three positions per token (M-RoPE,
-Qwen2-VL, arXiv:2409.12191) the tokens of a picture have its rows and columns, and tokens after it count on from the
-larger side.
+In a prompt, one image token marks a picture. It is repeated once per image feature, as transformers' processors do, and
+the features replace the embeddings of these tokens. With three positions per token (M-RoPE, Qwen2-VL,
+arXiv:2409.12191), the positions of image tokens are the frame, row and column in the picture; the text after it
+continues from the larger of its sides.
 
-Everything is kept by the number of a token in its row, without padding, so that left padding, chunks, beams, rows that
-leave the batch and prompts that are read again change nothing.
+Features and positions are indexed by the token's index in its row, without padding. So left padding, chunked prefill,
+beams, rows that leave the batch and prompts that are read again do not change them.
 
 Shape letters: B rows, T new tokens, P tokens of a prompt, K features of all pictures of a prompt, C model size.
 """

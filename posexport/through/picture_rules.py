@@ -5,8 +5,9 @@ from typing import Any
 from posexport.checkpoints.opened import Checkpoint
 from posexport.spec import PictureRules
 from posexport.system.user_code import is_external, raised
+from posexport.tokenizer import library
 
-#: the types with prompts that hold pictures as posexport puts them there
+#: the types whose prompts with pictures `posexport.runtime.pictures_in_prompts` writes
 KINDS = ("gemma3", "llava", "qwen2_5_vl", "qwen2_vl", "qwen3_5", "qwen3_vl")
 #: names of a tokenizer's files; a folder without any has no tokenizer
 _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json")
@@ -20,13 +21,9 @@ def picture_rules(checkpoint: Checkpoint, model: Any) -> tuple[PictureRules | No
     rules = PictureRules(feature_id=image)
     if not any(name in checkpoint.bundle_files for name in _TOKENIZERS):
         return rules, []
-    import transformers
-
     folder = checkpoint.files.path / checkpoint.below
     try:
-        tokenizer = transformers.AutoTokenizer.from_pretrained(
-            str(folder), trust_remote_code=False, local_files_only=True
-        )
+        tokenizer = library.load(folder, {})
     except Exception as err:
         if is_external(err):
             raise
