@@ -22,6 +22,7 @@ from posexport.system.one_at_a_time import ONE_AT_A_TIME
 if TYPE_CHECKING:
     from torch import nn
 
+    from posexport.conversion.reduced import Reduced
     from posexport.parity.foreign.fit import Foreign
     from posexport.parity.report.report import Report
     from posexport.sources.load_options import LoadOptions
@@ -48,6 +49,7 @@ def verify(target: Path, against: "str | nn.Module | None" = None, options: Veri
         return _by_sample(target, manifest, options)
 
     from posexport.parity.choose import ProofOptions, prove_model
+    from posexport.parity.reduced.prove import prove_reduced
     from posexport.sources.load_options import LoadOptions
     from posexport.sources.transformers_model import as_checkpoint
 
@@ -79,7 +81,24 @@ def verify(target: Path, against: "str | nn.Module | None" = None, options: Veri
         if files != expected:
             names = " and ".join(expected) or "one graph"
             raise PosexportError(f"{against} is exported as {names}, {target} is not; verify it against its own source")
+        reduced = None if manifest is None else _reduced(source, manifest.recipe, options, remark)
+        if reduced is not None:
+            return prove_reduced(reduced.reduction, target, proof_options, reduced.export)
         return prove_model(source, target if manifest is None else model_of(target, specs), proof_options)
+
+
+def _reduced(
+    source: "Source", recipe: Recipe, options: VerifyOptions, remark: Callable[[str], None]
+) -> "Reduced | None":
+    """The reduced model of a large source, exported again as its bundle's recipe says; texts are not recorded."""
+    from posexport.conversion.graphs import Export
+    from posexport.conversion.reduced import reduced_model
+    from posexport.export.layout import layout_named
+
+    if recipe.calibrate is not None or options.tolerance is not None or options.emulate is not None:
+        return None
+    export = Export(recipe, layout_named(recipe.layout), [], options.threads)
+    return reduced_model(source, export, options.proof, remark)
 
 
 def _manifest(target: Path, precision: "PrecisionName | None") -> Manifest | None:

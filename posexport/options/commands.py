@@ -60,6 +60,14 @@ Lengths = Annotated[
         python='Check these lengths in tokens in place of the grid\'s; the verdict is then "checked", not "proven".',
     ),
 ]
+Proof = Annotated[
+    Literal["auto", "full", "reduced"],
+    Option(
+        group=PROOF,
+        help="full: the grid on the model itself; reduced: on a few of its layers, the file by its structure, its "
+        "weights and a few calls; auto: reduced from 16 million weights on, where layers repeat.",
+    ),
+]
 Threads = Annotated[
     int,
     Option(
@@ -160,6 +168,7 @@ class ParityOptions(msgspec.Struct, frozen=True, kw_only=True):
 class VerifyOptions(ParityOptions, frozen=True, kw_only=True):
     """The options of `posexport.verify`."""
 
+    proof: Proof = "auto"
     provider: Provider = DEFAULT_PROVIDER
     provider_options: ProviderOptions = None
     progress: ProgressCall = None

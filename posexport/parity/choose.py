@@ -12,18 +12,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from torch import nn
 
 from posexport.bounds import bounds_of
+from posexport.definition.forward_decoder import ForwardDecoder
+from posexport.encodings.encoding import ENCODINGS
 from posexport.parity.agreement.on_grid import CostOnGrid
 from posexport.parity.branches.coverage import Branches, cover
 from posexport.parity.engine import prove
-from posexport.parity.grid.grid import grid, switches
+from posexport.parity.grid.grid import ALONE, grid, points_at_end, switches
 from posexport.parity.grid.point import Budget, GridPoint
 from posexport.parity.half_range import Range, RangeLog
 from posexport.parity.invariants.check import Invariants
+from posexport.parity.invariants.rollout import STEPS, GreedySteps
 from posexport.parity.judges import Criterion, Guarded, UserTolerance
 from posexport.parity.locate.locate import Location
+from posexport.parity.percent import Percent, cost
 from posexport.parity.proof import Check, Judge, Progress, Proof, Rejection
 from posexport.parity.quantized.records import StoredError
 from posexport.parity.references.definition import DefinitionReference
@@ -34,6 +37,7 @@ from posexport.parity.sample.writer import SampleWriter
 from posexport.parity.subjects.half import HALVES, computes, emulated_if, loads, widened, widened_parts
 from posexport.parity.subjects.runner import Make, Runner
 from posexport.sources.source import Source
+from posexport.spec import SEQUENCE
 from posexport.targets.precisions import FP32, PRECISIONS, PrecisionName
 from posexport.targets.providers import DEFAULT_PROVIDER, provider_named
 
@@ -144,7 +148,7 @@ class _Choice:
         self._subject = self._opened(self._source, graph, watched)
         self._reference = self._definition()
         self._budget = Budget(
-            outputs=widened_source.outputs, heads=heads_of(widened_source.module), limit=options.memory_limit
+            outputs=widened_source.outputs, heads=heads_of(widened_source), limit=options.memory_limit
         )
 
     def proof(self) -> Proof:
@@ -153,6 +157,7 @@ class _Choice:
         points = self._grid()
         if options.some is not None:
             points = options.some(points)
+        self._options = options = replace(options, progress=Percent(options.progress, _stages(points)))
         checks = list(self._checks(points))
         judge = self._judge()
         return Proof(
@@ -163,7 +168,7 @@ class _Choice:
             rejection=self._rejection(judge),
             points=points,
             checks=checks,
-            about=_about(options),
+            about=msgspec.structs.replace(_about(options), counts_tokens=_counts_tokens(source)),
             budget=self._budget,
             progress=options.progress,
         )
@@ -209,7 +214,14 @@ class _Choice:
     def _grid(self) -> list[GridPoint]:
         source, options = self._source, self._options
         further = source.further or (LONG if options.computed in HALVES else ())
-        return grid(source.limits, source.inputs, lengths=options.lengths, further=self._budget.further(further))
+        points = grid(source.limits, source.inputs, lengths=options.lengths, further=self._budget.further(further))
+        # the reference of a decoder that got its cache by a pass has ids in place of keys
+        drawable = source.limits.kv_cache and not isinstance(self._widened_source.module, ForwardDecoder)
+        if drawable and options.lengths is None and self._foreign is None:
+            # decode steps reach lengths at which a whole sequence costs too much
+            points = [point for point in points if point.tokens <= ALONE or point.must_be_rejected]
+            points += points_at_end(source.limits, self._budget.fits_easily)
+        return points
 
     def _judge(self) -> Judge:
         options = self._options
@@ -237,8 +249,6 @@ class _Choice:
         if options.some is None:
             yield Invariants(self._reference)
             if source.limits.kv_cache:
-                from posexport.parity.invariants.rollout import GreedySteps
-
                 yield GreedySteps(self._reference, self._subject)
             if any(spec.role == "state" for spec in source.inputs):
                 from posexport.parity.invariants.states import StatesHold
@@ -310,8 +320,33 @@ def _about(options: ProofOptions) -> Report:
     )
 
 
-def heads_of(module: nn.Module) -> int:
-    """The most attention heads that any part of the module names, for the estimate of memory."""
+def _stages(points: Sequence[GridPoint]) -> dict[str, float]:
+    """What the stages of a proof cost, by the first words of their steps."""
+    accepted = [cost(point) for point in points if not point.must_be_rejected] or [0.0]
+    # branches: the largest of each way; draws: 512 tokens a length; invariants: about twelve runs at two lengths
+    return {
+        "branches": 2 * max(accepted),
+        "proving": sum(accepted),
+        "PyTorch": 512.0 * len({point.length for point in points}),
+        "invariants": 6 * max(accepted),
+        f"{STEPS} greedy": 1000.0,
+        "cost of": 500.0,
+    }
+
+
+def _counts_tokens(source: Source) -> bool:
+    """Whether the points' lengths are numbers of tokens."""
+    return any(SEQUENCE in spec.axes for spec in source.inputs) and not source.limits.convolutions
+
+
+def heads_of(source: Source) -> int:
+    """The most attention heads whose scores are in memory at once, for the estimate of memory.
+
+    1 where attention of PyTorch and of the graph is tiled over queries and no bias is held for all of them.
+    """
+    known = [] if source.encoding is None else (source.encodings or [source.encoding])
+    if known and not any({"scores", "values"} & {*ENCODINGS[spec.name].cls.hooks} for spec in known):
+        return 1
     names = ("heads", "num_heads", "num_attention_heads", "n_heads")
-    counts = (getattr(submodule, name, None) for submodule in module.modules() for name in names)
+    counts = (getattr(submodule, name, None) for submodule in source.module.modules() for name in names)
     return max((count for count in counts if isinstance(count, int)), default=Budget.heads)

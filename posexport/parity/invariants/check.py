@@ -197,7 +197,7 @@ class Invariants:
             exact=self.reference.whole_truth if repeated else None,
             wide=wide,
         )
-        points = [p for p in proof.points if not (p.must_be_rejected or p.calls or p.position_ids_given)]
+        points = [p for p in proof.points if not (p.must_be_rejected or p.calls or p.cached or p.position_ids_given)]
         rows = max((point.batch for point in points), default=1)  # 1 where no input has a batch
         batched = {point.length: point for point in points if point.batch == rows and point not in outcome.skipped}
         invariants = list(report.invariants)
