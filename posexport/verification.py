@@ -63,6 +63,7 @@ def verify(target: Path, against: "str | nn.Module | None" = None, options: Veri
             provider=options.provider,
             provider_options=options.provider_options or {},
             precision=stored_precision(target) if recipe is None else recipe.precision,
+            quantizer=None if recipe is None else recipe.quantizer,
             emulate=options.emulate,
             lengths=options.lengths or None,
             threads=options.threads,

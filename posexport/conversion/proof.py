@@ -41,6 +41,7 @@ def proof(
     proof_options = ProofOptions(
         provider=options.provider or DEFAULT_PROVIDER,
         precision=options.record.name,
+        quantizer=options.quantizer,
         lengths=options.lengths,
         threads=options.threads,
         progress=progress or (lambda *_: None),

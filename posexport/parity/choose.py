@@ -34,7 +34,7 @@ from posexport.parity.sample.writer import SampleWriter
 from posexport.parity.subjects.half import HALVES, computes, emulated_if, loads, widened, widened_parts
 from posexport.parity.subjects.runner import Make, Runner
 from posexport.sources.source import Source
-from posexport.targets.precisions import FP32, PRECISIONS, PrecisionName
+from posexport.targets.precisions import FP32, PRECISIONS, PrecisionName, QuantizerName
 from posexport.targets.providers import DEFAULT_PROVIDER, provider_named
 
 if TYPE_CHECKING:
@@ -53,6 +53,7 @@ class ProofOptions:
     Attributes:
         precision: that the graph is stored in.
         emulate: prove a copy that computes in float32 and rounds to this precision; of a float32 graph everything is.
+        quantizer: how the weights of the file were rounded; None: nobody says, as of another tool's file.
         lengths: in place of the grid's.
         memory_limit: bytes a point may need, by default most of the free memory; larger points are reported as skipped.
         tolerance: the largest error that passes, in place of the criterion.
@@ -65,6 +66,7 @@ class ProofOptions:
     provider: str = DEFAULT_PROVIDER
     precision: PrecisionName = FP32.name
     emulate: PrecisionName | None = None
+    quantizer: QuantizerName | None = None
     lengths: Sequence[int] | None = None
     threads: int = 0
     memory_limit: int | None = None
@@ -178,7 +180,7 @@ class _Choice:
         if self._quantized and self._options.tolerance is None:
             from posexport.parity.quantized.as_stored import as_stored
 
-            source = as_stored(source, self._model)
+            source = as_stored(source, self._model, self._options.quantizer)
         return _widened_parts(source) if self._options.copied else source
 
     def _definition(self) -> DefinitionReference:

@@ -6,14 +6,14 @@ inputs from other layers are all alike, then with these hashes in their places. 
 different first hashes, or the second would not tell them apart.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from onnx import NodeProto, ValueInfoProto
+from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto
 
 from posexport.graph.merkle import Functions, hashed
-from posexport.parity.full_model.file import File, outer_names
+from posexport.parity.full_model.file import File
 from posexport.parity.full_model.records import NotComparableError, Stacks
 from posexport.parity.full_model.regions import SHARED, Regions, family, number_of, regions
 from posexport.parity.full_model.weights import Meaning, Weights
@@ -48,9 +48,29 @@ class Digest:
         return {*self.nodes.values(), *self.outputs.values()}
 
 
+class _Functions(Functions):
+    """With the vocabulary of the reduced model."""
+
+    def __init__(self, model: ModelProto, weights: Weights) -> None:
+        super().__init__(model)
+        self._weights = weights
+
+    def tensor(self, value: TensorProto) -> tuple[Any, ...]:
+        return self._weights.contents(value)
+
+    def typed(self, value: ValueInfoProto) -> str:
+        kind = value.type.tensor_type
+        axes = [axis.dim_param or self._weights.size(axis.dim_value) for axis in kind.shape.dim]
+        return f"{kind.elem_type}{axes}"
+
+    def integer(self, value: int) -> int:
+        return self._weights.size(value)
+
+
 class Digests:
     """Of all regions of one graph; ``expected``: hashes of the reduced model's nodes, which decide between weights that
-    have the same numbers."""
+    have the same numbers.
+    """
 
     def __init__(
         self, file: File, weights: Weights, stacks: Stacks, expected: Mapping[Key, set[str]] | None = None
@@ -58,7 +78,7 @@ class Digests:
         self.file, self.weights, self._stacks = file, weights, stacks
         self._expected = expected or {}
         self.regions: Regions = regions(file, weights, stacks)
-        self._functions = Functions(file.model, weights.contents, self._typed)
+        self._functions = _Functions(file.model, weights)
         self._inputs = {value.name for value in file.model.graph.input}
         self._region = {
             output: region for node, region in zip(file.nodes, self.regions.node, strict=True) for output in node.output
@@ -74,7 +94,8 @@ class Digests:
 
     def like_others(self, digest: Digest) -> bool:
         """Whether all that it reads of the shared part is read by regions of several layers: only the first reads the
-        embeddings."""
+        embeddings.
+        """
         return all(
             len({number // 2 for number, each in self.by_region.items() if name in each.shared}) > 1
             for name in digest.shared
@@ -118,7 +139,7 @@ class Digests:
             values.update({name: hashed(digest, index) for index, name in enumerate(node.output) if name})
         for output in self.file.model.graph.output:
             number = self._region.get(output.name, SHARED)
-            said = [family(output.name), self._typed(output), self._reference(output.name, number, values, first)]
+            said = [family(output.name), self._functions.typed(output), self._reference(output.name, number, values, first)]
             if number_of(output.name) < 0 and number != SHARED:  # where it comes from, counted from the end
                 stack = self.regions.of(number).stack
                 end = 2 * self.regions.level(stack, len(self._stacks[stack].kinds) - 1)
@@ -127,7 +148,7 @@ class Digests:
             self.by_region[number].outputs[output.name] = hashed("output", *said)
         for each in self.file.model.graph.input:
             if each.name not in self.regions.states:
-                self.by_region[SHARED].outputs[each.name] = hashed("input", each.name, self._typed(each))
+                self.by_region[SHARED].outputs[each.name] = hashed("input", each.name, self._functions.typed(each))
         return values
 
     def _reference(self, name: str, number: int, values: Mapping[str, str], first: Mapping[str, str]) -> str:
@@ -181,8 +202,9 @@ class Digests:
         number = self.regions.node[place]
         if axis := self.file.size_of_axis(node):
             return hashed("size", axis)
-        names = [*(name for name in node.input if name), *outer_names(node)]
-        digest = self._hash(node, {name: scope(name) for name in names}, number)
+        names = self.file.reads(node)
+        sizes = self.file.sizes_read(node)
+        digest = self._hash(node, {name: scope(name) for name in names} | sizes, number)
         several = [name for name in dict.fromkeys(names) if self._open(name, number)]
         expected = self._expected.get(self.by_region[number].key, set())
         if not several or digest in expected:
@@ -192,11 +214,11 @@ class Digests:
             every = self._alternatives(self.weights[name], number)
             options = [{**option, name: each} for option in options[:_MOST] for each in every]
         for option in options:
-            digest = self._hash(node, {name: option.get(name) or scope(name) for name in names}, number)
+            digest = self._hash(node, {name: option.get(name) or scope(name) for name in names} | sizes, number)
             if digest in expected:
                 self._chosen |= {(number, name): each for name, each in option.items()}
                 return digest
-        return self._hash(node, {name: scope(name) for name in names}, number)
+        return self._hash(node, {name: scope(name) for name in names} | sizes, number)
 
     def _open(self, name: str, number: int) -> bool:
         if (number, name) in self._chosen or name not in self.weights:
@@ -210,16 +232,11 @@ class Digests:
         outputs = [bool(name) for name in node.output]
         return hashed("node", self._functions.operator(node), attributes, inputs, outputs)
 
-    def _typed(self, value: ValueInfoProto) -> str:
-        kind = value.type.tensor_type
-        axes = [axis.dim_param or self.weights.size(axis.dim_value) for axis in kind.shape.dim]
-        return f"{kind.elem_type}{axes}"
-
     def _check(self, first: Mapping[str, str], second: Mapping[str, str]) -> None:
         """Raises NotComparableError where first hashes do not tell apart what other regions read."""
         known: dict[tuple[int, str], str] = {}
         for place, node in enumerate(self.file.nodes):
-            for name in self._read(node):
+            for name in self.file.reads(node):
                 region = self._region.get(name, SHARED)
                 if region in (SHARED, self.regions.node[place]):
                     continue
@@ -229,9 +246,6 @@ class Digests:
                         f"two values of layer {here.layer} of {here.stack}, one of them {name}, cannot be told apart by "
                         "what computes them in their layer"
                     )
-
-    def _read(self, node: NodeProto) -> Iterable[str]:
-        return (name for name in (*node.input, *outer_names(node)) if name)
 
 
 _MOST = 256

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import onnx
 from numpy.typing import NDArray
-from onnx import NodeProto, TensorProto, helper, numpy_helper
+from onnx import FunctionProto, NodeProto, TensorProto, helper, numpy_helper
 
 from posexport.graph.protos import bodies
 
@@ -67,6 +67,36 @@ class File:
         """The numbers of a constant."""
         array = self.array(self.tensors[name])
         return array.transpose(self._axes_of[name]) if name in self._axes_of else array
+
+    def reads(self, node: NodeProto) -> list[str]:
+        """What ``node`` and its bodies read, but for inputs of the graph whose sizes alone they read."""
+        sizes = self.sizes_read(node)
+        return [name for name in self._elements(node, set()) if name not in sizes]
+
+    def sizes_read(self, node: NodeProto) -> dict[str, str]:
+        """Inputs of the graph whose sizes alone ``node`` reads, with their axes: any input of these axes will do."""
+        elements = set(self._elements(node, self._sizes_only(node)))
+        return {
+            name: f"sizes {self._axes[name]}" for name in node.input if name in self._axes and name not in elements
+        }
+
+    def _elements(self, node: NodeProto, sizes: set[int]) -> list[str]:
+        return [*(name for at, name in enumerate(node.input) if name and at not in sizes), *outer_names(node)]
+
+    def _sizes_only(self, node: NodeProto) -> set[int]:
+        """Which of a node's inputs it reads the sizes of, in a function too."""
+        if node.op_type == "Shape" and not node.domain:
+            return {0}
+        function = self._functions.get((node.domain, node.op_type, node.overload))
+        if function is None:
+            return set()
+        read = {name for inner in function.node for name in self._elements(inner, self._sizes_only(inner))}
+        read |= set(function.output)
+        return {at for at, name in enumerate(function.input[: len(node.input)]) if name not in read}
+
+    @cached_property
+    def _functions(self) -> dict[tuple[str, str, str], FunctionProto]:
+        return {(each.domain, each.name, each.overload): each for each in self.model.functions}
 
     def array(self, tensor: TensorProto) -> NDArray[Any]:
         """The numbers of ``tensor``; of a large file's, pages of it. Of 4 bits: their bytes."""

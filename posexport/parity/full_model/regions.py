@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from onnx import NodeProto
 
-from posexport.parity.full_model.file import File, outer_names
+from posexport.parity.full_model.file import File
 from posexport.parity.full_model.records import NotComparableError, Stacks
 from posexport.parity.full_model.weights import Weights
 
@@ -67,7 +67,7 @@ def regions(file: File, weights: Weights, stacks: Stacks) -> Regions:
         NotComparableError: stacks depend on each other in turn.
     """
     nodes = file.nodes
-    reads = [[*(name for name in node.input if name), *outer_names(node)] for node in nodes]
+    reads = [file.reads(node) for node in nodes]
     readers: dict[str, int] = {}
     for names in reads:
         for name in set(names):
@@ -126,10 +126,8 @@ def _levels(
     values: dict[str, int] = dict(states)
     found = []
     for node, names, least in zip(nodes, reads, own, strict=True):
-        sizes = node.op_type == "Shape" and node.input[0] in states
-        level = 0 if sizes else max([least, *(values.get(name, 0) for name in names)])
-        values.update(dict.fromkeys(node.output, level))
-        found.append(level)
+        found.append(max([least, *(values.get(name, 0) for name in names)]))
+        values.update(dict.fromkeys(node.output, found[-1]))
     return found
 
 
@@ -140,8 +138,6 @@ def _states(
     reached: dict[str, set[str]] = {name: {name} for name in inputs}
     first: dict[str, int] = {}
     for node, names, level in zip(nodes, reads, levels, strict=True):
-        if node.op_type == "Shape":
-            continue
         behind = {state for name in names for state in reached.get(name, ())}
         if level:
             for state in behind:
