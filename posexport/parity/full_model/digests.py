@@ -1,9 +1,8 @@
 """Hashes of what each layer of a graph computes, whatever its values and nodes are called.
 
-A node is hashed by its operator, attributes and inputs (`posexport.graph.merkle`). A weight is its role in its layer and
-how it is stored, a value of another layer an input that is told by what computes it there: first by a hash in which
-inputs from other layers are all alike, then with these hashes in their places. Values that other layers read must have
-different first hashes, or the second would not tell them apart.
+A node is hashed by its operator, attributes and inputs (`posexport.graph.merkle`). A weight is its role in its layer
+and how it is stored. A value of another layer is told by the last few nodes that compute it there: so few that the first
+layer, which reads the embeddings, is like the others, and so many that all values that other layers read differ.
 """
 
 from collections.abc import Callable, Mapping
@@ -13,7 +12,7 @@ from typing import Any
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto
 
 from posexport.graph.merkle import Functions, hashed
-from posexport.parity.full_model.file import File
+from posexport.parity.full_model.file import File, outer_names
 from posexport.parity.full_model.records import NotComparableError, Stacks
 from posexport.parity.full_model.regions import SHARED, Regions, family, number_of, regions
 from posexport.parity.full_model.weights import Meaning, Weights
@@ -31,14 +30,12 @@ class Digest:
 
     Attributes:
         nodes: hashes of nodes, by their number in the graph.
-        first: hashes with inputs of other regions alike, by which alternatives are chosen.
         outputs: hashes of the graph's outputs (and of the shared part's inputs) by name.
         shared: values of the shared part that nodes read.
     """
 
     key: Key
     nodes: dict[int, str] = field(default_factory=dict)
-    first: set[str] = field(default_factory=set)
     outputs: dict[str, str] = field(default_factory=dict)
     shared: set[str] = field(default_factory=set)
 
@@ -68,34 +65,34 @@ class _Functions(Functions):
 
 
 class Digests:
-    """Of all regions of one graph; ``expected``: hashes of the reduced model's nodes, which decide between weights that
-    have the same numbers.
-    """
+    """Of all regions of one graph, after `compute`."""
 
-    def __init__(
-        self, file: File, weights: Weights, stacks: Stacks, expected: Mapping[Key, set[str]] | None = None
-    ) -> None:
+    def __init__(self, file: File, weights: Weights, stacks: Stacks) -> None:
         self.file, self.weights, self._stacks = file, weights, stacks
-        self._expected = expected or {}
         self.regions: Regions = regions(file, weights, stacks)
+        self.by_region: dict[int, Digest] = {}
         self._functions = _Functions(file.model, weights)
         self._inputs = {value.name for value in file.model.graph.input}
         self._region = {
             output: region for node, region in zip(file.nodes, self.regions.node, strict=True) for output in node.output
         }
+        self._expected: Mapping[Key, set[str]] = {}
         self._chosen: dict[tuple[int, str], str] = {}
-        #: weights that a region reads as another layer's: (node, tensor, that layer)
-        self.by_region: dict[int, Digest] = {
+
+    def compute(self, depth: int, expected: Mapping[Key, set[str]]) -> bool:
+        """Whether values of other layers are told apart by the last ``depth`` nodes that compute them.
+
+        ``expected``: hashes of the reduced model's nodes, which decide between weights that have the same numbers.
+        """
+        self._expected, self._chosen = expected, {}
+        self.by_region = {
             number: Digest(self._key(number)) for number in (SHARED, *range(2, 2 * len(self.regions.order) + 2))
         }
-        self._values: dict[str, str] = {}
-        first = self._first()
-        self._check(first, self._second(first))
+        first = self._first(depth)
+        return self._told_apart(first, self._second(first))
 
     def like_others(self, digest: Digest) -> bool:
-        """Whether all that it reads of the shared part is read by regions of several layers: only the first reads the
-        embeddings.
-        """
+        """Whether all that it reads of the shared part is read by several layers, as embeddings are not."""
         return all(
             len({number // 2 for number, each in self.by_region.items() if name in each.shared}) > 1
             for name in digest.shared
@@ -110,21 +107,23 @@ class Digests:
         before, own, behind = kinds[region.layer : region.layer + 3]
         return (region.stack, own, "after", behind, before) if region.after else (region.stack, own, before)
 
-    def _first(self) -> dict[str, str]:
-        """The hash of every value, with all inputs from other regions alike."""
+    def _first(self, depth: int) -> dict[str, str]:
+        """What computes every value: the last ``depth`` nodes in its region."""
         values: dict[str, str] = {}
-        for place, node in enumerate(self.file.nodes):
-            number = self.regions.node[place]
-
-            def scope(name: str, number: int = number) -> str:
-                if name in values and self._region[name] == number:
-                    return values[name]
-                return self._leaf(name, number) or "outside"
-
-            digest = self._node(place, node, scope)
-            self.by_region[number].first.add(digest)
-            values.update({name: hashed(digest, index) for index, name in enumerate(node.output) if name})
+        for _ in range(depth):
+            before, values = values, {}
+            for node, number in zip(self.file.nodes, self.regions.node, strict=True):
+                digest = self._hash(node, {name: self._beneath(name, number, before) for name in self._names(node)})
+                values.update({name: hashed(digest, index) for index, name in enumerate(node.output) if name})
         return values
+
+    def _beneath(self, name: str, number: int, before: Mapping[str, str]) -> str:
+        if name in self.weights:
+            return "weight" if self._open(name, number) else self._leaf(name, number)
+        return before.get(name, "value") if self._region.get(name) == number else "value"
+
+    def _names(self, node: NodeProto) -> list[str]:
+        return [*(name for name in node.input if name), *outer_names(node)]
 
     def _second(self, first: Mapping[str, str]) -> dict[str, str]:
         values: dict[str, str] = {}
@@ -139,7 +138,11 @@ class Digests:
             values.update({name: hashed(digest, index) for index, name in enumerate(node.output) if name})
         for output in self.file.model.graph.output:
             number = self._region.get(output.name, SHARED)
-            said = [family(output.name), self._functions.typed(output), self._reference(output.name, number, values, first)]
+            said = [
+                family(output.name),
+                self._functions.typed(output),
+                self._reference(output.name, number, values, first),
+            ]
             if number_of(output.name) < 0 and number != SHARED:  # where it comes from, counted from the end
                 stack = self.regions.of(number).stack
                 end = 2 * self.regions.level(stack, len(self._stacks[stack].kinds) - 1)
@@ -204,7 +207,7 @@ class Digests:
             return hashed("size", axis)
         names = self.file.reads(node)
         sizes = self.file.sizes_read(node)
-        digest = self._hash(node, {name: scope(name) for name in names} | sizes, number)
+        digest = self._hash(node, {name: scope(name) for name in names} | sizes)
         several = [name for name in dict.fromkeys(names) if self._open(name, number)]
         expected = self._expected.get(self.by_region[number].key, set())
         if not several or digest in expected:
@@ -214,11 +217,11 @@ class Digests:
             every = self._alternatives(self.weights[name], number)
             options = [{**option, name: each} for option in options[:_MOST] for each in every]
         for option in options:
-            digest = self._hash(node, {name: option.get(name) or scope(name) for name in names} | sizes, number)
+            digest = self._hash(node, {name: option.get(name) or scope(name) for name in names} | sizes)
             if digest in expected:
                 self._chosen |= {(number, name): each for name, each in option.items()}
                 return digest
-        return self._hash(node, {name: scope(name) for name in names} | sizes, number)
+        return self._hash(node, {name: scope(name) for name in names} | sizes)
 
     def _open(self, name: str, number: int) -> bool:
         if (number, name) in self._chosen or name not in self.weights:
@@ -226,14 +229,13 @@ class Digests:
         meaning = self.weights[name]
         return len(meaning.places) + bool(meaning.digest) > 1
 
-    def _hash(self, node: NodeProto, scope: Mapping[str, str], number: int) -> str:
+    def _hash(self, node: NodeProto, scope: Mapping[str, str]) -> str:
         attributes = sorted(self._functions.attribute(each, scope) for each in node.attribute)
         inputs = [scope[name] if name else "" for name in node.input]
         outputs = [bool(name) for name in node.output]
         return hashed("node", self._functions.operator(node), attributes, inputs, outputs)
 
-    def _check(self, first: Mapping[str, str], second: Mapping[str, str]) -> None:
-        """Raises NotComparableError where first hashes do not tell apart what other regions read."""
+    def _told_apart(self, first: Mapping[str, str], second: Mapping[str, str]) -> bool:
         known: dict[tuple[int, str], str] = {}
         for place, node in enumerate(self.file.nodes):
             for name in self.file.reads(node):
@@ -241,11 +243,9 @@ class Digests:
                 if region in (SHARED, self.regions.node[place]):
                     continue
                 if known.setdefault((region, first[name]), second[name]) != second[name]:
-                    here = self.regions.of(region)
-                    raise NotComparableError(
-                        f"two values of layer {here.layer} of {here.stack}, one of them {name}, cannot be told apart by "
-                        "what computes them in their layer"
-                    )
+                    return False
+        return True
 
 
+#: alternatives of a node's tensors that are tried
 _MOST = 256

@@ -76,9 +76,7 @@ class File:
     def sizes_read(self, node: NodeProto) -> dict[str, str]:
         """Inputs of the graph whose sizes alone ``node`` reads, with their axes: any input of these axes will do."""
         elements = set(self._elements(node, self._sizes_only(node)))
-        return {
-            name: f"sizes {self._axes[name]}" for name in node.input if name in self._axes and name not in elements
-        }
+        return {name: f"sizes {self._axes[name]}" for name in node.input if name in self._axes and name not in elements}
 
     def _elements(self, node: NodeProto, sizes: set[int]) -> list[str]:
         return [*(name for at, name in enumerate(node.input) if name and at not in sizes), *outer_names(node)]

@@ -56,10 +56,9 @@ class QuantizedWeights:
             found.setdefault(claim, []).append(_origin(matched, roles))
         return found
 
-    def check(self, origins: Mapping[_Claim, list[_Origin]], quantizer: QuantizerName | None) -> int:
-        """How many there are. Raises StoredError where one is not its parameter, rounded."""
-        count = 0
-        for count, (use, claim, place) in enumerate(self._uses(), 1):
+    def check(self, origins: Mapping[_Claim, list[_Origin]], quantizer: QuantizerName | None) -> None:
+        """Raises StoredError where one is not its parameter, rounded."""
+        for use, claim, place in self._uses():
             if claim not in origins:
                 raise StoredError(f"{use.stored.name} is quantized, and the reduced model's is not")
             names = self._layer(place)
@@ -73,7 +72,6 @@ class QuantizedWeights:
             else:
                 raise errors[0]
             self._parameters.free(names.values())
-        return count
 
     def _uses(self) -> Iterator[tuple[Use, _Claim, Place]]:
         seen: set[tuple[str, bool]] = set()
@@ -114,9 +112,7 @@ class QuantizedWeights:
             )
             check(self._matched(part, origin, which[channels], row[channels], names), quantizer)
 
-    def _matched(
-        self, part: Stored, origin: _Origin, which: Array, row: Array, names: Mapping[str, str]
-    ) -> Matched:
+    def _matched(self, part: Stored, origin: _Origin, which: Array, row: Array, names: Mapping[str, str]) -> Matched:
         pieces = []
         for number, (role, transposed) in enumerate(origin.parameters):
             channels = np.flatnonzero(which == number)

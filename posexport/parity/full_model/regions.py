@@ -2,7 +2,7 @@
 
 A node belongs to the highest layer among the weights that it is computed from: to layer 0, the shared part, without any
 (embeddings, masks, rotations). A layer's region has the nodes that its weights need; the region after it has the others
-(a residual sum, the norm of the next layer until that layer's weight), and after the last layer the final norm and head.
+(a residual sum, the next layer's norm until its weight), and after the last layer the final norm and head.
 """
 
 import re

@@ -1,11 +1,15 @@
 """Compares the graph of a full model with that of its reduced model, layer by layer."""
 
 from collections.abc import Iterator, Mapping
+from itertools import pairwise
 
 from posexport.parity.full_model.digests import Digest, Digests, Key
 from posexport.parity.full_model.records import NotComparableError
 from posexport.parity.full_model.regions import SHARED, family, number_of
 from posexport.parity.quantized.records import StoredError
+
+#: nodes behind one another that values are told apart by
+_DEEPEST = 8
 
 
 def expected(reduced: Digests) -> dict[Key, list[Digest]]:
@@ -16,8 +20,18 @@ def expected(reduced: Digests) -> dict[Key, list[Digest]]:
     return by_key
 
 
-def first_hashes(reduced: Digests) -> dict[Key, set[str]]:
-    return {key: set().union(*(each.first for each in every)) for key, every in expected(reduced).items()}
+def digests_of(full: Digests, reduced: Digests) -> None:
+    """Compute both.
+
+    Raises:
+        NotComparableError: values of a layer that others read cannot be told apart.
+    """
+    for depth in range(1, _DEEPEST + 1):
+        apart = reduced.compute(depth, {})
+        hashes = {key: set().union(*(each.nodes.values() for each in same)) for key, same in expected(reduced).items()}
+        if full.compute(depth, hashes) and apart:
+            return
+    raise NotComparableError("values that a layer reads of the layer before it cannot be told apart")
 
 
 def compare(full: Digests, reduced: Digests) -> None:
@@ -25,6 +39,7 @@ def compare(full: Digests, reduced: Digests) -> None:
 
     NotComparableError: no layer of the reduced model is of its kind, between layers of these kinds.
     """
+    digests_of(full, reduced)
     _check_versions(full, reduced)
     _check_numbers(full)
     known = expected(reduced)
@@ -109,6 +124,6 @@ def _check_numbers(full: Digests) -> None:
         families.setdefault(family(name), []).append(name)
     for names in families.values():
         ordered = sorted(names, key=number_of)
-        for name, following in zip(ordered, ordered[1:], strict=False):
+        for name, following in pairwise(ordered):
             if levels[name] >= levels[following]:
                 raise StoredError(f"{following} belongs to no later layer than {name}")

@@ -1,4 +1,4 @@
-"""What each constant of a graph is: a parameter's numbers, a quantized weight that its name claims, or just a constant."""
+"""What each constant of a graph is: a parameter, a quantized weight that its name claims, or a constant."""
 
 import hashlib
 import re
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto
 
 from posexport.parity.full_model.file import File
-from posexport.parity.full_model.identify import Content, Parameters, Piece
+from posexport.parity.full_model.identify import Parameters, Piece
 from posexport.parity.full_model.records import Place, Places
 
 #: names of what quantization makes of a parameter (`posexport.precision.derived`)
@@ -109,7 +109,7 @@ class Weights:
         if named:
             runs = tuple(tuple(p for p in run if p.name == first) or run for run in runs)
         dims = (tensor.data_type, len(tensor.dims), content.across)
-        places = tuple(self._pieces(pieces, dims) for pieces in _combinations(content, runs))
+        places = tuple(self._pieces(pieces, dims) for pieces in _combinations(runs))
         return Meaning(literal, places, named)
 
     def _pieces(self, pieces: tuple[Piece, ...], form: Any) -> tuple[tuple[Place, Any], ...]:
@@ -119,7 +119,7 @@ class Weights:
         )
 
 
-def _combinations(content: Content, runs: tuple[tuple[Piece, ...], ...]) -> Iterator[tuple[Piece, ...]]:
+def _combinations(runs: tuple[tuple[Piece, ...], ...]) -> Iterator[tuple[Piece, ...]]:
     for count, pieces in enumerate(product(*runs)):
         if count == _ALTERNATIVES:
             return
