@@ -1,5 +1,6 @@
 """Prove a bundle or an .onnx: the whole grid against its source, or the sample that a bundle carries."""
 
+import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -49,6 +50,7 @@ def verify(target: Path, against: "str | nn.Module | None" = None, options: Veri
         return _by_sample(target, manifest, options)
 
     from posexport.parity.choose import ProofOptions, prove_model
+    from posexport.parity.full_model.records import NotComparableError
     from posexport.parity.reduced.prove import prove_reduced
     from posexport.sources.load_options import LoadOptions
     from posexport.sources.transformers_model import as_checkpoint
@@ -65,6 +67,7 @@ def verify(target: Path, against: "str | nn.Module | None" = None, options: Veri
             provider=options.provider,
             provider_options=options.provider_options or {},
             precision=stored_precision(target) if recipe is None else recipe.precision,
+            quantizer=None if recipe is None else recipe.quantizer,
             emulate=options.emulate,
             lengths=options.lengths or None,
             threads=options.threads,
@@ -83,7 +86,8 @@ def verify(target: Path, against: "str | nn.Module | None" = None, options: Veri
             raise PosexportError(f"{against} is exported as {names}, {target} is not; verify it against its own source")
         reduced = None if manifest is None else _reduced(source, manifest.recipe, options, remark)
         if reduced is not None:
-            return prove_reduced(reduced.reduction, target, proof_options, reduced.export)
+            with contextlib.suppress(NotComparableError):
+                return prove_reduced(reduced.reduction, target, proof_options, reduced.export)
         return prove_model(source, target if manifest is None else model_of(target, specs), proof_options)
 
 

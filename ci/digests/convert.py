@@ -17,7 +17,7 @@ from torch.onnx._internal.exporter import _registration
 
 import posexport
 from ci.digests.cases import ROOT, TARGETS, Case, cases
-from ci.digests.merkle import counts, digest, hashed
+from posexport.graph.merkle import counts, digest, hashed
 from ci.digests.text import text
 from posexport.errors import PosexportError
 from posexport.export import build

@@ -37,6 +37,7 @@ def proof(
 ) -> "Report":
     """The proof, with its records in ``directory``: every point, and the sample for machines without PyTorch."""
     from posexport.parity.choose import ProofOptions, prove_model
+    from posexport.parity.full_model.records import NotComparableError
     from posexport.parity.reduced.prove import prove_reduced
     from posexport.parity.sample.writer import SampleWriter
 
@@ -44,15 +45,20 @@ def proof(
     proof_options = ProofOptions(
         provider=options.provider or DEFAULT_PROVIDER,
         precision=options.record.name,
+        quantizer=options.quantizer,
         lengths=options.lengths,
         threads=options.threads,
         progress=progress or (lambda *_: None),
         sample=sample,
     )
-    if reduced is None:
+    report = None
+    if reduced is not None:
+        try:
+            report = prove_reduced(reduced.reduction, directory, proof_options, reduced.export)
+        except NotComparableError as err:
+            (options.remark or (lambda _: None))(f"proven as a whole, without a reduced model: {err}")
+    if report is None:
         report = prove_model(source, model_of(directory, source.parts), proof_options)
-    else:
-        report = prove_reduced(reduced.reduction, directory, proof_options, reduced.export)
     (directory / variant_file(PARITY, variant)).write_bytes(report.to_json())
     if report.points:
         sample.save(directory, variant_file(SAMPLE, variant))

@@ -38,7 +38,7 @@ from posexport.parity.subjects.half import HALVES, computes, emulated_if, loads,
 from posexport.parity.subjects.runner import Make, Runner
 from posexport.sources.source import Source
 from posexport.spec import SEQUENCE
-from posexport.targets.precisions import FP32, PRECISIONS, PrecisionName
+from posexport.targets.precisions import FP32, PRECISIONS, PrecisionName, QuantizerName
 from posexport.targets.providers import DEFAULT_PROVIDER, provider_named
 
 if TYPE_CHECKING:
@@ -57,6 +57,7 @@ class ProofOptions:
     Attributes:
         precision: that the graph is stored in.
         emulate: prove a copy that computes in float32 and rounds to this precision; of a float32 graph everything is.
+        quantizer: how the weights of the file were rounded; None: nobody says, as of another tool's file.
         lengths: in place of the grid's.
         memory_limit: bytes a point may need, by default most of the free memory; larger points are reported as skipped.
         tolerance: the largest error that passes, in place of the criterion.
@@ -69,6 +70,7 @@ class ProofOptions:
     provider: str = DEFAULT_PROVIDER
     precision: PrecisionName = FP32.name
     emulate: PrecisionName | None = None
+    quantizer: QuantizerName | None = None
     lengths: Sequence[int] | None = None
     threads: int = 0
     memory_limit: int | None = None
@@ -110,7 +112,7 @@ def prove_model(source: Source, model: Path | bytes, options: ProofOptions, fore
         with chosen(source, model, options, foreign) as proof:
             return prove(proof)
     except StoredError as err:  # a wrong bundle: no point needs to run
-        return msgspec.structs.replace(_about(options), findings=[str(err)])
+        return msgspec.structs.replace(about(options), findings=[str(err)])
 
 
 @contextmanager
@@ -168,7 +170,7 @@ class _Choice:
             rejection=self._rejection(judge),
             points=points,
             checks=checks,
-            about=msgspec.structs.replace(_about(options), counts_tokens=_counts_tokens(source)),
+            about=msgspec.structs.replace(about(options), counts_tokens=_counts_tokens(source)),
             budget=self._budget,
             progress=options.progress,
         )
@@ -183,7 +185,7 @@ class _Choice:
         if self._quantized and self._options.tolerance is None:
             from posexport.parity.quantized.as_stored import as_stored
 
-            source = as_stored(source, self._model)
+            source = as_stored(source, self._model, self._options.quantizer)
         return _widened_parts(source) if self._options.copied else source
 
     def _definition(self) -> DefinitionReference:
@@ -307,7 +309,7 @@ def _widened_parts(source: Source) -> Source:
     return msgspec.structs.replace(source, parts=graphs)
 
 
-def _about(options: ProofOptions) -> Report:
+def about(options: ProofOptions) -> Report:
     """The report before anything has run."""
     return Report(
         scope="grid",

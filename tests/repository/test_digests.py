@@ -6,7 +6,7 @@ import onnx
 import pytest
 from onnx import FunctionProto, GraphProto, ModelProto, helper, numpy_helper, parser
 
-from ci.digests.merkle import counts, digest
+from posexport.graph.merkle import counts, digest
 from ci.digests.text import text
 
 MODEL = """

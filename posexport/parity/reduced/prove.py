@@ -13,8 +13,9 @@ from pathlib import Path
 import msgspec
 
 from posexport.bundle.manifest import ReducedProof, model_of
-from posexport.parity.choose import ProofOptions, chosen, prove_model
+from posexport.parity.choose import ProofOptions, about, chosen, prove_model
 from posexport.parity.engine import prove
+from posexport.parity.full_model.check import check
 from posexport.parity.percent import part
 from posexport.parity.quantized.records import StoredError
 from posexport.parity.reduced.calls import ChosenTokens, few
@@ -43,6 +44,7 @@ def prove_reduced(reduction: Reduction, directory: Path, options: ProofOptions, 
     """The report on the graphs of a full model in ``directory``.
 
     Raises:
+        NotComparableError: the full model's graph is no chain of the reduced model's layers, right or wrong.
         PosexportError: as `prove_model`.
     """
     tell = options.progress
@@ -50,14 +52,15 @@ def prove_reduced(reduction: Reduction, directory: Path, options: ProofOptions, 
     with tempfile.TemporaryDirectory(prefix="posexport-reduced-") as name:
         folder = Path(name)
         export(folder)
-        grid = prove_model(reduction.source, model_of(folder, reduction.source.parts), replace(options, sample=None, progress=part(tell, 5, 60)))
-        if not grid.passed:
-            return msgspec.structs.replace(grid, reduced=_record(reduction, 0))
+        tell(3, 100, "comparing the full model's layers and weights")
         try:
-            tell(60, 100, "comparing the full model's layers and weights")
-            weights = _compare_files(reduction, directory, folder)
-        except StoredError as err:
-            return msgspec.structs.replace(grid, reduced=_record(reduction, 0), findings=[str(err)])
+            weights = _compare_files(reduction, directory, folder, options)
+        except StoredError as err:  # a wrong file: no point needs to run
+            return msgspec.structs.replace(about(options), reduced=_record(reduction, 0), findings=[str(err)])
+        grid_options = replace(options, sample=None, progress=part(tell, 20, 75))
+        grid = prove_model(reduction.source, model_of(folder, reduction.source.parts), grid_options)
+        if not grid.passed:
+            return msgspec.structs.replace(grid, reduced=_record(reduction, weights))
     calls = _calls(reduction.full, directory, replace(options, progress=part(tell, 75, 100)))
     return msgspec.structs.replace(
         grid,
@@ -69,17 +72,26 @@ def prove_reduced(reduction: Reduction, directory: Path, options: ProofOptions, 
 
 
 def _record(reduction: Reduction, weights: int) -> ReducedProof:
-    words = None if reduction.words is None else reduction.words[1]
+    words = None if reduction.words is None else reduction.words.reduced
     return ReducedProof(layers=reduction.layers, kept=reduction.kept, words=words, weights=weights)
 
 
-def _compare_files(reduction: Reduction, directory: Path, folder: Path) -> int:
+def _compare_files(reduction: Reduction, directory: Path, folder: Path, options: ProofOptions) -> int:
     """Compare each graph with the reduced model's; how many stored weights were compared."""
-    from posexport.parity.full_model.check import check
-
+    full, reduced = reduction.full, reduction.source
+    parameters, of_reduced = parameters_of(full.module), parameters_of(reduced.module)
     return sum(
-        check(directory / file, folder / file, reduction.stacks, parameters_of(reduction.full.module))
-        for file in reduction.full.graphs
+        check(
+            directory / file,
+            folder / file,
+            reduction.stacks,
+            parameters,
+            of_reduced,
+            inputs=graph.inputs,
+            words=reduction.words,
+            quantizer=options.quantizer,
+        ).weights
+        for file, graph in full.graphs.items()
     )
 
 

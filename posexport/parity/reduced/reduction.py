@@ -16,6 +16,8 @@ from torch import Tensor, nn
 
 from posexport.definition.definition import Definition
 from posexport.nn.config import Config
+from posexport.parity.full_model.records import Stack
+from posexport.parity.full_model.weights import Words
 from posexport.parity.references.precision_copy import fingerprint
 from posexport.sources.memory_mapped import copy_with_same_weights
 from posexport.sources.source import Source
@@ -34,21 +36,24 @@ class Reduction:
     Attributes:
         full: the source.
         source: the reduced model, which shares its weights.
-        stacks: the full model's layers that the reduced one has, by the path of their ``nn.ModuleList``.
-        layers: of all stacks in the full model.
+        stacks: its layers by kind, and those that the reduced model has, by the path of their ``nn.ModuleList``.
         words: entries of the vocabulary in the full and the reduced model; None: not reduced.
     """
 
     full: Source
     source: Source
-    stacks: Mapping[str, Sequence[int]]
-    layers: int
-    words: tuple[int, int] | None
+    stacks: Mapping[str, Stack]
+    words: Words | None
+
+    @property
+    def layers(self) -> int:
+        """How many layers the full model has."""
+        return sum(len(stack.kinds) for stack in self.stacks.values())
 
     @property
     def kept(self) -> int:
         """How many layers the reduced model has."""
-        return sum(len(indices) for indices in self.stacks.values())
+        return sum(len(stack.kept) for stack in self.stacks.values())
 
 
 def reduction_of(source: Source, *, texts: bool = False) -> Reduction | str:
@@ -58,19 +63,20 @@ def reduction_of(source: Source, *, texts: bool = False) -> Reduction | str:
     if [spec.name for spec in source.inputs] != [spec.name for spec in source.module.inputs]:
         return "its layout has other inputs"
     module = copy_with_same_weights(source.module)
-    stacks, layers = {}, 0
+    stacks: dict[str, Stack] = {}
     for path, stack in _stacks(module):
-        indices = chosen([kind_of(layer) for layer in stack])
+        kinds = [kind_of(layer) for layer in stack]
+        indices = chosen(kinds)
         if indices is None:
             continue
         owner = module.get_submodule(path.rpartition(".")[0])
         if (reason := _keep(owner, path.rpartition(".")[2], indices)) is not None:
             return reason
-        stacks[path], layers = indices, layers + len(stack)
+        stacks[path] = Stack([str(kinds.index(kind)) for kind in kinds], indices)
     if not stacks:
         return "it has no stack of equal layers"
     words = None if texts else _reduce_vocabulary(module, source.inputs)
-    return Reduction(source, _source(source, module, words), stacks, layers, words)
+    return Reduction(source, _source(source, module, words), stacks, words)
 
 
 def _stacks(module: nn.Module) -> Iterator[tuple[str, nn.ModuleList]]:
@@ -139,7 +145,7 @@ def _keep(owner: nn.Module, name: str, indices: Sequence[int]) -> str | None:
     return None
 
 
-def _reduce_vocabulary(module: nn.Module, inputs: Sequence[InputSpec]) -> tuple[int, int] | None:
+def _reduce_vocabulary(module: nn.Module, inputs: Sequence[InputSpec]) -> Words | None:
     """Leave the first `WORDS` rows of tables and heads of a large vocabulary; the sizes before and after."""
     sizes = {spec.size for spec in inputs if spec.role == "tokens"}
     vocab = next(iter(sizes)) if len(sizes) == 1 else None
@@ -161,14 +167,14 @@ def _reduce_vocabulary(module: nn.Module, inputs: Sequence[InputSpec]) -> tuple[
             submodule.config = config.changed(vocab=WORDS, padding_id=padding_id)
         if isinstance(specs := vars(submodule).get("outputs"), list):
             submodule.outputs = [_narrowed(spec, vocab) for spec in specs]
-    return vocab, WORDS
+    return Words(vocab, WORDS)
 
 
 def _narrowed(spec: OutputSpec, vocab: int) -> OutputSpec:
     return msgspec.structs.replace(spec, axes=[WORDS if axis == vocab else axis for axis in spec.axes])
 
 
-def _source(full: Source, module: Definition, words: tuple[int, int] | None) -> Source:
+def _source(full: Source, module: Definition, words: Words | None) -> Source:
     """``full`` with the reduced module, and those of its inputs and outputs that the module has."""
     # options may have changed what the definition says: sizes of positions, names
     known = {spec.name: spec for spec in full.inputs}
@@ -178,12 +184,12 @@ def _source(full: Source, module: Definition, words: tuple[int, int] | None) -> 
     )
 
 
-def _of_words(spec: InputSpec, words: tuple[int, int] | None) -> InputSpec:
+def _of_words(spec: InputSpec, words: Words | None) -> InputSpec:
     if words is None or spec.role != "tokens":
         return spec
-    return msgspec.structs.replace(spec, size=words[1], padding=min(spec.padding, words[1] - 1))
+    return msgspec.structs.replace(spec, size=words.reduced, padding=min(spec.padding, words.reduced - 1))
 
 
 def parameters_of(module: nn.Module) -> dict[str, Tensor]:
-    """All parameters by name, without gradients; tied ones by their first name."""
-    return {name: parameter.detach() for name, parameter in module.named_parameters()}
+    """All parameters by name; tied ones by each of theirs."""
+    return dict(module.named_parameters(remove_duplicate=False))
