@@ -332,6 +332,7 @@ def _stages(points: Sequence[GridPoint]) -> dict[str, float]:
         "PyTorch": 512.0 * len({point.length for point in points}),
         "invariants": 6 * max(accepted),
         f"{STEPS} greedy": 1000.0,
+        "greedy search of the full model": 1000.0,
         "cost of": 500.0,
     }
 

@@ -1,12 +1,13 @@
 """A point at which a model is proven, and the memory that it needs. Imports no torch."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import msgspec
 
 from posexport.sizes import frames
-from posexport.spec import OutputSpec, Padding
+from posexport.spec import CAPACITY, TOTAL, OutputSpec, Padding
 from posexport.system.machine import available as available
 from posexport.system.machine import readable as readable
 
@@ -131,6 +132,7 @@ def needed_bytes(point: GridPoint, outputs: Sequence[OutputSpec], heads: int) ->
     keys = max(point.tokens + point.cached, point.encoder_length or 0)
     scores = _SCORES * 8 * point.batch * heads * max(point.tokens * keys, point.sound_tokens**2)
     widths = [axis for spec in outputs for axis in spec.axes[-1:] if isinstance(axis, int)]
-    # the caches among the outputs are as long as the keys
-    tokens = max(point.tokens, point.cached * 4)
-    return int(scores + _OUTPUTS * 8 * point.batch * tokens * sum(widths))
+    # caches that are drawn are inputs too
+    caches = [spec.axes for spec in outputs if point.cached and {TOTAL, CAPACITY} & {*spec.axes}]
+    drawn = sum(math.prod(axis for axis in axes if isinstance(axis, int)) for axes in caches) * point.cached
+    return int(scores + _OUTPUTS * 8 * point.batch * (point.tokens * sum(widths) + 2 * drawn))

@@ -59,7 +59,7 @@ class ChosenTokens:
         decoder = decoder_interface(source.inputs, source.outputs)
         if decoder is None or not source.limits.kv_cache:
             return report
-        proof.progress(0, 0, f"{STEPS} greedy steps of the full model")
+        proof.progress(0, 0, "greedy search of the full model")
         length, most = rollout.sizes(source.limits)
         steps = min(STEPS, most)
         prompts = rollout.draw_prompts(decoder.tokens, source.limits, length)
