@@ -13,28 +13,28 @@ _MOST = 4
 
 def matches(weights: Weights, patterns: Sequence[str]) -> dict[str, list[str]]:
     """The tensors that each pattern matches. PosexportError for a pattern that matches none."""
-    found = {pattern: [name for name in weights.shapes if fnmatchcase(name, pattern)] for pattern in patterns}
-    if unmatched := next((pattern for pattern, names in found.items() if not names), None):
+    matched = {pattern: [name for name in weights.shapes if fnmatchcase(name, pattern)] for pattern in patterns}
+    if unmatched := next((pattern for pattern, names in matched.items() if not names), None):
         raise PosexportError(
             f"--drop-weights {unmatched} matches no tensor of {weights.label}, which has {first_few([*weights.shapes])}"
         )
-    return found
+    return matched
 
 
 def without(weights: Weights, names: Collection[str]) -> Weights:
     """The weights without the tensors ``names``."""
-    kept = [name for name in weights.shapes if name not in names]
+    remaining = [name for name in weights.shapes if name not in names]
     return replace(
         weights,
-        readers={name: weights.readers[name] for name in kept},
-        shapes={name: weights.shapes[name] for name in kept},
-        dtypes={name: weights.dtypes[name] for name in kept},
+        readers={name: weights.readers[name] for name in remaining},
+        shapes={name: weights.shapes[name] for name in remaining},
+        dtypes={name: weights.dtypes[name] for name in remaining},
     )
 
 
-def remarks(found: Mapping[str, Sequence[str]]) -> list[str]:
+def remarks(matched: Mapping[str, Sequence[str]]) -> list[str]:
     """A sentence with all tensors that a pattern left out, for each pattern."""
-    return [f"left out by --drop-weights {pattern}: {', '.join(names)}" for pattern, names in found.items()]
+    return [f"left out by --drop-weights {pattern}: {', '.join(names)}" for pattern, names in matched.items()]
 
 
 def suggestion(names: Sequence[str]) -> str:

@@ -1,6 +1,6 @@
 """The number of labels of a classification head where ``num_labels`` and ``id2label`` of config.json differ.
 
-Early versions of transformers wrote such files. Version 5 follows ``num_labels`` and calls the labels LABEL_0 and so
+Early versions of transformers wrote both. Version 5 follows ``num_labels`` and calls the labels LABEL_0 and so
 on; the head's weight decides here, as a head of another size cannot be loaded.
 """
 

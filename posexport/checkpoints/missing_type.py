@@ -15,26 +15,26 @@ def sentence(checkpoint: Checkpoint) -> str:
     label, names = checkpoint.config.label, FAMILIES.names
     if not (types := list(_fitting(checkpoint))):
         return f"{label} has no model_type; it must be one of {', '.join(names)}"
-    first, *others = types
-    others_too = f" ({', '.join(others)} have the same tensors: take the one that it is)" if others else ""
+    first, *further = types
+    same = f" ({', '.join(further)} have the same tensors: take the one that it is)" if further else ""
     tensor = next(filter(_begins(FAMILIES[first]), checkpoint.weights.shapes))
     return (
         f'{label} has no model_type; its tensors ({tensor} ...) are those of {first}: add the line "model_type": '
-        f'"{first}",{others_too}'
+        f'"{first}",{same}'
     )
 
 
 def _fitting(checkpoint: Checkpoint) -> Iterator[str]:
-    """The types whose definition has exactly the checkpoint's tensors."""
+    """The types with a definition that has exactly the checkpoint's tensors."""
     for name in FAMILIES.names:
         family = FAMILIES[name]
-        alike = any(map(_begins(family), checkpoint.weights.shapes))
-        if alike and any(_fits(checkpoint, family, task) for task in family.all_tasks):
+        begins = any(map(_begins(family), checkpoint.weights.shapes))
+        if begins and any(_fits(checkpoint, family, task) for task in family.all_tasks):
             yield name
 
 
 def _begins(family: Family) -> Callable[[str], bool]:
-    """Whether a tensor is called as those of the family's model, with its prefix or without."""
+    """Whether a tensor's name begins as in the family's files, with its prefix or without."""
     known = (*family.roots, *([f"{family.prefix}."] if family.prefix else []))
     return lambda name: name.startswith(known)
 
@@ -45,8 +45,8 @@ def _fits(checkpoint: Checkpoint, family: Family, task: str) -> bool:
     config.values["model_type"] = family.model_type
     config.spellings, config.remarks = family.spellings, []
     try:
-        plan = family.build(config, scoring.built_as(task, family))
-        assign.check(plan, checkpoint.weights, assign.names_of(checkpoint.weights, family), family, task=task)
+        built = family.build(config, scoring.built_as(task, family))
+        assign.check(built, checkpoint.weights, assign.names_of(checkpoint.weights, family), family, task=task)
     except PosexportError:
         return False
     return True

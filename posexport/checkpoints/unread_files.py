@@ -1,7 +1,7 @@
-"""Files of known libraries beside a model that change what it answers, and that posexport does not read.
+"""Files of known libraries in a model's folder that change its outputs, and that posexport does not read.
 
-Copies of the weights in other formats, training states and exports (``onnx/``, ``openvino/``) change no answer and are
-not listed.
+Copies of the weights in other formats, training states and exports (``onnx/``, ``openvino/``) change no output and
+are not listed.
 """
 
 import os
@@ -23,8 +23,8 @@ class UnreadFiles:
 
     Attributes:
         library: who reads them.
-        patterns: their names below the checkpoint's folder; ``*`` stands for folders too.
-        lost: the end of the remark, on what the bundle lacks.
+        patterns: their names below the checkpoint's folder; ``*`` matches folders too.
+        lost: the end of the remark: the part that the bundle lacks.
     """
 
     library: str
