@@ -98,7 +98,16 @@ class Conversion:
             lines.append(f"{self.output}: {size_text(size)}, opset {self.manifest.opset}, {self.verdict}{limits}")
             lines += [f"  {name}: {each.verdict}" for name, each in self.variants.items()]
         table, *sentences = lines if self.report is not None else ["", *lines]
-        return "\n".join([*[table] * (self.report is not None), *fitted(sentences, width, colour=colour)])
+        line = self._loading_line
+        return "\n".join([*[table] * (self.report is not None), *fitted(sentences, width, colour=colour), *line])
+
+    @property
+    def _loading_line(self) -> list[str]:
+        """The line that loads the directory, if its layout has one."""
+        from posexport.export.layout import layout_named
+
+        line = "" if self.manifest is None else layout_named(self.manifest.recipe.layout).loading_line(self.output)
+        return [f"load it with {line}"] if line else []
 
 
 def _up_to(manifest: Manifest) -> str:

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from posexport.options.option import EXPERT, PROOF, RULES, RUNTIME, SOURCE, Option, StrPath
-from posexport.options.recipe import DefinitionName
+from posexport.options.recipe import DefinitionName, DropWeights
 from posexport.targets.precisions import PrecisionName
 from posexport.targets.provider_options import CUDA_OPTIONS
 from posexport.targets.providers import DEFAULT_PROVIDER, PROVIDERS
@@ -140,6 +140,7 @@ class ParityOptions(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = None
     allow_pickle: AllowPickle = False
+    drop_weights: DropWeights = ()
     example_inputs: ExampleInputs = None
     axes: Axes = None
     lengths: Lengths = None
