@@ -8,6 +8,7 @@ import click
 from posexport.cli import of_record, options
 from posexport.cli.command import Command
 from posexport.cli.terminal import remark
+from posexport.cli.typed import typed_options
 from posexport.runtime import generation_config
 from posexport.runtime.generation_config import GenerationConfig
 
@@ -22,7 +23,16 @@ _GROUPS = of_record.groups(
 )
 
 
-@click.command("generate", cls=Command, groups=_GROUPS)
+_TYPED = {
+    **typed_options(GenerationConfig),
+    "do_sample=False": "--greedy",
+    "decoder_prompts": "--decoder-prompt",
+    "give ids to run or generate": "give ids by --inputs",
+    "give arrays by name": "give arrays by --inputs",
+}
+
+
+@click.command("generate", cls=Command, groups=_GROUPS, typed=_TYPED)
 @options.bundle_argument
 @click.option("--prompt", "prompts", multiple=True, help="A text to continue, or the encoder's input (repeatable).")
 @click.option(

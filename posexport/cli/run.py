@@ -12,8 +12,18 @@ from posexport.cli.command import Command
 from posexport.cli.terminal import bar
 from posexport.errors import PosexportError
 
+#: what to type for words of the library's errors
+_TYPED = {
+    **dict.fromkeys(("truncation=True", "truncate=True", 'tokenizer_kwargs={"truncation": True}'), "--truncate"),
+    **{f"{name}=": f"--option {name}=" for name in ("stride", "return_timestamps", "chunk_length_s", "src_lang")},
+    "src_lang and tgt_lang": "--option src_lang=CODE --option tgt_lang=CODE",
+    "activation_fn=": "--activation-fn ",
+    "give ids to run or generate": "give ids by --inputs",
+    "use run_texts": "leave out the options for vectors",
+}
 
-@click.command("run", cls=Command)
+
+@click.command("run", cls=Command, typed=_TYPED)
 @options.bundle_argument
 @click.option("--text", "texts", multiple=True, help="An input text (repeatable); needs a bundle with a tokenizer.")
 @click.option(

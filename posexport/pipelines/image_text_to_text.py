@@ -15,6 +15,7 @@ from posexport.pipelines.generating import (
     with_text,
 )
 from posexport.pipelines.images import opened_picture
+from posexport.pipelines.pipeline import as_inputs
 from posexport.runtime.batches import Batches
 from posexport.runtime.chat import Chat
 from posexport.runtime.generation import Completion
@@ -183,7 +184,8 @@ class ImageTextToText(GeneratingPipeline):
 
 def _flat(images: Any) -> list[Any]:
     """All pictures of lists of lists."""
-    return [picture for each in images for picture in _flat(each)] if isinstance(images, list | tuple) else [images]
+    listed = as_inputs(images)
+    return [picture for each in listed for picture in _flat(each)] if isinstance(listed, list) else [images]
 
 
 def _holds_texts(inputs: Any) -> bool:

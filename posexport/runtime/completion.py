@@ -52,8 +52,11 @@ class Continued:
         return msgspec.json.encode(document).decode()
 
     def to_text(self) -> str:
-        """The text of the completion; several completions each follow their prompt."""
-        texts = [completion.text or "" for completion in self.generation.completions]
+        """The text of the completion, or its token ids; several completions each follow their prompt."""
+        texts = [
+            " ".join(map(str, completion.tokens)) if completion.text is None else completion.text
+            for completion in self.generation.completions
+        ]
         if len(texts) == 1:
             return texts[0]
         return "\n\n".join(f"{heading(prompt)}\n{text}" for prompt, text in zip(self.prompts, texts, strict=True))
@@ -87,9 +90,9 @@ class SequentialStreamer:
         self._prompts, self._tell = prompts, tell
         self._now = -1
 
-    def __call__(self, index: int, piece: str) -> None:
-        """Add a piece of the text with this index."""
-        self._waiting[index] += piece
+    def __call__(self, index: int, piece: str | int) -> None:
+        """Add a piece of the text with this index; an id, of a bundle without a tokenizer, and a space."""
+        self._waiting[index] += piece if isinstance(piece, str) else f"{piece} "
         self._begin(0)
         if index == self._now:
             self._flush()

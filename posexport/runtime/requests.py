@@ -76,8 +76,6 @@ def read_request(
     Raises:
         PosexportError: prompts of a kind that the bundle does not accept.
     """
-    if isinstance(prompts, str):
-        raise PosexportError("prompts must be a list of texts, got one text; give [text]")
     if (chats := as_chats(prompts)) is not None:
         if decoder.fixed:
             raise PosexportError("lists of messages are for decoders; this bundle has an encoder: give texts")

@@ -2,7 +2,7 @@
 
 import functools
 import importlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 
 from posexport.bundle.manifest import Manifest
 from posexport.errors import PosexportError
+from posexport.options.several import as_prompts
+from posexport.runtime.call_forms import as_texts
 from posexport.runtime.chain import Chain
 from posexport.runtime.chat import Chat, Message
 from posexport.runtime.continuation import Continuation
@@ -143,7 +145,7 @@ class Session(ScoreMethods):
         ((kind, value),) = kinds.items()
         return self._processor(kind)(value, **options)
 
-    def tokenize(self, texts: Sequence[str], *, truncate: bool = False) -> dict[str, NDArray[np.int64]]:
+    def tokenize(self, texts: Iterable[str], *, truncate: bool = False) -> dict[str, NDArray[np.int64]]:
         """Token ids of texts, padded to the longest, with attention mask and token types: the input of `run`.
 
         The tokenizer decides special tokens, padding side and padding id. A text over the limit is an error unless
@@ -152,10 +154,10 @@ class Session(ScoreMethods):
         Raises:
             PosexportError: a bundle without a tokenizer, or a text over the limit.
         """
-        return self._texts.tokenize(texts, truncate=truncate)
+        return self._texts.tokenize(texts if isinstance(texts, str) else as_texts(texts)[0], truncate=truncate)
 
     def run_texts(
-        self, texts: Sequence[str], *, truncate: bool = False, outputs: Sequence[str] | None = None
+        self, texts: Iterable[str], *, truncate: bool = False, outputs: Sequence[str] | None = None
     ) -> dict[str, NDArray[Any]]:
         """The outputs for texts, in one batch: `tokenize`, then `run`."""
         self._chosen(outputs)
@@ -182,7 +184,8 @@ class Session(ScoreMethods):
                 in its text, or of ``{"type": "image"}`` in its messages (which may hold the pictures too).
             decoder_prompts: for an encoder-decoder, texts or lists of ids with which completions begin, after the start
                 token of the configuration; Whisper's lists include the start token.
-            streamer: called with the row and each new piece of its text.
+            streamer: called with the row and each new piece of its text, or of a bundle without a tokenizer its new
+                token.
             options: fields of the config by name; they go before ``config``.
 
         Raises:
@@ -209,8 +212,8 @@ class Session(ScoreMethods):
     ) -> Iterator[str]:
         """The completion of one prompt, piece by piece: ``for piece in session.stream("Once"): print(piece, end="")``.
 
-        A piece has whole characters and no part of a stop string. ``images``: the pictures of the prompt. Arguments and
-        errors: see `generate`.
+        A piece has whole characters and no part of a stop string; of a bundle without a tokenizer it is a token id.
+        ``images``: the pictures of the prompt. Arguments and errors: see `generate`.
         """
         decoder_prompts = None if decoder_prompt is None else [decoder_prompt]
         pictures = None if images is None else [images]
@@ -228,7 +231,8 @@ class Session(ScoreMethods):
         images: Sequence[Any] | None,
     ) -> Iterator[Piece | Generation]:
         config = (config or GenerationConfig()).changed(options)
-        return self._continuation.events(prompts, config, decoder_prompts, texts=texts, images=images)
+        begun = None if decoder_prompts is None else as_prompts(decoder_prompts, "decoder_prompts")
+        return self._continuation.events(as_prompts(prompts), config, begun, texts=texts, images=images)
 
     @functools.cached_property
     def _continuation(self) -> Continuation:
