@@ -1,7 +1,5 @@
 """posexport run"""
 
-import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +7,8 @@ import click
 
 from posexport.cli import options
 from posexport.cli.command import Command
+from posexport.cli.of_record import json_pairs
 from posexport.cli.terminal import bar
-from posexport.errors import PosexportError
 
 #: what to type for words of the library's errors
 _TYPED = {
@@ -46,7 +44,7 @@ _TYPED = {
     "options",
     multiple=True,
     metavar="NAME=VALUE",
-    callback=lambda _, __, pairs: _options(pairs),
+    callback=lambda _, __, pairs: json_pairs("--option", pairs),
     help="Of the task, by transformers' name, e.g. aggregation_strategy=simple (repeatable); values may be JSON.",
 )
 @click.option("--tensors", "as_tensors", is_flag=True, help="Print the outputs, not the answer of the bundle's task.")
@@ -103,17 +101,3 @@ def command(directory: Path, as_json: bool, **choices: Any) -> None:
     with bar("Running") as progress:
         done = answer(directory, **choices, progress=progress)
     click.echo(done.to_json() if as_json else done.to_text())
-
-
-def _options(pairs: Sequence[str]) -> dict[str, Any]:
-    """Options by name; a value that is valid JSON is parsed, any other is a text."""
-    values: dict[str, Any] = {}
-    for pair in pairs:
-        name, equals, value = pair.partition("=")
-        if not equals or not name:
-            raise PosexportError(f"--option {pair} has no value; give NAME=VALUE, such as top_k=3")
-        try:
-            values[name] = json.loads(value)
-        except ValueError:
-            values[name] = value
-    return values

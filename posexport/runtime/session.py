@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from posexport.bundle.manifest import Manifest
 from posexport.errors import PosexportError
-from posexport.options.several import as_prompts
 from posexport.runtime.call_forms import as_texts
 from posexport.runtime.chain import Chain
 from posexport.runtime.chat import Chat, Message
@@ -21,7 +20,7 @@ from posexport.runtime.generate import drain
 from posexport.runtime.generation import Generation, Piece, Streamer
 from posexport.runtime.generation_config import GenerationConfig
 from posexport.runtime.preparation import Processor, open_processor
-from posexport.runtime.requests import Prompts
+from posexport.runtime.requests import GenerationInputs, Prompts
 from posexport.runtime.scores import ScoreMethods
 from posexport.runtime.texts import Texts
 from posexport.runtime.wrapped_session import MemoryPolicy, refusal
@@ -171,6 +170,7 @@ class Session(ScoreMethods):
         images: Sequence[Any] | None = None,
         decoder_prompts: Sequence[str] | Sequence[Sequence[int]] | None = None,
         streamer: Streamer | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> Generation:
         """Continue prompts in one batch: texts, lists of token ids, or lists of messages. Rows are independent.
@@ -186,6 +186,8 @@ class Session(ScoreMethods):
                 token of the configuration; Whisper's lists include the start token.
             streamer: called with the row and each new piece of its text, or of a bundle without a tokenizer its new
                 token.
+            chat_template_kwargs: of `render_chat` for lists of messages: ``tools``, ``documents``, and variables of the
+                template, such as ``{"enable_thinking": False}``.
             options: fields of the config by name; they go before ``config``.
 
         Raises:
@@ -198,8 +200,8 @@ class Session(ScoreMethods):
             >>> len(session.generate([[5, 2, 7], [9]], max_new_tokens=4).completions[1].tokens)
             4
         """
-        events = self._events(prompts, config, decoder_prompts, options, texts=streamer is not None, images=images)
-        return drain(events, streamer)
+        inputs = GenerationInputs.of(prompts, images, decoder_prompts, chat_template_kwargs)
+        return drain(self._events(inputs, config, options, texts=streamer is not None), streamer)
 
     def stream(
         self,
@@ -208,8 +210,9 @@ class Session(ScoreMethods):
         *,
         images: Sequence[Any] | None = None,
         decoder_prompt: str | Sequence[int] | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
         **options: Any,
-    ) -> Iterator[str]:
+    ) -> Iterator[Any]:
         """The completion of one prompt, piece by piece: ``for piece in session.stream("Once"): print(piece, end="")``.
 
         A piece has whole characters and no part of a stop string; of a bundle without a tokenizer it is a token id.
@@ -217,22 +220,14 @@ class Session(ScoreMethods):
         """
         decoder_prompts = None if decoder_prompt is None else [decoder_prompt]
         pictures = None if images is None else [images]
-        events = self._events([prompt], config, decoder_prompts, options, texts=True, images=pictures)
+        inputs = GenerationInputs.of([prompt], pictures, decoder_prompts, chat_template_kwargs)
+        events = self._events(inputs, config, options, texts=True)
         return (event[1] for event in events if not isinstance(event, Generation))
 
     def _events(
-        self,
-        prompts: Any,
-        config: GenerationConfig | None,
-        decoder_prompts: Any,
-        options: dict[str, Any],
-        *,
-        texts: bool,
-        images: Sequence[Any] | None,
+        self, inputs: GenerationInputs, config: GenerationConfig | None, options: dict[str, Any], *, texts: bool
     ) -> Iterator[Piece | Generation]:
-        config = (config or GenerationConfig()).changed(options)
-        begun = None if decoder_prompts is None else as_prompts(decoder_prompts, "decoder_prompts")
-        return self._continuation.events(as_prompts(prompts), config, begun, texts=texts, images=images)
+        return self._continuation.events(inputs, (config or GenerationConfig()).changed(options), texts=texts)
 
     @functools.cached_property
     def _continuation(self) -> Continuation:
@@ -260,7 +255,8 @@ class Session(ScoreMethods):
     def render_chat(self, messages: Sequence[Message], **options: Any) -> str:
         """The prompt of messages by the bundle's chat template, with special tokens and the generation prompt.
 
-        ``options``: ``add_generation_prompt``, ``tools`` and ``documents``, which are passed to the template.
+        ``options``: ``add_generation_prompt``, ``tools`` (functions or JSON schemas), ``documents``, variables of the
+        template, and ``chat_template``: the name of one, of a bundle with several.
 
         Raises:
             PosexportError: a bundle without a template, or messages that the template refuses.

@@ -328,7 +328,7 @@ def test_run_prints_the_answer(opened):
     assert (refused.returncode, "about the answer of a task" in refused.stderr) == (2, True)
     for more, said in (
         (["--image", "x.png"], "takes texts; leave out --image"),
-        (["--option", "top_k"], "--option top_k has no value; give NAME=VALUE"),
+        (["--option", "top_k"], "--option top_k has no value; give KEY=VALUE"),
     ):
         refused = command(*words, *more)
         assert (refused.returncode, said in refused.stderr) == (2, True), refused.stderr

@@ -17,6 +17,7 @@ from posexport.runtime.call_forms import as_pairs
 from posexport.runtime.generation_config import GenerationConfig
 from posexport.runtime.load import load
 from posexport.runtime.pages import as_pictures
+from posexport.runtime.requests import GenerationInputs
 from posexport.runtime.session import Session
 from posexport.tasks.registry import TASKS, pipelines_of
 from tests.tiny_bundle import write_bundle
@@ -43,8 +44,8 @@ class Generating(Session):
     def _continuation(self) -> Any:  # type: ignore[override]
         return self
 
-    def events(self, prompts: Any, _: GenerationConfig, begun: Any, **__: Any) -> Any:
-        raise CapturedError([prompts, begun])
+    def events(self, inputs: GenerationInputs, _: GenerationConfig, **__: Any) -> Any:
+        raise CapturedError([inputs.prompts, inputs.decoder_prompts])
 
 
 @pytest.fixture(scope="module")
