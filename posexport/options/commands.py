@@ -76,7 +76,7 @@ Threads = Annotated[
         least=0,
         most=1024,
         show_default=False,
-        help="Threads of one operator; 0 lets the runtime choose.",
+        help="Threads of one operator; 0: the least of cores, affinity, cgroup quota and OMP_NUM_THREADS.",
     ),
 ]
 Provider = Annotated[

@@ -4,7 +4,7 @@ ONNX Runtime alone accepts many wrong inputs: a mask of another length broadcast
 row or, on CUDA, arbitrary memory.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -108,7 +108,7 @@ def prepare(inputs: Mapping[str, Any], specs: Sequence[InputSpec], limits: Lengt
 def _array(spec: InputSpec, value: Any) -> Array:
     """``value`` as an array with a suitable dtype and rank; elements are not checked."""
     try:
-        array = np.asarray(value)
+        array = np.asarray([*value] if isinstance(value, Iterator) else value)
     except (ValueError, TypeError, OverflowError) as err:
         raise PosexportError(
             f"{spec.name} is not an array: its rows differ in length or hold no numbers; pad them to one length"

@@ -74,7 +74,7 @@ def load(
         directory: a folder that `posexport.convert` wrote.
         precision: one of the bundle's precisions; None: the first.
         provider: the execution provider.
-        threads: threads of one operator; 0: ONNX Runtime decides.
+        threads: threads of one operator; 0: the least of cores, affinity, cgroup quota and OMP_NUM_THREADS.
         memory: ``flat``: a call of more than 4,096 tokens releases its memory; ``fast``: it is kept for the next call.
         check: compare every file with its sha256 first.
         provider_options: options by the names of `posexport.targets.provider_options`.

@@ -100,8 +100,8 @@ class Texts:
     def __init__(self, directory: Path, manifest: Manifest) -> None:
         if TOKENIZER not in manifest.files:
             raise PosexportError(
-                f"{directory} has no {TOKENIZER}, so it takes arrays only; give ids (posexport run: --inputs), or "
-                "convert it again with --tokenizer FILE"
+                f"{directory} has no {TOKENIZER}, so it takes no texts; give ids to run or generate, or convert it "
+                "again with --tokenizer FILE"
             )
         self._manifest = manifest
         self._config = _config(directory, manifest)
@@ -169,7 +169,7 @@ class Texts:
             if limit is not None and len(encoding.ids) > limit:
                 raise PosexportError(
                     f"text {number} has {len(encoding.ids)} tokens, {limit_sentence(self._manifest.limits)}; shorten "
-                    f"it or give truncate=True (posexport run: --truncate) to use its first {limit} tokens"
+                    f"it or give truncate=True to use its first {limit} tokens"
                 )
         return self.checked(rows)
 

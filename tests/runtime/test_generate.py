@@ -519,21 +519,57 @@ def test_a_bundle_that_is_no_decoder_says_what_it_is(bundle: Callable[..., Path]
         posexport.load(tmp_path / "e", threads=1).generate([[1, 2]])
 
 
-def test_without_a_tokenizer_ids_go_and_texts_do_not(bundle: Callable[..., Path], tmp_path: Path) -> None:
-    bare = tmp_path / "bare"
-    shutil.copytree(bundle("rope"), bare)
-    (bare / "tokenizer.json").unlink()
-    seal(bare, read(bare))
+@pytest.fixture
+def bare(bundle: Callable[..., Path], tmp_path: Path) -> Path:
+    """A decoder without a tokenizer."""
+    directory = tmp_path / "bare"
+    shutil.copytree(bundle("rope"), directory)
+    (directory / "tokenizer.json").unlink()
+    seal(directory, read(directory))
+    return directory
+
+
+def test_without_a_tokenizer_ids_go_and_texts_do_not(bare: Path) -> None:
     opened = posexport.load(bare, threads=1)
     result = opened.generate([[5, 6]], max_new_tokens=4).completions[0]
     assert result.text is None
     assert len(result.tokens) == 4
-    with pytest.raises(PosexportError, match=r"has no tokenizer.json, so it takes arrays only; .*--tokenizer FILE"):
+    with pytest.raises(PosexportError, match=r"has no tokenizer.json, so it takes no texts; .*--tokenizer FILE"):
         opened.generate(["the cat"])
-    with pytest.raises(PosexportError, match=r"no tokenizer.json, so it gives no text to stop at or to stream"):
+    with pytest.raises(PosexportError, match=r"no tokenizer.json, so it gives no text to stop at"):
         opened.generate([[5, 6]], stop_strings=["x"])
-    with pytest.raises(PosexportError, match=r"no text to stop at or to stream"):
-        opened.generate([[5, 6]], streamer=lambda *_: None)
+    assert list(opened.stream([5, 6], max_new_tokens=4)) == result.tokens
+    pieces: list[tuple[int, int]] = []
+    opened.generate([[5, 6], [7]], max_new_tokens=4, streamer=lambda *piece: pieces.append(piece))
+    assert [token for row, token in pieces if row == 0] == result.tokens
+    with pytest.raises(PosexportError, match="beams cannot be streamed"):
+        list(opened.stream([5, 6], num_beams=2))
+
+
+@pytest.mark.parametrize("stream", [(), ("--stream",)])
+def test_the_command_prints_ids_without_a_tokenizer(bare: Path, tmp_path: Path, stream: tuple[str, ...]) -> None:
+    (tmp_path / "ids.json").write_text('{"input_ids": [[5, 6]]}')
+    tokens = posexport.load(bare, threads=1).generate([[5, 6]], max_new_tokens=4).completions[0].tokens
+    done = posexport_command("generate", bare, "--inputs", tmp_path / "ids.json", "--max-new-tokens", "4", *stream)
+    assert done.stdout.split() == [str(token) for token in tokens]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--prompt", "the cat"], "give ids by --inputs, or convert it again with --tokenizer FILE"),
+        (["--stop-strings", "x"], "leave --stop-strings out, or give --eos-token-id"),
+        (["--stream", "--num-beams", "2"], "2 beams cannot be streamed; give --num-beams 1"),
+        (["--greedy", "--temperature", "0.5"], "--greedy takes the likeliest token, and --temperature 0.5 draws"),
+        (["--min-new-tokens", "9", "--max-new-tokens", "3"], "--min-new-tokens 9 is more than --max-new-tokens 3"),
+        (["--decoder-prompt", "a"], "and no --decoder-prompt"),
+    ],
+)
+def test_errors_of_the_command_name_its_options(bare: Path, tmp_path: Path, arguments: list[str], says: str) -> None:
+    (tmp_path / "ids.json").write_text('{"input_ids": [[5, 6]]}')
+    inputs = [] if "--prompt" in arguments else ["--inputs", tmp_path / "ids.json"]
+    done = posexport_command("generate", bare, *inputs, *arguments)
+    assert says in str(done.exception)
 
 
 def test_logits_that_are_no_numbers_are_a_sentence(bundle: Callable[..., Path], tmp_path: Path) -> None:
@@ -608,7 +644,7 @@ def test_texts_are_told_in_turn() -> None:
     [
         (["--prompt", ""], "prompt 0 ('') has no tokens"),
         (["--prompt", "low " * 40], "is longer than 23 positions"),
-        (["--prompt", "low", "--top-p", "2"], "top_p must be a probability"),
+        (["--prompt", "low", "--top-p", "2"], "--top-p must be a probability"),
         (["--prompt", "low", "--stream", "--json"], "give one of them"),
         (["--prompt", "low", "--max-new-tokens", "0"], "0 is not in the range"),
         (["--prompt", "low", "--provider", "tpu"], "unknown provider 'tpu'"),
