@@ -277,6 +277,7 @@ def _exported(
             directory / file,
             recipe,
             clients_have=layout.microsoft,
+            clients_feed=layout.fed,
             store=store,
             float32=directory / FLOAT32 / file if with_float32 else None,
             calibration=calibration(graph, options, texts),

@@ -26,6 +26,7 @@ class Layout:
         write: writes further files, after the graphs and the source's files.
         names_precision: names of graphs contain the precision, so a directory can hold several.
         microsoft: contrib operators of ONNX Runtime that every client of the layout has, for any target.
+        fed: inputs with a default that clients of the layout feed if a session lists them: they have none here.
     """
 
     arrange: Callable[[Source], Source] = lambda source: source
@@ -33,6 +34,7 @@ class Layout:
     write: Callable[[Path, Source], None] = lambda _directory, _source: None
     names_precision: bool = False
     microsoft: frozenset[str] = frozenset()
+    fed: frozenset[str] = frozenset()
 
     def arranged(self, source: Source, precision: Precision = FP32) -> Source:
         """``source`` cut into graphs with file names, for a model of ``precision``."""
