@@ -34,6 +34,8 @@ class LastLogits(GraphPass):
 
     name = "last-logits"
     description = "an input with a default, num_logits_to_keep: the logits of the last tokens alone"
+    # only decoders have it
+    is_listed_idle = False
 
     def concerns(self, context: Context) -> bool:
         cached = context.target.steps or any(is_cache_output(name) for name in context.output_names)
