@@ -47,6 +47,7 @@ class Export:
                 directory / file,
                 self.recipe,
                 clients_have=self.layout.microsoft,
+                clients_feed=self.layout.fed,
                 store=store,
                 float32=directory / FLOAT32 / file if with_float32 else None,
                 calibration=self._calibration(graph),

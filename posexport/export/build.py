@@ -66,6 +66,7 @@ def build(
     recipe: Recipe,
     *,
     clients_have: frozenset[str] = frozenset(),
+    clients_feed: frozenset[str] = frozenset(),
     store: Store | None = None,
     float32: Path | None = None,
     calibration: Calibration | None = None,
@@ -73,16 +74,16 @@ def build(
     """Trace, run the passes, guard, attach functions, bring to its precision, fill the metadata, save, check.
 
     ``recipe``: the resolved options, which the metadata records. ``clients_have``: operators of com.microsoft that
-    every client has, whatever the target. ``store``: where weights go (`posexport.export.save`). ``float32``: a file
-    for the graph as it is before it is brought to its precision. ``calibration``: what static scales of activations
-    are measured on.
+    every client has, whatever the target. ``clients_feed``: inputs that they feed if they have no default. ``store``:
+    where weights go (`posexport.export.save`). ``float32``: a file for the graph as it is before it is brought to its
+    precision. ``calibration``: what static scales of activations are measured on.
 
     Raises:
         NotTracedError: also for whatever onnx, onnx-ir and onnxscript raise.
     """
     lines: dict[str, str] = {}
     with without_onnx_errors(source.name, lines):
-        lowered = _lowered(source, recipe, clients_have)
+        lowered = _lowered(source, recipe, clients_have, clients_feed)
         model, passes, chosen, made_for = lowered
         before = weight_bytes(model)
         if float32 is not None:
@@ -112,7 +113,7 @@ def build(
         return built
 
 
-def _lowered(source: Source, recipe: Recipe, clients_have: frozenset[str]) -> _Lowered:
+def _lowered(source: Source, recipe: Recipe, clients_have: frozenset[str], clients_feed: frozenset[str]) -> _Lowered:
     """The graph in float32: traced, changed by passes, with a lowering for each node of domain posexport.
 
     Functions are attached after everything that would inline them.
@@ -139,7 +140,7 @@ def _lowered(source: Source, recipe: Recipe, clients_have: frozenset[str]) -> _L
         known = context.of_source(source, target, recipe.lowering)
     # the graph that ships
     names = [value.name or "" for value in model.graph.outputs]
-    known = replace(known, output_names=names)
+    known = replace(known, output_names=names, fed=clients_feed)
     without = {Unpadding.name: "--no-unpad was given"} if recipe.unpad is False else {}
     if recipe.weight_bits is not None:
         without[RoutedExperts.name] = "it is for experts in float32"

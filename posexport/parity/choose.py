@@ -37,7 +37,7 @@ from posexport.parity.sample.writer import SampleWriter
 from posexport.parity.subjects.half import HALVES, computes, emulated_if, loads, widened, widened_parts
 from posexport.parity.subjects.runner import Make, Runner
 from posexport.sources.source import Source
-from posexport.spec import SEQUENCE
+from posexport.spec import NUM_LOGITS, SEQUENCE
 from posexport.targets.precisions import FP32, PRECISIONS, PrecisionName, QuantizerName
 from posexport.targets.providers import DEFAULT_PROVIDER, provider_named
 
@@ -250,12 +250,7 @@ class _Choice:
         options, source = self._options, self._source
         if options.some is None:
             yield Invariants(self._reference)
-            if source.limits.kv_cache:
-                yield GreedySteps(self._reference, self._subject)
-            if any(spec.role == "state" for spec in source.inputs):
-                from posexport.parity.invariants.states import StatesHold
-
-                yield StatesHold(self._reference, self._subject)
+            yield from self._checks_of_decoders()
         # also for some points alone: where nodes ran
         if not provider_named(options.provider).built_in:
             from posexport.parity.placement import Placement
@@ -276,6 +271,20 @@ class _Choice:
             yield FinishSample(options.sample)
             if options.copied and not options.everything and loads(options.provider, options.computed):
                 yield Shipped(options.sample, lambda: self._opened(self._widened_source, self._model))
+
+    def _checks_of_decoders(self) -> Iterator[Check]:
+        """The checks of what is kept between calls, and of logits."""
+        source = self._source
+        if source.limits.kv_cache:
+            yield GreedySteps(self._reference, self._subject)
+        if self._foreign is None and NUM_LOGITS in self._subject.types:
+            from posexport.parity.invariants.last_logits import LastLogitsHold
+
+            yield LastLogitsHold(self._subject)
+        if any(spec.role == "state" for spec in source.inputs):
+            from posexport.parity.invariants.states import StatesHold
+
+            yield StatesHold(self._reference, self._subject)
 
     def _checks_of_modules(self, points: list[GridPoint]) -> Iterator[Check]:
         """The checks that need the modules that nodes come from, which another tool's graph does not name."""

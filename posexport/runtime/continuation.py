@@ -10,7 +10,7 @@ import numpy as np
 
 from posexport.bundle.manifest import Manifest
 from posexport.errors import PosexportError
-from posexport.runtime.cache import LOGITS, Cache, DecoderInterface, decoder_interface, refuse
+from posexport.runtime.cache import Cache, DecoderInterface, decoder_interface, refuse
 from posexport.runtime.captured import SLOTS, CapturedSession
 from posexport.runtime.chain import Chain
 from posexport.runtime.generate import generate
@@ -24,7 +24,7 @@ from posexport.runtime.texts import TOKENIZER, Texts
 from posexport.runtime.whisper import begin, check, timestamps, with_room
 from posexport.runtime.wrapped_session import refusal
 from posexport.sizes import multiple
-from posexport.spec import SEQUENCE
+from posexport.spec import LOGITS, SEQUENCE
 from posexport.targets.providers import PROVIDERS
 
 if TYPE_CHECKING:

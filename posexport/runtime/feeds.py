@@ -18,6 +18,7 @@ from posexport.spec import (
     CAPACITY,
     CARRIED,
     ENCODER_SEQUENCE,
+    NUM_LOGITS,
     PAST,
     PATCHES,
     SAMPLES,
@@ -103,6 +104,17 @@ def prepare(inputs: Mapping[str, Any], specs: Sequence[InputSpec], limits: Lengt
     if PATCHES in sizes:
         _check_grids(arrays, specs, sizes[PATCHES])
     return {name: arrays[name] for name in names}
+
+
+def number_of_logits(value: Any) -> Array:
+    """The feed of `NUM_LOGITS`; PosexportError for anything but an integer from 0 on."""
+    number = np.asarray(value)
+    if number.size != 1 or number.dtype.kind not in "iu" or number.item() < 0:
+        raise PosexportError(
+            f"{NUM_LOGITS} takes the number of a row's last tokens whose logits are computed, 0 for all, "
+            f"got {value!r:.60}"
+        )
+    return number.reshape(()).astype(np.int64)
 
 
 def _array(spec: InputSpec, value: Any) -> Array:

@@ -101,7 +101,8 @@ def generate(
     turns = _turns(prompts, keys)
 
     def reader() -> Reader:
-        return Reader(make_cache(len(prompts), room), threshold, prompts, rules.config)
+        cache = make_cache(len(prompts), room)
+        return Reader(cache, threshold, prompts, rules.config, at_once=limits.length_dependent)
 
     if rules.config.beams > 1:
         yield beam_search(reader, decoder, prompts, rows, rules, limit=limit, turns=turns, decode=decode)

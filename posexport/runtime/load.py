@@ -13,7 +13,7 @@ from posexport.runtime.chain import all_inputs, open_chain
 from posexport.runtime.providers import bundle_session
 from posexport.runtime.session import Session
 from posexport.runtime.wrapped_session import DEFAULT_MEMORY, Memory, MemoryPolicy
-from posexport.spec import CARRIED, PAST, InputSpec, Interface, OutputSpec, PartSpec
+from posexport.spec import CARRIED, NUM_LOGITS, PAST, InputSpec, Interface, OutputSpec, PartSpec
 from posexport.targets.dtypes import BY_ORT_TYPE
 from posexport.targets.precisions import PrecisionName
 from posexport.targets.provider_options import CAPTURES
@@ -106,7 +106,8 @@ def load(
     for link, (file, graph) in zip(chain.links, graphs, strict=True):
         order = {spec.name: position for position, spec in enumerate(graph.inputs)}
         # a session lists optional inputs last
-        inputs = sorted(all_inputs(link.session), key=lambda arg: order.get(arg.name, len(order)))
+        known = [arg for arg in all_inputs(link.session) if arg.name != NUM_LOGITS]
+        inputs = sorted(known, key=lambda arg: order.get(arg.name, len(order)))
         check_declared(file, graph, inputs, link.session.get_outputs())
     return Session(path, manifest, chain, policy)
 

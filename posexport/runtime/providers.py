@@ -9,10 +9,11 @@ import mmap
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from posexport.errors import PosexportError
 from posexport.runtime import wrapped_session as thread_state
+from posexport.spec import NUM_LOGITS
 from posexport.system.extras import require, runtime_conflict
 from posexport.system.machine import saturates
 from posexport.system.threads import session_threads
@@ -95,6 +96,8 @@ def make_session(
     if record.ort_name not in session.get_providers():
         reason = record.load_failure("") or "ONNX Runtime gives no reason"
         raise PosexportError(f"{record.ort_name} was asked for and did not load: {reason}")
+    if any(value.name == NUM_LOGITS for value in session.get_inputs()):
+        return cast("InferenceSession", thread_state.NumLogitsSession(session))
     return session
 
 

@@ -15,7 +15,7 @@ from posexport.runtime.call_forms import as_texts
 from posexport.runtime.chain import Chain
 from posexport.runtime.chat import Chat, Message
 from posexport.runtime.continuation import Continuation
-from posexport.runtime.feeds import prepare
+from posexport.runtime.feeds import number_of_logits, prepare
 from posexport.runtime.generate import drain
 from posexport.runtime.generation import Generation, Piece, Streamer
 from posexport.runtime.generation_config import GenerationConfig
@@ -24,7 +24,7 @@ from posexport.runtime.requests import GenerationInputs, Prompts
 from posexport.runtime.scores import ScoreMethods
 from posexport.runtime.texts import Texts
 from posexport.runtime.wrapped_session import MemoryPolicy, refusal
-from posexport.spec import CARRIED, InputSpec, OutputSpec, carried
+from posexport.spec import CARRIED, NUM_LOGITS, InputSpec, OutputSpec, carried
 from posexport.targets.providers import PROVIDERS
 
 if TYPE_CHECKING:
@@ -88,7 +88,8 @@ class Session(ScoreMethods):
 
         ``attention_mask`` may be left out (no padding), ``token_type_ids`` (all 0), a decoder's cache (no past tokens),
         and inputs that only other outputs depend on. Outputs of an earlier graph may be inputs (the features of an
-        image for many prompts): that graph does not run again.
+        image for many prompts): that graph does not run again. A decoder's ``num_logits_to_keep`` is the number of last
+        tokens whose logits are computed; 0, the default, is all.
 
         Raises:
             PosexportError: inputs that the bundle does not accept, for example one over its limit; see
@@ -97,9 +98,10 @@ class Session(ScoreMethods):
         names = self._chosen(outputs)
         computed = {name: np.asarray(inputs[name]) for name in self._chain.outputs & inputs.keys()}
         needed = self._chain.needs(names, computed)
-        inputs = {name: value for name, value in inputs.items() if name not in computed}
+        number = {NUM_LOGITS: number_of_logits(inputs[NUM_LOGITS])} if NUM_LOGITS in inputs.keys() & needed else {}
+        inputs = {name: value for name, value in inputs.items() if name not in computed and name not in number}
         specs = [spec for spec in self.inputs if spec.name in needed or spec.name in inputs]
-        feeds = {**prepare(inputs, specs, self._manifest.limits), **computed}
+        feeds = {**prepare(inputs, specs, self._manifest.limits), **computed, **number}
         options = self._memory.options(
             feeds[spec.name] for spec in specs if spec.role not in CARRIED and spec.name in feeds
         )

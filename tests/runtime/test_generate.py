@@ -24,8 +24,10 @@ from posexport.errors import PosexportError
 from posexport.runtime.cache import Cache, LastToken, decoder_interface
 from posexport.runtime.chain import Chain
 from posexport.runtime.completion import SequentialStreamer
+from posexport.runtime.ort_values import run_bound
 from posexport.runtime.session import Session
 from posexport.sources import builtin
+from posexport.spec import NUM_LOGITS
 from tests.command import posexport as run_posexport
 from tests.small import in_short
 from tests.tolerances import agree
@@ -308,7 +310,8 @@ class Spy:
         real = binding.bind_ortvalue_input
 
         def noted(name: str, value: Any) -> None:
-            self.took[-1][name] = value.data_ptr()
+            if name != NUM_LOGITS:
+                self.took[-1][name] = value.data_ptr()
             real(name, value)
 
         self.took.append({})
@@ -660,3 +663,54 @@ def test_bad_input_on_the_command_line_exits_2(arguments: list[str], says: str, 
         assert json.loads(done.stdout)["exit_code"] == 2
     else:
         assert done.stdout == ""
+
+
+# -- logits of a prompt ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("options", [(), ("--cache", "static")])
+def test_a_prompt_computes_the_logits_of_its_last_token(
+    options: tuple[str, ...], session: Callable[..., Session], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    computed: list[list[int]] = []
+
+    def spied(*arguments: Any) -> Any:
+        outputs = run_bound(*arguments)
+        computed.append(outputs[0].shape())
+        return outputs
+
+    monkeypatch.setattr("posexport.runtime.cache.run_bound", spied)
+    session("rope", *options).generate(PROMPTS, max_new_tokens=2)
+    assert computed == [[3, 1, 61]] * 2
+
+
+def test_without_that_input_a_prompt_is_read_in_chunks(
+    bundle: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = tokens(posexport.load(bundle("rope"), threads=1).generate(PROMPTS, max_new_tokens=4))
+    older = tmp_path / "older"
+    shutil.copytree(bundle("rope"), older)
+    model = ir.load(older / "model.onnx")
+    model.graph.inputs.remove(next(value for value in model.graph.inputs if value.name == NUM_LOGITS))
+    ir.save(model, older / "model.onnx")
+    # logits of 12 tokens at most: three rows of four
+    monkeypatch.setattr("posexport.runtime.cache._LOGITS", 12 * 61)
+    lengths: list[int] = []
+    read = Cache.read
+    monkeypatch.setattr(Cache, "read", lambda self, ids, keep: lengths.append(ids.shape[1]) or read(self, ids, keep))
+    session = posexport.load(older, threads=1, check=False)
+    assert tokens(session.generate(PROMPTS, max_new_tokens=4)) == expected
+    assert lengths == [4, 4, 1, 1, 1, 1]
+    lengths.clear()
+    session.generate(PROMPTS, max_new_tokens=1, prefill_chunk_size=5)
+    assert lengths == [5, 4]
+
+
+def test_run_computes_as_many_logits_as_a_caller_asks_for(session: Callable[..., Session]) -> None:
+    decoder = session("rope")
+    ids = [[5, 6, 7], [8, 9, 10]]
+    logits = decoder.run({"input_ids": ids})["logits"]
+    agree(decoder.run({"input_ids": ids, NUM_LOGITS: 2})["logits"], logits[:, -2:], "encoding", np.float32)
+    for wrong in (-1, 1.0, [1, 2], "two"):
+        with pytest.raises(PosexportError, match=f"{NUM_LOGITS} takes the number of a row's last tokens .* got"):
+            decoder.run({"input_ids": ids, NUM_LOGITS: wrong})

@@ -25,12 +25,12 @@ from posexport.parity.report.points import Invariant
 from posexport.parity.report.points import Outcome as Verdict
 from posexport.parity.report.report import Report
 from posexport.parity.subjects.runner import RunError, Runner
-from posexport.runtime.cache import LOGITS, Cache, DecoderInterface, Ids, left_padded, of_text
+from posexport.runtime.cache import Cache, DecoderInterface, Ids, left_padded, of_text
 from posexport.runtime.cache import decoder_interface as ports_of
 from posexport.runtime.generate import drain, generate
 from posexport.runtime.generation import GenerationRules
 from posexport.runtime.generation_config import GenerationConfig
-from posexport.spec import BATCH, CAPACITY, PAST, InputSpec, LengthContract, Limits
+from posexport.spec import BATCH, CAPACITY, LOGITS, PAST, InputSpec, LengthContract, Limits
 
 if TYPE_CHECKING:
     from posexport.parity.references.definition import DefinitionReference

@@ -19,8 +19,8 @@ from posexport.parity.proof import Case
 from posexport.parity.references.computed import Computed
 from posexport.parity.references.definition import DefinitionReference
 from posexport.parity.sample.writer import SampleWriter
-from posexport.runtime.cache import LOGITS
 from posexport.sources.source import Source
+from posexport.spec import LOGITS
 from posexport.targets.precisions import PrecisionName
 
 #: the difference of two computations in float64 that is rounding, relative to the largest logit
