@@ -11,7 +11,7 @@ import struct
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import torch
 import transformers
@@ -70,20 +70,24 @@ def tensors(folder: Path, renames: dict[str, str]) -> dict[str, Tensor]:
 def write_weights(found: dict[str, Tensor], dtype: torch.dtype, folder: Path) -> None:
     """model.safetensors, or its shards and their index."""
     shards: list[dict[str, Tensor]] = [{}]
+    room = _SHARD
     for key, tensor in found.items():
         size = tensor.numel() * dtype.itemsize
-        if shards[-1] and size + sum(each.numel() for each in shards[-1].values()) * dtype.itemsize > _SHARD:
+        if size > room and shards[-1]:
             shards.append({})
+            room = _SHARD
         shards[-1][key] = tensor
-    if len(shards) == 1:
-        return write_shard(shards[0], dtype, folder / "model.safetensors")
+        room -= size
     names = [f"model-{number:05}-of-{len(shards):05}.safetensors" for number in range(1, len(shards) + 1)]
+    if len(shards) == 1:
+        names = ["model.safetensors"]
+    else:
+        total = sum(tensor.numel() for tensor in found.values()) * dtype.itemsize
+        where = {key: file for file, shard in zip(names, shards, strict=True) for key in shard}
+        index = {"metadata": {"total_size": total}, "weight_map": dict(sorted(where.items()))}
+        (folder / "model.safetensors.index.json").write_text(json.dumps(index, indent=2))
     for file, shard in zip(names, shards, strict=True):
         write_shard(shard, dtype, folder / file)
-    total = sum(tensor.numel() for tensor in found.values()) * dtype.itemsize
-    where = {key: file for file, shard in zip(names, shards, strict=True) for key in shard}
-    index = {"metadata": {"total_size": total}, "weight_map": dict(sorted(where.items()))}
-    (folder / "model.safetensors.index.json").write_text(json.dumps(index, indent=2))
 
 
 def write_shard(shard: dict[str, Tensor], dtype: torch.dtype, path: Path) -> None:
@@ -98,13 +102,7 @@ def write_shard(shard: dict[str, Tensor], dtype: torch.dtype, path: Path) -> Non
     with path.open("wb") as file:
         file.write(struct.pack("<Q", len(text)) + text)
         for key, tensor in shard.items():
-            write(drawn(key, tensor), dtype, file)
-
-
-def write(pieces: Iterator[Tensor], dtype: torch.dtype, file: BinaryIO) -> None:
-    """The bytes of a tensor."""
-    for piece in pieces:
-        file.write(piece.to(dtype).view(torch.uint8).numpy().data)
+            file.writelines(piece.to(dtype).view(torch.uint8).numpy().data for piece in drawn(key, tensor))
 
 
 def drawn(key: str, tensor: Tensor) -> Iterator[Tensor]:
