@@ -25,6 +25,7 @@ sys.path.append(str(Path(__file__).parent.parent))
 from ci.lab.audit.table import table as audited
 from ci.lab.bench_suites.markdown import tables
 from ci.lab.cuda_dry.table import table as cuda_dry
+from ci.lab.deployed.table import table as converting
 from ci.lab.providers.table import table as provider
 from ci.lab.scoreboard import table as scoreboard
 from tests.tools.audit.corpus import CASES
@@ -481,6 +482,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "profiles": profiles,
     "speed": speed_short,
     "cuda-dry": cuda_dry,
+    "converting": converting,
     "webgpu": partial(provider, "webgpu"),
     "openvino": partial(provider, "openvino"),
     "openvino-bfloat": partial(provider, "openvino", "bf16"),

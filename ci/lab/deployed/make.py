@@ -7,6 +7,7 @@ that a shard never is in memory.
 import json
 import math
 import re
+import shutil
 import struct
 import zlib
 from collections.abc import Iterator
@@ -19,6 +20,7 @@ import yaml
 from torch import Tensor
 
 from ci.lab.deployed.tokenizers import TOKENIZERS
+from ci.lab.trained.fetch import fetched
 
 SHAPES: dict[str, dict[str, Any]] = yaml.safe_load(Path(__file__).with_name("shapes.yaml").read_text())
 #: bytes of a shard, as on the Hub
@@ -30,8 +32,11 @@ _DEPTHS = ("num_hidden_layers", "encoder_layers", "decoder_layers", "depth")
 
 
 def make(name: str, folder: Path, layers: int | None = None) -> None:
-    """Write the checkpoint NAME; ``layers``: of that many layers."""
+    """Write a checkpoint; ``layers``: of that many layers, where its weights are random."""
     shape = SHAPES[name]
+    if "package" in shape:
+        shutil.copytree(fetched(shape["package"]) / shape["folder"], folder, dirs_exist_ok=True)
+        return
     config = shape["config"] if layers is None else cut(shape["config"], layers)
     for file, content in {"config.json": config, **shape.get("files", {})}.items():
         (folder / file).parent.mkdir(parents=True, exist_ok=True)
