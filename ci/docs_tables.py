@@ -28,6 +28,7 @@ from ci.lab.cuda_dry.table import table as cuda_dry
 from ci.lab.deployed.table import table as converting
 from ci.lab.providers.table import table as provider
 from ci.lab.scoreboard import table as scoreboard
+from ci.lab.trained.table import table as real_weights
 from tests.tools.audit.corpus import CASES
 
 RESULTS = Path(__file__).parent / "results"
@@ -464,6 +465,7 @@ def answers() -> str:
 TABLES: dict[str, Callable[[], str]] = {
     "answers": answers,
     "load": load,
+    "real-weights": real_weights,
     "refusals": refusals,
     "followed": followed,
     "half-errors": half_errors,
