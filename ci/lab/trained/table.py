@@ -24,10 +24,11 @@ def table() -> str:
         sizes = ", ".join(f"{found[each]['bytes'] / 1e6:.1f}" for each in _PRECISIONS if "bytes" in found[each])
         what = f"{first['what']} | {first['questions']:,}"
         lines.append(f"| {first['package'].replace('==', ' ')} | {what} | {' | '.join(cells)} | {sizes} |")
-        for file in found.keys() - {"PyTorch", *_PRECISIONS}:
-            notes.append(
-                f"{first['package'].replace('==', ' ')}: {found[file]['same']:,} answers of its own {file} are PyTorch's"
-            )
+        notes += [
+            f"{by} of {row['package'].replace('==', ' ')} itself: {row['same']:,} answers are PyTorch's"
+            for by, row in found.items()
+            if by not in ("PyTorch", *_PRECISIONS)
+        ]
     commits = ", ".join(sorted({row["commit"] for row in rows}))
     return "\n".join([*lines, "", *(f"- {note}." for note in notes), *([""] if notes else []), f"Commits {commits}."])
 
