@@ -25,8 +25,10 @@ sys.path.append(str(Path(__file__).parent.parent))
 from ci.lab.audit.table import table as audited
 from ci.lab.bench_suites.markdown import tables
 from ci.lab.cuda_dry.table import table as cuda_dry
+from ci.lab.deployed.table import table as converting
 from ci.lab.providers.table import table as provider
 from ci.lab.scoreboard import table as scoreboard
+from ci.lab.trained.table import table as real_weights
 from tests.tools.audit.corpus import CASES
 
 RESULTS = Path(__file__).parent / "results"
@@ -463,6 +465,7 @@ def answers() -> str:
 TABLES: dict[str, Callable[[], str]] = {
     "answers": answers,
     "load": load,
+    "real-weights": real_weights,
     "refusals": refusals,
     "followed": followed,
     "half-errors": half_errors,
@@ -481,6 +484,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "profiles": profiles,
     "speed": speed_short,
     "cuda-dry": cuda_dry,
+    "converting": converting,
     "webgpu": partial(provider, "webgpu"),
     "openvino": partial(provider, "openvino"),
     "openvino-bfloat": partial(provider, "openvino", "bf16"),

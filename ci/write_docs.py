@@ -33,7 +33,7 @@ _BLOCK = re.compile(r"(<!-- (?P<name>[a-z-]+) -->\n)(?:.*?\n)??(<!-- end -->)", 
 
 def pages() -> list[Path]:
     """README.md and every page of docs/."""
-    return [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    return [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def filled(text: str) -> str:

@@ -35,7 +35,7 @@ from posexport.parity.report.points import Point
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
-PAGES = [README, *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [README, *sorted((ROOT / "docs").rglob("*.md"))]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 #: every block of the two that run is run, or says why not; the others are for reading
 RUN, READ = ("bash", "python"), ("html", "javascript", "json", "mermaid", "pycon", "text", "toml", "yaml")
