@@ -1,5 +1,7 @@
 """Reduced models: which layers they have, and what of a definition changes with them."""
 
+from itertools import pairwise
+
 import pytest
 import torch
 
@@ -28,7 +30,7 @@ def source(name: str, *settings: str) -> Source:
 def test_adjacent_kinds_are_adjacent_in_the_reduced_model(kinds: str, indices: list[int]) -> None:
     assert chosen(kinds) == indices
     kept = [kinds[index] for index in indices]
-    assert {*zip(kept, kept[1:], strict=False)} == {*zip(kinds, kinds[1:], strict=False)}
+    assert {*pairwise(kept)} == {*pairwise(kinds)}
 
 
 @pytest.mark.parametrize("kinds", ["AB", "ABC", "ABCD", "AA"])
