@@ -203,7 +203,7 @@ def verdict(proof: Record | None) -> Verdict:
         return Verdict(False, f"proven except {first.branch} ({first.note}){more}")
     longest = proof.summary().longest_passed if proof.counts_tokens else None
     words = "proven in emulation" if proof.emulated else "proven"
-    return Verdict(True, words if longest is None else f"{words} up to {longest} {'token' if longest == 1 else 'tokens'}")
+    return Verdict(True, words if longest is None else f"{words} up to {_count(longest, 'token')}")
 
 
 #: the largest median of error / PyTorch's baseline error
