@@ -203,7 +203,10 @@ def verdict(proof: Record | None) -> Verdict:
         return Verdict(False, f"proven except {first.branch} ({first.note}){more}")
     longest = proof.summary().longest_passed if proof.counts_tokens else None
     words = "proven in emulation" if proof.emulated else "proven"
-    return Verdict(True, words if longest is None else f"{words} up to {_count(longest, 'token')}")
+    words += "" if longest is None else f" up to {_count(longest, 'token')}"
+    if proof.reduced is not None:
+        words += f", the grid on {proof.reduced.kept} of {proof.reduced.layers} layers"
+    return Verdict(True, words)
 
 
 #: the largest median of error / PyTorch's baseline error
