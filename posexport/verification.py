@@ -18,6 +18,7 @@ from posexport.parity.subjects.half import check_emulation, stored_precision
 from posexport.runtime.providers import check_uncaptured
 from posexport.spec import PartSpec, as_metadata
 from posexport.system.one_at_a_time import ONE_AT_A_TIME
+from posexport.tokenizer.settings import CONFIG, TOKENIZER
 
 if TYPE_CHECKING:
     from torch import nn
@@ -59,6 +60,7 @@ def verify(target: Path, against: "str | nn.Module | None" = None, options: Veri
     ):
         recipe, origin = _recipe(target, manifest)
         source = _source(target, manifest, named, LoadOptions.of(options), recipe, origin, remark)
+        source = _with_tokenizer_of(target, manifest, source)
         proof_options = ProofOptions(
             provider=options.provider,
             provider_options=options.provider_options or {},
@@ -80,6 +82,15 @@ def verify(target: Path, against: "str | nn.Module | None" = None, options: Veri
             names = " and ".join(expected) or "one graph"
             raise PosexportError(f"{against} is exported as {names}, {target} is not; verify it against its own source")
         return prove_model(source, target if manifest is None else model_of(target, specs), proof_options)
+
+
+def _with_tokenizer_of(target: Path, manifest: Manifest | None, source: "Source") -> "Source":
+    """``source`` with the tokenizer of the bundle, which may pad on another side than its own; none for an .onnx."""
+    names = (TOKENIZER, CONFIG)
+    files = {name: path for name, path in source.files.items() if name not in names}
+    if manifest is not None:
+        files |= {name: target / name for name in names if name in manifest.files}
+    return msgspec.structs.replace(source, files=files)
 
 
 def _manifest(target: Path, precision: "PrecisionName | None") -> Manifest | None:
