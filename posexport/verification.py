@@ -19,6 +19,7 @@ from posexport.parity.subjects.half import check_emulation, stored_precision
 from posexport.runtime.providers import check_uncaptured
 from posexport.spec import PartSpec, as_metadata
 from posexport.system.one_at_a_time import ONE_AT_A_TIME
+from posexport.tokenizer.settings import CONFIG, TOKENIZER
 
 if TYPE_CHECKING:
     from torch import nn
@@ -63,6 +64,7 @@ def verify(target: Path, against: "str | nn.Module | None" = None, options: Veri
     ):
         recipe, origin = _recipe(target, manifest)
         source = _source(target, manifest, named, LoadOptions.of(options), recipe, origin, remark)
+        source = _with_tokenizer_of(target, manifest, source)
         proof_options = ProofOptions(
             provider=options.provider,
             provider_options=options.provider_options or {},
@@ -103,6 +105,15 @@ def _reduced(
         return None
     export = Export(recipe, layout_named(recipe.layout), [], options.threads)
     return reduced_model(source, export, options.proof, remark)
+
+
+def _with_tokenizer_of(target: Path, manifest: Manifest | None, source: "Source") -> "Source":
+    """``source`` with the tokenizer of the bundle, which may pad on another side than its own; none for an .onnx."""
+    names = (TOKENIZER, CONFIG)
+    files = {name: path for name, path in source.files.items() if name not in names}
+    if manifest is not None:
+        files |= {name: target / name for name in names if name in manifest.files}
+    return msgspec.structs.replace(source, files=files)
 
 
 def _manifest(target: Path, precision: "PrecisionName | None") -> Manifest | None:

@@ -14,6 +14,7 @@ from posexport.bundle.read import locate
 from posexport.errors import PosexportError
 from posexport.runtime.feeds import checked, limit_sentence, rows_of
 from posexport.spec import SEQUENCE, TOTAL, PairRules, TextRules
+from posexport.tokenizer.settings import gives_types
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -55,16 +56,6 @@ class _Config(msgspec.Struct):
         contents = [token.get("content") if isinstance(token, dict) else token for token in named]
         return {content for content in contents if isinstance(content, str)}
 
-    @property
-    def gives_types(self) -> bool:
-        """Whether transformers' tokenizer returns ``token_type_ids``, 1 for the second text of a pair.
-
-        ``TokenizersBackend``, the generic class of transformers 5, does so only where ``model_input_names`` lists them.
-        """
-        if self.model_input_names is not None:
-            return "token_type_ids" in self.model_input_names
-        return self.tokenizer_class != "TokenizersBackend"
-
 
 def encoded(tokenizer: "Tokenizer", texts: Sequence[Any], **options: bool) -> list[Any]:
     """The encodings of texts, pairs, or words; ``options`` are those of ``Tokenizer.encode_batch``.
@@ -105,6 +96,7 @@ class Texts:
             )
         self._manifest = manifest
         self._config = _config(directory, manifest)
+        self._gives_types = gives_types(self._config.tokenizer_class, self._config.model_input_names)
         data = locate(directory, TOKENIZER).read_bytes()
         self._rules = manifest.text_rules or TextRules()
         self._whole = self._prepared(_tokenizer(directory, data))
@@ -276,7 +268,7 @@ class Texts:
             if spec.role not in columns or [SEQUENCE if a == TOTAL else a for a in spec.axes] != tokens.axes:
                 continue
             field, filler = columns[spec.role]
-            untyped = spec.role == "types" and not self._config.gives_types
+            untyped = spec.role == "types" and not self._gives_types
             try:
                 array = arrays[spec.name] = np.full((len(rows), length), filler, dtype=np.int64)
             except MemoryError as err:

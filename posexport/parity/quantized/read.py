@@ -1,6 +1,7 @@
 """Reads the quantized products and lookups of a file, in functions (inlined) and in bodies of control flow."""
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -181,7 +182,8 @@ def _release(node: ir.Node) -> None:
     producers = [value.producer() for value in node.inputs if value is not None]
     for value in [*node.inputs, *(before for each in producers if each is not None for before in each.inputs)]:
         if value is not None and isinstance(value.const_value, ir.ExternalTensor):
-            value.const_value.release()
+            with suppress(BufferError):  # a view of it is still held: its pages are the file's
+                value.const_value.release()
 
 
 def _float_product(node: ir.Node, place: int) -> Iterator[FloatProduct]:
