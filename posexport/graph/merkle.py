@@ -145,8 +145,7 @@ class Functions:
             return [self.graph(each, scope) for each in subgraphs(attribute)]
         if attribute.type in (kinds.TENSOR, kinds.TENSORS):
             return [
-                self.tensor(each)
-                for each in ([attribute.t] if attribute.type == kinds.TENSOR else attribute.tensors)
+                self.tensor(each) for each in ([attribute.t] if attribute.type == kinds.TENSOR else attribute.tensors)
             ]
         plain = {
             kinds.FLOAT: attribute.f,
