@@ -16,7 +16,7 @@ from posexport.parity.full_model.identify import Parameters, Piece
 from posexport.parity.full_model.records import Place, Places
 
 #: names of what quantization makes of a parameter (`posexport.precision.derived`)
-_QUANTIZED = re.compile(r"(_packed)?(_(bits|int)[48])?(_row)?(_scale)?")
+_QUANTIZED = re.compile(r"(_packed)?(_(bits|int)[48])?(_rows?)?(_scale)?")
 #: alternatives of one tensor that are tried
 _ALTERNATIVES = 64
 
