@@ -1,8 +1,8 @@
 """Hashes of what each layer of a graph computes, whatever its values and nodes are called.
 
 A node is hashed by its operator, attributes and inputs (`posexport.graph.merkle`). A weight is its role in its layer
-and how it is stored. A value of another layer is told by the last few nodes that compute it there: so few that the first
-layer, which reads the embeddings, is like the others, and so many that all values that other layers read differ.
+and how it is stored. A value of another layer is told by the last few nodes that compute it there: so few that the
+first layer, which reads the embeddings, is like the others, and so many that all values that other layers read differ.
 """
 
 from collections.abc import Callable, Mapping
