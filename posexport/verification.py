@@ -51,7 +51,7 @@ def verify(target: Path, against: "str | nn.Module | None" = None, options: Veri
         return _by_sample(target, manifest, options)
 
     from posexport.parity.choose import ProofOptions, prove_model
-    from posexport.parity.full_model.records import NotComparableError
+    from posexport.parity.full_model.records import NotComparableError, StructureError
     from posexport.parity.reduced.prove import prove_reduced
     from posexport.sources.load_options import LoadOptions
     from posexport.sources.transformers_model import as_checkpoint
@@ -88,7 +88,7 @@ def verify(target: Path, against: "str | nn.Module | None" = None, options: Veri
             raise PosexportError(f"{against} is exported as {names}, {target} is not; verify it against its own source")
         reduced = None if manifest is None else _reduced(source, manifest.recipe, options, remark)
         if reduced is not None:
-            with contextlib.suppress(NotComparableError):
+            with contextlib.suppress(NotComparableError, StructureError):
                 return prove_reduced(reduced.reduction, target, proof_options, reduced.export)
         return prove_model(source, target if manifest is None else model_of(target, specs), proof_options)
 

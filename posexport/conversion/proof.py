@@ -37,7 +37,7 @@ def proof(
 ) -> "Report":
     """The proof, with its records in ``directory``: every point, and the sample for machines without PyTorch."""
     from posexport.parity.choose import ProofOptions, prove_model
-    from posexport.parity.full_model.records import NotComparableError
+    from posexport.parity.full_model.records import NotComparableError, StructureError
     from posexport.parity.reduced.prove import prove_reduced
     from posexport.parity.sample.writer import SampleWriter
 
@@ -55,7 +55,7 @@ def proof(
     if reduced is not None:
         try:
             report = prove_reduced(reduced.reduction, directory, proof_options, reduced.export)
-        except NotComparableError as err:
+        except (NotComparableError, StructureError) as err:
             (options.remark or (lambda _: None))(f"proven as a whole, without a reduced model: {err}")
     if report is None:
         report = prove_model(source, model_of(directory, source.parts), proof_options)

@@ -4,10 +4,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from posexport.errors import PosexportError
+from posexport.parity.quantized.records import StoredError
 
 
 class NotComparableError(PosexportError):
     """The graphs cannot be compared, right or wrong: a full model without a chain of layers, for example."""
+
+
+class StructureError(StoredError):
+    """A layer of the full model computes something else than the reduced model's layer of its kind."""
 
 
 @dataclass(frozen=True)

@@ -4,9 +4,8 @@ from collections.abc import Iterator, Mapping
 from itertools import pairwise
 
 from posexport.parity.full_model.digests import Digest, Digests, Key
-from posexport.parity.full_model.records import NotComparableError
+from posexport.parity.full_model.records import NotComparableError, StructureError
 from posexport.parity.full_model.regions import SHARED, family, number_of
-from posexport.parity.quantized.records import StoredError
 
 #: nodes behind one another that values are told apart by
 _DEEPEST = 8
@@ -48,7 +47,7 @@ def compare(full: Digests, reduced: Digests) -> None:
         if not same:
             raise NotComparableError(f"the reduced model has nothing like {_named(full, number)}: {digest.key}")
         if all(each.contents != digest.contents for each in same):
-            raise StoredError(_difference(full, reduced, number, same[0]))
+            raise StructureError(_difference(full, reduced, number, same[0]))
 
 
 def _elsewhere(key: Key, known: Mapping[Key, list[Digest]], reduced: Digests) -> list[Digest]:
@@ -110,7 +109,7 @@ def _check_versions(full: Digests, reduced: Digests) -> None:
         return model.ir_version, sorted((each.domain, each.version) for each in model.opset_import)
 
     if versions(full) != versions(reduced):
-        raise StoredError(f"versions are {versions(full)}, the reduced model's {versions(reduced)}")
+        raise StructureError(f"versions are {versions(full)}, the reduced model's {versions(reduced)}")
 
 
 def _check_numbers(full: Digests) -> None:
@@ -126,4 +125,4 @@ def _check_numbers(full: Digests) -> None:
         ordered = sorted(names, key=number_of)
         for name, following in pairwise(ordered):
             if levels[name] >= levels[following]:
-                raise StoredError(f"{following} belongs to no later layer than {name}")
+                raise StructureError(f"{following} belongs to no later layer than {name}")

@@ -15,7 +15,8 @@ import msgspec
 from posexport.bundle.manifest import ReducedProof, model_of
 from posexport.parity.choose import ProofOptions, about, chosen, prove_model
 from posexport.parity.engine import prove
-from posexport.parity.full_model.check import check
+from posexport.parity.full_model.check import check, check_comparable
+from posexport.parity.full_model.records import StructureError
 from posexport.parity.percent import part
 from posexport.parity.quantized.records import StoredError
 from posexport.parity.reduced.calls import ChosenTokens, few
@@ -44,10 +45,13 @@ def prove_reduced(reduction: Reduction, directory: Path, options: ProofOptions, 
     """The report on the graphs of a full model in ``directory``.
 
     Raises:
-        NotComparableError: the full model's graph is no chain of the reduced model's layers, right or wrong.
+        NotComparableError: the full model's graph is no chain of layers, right or wrong.
+        StructureError: a layer differs from the reduced model's: a proof of the full model decides.
         PosexportError: as `prove_model`.
     """
     tell = options.progress
+    for file in reduction.full.graphs:
+        check_comparable(directory / file)
     tell(0, 100, f"exporting the reduced model, {reduction.kept} of {reduction.layers} layers")
     with tempfile.TemporaryDirectory(prefix="posexport-reduced-") as name:
         folder = Path(name)
@@ -55,7 +59,9 @@ def prove_reduced(reduction: Reduction, directory: Path, options: ProofOptions, 
         tell(3, 100, "comparing the full model's layers and weights")
         try:
             weights = _compare_files(reduction, directory, folder, options)
-        except StoredError as err:  # a wrong file: no point needs to run
+        except StructureError:
+            raise
+        except StoredError as err:  # a wrong weight: no point needs to run
             return msgspec.structs.replace(about(options), reduced=_record(reduction, 0), findings=[str(err)])
         grid_options = replace(options, sample=None, progress=part(tell, 20, 75))
         grid = prove_model(reduction.source, model_of(folder, reduction.source.parts), grid_options)

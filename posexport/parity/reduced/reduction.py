@@ -6,6 +6,7 @@ the reduced one too, so that each layer of the full graph can be compared with o
 (`posexport.parity.full_model`).
 """
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, is_dataclass
 from itertools import pairwise
@@ -114,20 +115,34 @@ def _simple(value: object) -> str:
 
 
 def chosen(kinds: Sequence[object]) -> list[int] | None:
-    """Indices of layers, the first and the last among them, with all adjacent pairs of kinds; None: all are needed."""
-    pairs = set(pairwise(kinds))
-    indices, seen = [0], set()
+    """Indices of layers with all adjacent pairs of kinds, the first and the last among them; None: all are needed.
+
+    A kind that several layers have is kept twice: passes treat what is shared otherwise than what is alone.
+    """
+    for times in (1, 2):
+        indices = _walk(kinds, times)
+        kept = Counter(kinds[index] for index in indices)
+        if set(pairwise(kinds[index] for index in indices)) != set(pairwise(kinds)):
+            continue
+        if all(kept[kind] >= min(2, count) for kind, count in Counter(kinds).items()):
+            return indices if len(indices) < len(kinds) else None
+    return None
+
+
+def _walk(kinds: Sequence[object], times: int) -> list[int]:
+    """Indices from the first layer to the last; each pair of adjacent kinds up to so many times on the way."""
+    pairs, seen, indices = set(pairwise(kinds)), Counter[object](), [0]
     for index, kind in enumerate(kinds[1:], 1):
         pair = kinds[indices[-1]], kind
-        if pair in pairs - seen:
-            seen.add(pair)
+        if pair in pairs and seen[pair] < times:
+            seen[pair] += 1
             indices.append(index)
     last = len(kinds) - 1
     if kinds[indices[-1]] == kinds[last] and len(indices) > 1:
         indices[-1] = last
-    elif (kinds[indices[-1]], kinds[last]) in pairs:
+    else:
         indices.append(last)
-    return indices if seen == pairs and indices[-1] == last and len(indices) <= last else None
+    return indices
 
 
 def _keep(owner: nn.Module, name: str, indices: Sequence[int]) -> str | None:

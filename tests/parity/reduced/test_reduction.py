@@ -23,6 +23,8 @@ def source(name: str, *settings: str) -> Source:
         ("AAAAAA", [0, 5]),
         ("ABABAB", [0, 1, 2, 5]),
         ("AAABAAAB", [0, 1, 3, 4, 7]),
+        ("AAABAAAB" * 2, [0, 1, 3, 4, 15]),
+        ("AAABAAABA", [0, 1, 2, 3, 4, 7, 8]),
         ("BAAAA", [0, 1, 4]),
         ("AAAAB", [0, 1, 4]),
     ],
