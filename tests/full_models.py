@@ -16,7 +16,7 @@ from posexport.sources.source import Source
 
 LAYERS, KEPT = 10, (0, 1, 9)
 #: both heads are above the size up to which the exporter folds constants
-WORDS = Words(300, 240)
+WORDS = Words(1100, 700)
 SIZES = ("hidden=40", "heads=5", "feedforward=56", "max_positions=32")
 
 
