@@ -1,7 +1,7 @@
 """Writes a repaired graph: nodes that were not changed keep their bytes, and weights are copied."""
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -35,16 +35,17 @@ class Original:
         self.functions = len(self.proto.functions)
         if self.functions:
             self.proto = _inlined(self.proto)
-        self._nodes = dict(zip(map(id, graph), self.proto.graph.node, strict=True))
-        self._serialized = {id(node): ir.serde.serialize_node(node).SerializeToString() for node in graph}
+        self._nodes = dict(zip(graph, self.proto.graph.node, strict=True))
+        self._serialized = {node: ir.serde.serialize_node(node).SerializeToString() for node in graph}
         self._weights = {tensor.name for tensor in self.proto.graph.initializer}
-        self._read = {value.name for value in graph.initializers.values() if value.uses()}
+        self._read = {value for value in _values(graph) if value.uses()}
 
     def save(self, output: Path, changed: Sequence[ir.Value]) -> int:
         """Write the graph as it is now, with its external data; returns how many nodes are new or changed.
 
         ``changed``: values that are computed in another way; sizes that the file states of what follows are left out.
         """
+        self._remove_unread()
         nodes = [self._node(node) for node in self.graph]
         written = sum(id(node) not in map(id, self._nodes.values()) for node in nodes)
         new = [value for value in self.graph.initializers.values() if value.name not in self._weights]
@@ -59,8 +60,7 @@ class Original:
         graph.initializer.extend(
             ir.serde.serialize_tensor(value.const_value) for value in new if value.const_value is not None
         )
-        # what only a repaired node read
-        unread = self._read - {value.name for value in self.graph.initializers.values() if value.uses()}
+        unread = {value.name for value in self._read if not value.uses()}
         kept = [tensor for tensor in graph.initializer if tensor.name not in unread]
         del graph.initializer[:]
         graph.initializer.extend(kept)
@@ -81,12 +81,29 @@ class Original:
         entries = (entry for tensor in self.proto.graph.initializer for entry in tensor.external_data)
         return sorted({entry.value for entry in entries if entry.key == "location"})
 
+    def _remove_unread(self) -> None:
+        """Remove nodes and new weights that nothing reads, except those that nothing read in the file."""
+        for node in reversed(list(self.graph)):
+            if any(y.uses() or y.is_graph_output() for y in node.outputs):
+                continue
+            if node not in self._nodes or not self._read.isdisjoint(node.outputs):
+                self.graph.remove(node, safe=True)
+        for name, value in list(self.graph.initializers.items()):
+            if name not in self._weights and not value.uses() and not value.is_graph_output():
+                del self.graph.initializers[name]
+
     def _node(self, node: ir.Node) -> "onnx.NodeProto":
         """The file's message of a node that was not changed, else a new one."""
         now: onnx.NodeProto = ir.serde.serialize_node(node)
-        same = self._serialized.get(id(node)) == now.SerializeToString()
+        same = self._serialized.get(node) == now.SerializeToString()
         # inference of sizes names the tensors of constants
-        return self._nodes[id(node)] if same or (node.op_type == "Constant" and id(node) in self._nodes) else now
+        return self._nodes[node] if same or (node.op_type == "Constant" and node in self._nodes) else now
+
+
+def _values(graph: ir.Graph) -> Iterator[ir.Value]:
+    yield from graph.initializers.values()
+    for node in graph:
+        yield from node.outputs
 
 
 def _inlined(proto: "onnx.ModelProto") -> "onnx.ModelProto":
