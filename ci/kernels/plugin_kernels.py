@@ -1,7 +1,7 @@
 """The kernels of a provider that is a plug-in of ONNX Runtime, as it describes them when a session opens.
 
-No binding lists them. ``recorder.c``, made into a library by ``cc``, stands between ONNX Runtime and the plug-in and
-writes down the calls of the C API. The session needs a device, of WebGPU one that a Vulkan driver finds.
+No binding lists them. ONNX Runtime loads ``recorder.c``, compiled by ``cc``, instead of the plug-in; this library loads
+the plug-in and writes its calls of the C API to a file. The session needs a device: for WebGPU a Vulkan driver.
 """
 
 import importlib
@@ -18,7 +18,7 @@ from posexport.targets.providers import Provider
 #: provider, domain, operator, first and last version, type strings by constraint: what the binding lists of other ones
 Registered = tuple[str, str, str, int, int, dict[str, list[str]]]
 _SOURCE = Path(__file__).parent / "recorder.c"
-#: run in a process of its own, whose ONNX Runtime is changed
+#: for a separate process: the library replaces functions of ONNX Runtime
 _READER = """
 import importlib, os, sys
 import onnxruntime
@@ -46,7 +46,7 @@ def registered(provider: Provider) -> list[Registered]:
 
 
 def read(calls: Iterable[str], provider: str) -> Iterator[Registered]:
-    """Kernels from calls, one a line: what is called, the object that it is about, and arguments."""
+    """Kernels from calls, one a line: the function, the object, and the arguments."""
     from onnx import TensorProto
 
     types: dict[str, str] = {}
@@ -60,7 +60,7 @@ def read(calls: Iterable[str], provider: str) -> Iterator[Registered]:
             current[key] = {"constraints": {}}
             described.append(current[key])
         elif call == "constraint":
-            current[key]["constraints"][arguments[0]] = [types[each] for each in arguments[1:]]
+            current[key]["constraints"][arguments[0]] = [types[name] for name in arguments[1:]]
         else:
             current[key][call] = arguments
     for kernel in described:

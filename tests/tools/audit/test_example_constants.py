@@ -133,6 +133,8 @@ def test_nothing_unread_stays(tmp_path: Path) -> None:
     read = {name for node in graph.node for name in node.input} | {value.name for value in graph.output}
     written = {name for node in graph.node for name in node.output} | {tensor.name for tensor in graph.initializer}
     assert written - read == set()
+    # the file declared the example's length of its output
+    assert graph.output[0].type.tensor_type.shape.dim[1].dim_param == "tokens"
 
 
 def _refused(done: Repaired, folder: Path, names: list[str]) -> str:

@@ -29,7 +29,7 @@ _BATCHES, _MOST_ROWS, _MOST_TOKENS = (1, 2, 3), 16, 1024
 #: tokens in the cache and after the call, of calls behind a cache
 _CUTS = ((4, 5), (4, 11))
 
-#: what a call of both files shows; ``mixed``: padding changes rows in the repaired graph
+#: the result of a call of both files; ``mixed``: padding changes rows in the repaired graph
 _Kind = Literal["same", "new", "failing", "refused", "mixed"]
 _SENTENCES: Mapping[_Kind, str] = {
     "new": "right in {} calls that the file fails in, or mixes rows or padding in",
@@ -84,7 +84,7 @@ def _sentences(original: Calls, repaired: Calls, numbers: Sequence[int]) -> Iter
 
 
 def _kind(original: Calls, repaired: Calls, call: Call, numbers: Sequence[int]) -> _Kind:
-    """What a call shows; NotProvenError where the file is right and the repaired graph is not."""
+    """The result of a call; NotProvenError where the file is right and the repaired graph is not."""
     right, answer = original(call), repaired(call)
     if BEYOND in answer.failure:
         return "refused"

@@ -12,7 +12,6 @@ from posexport.graph.builder import Builder
 from posexport.graph.dataflow import reachable, sources
 from posexport.tools.audit.analyses.conflicts import BROADCASTING, Conflict
 from posexport.tools.audit.analyses.sizes import Size
-from posexport.tools.audit.analyses.weights import stored
 from posexport.tools.audit.repairs.repair import NotRepairedError, Repair
 from posexport.tools.audit.rule import Place
 from posexport.tools.audit.subject import Subject
@@ -21,7 +20,7 @@ from posexport.tools.audit.subject import Subject
 _MOST = 1 << 22
 #: two elements are a range by chance
 _LEAST = 3
-#: operators whose output has the axes of their inputs
+#: operators with the same axes in the output as in the inputs
 _SAME_AXES = (BROADCASTING - {"Expand"}) | {"Cast", "Not", "Identity", "Dropout", "LayerNormalization"}
 #: operators that exporters leave in front of a constant where they do not fold them
 _FOLDED = frozenset(
@@ -36,7 +35,7 @@ def computed(subject: Subject, conflict: Conflict) -> list[ir.Value] | None:
     """Replaces the constant that ``conflict.fixed`` has its size from; None if there is none, or no rule in it.
 
     Before: ``Add(scores [B, H, T, T], mask [1, 1, 17, 17])``
-    After:  ``Add(scores, Where(Range(T) <= Unsqueeze(Range(T), -1), kept, dropped))``; of booleans without the Where
+    After:  ``Add(scores, Where(Range(T) <= Unsqueeze(Range(T), -1), visible, masked))``; of booleans without the Where
 
     Before: ``Add(words [B, T, D], Gather(table, [[2, 3, .., 18]]))``
     After:  ``Add(words, Gather(table, Unsqueeze(Range(T), 0) + 2))``
@@ -60,7 +59,7 @@ def computed(subject: Subject, conflict: Conflict) -> list[ir.Value] | None:
 
 
 def _origin(subject: Subject, conflict: Conflict) -> tuple[ir.Node, ir.Value, int]:
-    """The value behind ``conflict.fixed`` that brings the size: the node that reads it, the value, and its axis."""
+    """The value from which ``conflict.fixed`` has the size: the node that reads it, the value, and its axis."""
     reader, value, axis = conflict.node, conflict.fixed, conflict.axis
     while (node := value.producer()) is not None and not node.domain:
         before, moved = None, axis
@@ -68,8 +67,8 @@ def _origin(subject: Subject, conflict: Conflict) -> tuple[ir.Node, ir.Value, in
             fitting = (x for x in node.inputs if x is not None and _size(subject, x, axis) == conflict.number)
             before = next(fitting, None)
         elif node.op_type == "Gather" and node.attributes.get_int("axis", 0) == 0:
-            table = subject.sizes.of(stored(node.inputs[0]))
-            before, moved = node.inputs[1], axis + len(table or ()) - 1
+            table = subject.sizes.of(node.inputs[0])
+            before, moved = (None if table is None else node.inputs[1]), axis + len(table or ()) - 1
         if before is None or moved >= 0:
             break
         reader, value, axis = node, before, moved
@@ -82,7 +81,7 @@ def _size(subject: Subject, value: ir.Value, axis: int) -> Size | None:
 
 
 def _array(subject: Subject, value: ir.Value) -> NDArray[Any] | None:
-    """The elements of a constant, and of what a few operators compute from constants."""
+    """The elements of a constant, or of a value that a few operators compute from constants; None for other values."""
     from onnx.reference import ReferenceEvaluator
 
     sizes = subject.sizes.of(value) or ()
@@ -96,19 +95,22 @@ def _array(subject: Subject, value: ir.Value) -> NDArray[Any] | None:
     arrays = {x.name or "": _array(subject, x) for x in node.inputs if x is not None}
     if any(array is None for array in arrays.values()):
         return None
-    (result,) = ReferenceEvaluator(ir.serde.serialize_node(node)).run(None, arrays)
+    try:
+        (result,) = ReferenceEvaluator(ir.serde.serialize_node(node)).run(None, arrays)
+    except Exception:  # noqa: BLE001 (onnx's exceptions for damaged nodes share no base class)
+        return None
     return np.asarray(result)
 
 
 def _levels(array: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]] | None:
-    """What a causal mask has for keys that are kept and dropped, the same in all rows and heads; None if it is none."""
+    """The values of a causal mask for visible and masked keys; None for another array."""
     if array.ndim < 2 or array.shape[-1] != array.shape[-2] or array.shape[-1] < 2:
         return None
     square = array.reshape(-1, *array.shape[-2:])[0]
-    kept, dropped = square[0, 0], square[0, -1]
-    causal = np.where(np.tril(np.ones(square.shape, bool)), kept, dropped)
-    is_causal = kept != dropped and np.array_equal(array, np.broadcast_to(causal, array.shape))
-    return (np.asarray(kept), np.asarray(dropped)) if is_causal else None
+    visible, masked = square[0, 0], square[0, -1]
+    causal = np.where(np.tril(np.ones(square.shape, bool)), visible, masked)
+    is_causal = visible != masked and np.array_equal(array, np.broadcast_to(causal, array.shape))
+    return (np.asarray(visible), np.asarray(masked)) if is_causal else None
 
 
 def _step(array: NDArray[Any], axis: int) -> int | None:
@@ -120,18 +122,18 @@ def _step(array: NDArray[Any], axis: int) -> int | None:
     return step if (steps == step).all() and (step == 0 or array.shape[axis] >= _LEAST) else None
 
 
-def _mask(subject: Subject, mask: ir.Value, rank: int, kept: NDArray[Any], dropped: NDArray[Any]) -> list[ir.Value]:
-    """Writes the mask for all layers: they share the constant, and the first one's scores have all layers' sizes."""
+def _mask(subject: Subject, mask: ir.Value, rank: int, visible: NDArray[Any], masked: NDArray[Any]) -> list[ir.Value]:
+    """Writes the mask for all layers: they share the constant, and the first layer's scores have the same sizes."""
     scores = _scores(subject, mask)
     if scores is None:
         raise NotRepairedError(f"{mask.name!r} meets no scores with as many queries as keys; export it again")
     g, length = _length(subject, _size(subject, scores, -1), [scores], f"{mask.name}_causal")
     columns = g.range(g.Constant(value_ints=[0]), length)
     rows = g.Unsqueeze(columns, [-1])
-    if kept.dtype == bool:  # the CPU has no Where of booleans
-        new = g.LessOrEqual(columns, rows) if kept else g.Greater(columns, rows)
+    if visible.dtype == bool:  # the CPU has no Where of booleans
+        new = g.LessOrEqual(columns, rows) if visible else g.Greater(columns, rows)
     else:
-        new = g.Where(g.LessOrEqual(columns, rows), kept, dropped)
+        new = g.Where(g.LessOrEqual(columns, rows), visible, masked)
     return _replace(subject, list(mask.uses()), g.Unsqueeze(new, [*range(rank - 2)]) if rank > 2 else new)
 
 
@@ -156,8 +158,8 @@ def _positions(
     subject: Subject, conflict: Conflict, reader: ir.Node, value: ir.Value, first: NDArray[Any], step: int, axis: int
 ) -> list[ir.Value]:
     """Writes ``first + step * Range(T)`` for one reader."""
-    others = [x for x in conflict.node.inputs if x is not None and x is not conflict.fixed]
-    g, length = _length(subject, conflict.free, others, f"{value.name}_range")
+    candidates = [x for x in conflict.node.inputs if x is not None and x is not conflict.fixed]
+    g, length = _length(subject, conflict.free, candidates, f"{value.name}_range")
     new = g.range(g.Constant(value_ints=[0]), length)
     if first.ndim > 1:
         new = g.Unsqueeze(new, [place for place in range(first.ndim) if place != first.ndim + axis])
@@ -170,9 +172,9 @@ def _positions(
     return _replace(subject, [use for use in value.uses() if use.node is reader], new)
 
 
-def _length(subject: Subject, free: Size | None, others: Iterable[ir.Value], name: str) -> tuple[Builder, ir.Value]:
-    """A place where a size is known, and the size, int64 [1]: of an input, else of one of ``others``."""
-    for value in (*subject.graph.inputs, *others):
+def _length(subject: Subject, free: Size | None, candidates: Iterable[ir.Value], name: str) -> tuple[Builder, ir.Value]:
+    """A place where a size is known, and the size, int64 [1]: of an input, else of one of ``candidates``."""
+    for value in (*subject.graph.inputs, *candidates):
         for axis, size in enumerate(subject.sizes.of(value) or ()):
             if size == free:
                 g = Builder.behind(subject.graph, value, name=name)
@@ -188,7 +190,7 @@ def _replace(subject: Subject, uses: Sequence[tuple[ir.Node, int]], new: ir.Valu
 
 
 def _apply(subject: Subject, place: Place) -> list[ir.Value]:
-    conflict = next((each for each in subject.conflicts if each.node is place.nodes[0]), None)
+    conflict = next((known for known in subject.conflicts if known.node is place.nodes[0]), None)
     if conflict is not None and conflict.fixed not in conflict.node.inputs:
         return []  # shared with a layer before
     changed = None if conflict is None else computed(subject, conflict)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import onnx_ir as ir
 
 from posexport.graph.dataflow import dependents
+from posexport.tools.audit.analyses.sizes import Sizes
 from posexport.tools.audit.subject import Subject
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ class Original:
         import onnx
 
         graph = subject.graph
-        self.path, self.graph = path, graph
+        self.path, self.graph, self.sizes = path, graph, subject.sizes
         self.proto = onnx.load(str(path), load_external_data=False)
         self.functions = len(self.proto.functions)
         if self.functions:
@@ -68,6 +69,9 @@ class Original:
         stated = [info for info in graph.value_info if info.name not in stale]
         del graph.value_info[:]
         graph.value_info.extend(stated)
+        for info, value in zip(graph.output, self.graph.outputs, strict=True):
+            if info.name in stale:
+                _free_sizes(info, value, self.sizes)
         output.write_bytes(result.SerializeToString())
         for name in self.external:
             if not (output.parent / name).exists():
@@ -98,6 +102,16 @@ class Original:
         same = self._serialized.get(node) == now.SerializeToString()
         # inference of sizes names the tensors of constants
         return self._nodes[node] if same or (node.op_type == "Constant" and node in self._nodes) else now
+
+
+def _free_sizes(info: "onnx.ValueInfoProto", value: ir.Value, sizes: Sizes) -> None:
+    """Remove the example's sizes from what the file declares of an output: axes that are free now get their names."""
+    for declared, size in zip(info.type.tensor_type.shape.dim, sizes.of(value) or (), strict=False):
+        if declared.HasField("dim_value") and isinstance(size, str) and sizes.is_free(size):
+            declared.Clear()
+            name = sizes.text(size)
+            if name.isidentifier():
+                declared.dim_param = name
 
 
 def _values(graph: ir.Graph) -> Iterator[ir.Value]:
