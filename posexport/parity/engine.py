@@ -92,7 +92,8 @@ def measure(proof: Proof) -> Outcome:
         tolerances = {key: proof.judge.tolerance(*key, baseline) for key, baseline in largest.items()}
         outcome = replace(outcome, largest=largest, tolerances=tolerances)
         points = [judged(proof, outcome, value) for value in values]
-        if all(result.verdict != "fail" for result in (*points, *proof.judge.medians(points))):
+        verdicts = {point.verdict for point in points} | {median.verdict for median in proof.judge.medians(points)}
+        if "fail" not in verdicts:
             break
     return outcome
 

@@ -131,7 +131,8 @@ class Parameters:
     def _runs(self, matrix: Array, table: "_Table") -> tuple[tuple[Piece, ...], ...] | None:
         runs, at = [], 0
         while at < len(matrix):
-            longest, pieces = 0, []
+            longest = 0
+            pieces: list[Piece] = []
             for name, form, start in table.at(np.ascontiguousarray(matrix[at : at + 1, :_PREFIX]), at):
                 oriented = self.matrix(name) if form == "rows" else self.matrix(name).T
                 count = _equal_rows(matrix[at:], oriented[start:])
@@ -153,7 +154,8 @@ class Parameters:
         runs: list[tuple[Piece, ...]] = []
         at, known = 0, False
         while at < len(vector):
-            longest, pieces = 0, []
+            longest = 0
+            pieces: list[Piece] = []
             for name, size in vectors:
                 if longest <= size <= len(vector) - at and _same(self.array(name), vector[at : at + size]):
                     pieces = [*(pieces if size == longest else []), Piece(name, "rows")]

@@ -147,6 +147,6 @@ def _extended(origin: _Origin, count: int) -> tuple[Array, Array]:
     which[:size], row[:size] = origin.which[:size], origin.row[:size]
     known = np.flatnonzero(which >= 0)
     for channel in np.flatnonzero(which < 0) if len(known) else ():
-        before = known[max(0, np.searchsorted(known, channel) - 1)]
+        before = known[max(0, int(np.searchsorted(known, channel)) - 1)]
         which[channel], row[channel] = which[before], row[before] + channel - before
     return which, row

@@ -65,7 +65,7 @@ class Places:
         for split in alone.values():
             for each in split:
                 layers.setdefault((each.stack, each.role), set()).add(each.layer)
-        self.first_only = (
+        self.first_only: set[tuple[str, str]] = (
             full.first_only
             if full is not None
             else {key for key, numbers in layers.items() if numbers == {0} and len(stacks.get(key[0], _NONE).kinds) > 1}

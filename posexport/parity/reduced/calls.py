@@ -20,7 +20,8 @@ from posexport.parity.report.points import Invariant
 from posexport.parity.report.points import Outcome as Verdict
 from posexport.parity.report.report import Report
 from posexport.parity.subjects.runner import Runner
-from posexport.runtime.cache import LOGITS, decoder_interface
+from posexport.runtime.cache import decoder_interface
+from posexport.spec import LOGITS
 
 #: tokens of the batch with all paddings
 _TOKENS = 17

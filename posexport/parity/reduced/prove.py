@@ -21,14 +21,16 @@ from posexport.parity.percent import part
 from posexport.parity.quantized.records import StoredError
 from posexport.parity.reduced.calls import ChosenTokens, few
 from posexport.parity.reduced.reduction import Reduction, parameters_of
+from posexport.parity.references.definition import DefinitionReference
 from posexport.parity.report.report import Report
 from posexport.parity.sample.check import FinishSample
+from posexport.parity.subjects.runner import Runner
 from posexport.sources.source import Source
 
 #: weights from which on a model is proven by its reduced model
 LARGE = 16_000_000
 #: exports the reduced model's graphs into a folder, with the options of the full model
-Export = Callable[[Path], None]
+Export = Callable[[Path], object]
 
 
 def worth_it(reduction: Reduction) -> bool:
@@ -105,6 +107,8 @@ def _calls(source: Source, directory: Path, options: ProofOptions) -> Report:
     """The report on a few calls of the full model."""
     chosen_points = replace(options, some=lambda points: few(points, weights_of(source)))
     with chosen(source, model_of(directory, source.parts), chosen_points) as proof:
-        checks = [*proof.checks, ChosenTokens(proof.reference, proof.subject)]
+        checks = list(proof.checks)
+        if isinstance(proof.reference, DefinitionReference) and isinstance(proof.subject, Runner):
+            checks.append(ChosenTokens(proof.reference, proof.subject))
         checks += [] if options.sample is None else [FinishSample(options.sample)]
         return prove(replace(proof, checks=checks))

@@ -155,7 +155,7 @@ def _keep(owner: nn.Module, name: str, indices: Sequence[int]) -> str | None:
     if isinstance(config, Config):
         if getattr(config, "layers", None) != len(stack) or getattr(config, "layer_groups", None) is not None:
             return "its layers share weights"
-        owner.config = config.changed(layers=len(indices))
+        vars(owner)["config"] = config.changed(layers=len(indices))
     setattr(owner, name, nn.ModuleList(stack[index] for index in indices))
     return None
 
@@ -179,9 +179,9 @@ def _reduce_vocabulary(module: nn.Module, inputs: Sequence[InputSpec]) -> Words 
         config = getattr(submodule, "config", None)
         if isinstance(config, Config) and getattr(config, "vocab", None) == vocab:
             padding_id = min(config.padding_id, WORDS - 1)  # type: ignore[attr-defined]
-            submodule.config = config.changed(vocab=WORDS, padding_id=padding_id)
+            vars(submodule)["config"] = config.changed(vocab=WORDS, padding_id=padding_id)
         if isinstance(specs := vars(submodule).get("outputs"), list):
-            submodule.outputs = [_narrowed(spec, vocab) for spec in specs]
+            vars(submodule)["outputs"] = [_narrowed(spec, vocab) for spec in specs]
     return Words(vocab, WORDS)
 
 

@@ -62,7 +62,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     def passed(self) -> bool:
         """Nothing failed, and something was checked."""
         verdicts = {point.verdict for point in self.points} | {item.verdict for item in self.invariants}
-        verdicts |= {item.verdict for item in (*self.medians, *self.shipped, *self.calls)}
+        verdicts |= {item.verdict for item in self.medians} | {item.verdict for item in (*self.shipped, *self.calls)}
         checked = any(point.verdict == "pass" for point in self.points)
         wrong = self.wrong_provider or self.overflows or (self.reduced is not None and self.findings)
         return checked and not wrong and "fail" not in verdicts
