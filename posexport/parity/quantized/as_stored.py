@@ -1,6 +1,7 @@
 """The source of a quantized file: its definition with the file's weights, rounding activations as the file does."""
 
-from collections.abc import Mapping
+import re
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import msgspec
@@ -15,10 +16,14 @@ from posexport.sources.source import Source
 from posexport.targets.precisions import QuantizerName
 
 
-def as_stored(source: Source, model: Path | bytes, quantizer: QuantizerName | None = None) -> Source:
+def as_stored(
+    source: Source, model: Path | bytes, quantizer: QuantizerName | None = None, stacks: Collection[str] = ()
+) -> Source:
     """``source`` with the quantized weights of ``model``, a file or, of parts, the directory of their files.
 
-    ``quantizer``: how weights of 4 bits were rounded, if a recipe says so.
+    ``quantizer``: how weights of 4 bits were rounded, if a recipe says so. ``stacks``: paths of lists of layers, where
+    `posexport.parity.full_model` has compared all weights with the parameters that their names claim: they are looked
+    for in that layer only, and not compared again.
 
     Its float64 run is what the file says; its float32 run has PyTorch's errors, and falls to the other side of ties.
 
@@ -30,7 +35,7 @@ def as_stored(source: Source, model: Path | bytes, quantizer: QuantizerName | No
         for name, parameter in source.module.named_parameters()
         if parameter.ndim >= 2 and parameter.is_floating_point()
     }
-    matcher = Matcher(matrices)
+    match = _InLayers(matrices, stacks) if stacks else _Everywhere(matrices, quantizer)
     biases = _biases(source.module)
     zeros = {
         name: set(np.flatnonzero(~array.reshape(len(array), -1).any(1)).tolist()) for name, array in matrices.items()
@@ -41,7 +46,7 @@ def as_stored(source: Source, model: Path | bytes, quantizer: QuantizerName | No
     for file, inputs in graphs.items():
         path = model / file if file and isinstance(model, Path) else model
         uses, float_products = read(path, inputs)
-        matched = [(use, _matched(matcher, use, quantizer)) for use in uses]
+        matched = [(use, match(use)) for use in uses]
         for sentence in biases_differ(matched, biases):
             raise StoredError(sentence)
         by_file[file] = forms(matched, zeros)
@@ -50,11 +55,34 @@ def as_stored(source: Source, model: Path | bytes, quantizer: QuantizerName | No
     return msgspec.structs.replace(source, module=AsStored(source.module, _by_place(source, by_file)))
 
 
-def _matched(matcher: Matcher, use: Use, quantizer: QuantizerName | None) -> Matched:
-    smoothed = any(rounding.kind in ("rows", "static") for rounding in use.roundings)
-    matched = matcher.match(use.stored, smoothed=smoothed)
-    check(matched, quantizer)
-    return matched
+class _Everywhere:
+    """Matches a stored weight with all parameters, and compares it with those that it is."""
+
+    def __init__(self, matrices: Mapping[str, Array], quantizer: QuantizerName | None) -> None:
+        self._matcher, self._quantizer = Matcher(matrices), quantizer
+
+    def __call__(self, use: Use) -> Matched:
+        smoothed = any(rounding.kind in ("rows", "static") for rounding in use.roundings)
+        matched = self._matcher.match(use.stored, smoothed=smoothed)
+        check(matched, self._quantizer)
+        return matched
+
+
+class _InLayers:
+    """Matches a stored weight with the parameters of the layer that its name claims."""
+
+    def __init__(self, matrices: Mapping[str, Array], stacks: Collection[str]) -> None:
+        self._layers: dict[str, dict[str, Array]] = {}
+        self._number = re.compile("|".join(rf"{re.escape(path)}\.\d+\." for path in stacks))
+        for name, array in matrices.items():
+            self._layers.setdefault(self._layer(name), {})[name] = array
+
+    def _layer(self, name: str) -> str:
+        found = self._number.match(name)
+        return "" if found is None else found[0]
+
+    def __call__(self, use: Use) -> Matched:
+        return Matcher(self._layers[self._layer(use.stored.name)]).match(use.stored, smoothed=False)
 
 
 def _biases(module: nn.Module) -> Mapping[str, Array]:

@@ -69,7 +69,8 @@ def prove_reduced(reduction: Reduction, directory: Path, options: ProofOptions, 
         grid = prove_model(reduction.source, model_of(folder, reduction.source.parts), grid_options)
         if not grid.passed:
             return msgspec.structs.replace(grid, reduced=_record(reduction, weights))
-    calls = _calls(reduction.full, directory, replace(options, progress=part(tell, 75, 100)))
+    of_calls = replace(options, progress=part(tell, 75, 100), stacks=tuple(reduction.stacks))
+    calls = _calls(reduction.full, directory, of_calls)
     return msgspec.structs.replace(
         grid,
         reduced=_record(reduction, weights),
