@@ -29,7 +29,9 @@ def one_of(record: type[msgspec.Struct], name: str) -> Decorator:
         first = [listed.default] if isinstance(listed.default, str) else []
         settings["shell_complete"] = complete.words(about.complete, first)
     if _origins(listed) == {Mapping}:
-        pairs = functools.partial(json_pairs, f"--{about.flag}") if about.json else as_mapping
+        pairs: Callable[[Sequence[str]], Mapping[str, Any]] = as_mapping
+        if about.json:
+            pairs = functools.partial(json_pairs, f"--{about.flag}")
         settings |= {"multiple": True, "callback": lambda _, __, value: pairs(value)}
     elif bool in listed.kinds and not about.json:
         settings |= {"is_flag": True, "callback": _negated if listed.default else None}

@@ -1,4 +1,4 @@
-"""The record of what ``posexport generate`` continues: texts, messages of a chat, or arrays."""
+"""The record of prompts of ``posexport generate``: texts, messages of a chat, or arrays."""
 
 from collections.abc import Mapping, Sequence
 from os import PathLike

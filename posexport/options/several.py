@@ -5,7 +5,7 @@ from typing import Any
 
 from posexport.errors import PosexportError
 
-#: kinds of NumPy's dtypes whose elements are texts or objects, not numbers
+#: kinds of NumPy dtypes for texts and objects
 _TEXTS = ("O", "S", "U", "T")
 
 

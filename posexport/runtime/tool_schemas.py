@@ -15,8 +15,8 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 from posexport.errors import PosexportError
 
 Schema = dict[str, Any]
-_SCALARS = {int: "integer", float: "number", str: "string", bool: "boolean", type(None): "null"}
-_CONTAINERS = {list: "array", tuple: "array", dict: "object"}
+_SCALARS: dict[Any, str] = {int: "integer", float: "number", str: "string", bool: "boolean", type(None): "null"}
+_CONTAINERS: dict[Any, str] = {list: "array", tuple: "array", dict: "object"}
 #: classes of libraries that need not be installed
 _NAMED = {("PIL.Image", "Image"): "image", ("torch", "Tensor"): "audio"}
 
@@ -37,7 +37,7 @@ def as_schemas(tools: Iterable[Any] | None) -> list[Any] | None:
     """The schemas of tools: dictionaries as they are, and functions as `schema_of` makes them.
 
     Raises:
-        PosexportError: a tool that is neither, or a function without what a schema needs.
+        PosexportError: a tool that is neither, or a function without a docstring, a type hint or a description.
     """
     if tools is None:
         return None
@@ -47,7 +47,7 @@ def as_schemas(tools: Iterable[Any] | None) -> list[Any] | None:
 
 
 def schema_of(function: Callable[..., Any]) -> Schema:
-    """The schema of a function."""
+    """The schema of a function; PosexportError if it lacks a docstring, a type hint or a description."""
     if not inspect.isfunction(function) and not inspect.ismethod(function):
         raise PosexportError(f"a tool must be a function or a JSON schema (a dictionary), got {function!r:.60}")
     name, doc = function.__name__, (inspect.getdoc(function) or "").strip()
@@ -63,7 +63,11 @@ def schema_of(function: Callable[..., Any]) -> Schema:
             text = text[: choices.start()].strip()
         schema["description"] = text
     parameters: Schema = {"type": "object", "properties": arguments}
-    required = [each.name for each in _parameters(function).values() if each.default is inspect.Parameter.empty]
+    required = [
+        argument
+        for argument, parameter in _parameters(function).items()
+        if parameter.default is inspect.Parameter.empty
+    ]
     if required:
         parameters["required"] = required
     description = _DESCRIPTION.search(doc)
@@ -121,8 +125,8 @@ def _descriptions(doc: str) -> dict[str, str]:
     """The description of each argument in a docstring."""
     section = _ARGUMENTS.search(doc)
     lines = "\n".join(line for line in section[1].split("\n") if line.strip()) if section else ""
-    found = _ARGUMENT.finditer(lines)
-    return {match["name"]: re.sub(r"\s*\n+\s*", " ", match["text"].strip()) for match in found}
+    matches = _ARGUMENT.finditer(lines)
+    return {match["name"]: re.sub(r"\s*\n+\s*", " ", match["text"].strip()) for match in matches}
 
 
 def _listed(name: str, choices: str) -> list[Any]:
@@ -134,7 +138,7 @@ def _listed(name: str, choices: str) -> list[Any]:
 
 
 class _NoSchemaError(Exception):
-    """A type without a schema; why."""
+    """A type has no schema. The message is a predicate."""
 
 
 def _type(hint: Any) -> Schema:
@@ -152,7 +156,7 @@ def _type(hint: Any) -> Schema:
         return _enum([member.value for member in hint])
     if hint is Any:
         return {}
-    known = {**_SCALARS, **_CONTAINERS}
+    known: dict[Any, str] = {**_SCALARS, **_CONTAINERS}
     place = (getattr(hint, "__module__", ""), getattr(hint, "__qualname__", ""))
     name = _NAMED.get(place) or (known.get(hint) if isinstance(hint, type) else None)
     if name is None:
@@ -161,16 +165,16 @@ def _type(hint: Any) -> Schema:
 
 
 def _elements(origin: Any, args: Sequence[Any]) -> Schema:
-    """What a container's schema says of its elements."""
+    """The part of a container's schema that describes its elements."""
     if origin is list and args:
         return {"items": _type(args[0])}
     if origin is tuple and args:
-        return {"prefixItems": [_type(each) for each in args]}
+        return {"prefixItems": [_type(element) for element in args]}
     return {"additionalProperties": _type(args[1])} if origin is dict and len(args) == 2 else {}
 
 
 def _union(args: Sequence[Any]) -> Schema:
-    members = [_type(each) for each in args if each is not type(None)]
+    members = [_type(member) for member in args if member is not type(None)]
     if len(members) == 1:
         schema = members[0]
     elif all(member.keys() == {"type"} and isinstance(member["type"], str) for member in members):

@@ -9,7 +9,8 @@ from typing import NoReturn
 
 
 def end(sentence: str, code: int = 2) -> NoReturn:
-    # a quoted message of a library may have several lines
+    """Print ``sentence`` and exit with ``code``."""
+    # the message of a library may have several lines
     line = " ".join(part.strip() for part in sentence.splitlines())
     if os.environ.get("POSEXPORT_TRACEBACK", "0") not in ("", "0") and sys.exc_info()[0] is not None:
         import traceback
@@ -21,7 +22,7 @@ def end(sentence: str, code: int = 2) -> NoReturn:
 
 
 def print_json(sentence: str, code: int) -> None:
-    """With --json stdout holds one document whatever happens."""
+    """Print the error as the JSON document of ``--json``."""
     if "--json" in sys.argv[1:]:
         import json
 
@@ -29,8 +30,9 @@ def print_json(sentence: str, code: int) -> None:
 
 
 def end_interrupted() -> NoReturn:
-    # CPython ends by the signal, in place of the exit code, where the interruption left code in a text, such as the
-    # methods of a dataclass; the next such code makes it forget
+    """Exit as after Ctrl-C, with code 130."""
+    # CPython exits by the signal, not with the exit code, after an interruption of exec(str), which dataclasses call;
+    # the next exec(str) resets that
     exec("")
     end("interrupted; what was there before is unchanged", 130)
 

@@ -1,4 +1,4 @@
-"""How many threads compute at once here: the limits of a container, which ONNX Runtime's default ignores.
+"""The default number of threads, within the limits of a container, which ONNX Runtime ignores.
 
 ONNX Runtime starts one thread per core of the machine, whatever the affinity and the quota of the process: in a
 container of one CPU on 64 cores, 64 threads that take turns.

@@ -10,7 +10,7 @@ from posexport import cli
 
 #: runs the program; Ctrl-C comes when MODULE is about to be imported, in code that is a text, as of dataclasses
 PROGRAM = """
-import runpy, sys
+import runpy, signal, sys
 
 class Interrupting:
     def find_spec(self, name, path=None, target=None):
@@ -18,6 +18,7 @@ class Interrupting:
             sys.meta_path.remove(self)
             exec("import os, signal; os.kill(os.getpid(), signal.SIGINT); [0 for _ in range(9)]")
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
 sys.meta_path.insert(0, Interrupting())
 runpy.run_module("posexport", run_name="__main__", alter_sys=True)
 """
