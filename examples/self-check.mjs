@@ -49,13 +49,15 @@ export async function selfCheck(ort, session, buffer) {
   const { sample, tensors } = read(buffer);
   const inputs = sample.inputs.filter(({ name }) => session.inputNames.includes(name)); // others have defaults
   const tensor = ({ dtype }, { dims, data }) => new ort.Tensor(dtype, FEEDS[dtype][0].from(data, FEEDS[dtype][1]), dims);
+  // a graph for transformers.js requires it: the logits of all tokens
+  const all = session.inputNames.includes("num_logits_to_keep") ? { num_logits_to_keep: new ort.Tensor("int64", [0n], []) } : {};
   const checked = [];
   for (const [number, point] of sample.points.entries()) {
     if (point.position_ids_given && !session.inputNames.includes("position_ids")) continue;
     const [results, starts] = [[], []];
     for (const added of point.calls.length ? point.calls : [point.length]) {
       const start = starts.length ? starts.at(-1) + point.calls[starts.length - 1] : 0;
-      const feeds = {};
+      const feeds = { ...all };
       for (const spec of inputs) {
         let input = tensors[`${number}.in.${spec.name}`];
         if (point.calls.length) {
@@ -81,7 +83,7 @@ export async function selfCheck(ort, session, buffer) {
   }
   for (const point of sample.refusals) { // inputs longer than the limit, which must be an error
     const sizes = { batch_size: point.batch, sequence_length: point.length, total_sequence_length: point.length };
-    const feeds = {};
+    const feeds = { ...all };
     for (const spec of inputs) {
       const dims = spec.axes.map((axis) => (typeof axis === "number" ? axis : (sizes[axis] ?? 0)));
       feeds[spec.name] = tensor(spec, { dims, data: Array(product(dims)).fill(1) });

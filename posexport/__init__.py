@@ -1,15 +1,15 @@
 """Transformers with any position encoding, from PyTorch to ONNX: right at every length, and proven.
 
-Importing this imports neither torch nor onnxruntime.
+Importing this imports no package: names are imported when they are used.
 """
 
 from typing import TYPE_CHECKING
 
-from posexport.api import audit, convert, list_available, load, pipeline, replace, report, torch_onnx_export, verify
 from posexport.errors import PosexportError
 from posexport.version import VERSION
 
 if TYPE_CHECKING:
+    from posexport.api import audit, convert, list_available, load, pipeline, replace, report, torch_onnx_export, verify
     from posexport.conversion.result import Conversion
     from posexport.parity.report.report import Report
     from posexport.runtime.generation_config import GenerationConfig
@@ -39,8 +39,20 @@ __all__ = [
     "verify",
 ]
 
-#: what is imported when it is asked for: it needs NumPy, or more
+_FUNCTIONS = (
+    "audit",
+    "convert",
+    "list_available",
+    "load",
+    "pipeline",
+    "replace",
+    "report",
+    "torch_onnx_export",
+    "verify",
+)
+#: what is imported when it is asked for
 _LATER = {
+    **dict.fromkeys(_FUNCTIONS, "posexport.api"),
     "Conversion": "posexport.conversion.result",
     "ExportedModel": "posexport.serve.drop_in.finish",
     "Finding": "posexport.tools.audit.finding",

@@ -52,6 +52,11 @@ PRESENT = (TOTAL, CAPACITY)
 
 #: the mask of an encoder's states, int64, which some encoders compute from a mask of their input
 STATES_MASK = "encoder_attention_mask"
+#: an output of decoders: a value for each entry of the vocabulary
+LOGITS = "logits"
+#: an input of a decoder's graph that a call may leave out, int64: compute the logits of the last N tokens alone; 0: of
+#: all. transformers.js and other exporters have this name for it
+NUM_LOGITS = "num_logits_to_keep"
 #: the input that marks the tokens of a prompt, which some poolings exclude
 PROMPT_MASK = "prompt_mask"
 

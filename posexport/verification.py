@@ -1,5 +1,6 @@
 """Prove a bundle or an .onnx: the whole grid against its source, or the sample that a bundle carries."""
 
+import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,10 +19,12 @@ from posexport.parity.subjects.half import check_emulation, stored_precision
 from posexport.runtime.providers import check_uncaptured
 from posexport.spec import PartSpec, as_metadata
 from posexport.system.one_at_a_time import ONE_AT_A_TIME
+from posexport.tokenizer.settings import CONFIG, TOKENIZER
 
 if TYPE_CHECKING:
     from torch import nn
 
+    from posexport.conversion.reduced import Reduced
     from posexport.parity.foreign.fit import Foreign
     from posexport.parity.report.report import Report
     from posexport.sources.load_options import LoadOptions
@@ -48,6 +51,8 @@ def verify(target: Path, against: "str | nn.Module | None" = None, options: Veri
         return _by_sample(target, manifest, options)
 
     from posexport.parity.choose import ProofOptions, prove_model
+    from posexport.parity.full_model.records import NotComparableError, StructureError
+    from posexport.parity.reduced.prove import prove_reduced
     from posexport.sources.load_options import LoadOptions
     from posexport.sources.transformers_model import as_checkpoint
 
@@ -59,10 +64,12 @@ def verify(target: Path, against: "str | nn.Module | None" = None, options: Veri
     ):
         recipe, origin = _recipe(target, manifest)
         source = _source(target, manifest, named, LoadOptions.of(options), recipe, origin, remark)
+        source = _with_tokenizer_of(target, manifest, source)
         proof_options = ProofOptions(
             provider=options.provider,
             provider_options=options.provider_options or {},
             precision=stored_precision(target) if recipe is None else recipe.precision,
+            quantizer=None if recipe is None else recipe.quantizer,
             emulate=options.emulate,
             lengths=options.lengths or None,
             threads=options.threads,
@@ -79,7 +86,34 @@ def verify(target: Path, against: "str | nn.Module | None" = None, options: Veri
         if files != expected:
             names = " and ".join(expected) or "one graph"
             raise PosexportError(f"{against} is exported as {names}, {target} is not; verify it against its own source")
+        reduced = None if manifest is None else _reduced(source, manifest.recipe, options, remark)
+        if reduced is not None:
+            with contextlib.suppress(NotComparableError, StructureError):
+                return prove_reduced(reduced.reduction, target, proof_options, reduced.export)
         return prove_model(source, target if manifest is None else model_of(target, specs), proof_options)
+
+
+def _reduced(
+    source: "Source", recipe: Recipe, options: VerifyOptions, remark: Callable[[str], None]
+) -> "Reduced | None":
+    """The reduced model of a large source, exported again as its bundle's recipe says; texts are not recorded."""
+    from posexport.conversion.graphs import Export
+    from posexport.conversion.reduced import reduced_model
+    from posexport.export.layout import layout_named
+
+    if recipe.calibrate is not None or options.tolerance is not None or options.emulate is not None:
+        return None
+    export = Export(recipe, layout_named(recipe.layout), [], options.threads)
+    return reduced_model(source, export, options.proof, remark)
+
+
+def _with_tokenizer_of(target: Path, manifest: Manifest | None, source: "Source") -> "Source":
+    """``source`` with the tokenizer of the bundle, which may pad on another side than its own; none for an .onnx."""
+    names = (TOKENIZER, CONFIG)
+    files = {name: path for name, path in source.files.items() if name not in names}
+    if manifest is not None:
+        files |= {name: target / name for name in names if name in manifest.files}
+    return msgspec.structs.replace(source, files=files)
 
 
 def _manifest(target: Path, precision: "PrecisionName | None") -> Manifest | None:

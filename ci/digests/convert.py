@@ -17,10 +17,10 @@ from torch.onnx._internal.exporter import _registration
 
 import posexport
 from ci.digests.cases import ROOT, TARGETS, Case, cases
-from ci.digests.merkle import counts, digest, hashed
 from ci.digests.text import text
 from posexport.errors import PosexportError
 from posexport.export import build
+from posexport.graph.merkle import counts, digest, hashed
 from tests.traces import Traces
 
 #: operators that a lowering, a pass or a precision chooses, whose numbers help to read a difference

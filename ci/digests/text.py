@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, numpy_helper
 
-from ci.digests.merkle import Functions, hashed, subgraphs, tensor, typed
+from posexport.graph.merkle import Functions, hashed, subgraphs, tensor, typed
 
 #: steps up from a node's input that its label depends on
 STEPS = 2

@@ -2,7 +2,8 @@
 
 ``get_all_opkernel_def`` of the wheel's binding lists the kernels of every provider that it is built with, once their
 libraries load. They need no device for that, and of CUDA's libraries only that they exist: stubs stand in for those,
-made with ``cc`` from the symbols that the wheel asks for. Every function of a stub returns 0.
+made with ``cc`` from the symbols that the wheel asks for. Every function of a stub returns 0. What an installed
+plug-in registers is written down by `plugin_kernels`.
 
 Two other accounts check the rows, and where they differ from them is written into the table: the kernels' C++ classes,
 whose names are in the provider's library, and the table that ONNX Runtime publishes.
@@ -17,13 +18,15 @@ import sys
 import tempfile
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
+from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 
 import msgspec
+import plugin_kernels
 
 from posexport.targets.kernels import Kernels, KernelTable, ProviderKernels
-from posexport.targets.providers import CUDA, PROVIDERS
+from posexport.targets.providers import CUDA, PROVIDERS, is_plugin
 from posexport.targets.target import MICROSOFT
 
 FOLDER = Path(__file__).parents[2] / "posexport/targets/kernel_tables"
@@ -75,6 +78,8 @@ def registered() -> tuple[str, dict[str, list[Kernels]]]:
         environment = {**os.environ, "LD_LIBRARY_PATH": folder}
         subprocess.run([sys.executable, "-c", _READER, answer], env=environment, check=True)
         version, kernels, ports = json.loads(answer.read_bytes())
+    for plugin in filter(is_plugin, PROVIDERS.values()):
+        kernels += plugin_kernels.registered(plugin)
     names: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
     for domain, operator, constraints in ports:
         names[domain, operator] += constraints
@@ -196,13 +201,18 @@ def main() -> None:
         if kernels is None:
             print(f"the installed onnxruntime {version} has no {provider.ort_name}")
             continue
-        other = published.get(provider.ort_name, [])
-        disagreements = {published["source"]: list(differences_from_published(kernels, other))}
+        other = published.get(provider.ort_name)
+        disagreements = {} if other is None else {published["source"]: list(differences_from_published(kernels, other))}
         library = capi() / "libonnxruntime_providers_cuda.so"
         if provider is CUDA:
             disagreements[f"class names in {library.name}"] = list(differences_from_classes(kernels, library))
+        plugin = f"{provider.package} {metadata.version(provider.package)}" if is_plugin(provider) else ""
         source = f"get_all_opkernel_def() of {provider.package} {version}"
-        providers[provider.ort_name] = ProviderKernels(source=source, disagreements=disagreements, kernels=kernels)
+        if plugin:
+            source = f"what {plugin} registers with onnxruntime {version}"
+        providers[provider.ort_name] = ProviderKernels(
+            source=source, plugin=plugin, disagreements=disagreements, kernels=kernels
+        )
         print(f"{provider.ort_name}: {len(kernels)} rows")
         for account, lines in disagreements.items():
             print(f"  {len(lines)} disagreements with {account}", *lines, sep="\n    ")

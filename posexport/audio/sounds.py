@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from posexport.errors import PosexportError
+from posexport.options.several import several
 from posexport.system.extras import require
 
 Sound = NDArray[np.float32]
@@ -23,9 +24,8 @@ MOST_CHANNELS = 2
 
 def as_list(audio: Any) -> list[Any]:
     """One sound or several, as a list; a list of numbers is one sound."""
-    if isinstance(audio, (list, tuple)):
-        return [audio] if audio and are_numbers(audio) else [*audio]
-    return [audio]
+    sounds = several(audio)
+    return [audio] if sounds is None else [sounds] if sounds and are_numbers(sounds) else sounds
 
 
 def are_numbers(values: Sequence[Any]) -> bool:

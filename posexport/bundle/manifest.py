@@ -88,6 +88,22 @@ class BranchRun(_Strict, frozen=True, kw_only=True):
     note: str = ""
 
 
+class ReducedProof(_Strict, frozen=True, kw_only=True):
+    """The proof of a large model by a reduced model: the grid's points are of that one.
+
+    Attributes:
+        layers: of the model.
+        kept: layers of the reduced model.
+        words: entries of its vocabulary; None: all.
+        weights: stored weights of the full model that were compared with the source's.
+    """
+
+    layers: Count
+    kept: Count
+    words: Count | None
+    weights: Count
+
+
 class ParitySummary(_Strict, frozen=True, kw_only=True):
     """Result of the parity proof.
 
@@ -100,6 +116,7 @@ class ParitySummary(_Strict, frozen=True, kw_only=True):
         worst_tolerance: tolerance of that comparison.
         complete: the whole grid was checked and nothing was skipped.
         longest_passed: tokens of the longest input that was compared and passed.
+        reduced: how the grid's model differs from the bundle's; None: it is the bundle's.
     """
 
     points: Count
@@ -110,6 +127,7 @@ class ParitySummary(_Strict, frozen=True, kw_only=True):
     worst_tolerance: float | None
     complete: bool
     longest_passed: Count | None = None
+    reduced: ReducedProof | None = None
 
 
 class OutputAgreement(_Strict, frozen=True, kw_only=True):

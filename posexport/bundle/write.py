@@ -21,6 +21,7 @@ from posexport.bundle.manifest import MANIFEST, FileEntry, Manifest, decode, enc
 from posexport.bundle.read import sha256
 from posexport.bundle.variants import files_of, variant_file
 from posexport.errors import PosexportError
+from posexport.system.files import probe
 
 #: failures of the disk, wherever in a conversion they show
 _DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO}
@@ -42,6 +43,7 @@ def staged(target: Path, *, force: bool) -> Iterator[Path]:
         check_target(target, force=force)
         parent = next(path for path in target.parents if path.exists())
         with temporary(parent, target.name) as staging:
+            probe(staging)
             yield staging
             refuse_if_interrupted()
             _finalize(staging)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from posexport.checkpoints.dropped import suggestion
 from posexport.checkpoints.families.family import Family
 from posexport.checkpoints.mapping import Constant, Origin, Plan, Shape
 from posexport.checkpoints.weights import Weights, first_few
@@ -81,8 +82,17 @@ def check(plan: Plan, weights: Weights, names: Names, family: Family, *, task: s
             f"{_listed('tensors of the file are not used', [names.shown(name) for name in unknown])}, "
             f"{_listed('needed ones are not in the file', missing)}, {_listed('have another shape', misshapen)}; "
             f"check {', '.join(('model_type', *plan.decides))} and sizes in config.json, or choose another --task"
+            f"{_leave_out(unknown, names, family) if not missing and not misshapen else ''}"
         )
     return remarks
+
+
+def _leave_out(unknown: Sequence[str], names: Names, family: Family) -> str:
+    """The end of the message where only heads are left over, which may be left out."""
+    body = f"{family.prefix}." if family.prefix else family.roots
+    if any(name.startswith(body) for name in unknown):
+        return ""
+    return f", or leave out a head that you do not need with {suggestion([names.stored[name] for name in unknown])}"
 
 
 def _compared(plan: Plan, weights: Weights, names: Names) -> tuple[list[str], list[str], set[str]]:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from posexport.checkpoints import dropped
 from posexport.checkpoints.families.registry import FAMILIES
 from posexport.checkpoints.makers import DEFINED, MAKERS, TRANSFORMERS, Maker, undefined
 from posexport.checkpoints.opened import open_checkpoint
@@ -16,6 +17,7 @@ def checkpoint_source(
     task: str | None,
     allow_pickle: bool,
     definition: DefinitionName = "paper",
+    drop_weights: Sequence[str] = (),
     name: str | None = None,
     label: str | None = None,
     revision: str | None = None,
@@ -32,6 +34,7 @@ def checkpoint_source(
         definition: ``released`` computes what transformers' code does where it differs from the paper
             (docs/papers-and-code.md), ``transformers`` takes that library's model of types that posexport defines too.
             A class or task that a definition lacks is always that library's.
+        drop_weights: patterns of tensors that are left out.
         name: what to call it; None: as its folder is called.
         label: what files that leave this machine call it; None: its ``model_type``.
         revision: its commit on the Hugging Face Hub.
@@ -40,7 +43,13 @@ def checkpoint_source(
     Raises:
         PosexportError: the directory, its configuration or its weights cannot be read.
     """
-    checkpoint = open_checkpoint(directory, task=task, allow_pickle=allow_pickle, released=definition == "released")
+    checkpoint = open_checkpoint(
+        directory,
+        task=task,
+        allow_pickle=allow_pickle,
+        released=definition == "released",
+        drop_weights=drop_weights,
+    )
     model_type = checkpoint.config.values.get("model_type")
     family = FAMILIES.get(model_type) if isinstance(model_type, str) else None
     foreign = isinstance(model_type, str) and family is None
@@ -59,5 +68,11 @@ def checkpoint_source(
         files=checkpoint.bundle_files,
         text_rules=model.text_rules or checkpoint.text_rules,
         pair_rules=checkpoint.pair_rules(model.task),
-        remarks=[*remarks, *([lacking] if lacking else []), *model.remarks, *checkpoint.remarks],
+        remarks=[
+            *remarks,
+            *([lacking] if lacking else []),
+            *model.remarks,
+            *dropped.remarks(checkpoint.dropped),
+            *checkpoint.remarks,
+        ],
     )

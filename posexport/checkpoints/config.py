@@ -66,6 +66,8 @@ class Config:
         self._directory, self._name = directory, name
         self.spellings: Mapping[str, tuple[str, ...]] = {}
         self.remarks: list[str] = []
+        #: labels of the head's weight, where the file contradicts itself (`posexport.checkpoints.label_counts`)
+        self.label_count: int | None = None
         content = directory.json(name)
         if not isinstance(content, dict):
             raise PosexportError(f"{self.label} holds a {type(content).__name__}; a configuration is a JSON object")
@@ -229,7 +231,9 @@ class Config:
         return name
 
     def labels(self) -> int:
-        """How many labels a classification head has: ``id2label``, else ``num_labels``, else 2."""
+        """How many labels a head has: `label_count`, ``id2label``, else ``num_labels``, else 2."""
+        if self.label_count is not None:
+            return self.label_count
         named = self.values.get("id2label")
         if named is None:
             return self.size("num_labels", 2)

@@ -1,6 +1,6 @@
 """Builds the definition of a checkpoint's ``model_type`` and loads the checkpoint's weights into it."""
 
-from posexport.checkpoints import assign, bidirectional, custom_code, heads, scoring
+from posexport.checkpoints import assign, bidirectional, custom_code, heads, label_counts, missing_type, scoring
 from posexport.checkpoints.config import Config
 from posexport.checkpoints.differences import difference_remarks
 from posexport.checkpoints.families.family import Family
@@ -19,10 +19,11 @@ def make(checkpoint: Checkpoint) -> Model:
         PosexportError: its configuration or weights do not fit the definition.
     """
     config, pooling = checkpoint.config, checkpoint.pooling
-    family = _family(config)
+    family = _family(checkpoint)
     config.spellings = family.spellings
     config.refuse_unsupported(family.allowed)
     task, remarks = _task(checkpoint.task, config, family)
+    config.label_count = label_counts.by_weight(checkpoint)
     # the definition, without weights, and where each of them is in the file
     with custom_code.explained(config):
         plan = family.build(config, scoring.built_as(task, family) if pooling is None else pooling.built_as)
@@ -42,16 +43,17 @@ def make(checkpoint: Checkpoint) -> Model:
         remarks += assign.check(plan, weights, names, family, task=task)
     remarks += [*names.remarks(), *assign.fill(plan, weights, names), *config.remarks]
     remarks += difference_remarks(family, plan.model)
-    return model_of(plan.model, task, longest=plan.longest, remarks=remarks)
+    model = model_of(plan.model, task, longest=plan.longest, remarks=remarks)
+    return label_counts.with_names(model, config, config.label_count)
 
 
 MAKER = Maker("huggingface", make)
 
 
-def _family(config: Config) -> Family:
-    if "model_type" not in config.values:
-        raise PosexportError(f"{config.label} has no model_type; it must be one of {', '.join(FAMILIES.names)}")
-    return FAMILIES[config.text("model_type")]
+def _family(checkpoint: Checkpoint) -> Family:
+    if "model_type" not in checkpoint.config.values:
+        raise PosexportError(missing_type.sentence(checkpoint))
+    return FAMILIES[checkpoint.config.text("model_type")]
 
 
 def _task(task: str | None, config: Config, family: Family) -> tuple[str, list[str]]:

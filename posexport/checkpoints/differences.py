@@ -9,7 +9,7 @@ from posexport.definition.definition import Definition
 from posexport.nn.heads import SequenceClassification
 
 #: families in which padded tokens attend to different keys in transformers, visible if a head reads a padded token
-_OTHER_PADDED_TOKENS = ("deberta", "deberta-v2", "modernbert")
+_OTHER_PADDED_TOKENS = ("deberta", "deberta-v2", "modernbert", "xlnet")
 
 
 def difference_remarks(family: Family, model: Definition) -> list[str]:
@@ -30,17 +30,11 @@ def _by_length(model: Definition) -> list[str]:
 def _padded(family: Family, model: Definition) -> list[str]:
     """A head that reads its output at a padded token.
 
-    The proof leaves these outputs out. Only XLNet's tokenizer pads on that side by default.
+    The proof leaves these outputs out.
     """
-    if model.reads_first_token and family.model_type == "xlnet":
-        return [
-            f"{family.model_type} is answered at token 0, and its tokenizer pads on the left: give it padding_side = "
-            "'right'; padded on the left both transformers and the bundle read a padded token there, and their "
-            "answers differ"
-        ]
     if model.reads_first_token and family.model_type in _OTHER_PADDED_TOKENS:
         return [
-            f"{family.model_type} is answered at token 0: pad texts on the right, as its tokenizer does; padded on the "
+            f"{family.model_type} is answered at token 0: pad texts on the right, as the bundle does; padded on the "
             "left both transformers and the bundle read a padded token there, and their answers differ"
         ]
     if family.model_type == "xlnet" and isinstance(getattr(model, "head", None), SequenceClassification):

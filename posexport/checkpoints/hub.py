@@ -39,10 +39,14 @@ class HubId:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A checkpoint directory inside the Hugging Face cache, and the commit of its files."""
+    """A checkpoint directory inside the Hugging Face cache, and the commit of its files.
+
+    ``left``: files of the repository that a download just left there; empty for a cached one.
+    """
 
     directory: Path
     commit: str
+    left: frozenset[str] = frozenset()
 
 
 def parse(argument: str) -> HubId | None:
@@ -71,8 +75,10 @@ def snapshot(hub_id: HubId, *, allow_pickle: bool = False) -> Snapshot:
         raise PosexportError(f"{absent}: {_by_hand(hub_id)}, or pip install 'posexport[hub]' and convert again")
     from posexport.checkpoints import hub_download
 
-    directory = hub_download.download(hub_id.name, hub_id.revision, allow_pickle=allow_pickle, by_hand=_by_hand(hub_id))
-    return Snapshot(directory, directory.name)
+    directory, left = hub_download.download(
+        hub_id.name, hub_id.revision, allow_pickle=allow_pickle, by_hand=_by_hand(hub_id)
+    )
+    return Snapshot(directory, directory.name, frozenset(left))
 
 
 def _by_hand(hub_id: HubId) -> str:

@@ -21,8 +21,8 @@ _TIMEOUT = 30.0
 _OTHER_WEIGHTS = (".bin", ".h5", ".msgpack", ".gguf", ".onnx", ".pt", ".pth", ".safetensors")
 
 
-def download(name: str, revision: str, *, allow_pickle: bool, by_hand: str) -> Path:
-    """Download ``revision`` of the repository ``name`` to the cache; the snapshot's directory.
+def download(name: str, revision: str, *, allow_pickle: bool, by_hand: str) -> tuple[Path, set[str]]:
+    """Download ``revision`` of the repository ``name`` to the cache; the snapshot's directory, and what else there is.
 
     ``by_hand``: what else the user can do, for the sentences.
 
@@ -62,7 +62,8 @@ def download(name: str, revision: str, *, allow_pickle: bool, by_hand: str) -> P
         raise
     except Exception as err:  # errors of the library, of its HTTP client and of the disk share no base class
         raise PosexportError(_reason(name, revision, err, by_hand)) from err
-    return path.parents[config.count("/")]
+    directory = path.parents[config.count("/")]
+    return directory, {file for file in names if not (directory / file).exists()}
 
 
 def _json_of(fetch: Any, names: set[str], file: str) -> Any:

@@ -6,17 +6,20 @@ for texts are the same for both.
 """
 
 import functools
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from posexport.checkpoints import (
     adapter,
     chronos_folder,
+    dropped,
     gliner_folder,
     late_interaction,
     module_keys,
     scoring,
     sentence_transformers,
+    unread_files,
 )
 from posexport.checkpoints.adapter import Adapter
 from posexport.checkpoints.bundle_files import bundle_files
@@ -27,9 +30,8 @@ from posexport.checkpoints.scoring import Answers, Ranker, read_cross_encoder
 from posexport.checkpoints.sentence_transformers import MODULES
 from posexport.checkpoints.weights import Weights, open_weights, sha256
 from posexport.errors import PosexportError
-from posexport.options.check import did_you_mean
 from posexport.spec import PairRules, TextRules
-from posexport.tasks.registry import TASKS
+from posexport.tasks.registry import TASKS, did_you_mean_task
 
 #: tasks of graphs that return vectors of texts
 EMBEDDING_TASKS = ("sentence-embedding", "token-embedding")
@@ -50,6 +52,7 @@ class Checkpoint:
         pooling: what makes vectors or scores of the model's states, where modules.json says it.
         answers: the tokens of a LogitScore module of modules.json.
         allow_pickle: whether weights may be .bin files.
+        drop_weights: patterns of tensors that are left out.
         remarks: sentences for the user.
     """
 
@@ -62,11 +65,21 @@ class Checkpoint:
     pooling: Pooling | None
     answers: Answers | None
     allow_pickle: bool
+    drop_weights: Sequence[str]
     remarks: list[str]
 
     @functools.cached_property
     def weights(self) -> Weights:
-        """The weights of the model and of its head, without the adapter's."""
+        """The weights of the model and of its head, without the adapter's and what `drop_weights` leaves out."""
+        return dropped.without(self._stored, {name for names in self.dropped.values() for name in names})
+
+    @functools.cached_property
+    def dropped(self) -> dict[str, list[str]]:
+        """The tensors that each pattern of `drop_weights` leaves out."""
+        return dropped.matches(self._stored, self.drop_weights)
+
+    @functools.cached_property
+    def _stored(self) -> Weights:
         weights = open_weights(self.files, self.below, allow_pickle=self.allow_pickle)
         for folder in [] if self.pooling is None else self.pooling.folders:
             weights = weights.beside(folder, open_weights(self.files, folder, allow_pickle=self.allow_pickle))
@@ -103,17 +116,23 @@ class Checkpoint:
 
 
 def open_checkpoint(
-    folder: Path, *, task: str | None = None, allow_pickle: bool = False, released: bool = False
+    folder: Path,
+    *,
+    task: str | None = None,
+    allow_pickle: bool = False,
+    released: bool = False,
+    drop_weights: Sequence[str] = (),
 ) -> Checkpoint:
     """The checkpoint in ``folder``, for ``task`` or the one that its files name. Executes nothing from the folder.
 
     ``released``: compute what transformers' code does where it differs from the paper (docs/papers-and-code.md).
+    ``drop_weights``: patterns of tensors that are left out.
 
     Raises:
         PosexportError: the folder or its configuration cannot be read.
     """
     if task is not None and task not in TASKS:
-        raise PosexportError(f"unknown task {task!r}; {did_you_mean(task, TASKS, 'known: ' + ', '.join(TASKS))}")
+        raise PosexportError(f"unknown task {task!r}; {did_you_mean_task(task, TASKS, 'known: ' + ', '.join(TASKS))}")
     files = opened = Directory(folder)
     # the model of an adapter is in another folder
     adapted = adapter.read(files, allow_pickle=allow_pickle)
@@ -135,6 +154,7 @@ def open_checkpoint(
         )
     remarks = module_keys.remarks(files) if pooling is not None or modules is not None else []
     remarks += chronos_folder.remarks(config.label, config.values)
+    remarks += unread_files.remarks(_names(files, opened, {} if adapted is None else adapted.files))
     if adapted is not None:
         remarks.append(adapted.remark)
     return Checkpoint(
@@ -147,6 +167,7 @@ def open_checkpoint(
         pooling=pooling,
         answers=ranker.answers,
         allow_pickle=allow_pickle,
+        drop_weights=drop_weights,
         remarks=remarks,
     )
 
@@ -159,3 +180,9 @@ def _modules(files: Directory, task: str | None) -> Ranker | None:
         pooling = sentence_transformers.read(files)
         return Ranker(below=pooling.below, task=pooling.task, pooling=pooling)
     return None
+
+
+def _names(files: Directory, opened: Directory, adapter_files: Mapping[str, Path]) -> set[str]:
+    """Names of the files in the model's folder and in an adapter's, without those that the adapter is read from."""
+    folders = {files.path, opened.path}
+    return {name for folder in folders for name in unread_files.names_in(folder, read=adapter_files.values())}

@@ -18,12 +18,14 @@ def _is_checkpoint(argument: "str | nn.Module") -> bool:
 
 
 def _open_checkpoint(argument: str, options: "LoadOptions") -> "Source":
+    from posexport.checkpoints import unread_files
     from posexport.checkpoints.checkpoint import checkpoint_source
 
     stated: dict[str, Any] = {
         "task": options.task,
         "allow_pickle": options.allow_pickle,
         "definition": options.definition or "paper",
+        "drop_weights": options.drop_weights,
     }
     hub_id = hub.parse(argument)
     if hub_id is None:
@@ -34,7 +36,10 @@ def _open_checkpoint(argument: str, options: "LoadOptions") -> "Source":
         name=str(hub_id),
         label=hub_id.name,
         revision=snapshot.commit,
-        remarks=[f"{hub_id.name} is read from the Hugging Face cache at commit {snapshot.commit[:12]}"],
+        remarks=[
+            f"{hub_id.name} is read from the Hugging Face cache at commit {snapshot.commit[:12]}",
+            *unread_files.remarks(snapshot.left),
+        ],
         **stated,
     )
 

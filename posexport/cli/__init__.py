@@ -2,15 +2,14 @@
 
 import errno
 import importlib
-import json
 import os
 import sys
-from typing import NoReturn
 
 import click
 
 from posexport.cli.command import Group
 from posexport.errors import PosexportError
+from posexport.system.ending import end, end_interrupted, is_interruption, print_json
 from posexport.system.extras import explain_missing
 from posexport.version import VERSION
 
@@ -63,16 +62,18 @@ def main() -> None:
         sys.exit(group(standalone_mode=False))
     except click.ClickException as err:
         err.show()
-        _as_json(err.format_message(), err.exit_code)
+        print_json(err.format_message(), err.exit_code)
         sys.exit(err.exit_code)
     except (KeyboardInterrupt, click.Abort):
-        _end("interrupted; what was there before is unchanged", 130)
+        end_interrupted()
     except Exception as err:  # noqa: BLE001 (a defect becomes a report, not a traceback)
+        if is_interruption(err):
+            end_interrupted()
         if (sentence := _sentence(err)) is not None:
-            _end(sentence)
+            end(sentence)
         from posexport.cli.defect import report
 
-        _end(report(err), 70)
+        end(report(err), 70)
 
 
 def _own_process() -> None:
@@ -102,21 +103,3 @@ def _sentence(err: Exception) -> str | None:
 
 def _command() -> str:
     return next((f"posexport {word}" for word in sys.argv[1:] if word in COMMANDS), "posexport")
-
-
-def _end(sentence: str, code: int = 2) -> NoReturn:
-    # a quoted message of a library may have several lines
-    line = " ".join(part.strip() for part in sentence.splitlines())
-    if os.environ.get("POSEXPORT_TRACEBACK", "0") not in ("", "0") and sys.exc_info()[0] is not None:
-        import traceback
-
-        traceback.print_exc()
-    click.echo(f"posexport: {line}", err=True)
-    _as_json(line, code)
-    sys.exit(code)
-
-
-def _as_json(sentence: str, code: int) -> None:
-    """With --json stdout holds one document whatever happens."""
-    if "--json" in sys.argv[1:]:
-        click.echo(json.dumps({"error": sentence, "exit_code": code}))

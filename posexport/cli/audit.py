@@ -30,8 +30,10 @@ def _explain(ctx: click.Context, _parameter: click.Parameter, code: str | None) 
     ctx.exit()
 
 
-def _fix(target: Path, codes: str | None, output: Path | None, *, force: bool, as_json: bool, provider: str) -> None:
-    """Repair a file, and print what was changed."""
+def _fix(
+    target: Path, codes: str | None, output: Path | None, options: AuditOptions, *, force: bool, as_json: bool
+) -> None:
+    """Repair a file, and print what was changed; exit code 1 if it is not written."""
     import msgspec
 
     from posexport.errors import PosexportError
@@ -40,11 +42,12 @@ def _fix(target: Path, codes: str | None, output: Path | None, *, force: bool, a
     if codes is None or output is None:
         given, needed = ("--fix", "-o FILE") if output is None else ("-o", "--fix CODE,...")
         raise PosexportError(f"{given} needs {needed} too: a repaired file is a new file")
-    done = fix(target, [code.strip() for code in codes.split(",")], output, force=force, provider=provider)
+    done = fix(target, [code.strip() for code in codes.split(",")], output, force=force, options=options)
     if as_json:
         click.echo(msgspec.json.format(msgspec.json.encode(done), indent=2).decode())
     else:
         click.echo("\n".join(done.lines()))
+    sys.exit(1 if done.refused else 0)
 
 
 @click.command("audit", cls=Command, groups=groups(AuditOptions, AUDIT_GROUPS, {}))
@@ -112,9 +115,7 @@ def command(
     import posexport
 
     if codes is not None or output is not None:
-        provider = AuditOptions(provider=choices["provider"]).providers[0]
-        _fix(target, codes, output, force=force, as_json=as_json, provider=provider)
-        return
+        _fix(target, codes, output, AuditOptions(**choices), force=force, as_json=as_json)
     settings = settings_of(target if target.is_dir() else target.parent)
     source, default = click.get_current_context().get_parameter_source, click.core.ParameterSource.DEFAULT
     given = {name: value for name, value in choices.items() if source(name) != default}

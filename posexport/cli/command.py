@@ -5,6 +5,8 @@ from typing import Any
 
 import click
 
+from posexport.cli.typed import as_typed
+from posexport.errors import PosexportError
 from posexport.options.check import closest, did_you_mean
 
 _PRECISION = "type posexport convert SOURCE -o DIR --precision fp16, bf16, int8 or int4"
@@ -84,17 +86,20 @@ class _Help(click.Command):
 class Command(_Help):
     """A command of posexport.
 
-    ``groups``: parameter names by heading in ``--help``; the others are listed last.
+    ``groups``: parameter names by heading in ``--help``; the others are listed last. ``typed``: what to type for words
+    of the library's errors (`posexport.cli.typed`).
     """
 
     def __init__(
         self,
         *args: Any,
         groups: Mapping[str, Sequence[str]] | None = None,
+        typed: Mapping[str, str] | None = None,
         **settings: Any,
     ) -> None:
         super().__init__(*args, **settings)
         self.groups = groups or {}
+        self.typed = typed or {}
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parses arguments; an unknown option that another tool has gets a sentence on what to type."""
@@ -102,6 +107,14 @@ class Command(_Help):
             return super().parse_args(ctx, args)
         except click.NoSuchOption as err:
             raise click.UsageError(self._about(err.option_name), ctx) from err
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except PosexportError as err:
+            if self.typed:
+                err.args = (as_typed(str(err), self.typed),)
+            raise
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         records = {

@@ -8,43 +8,34 @@ import click
 from posexport.cli import of_record, options
 from posexport.cli.command import Command
 from posexport.cli.terminal import remark
+from posexport.cli.typed import typed_options
+from posexport.options.prompts import PROMPTS, PromptOptions
 from posexport.runtime import generation_config
 from posexport.runtime.generation_config import GenerationConfig
 
-_GROUPS = of_record.groups(
+_GROUPS = of_record.groups(PromptOptions, (PROMPTS,), {}) | of_record.groups(
     GenerationConfig,
-    ("Prompts", *generation_config.GROUPS),
+    generation_config.GROUPS,
     {
-        "Prompts": ("prompts", "inputs", "decoder_prompts", "images", "chat", "system"),
         generation_config.SAMPLING: ("greedy",),
         generation_config.RUNTIME: (*options.RUNTIME, "provider_options"),
     },
 )
 
 
-@click.command("generate", cls=Command, groups=_GROUPS)
+_TYPED = {
+    **typed_options(GenerationConfig),
+    "do_sample=False": "--greedy",
+    "decoder_prompts": "--decoder-prompt",
+    "chat_template_kwargs": "--chat-option",
+    "give ids to run or generate": "give ids by --inputs",
+    "give arrays by name": "give arrays by --inputs",
+}
+
+
+@click.command("generate", cls=Command, groups=_GROUPS, typed=_TYPED)
 @options.bundle_argument
-@click.option("--prompt", "prompts", multiple=True, help="A text to continue, or the encoder's input (repeatable).")
-@click.option(
-    "--inputs",
-    type=click.Path(path_type=Path),
-    help="Arrays for an encoder, by input name, instead of prompts: .npz, .safetensors or .json.",
-)
-@click.option(
-    "--decoder-prompt",
-    "decoder_prompts",
-    multiple=True,
-    help="The decoder's first tokens, as text, for an encoder-decoder (repeatable: one for each prompt).",
-)
-@click.option(
-    "--image",
-    "images",
-    multiple=True,
-    type=click.Path(path_type=Path),
-    help="A picture that each prompt is about (repeatable): with --chat, else at its image tokens.",
-)
-@click.option("--chat", is_flag=True, help="Put each prompt into the model's chat template as a user message.")
-@click.option("--system", metavar="TEXT", help="A system message before each prompt, with --chat.")
+@of_record.all_of(PromptOptions)
 @click.option(
     "--greedy", is_flag=True, help="The most likely token each time: no sampling and no beams, whatever the model says."
 )
@@ -58,12 +49,6 @@ _GROUPS = of_record.groups(
 @options.json_option
 def command(
     directory: Path,
-    prompts: tuple[str, ...],
-    inputs: Path | None,
-    decoder_prompts: tuple[str, ...],
-    images: tuple[Path, ...],
-    chat: bool,
-    system: str | None,
     greedy: bool,
     stream: bool,
     precision: str | None,
@@ -84,7 +69,7 @@ def command(
     \b
     Example:
         posexport generate smollm --prompt "Once upon a time" --max-new-tokens 100 --stream
-        posexport generate qwen --chat --prompt "Who wrote Faust?"
+        posexport generate qwen --chat --prompt "Who wrote Faust?" --chat-option enable_thinking=false
         posexport generate llava --chat --image cat.png --prompt "What is this?"
         posexport generate t5 --prompt "translate English to German: A cat sits."
         posexport generate smollm --prompt "A cat" --prompt "My dog likes" --temperature 0.8 --top-p 0.9 --seed 7
@@ -95,6 +80,7 @@ def command(
 
     if stream and as_json:
         raise PosexportError("--stream prints text as it comes and --json one document at the end; give one of them")
+    prompts = PromptOptions(**{name: choices.pop(name) for name in PromptOptions.__struct_fields__})
     # options that are not on the command line come from the bundle's generation_config.json
     chosen = {name: value for name, value in choices.items() if value not in (None, ())}
     if greedy:
@@ -107,17 +93,12 @@ def command(
     done = continue_texts(
         directory,
         prompts,
-        inputs=inputs,
-        chat=chat,
-        system=system,
         precision=precision,
         provider=provider,
         provider_options=provider_options,
         threads=threads,
         tell=(lambda piece: click.echo(piece, nl=False)) if stream else None,
         config=config,
-        decoder_prompts=decoder_prompts,
-        images=images,
     )
     if as_json:
         click.echo(done.to_json())

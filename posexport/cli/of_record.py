@@ -1,5 +1,7 @@
 """Command-line options generated from the fields of a record (`posexport.options.option`)."""
 
+import functools
+import json
 from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
@@ -9,9 +11,11 @@ import click
 import msgspec
 
 from posexport.cli import complete
+from posexport.errors import PosexportError
 from posexport.options.option import Listed, options_in
 from posexport.targets.provider_options import as_mapping
 
+_PYTHON = {"True": True, "False": False, "None": None}
 #: a decorator of commands
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -24,17 +28,32 @@ def one_of(record: type[msgspec.Struct], name: str) -> Decorator:
     if about.complete:
         first = [listed.default] if isinstance(listed.default, str) else []
         settings["shell_complete"] = complete.words(about.complete, first)
-    if bool in listed.kinds and not about.json:
+    if _origins(listed) == {Mapping}:
+        pairs = functools.partial(json_pairs, f"--{about.flag}") if about.json else as_mapping
+        settings |= {"multiple": True, "callback": lambda _, __, value: pairs(value)}
+    elif bool in listed.kinds and not about.json:
         settings |= {"is_flag": True, "callback": _negated if listed.default else None}
         if listed.default is None:
             settings["default"] = None  # an absent flag is no False
-    elif _origins(listed) == {Mapping}:
-        settings |= {"multiple": True, "callback": lambda _, __, value: as_mapping(value)}
     else:
         several = (listed.default,) if listed.default else ()
         settings |= {"type": _type(listed), "default": several if multiple else listed.default}
         settings["show_default"] = about.show_default and bool(listed.default)
     return click.option(f"--{about.flag or name.replace('_', '-')}", name, **settings)
+
+
+def json_pairs(flag: str, pairs: Sequence[str]) -> dict[str, Any]:
+    """Values of KEY=VALUE pairs by name: JSON, Python's True, False and None, or a text."""
+    values: dict[str, Any] = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals or not name:
+            raise PosexportError(f"{flag} {pair} has no value; give KEY=VALUE")
+        try:
+            values[name] = _PYTHON[value] if value in _PYTHON else json.loads(value)
+        except ValueError:
+            values[name] = value
+    return values
 
 
 def all_of(record: type[msgspec.Struct]) -> Decorator:

@@ -1,7 +1,5 @@
 """posexport run"""
 
-import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +7,21 @@ import click
 
 from posexport.cli import options
 from posexport.cli.command import Command
+from posexport.cli.of_record import json_pairs
 from posexport.cli.terminal import bar
-from posexport.errors import PosexportError
+
+#: what to type for words of the library's errors
+_TYPED = {
+    **dict.fromkeys(("truncation=True", "truncate=True", 'tokenizer_kwargs={"truncation": True}'), "--truncate"),
+    **{f"{name}=": f"--option {name}=" for name in ("stride", "return_timestamps", "chunk_length_s", "src_lang")},
+    "src_lang and tgt_lang": "--option src_lang=CODE --option tgt_lang=CODE",
+    "activation_fn=": "--activation-fn ",
+    "give ids to run or generate": "give ids by --inputs",
+    "use run_texts": "leave out the options for vectors",
+}
 
 
-@click.command("run", cls=Command)
+@click.command("run", cls=Command, typed=_TYPED)
 @options.bundle_argument
 @click.option("--text", "texts", multiple=True, help="An input text (repeatable); needs a bundle with a tokenizer.")
 @click.option(
@@ -36,7 +44,7 @@ from posexport.errors import PosexportError
     "options",
     multiple=True,
     metavar="NAME=VALUE",
-    callback=lambda _, __, pairs: _options(pairs),
+    callback=lambda _, __, pairs: json_pairs("--option", pairs),
     help="Of the task, by transformers' name, e.g. aggregation_strategy=simple (repeatable); values may be JSON.",
 )
 @click.option("--tensors", "as_tensors", is_flag=True, help="Print the outputs, not the answer of the bundle's task.")
@@ -93,17 +101,3 @@ def command(directory: Path, as_json: bool, **choices: Any) -> None:
     with bar("Running") as progress:
         done = answer(directory, **choices, progress=progress)
     click.echo(done.to_json() if as_json else done.to_text())
-
-
-def _options(pairs: Sequence[str]) -> dict[str, Any]:
-    """Options by name; a value that is valid JSON is parsed, any other is a text."""
-    values: dict[str, Any] = {}
-    for pair in pairs:
-        name, equals, value = pair.partition("=")
-        if not equals or not name:
-            raise PosexportError(f"--option {pair} has no value; give NAME=VALUE, such as top_k=3")
-        try:
-            values[name] = json.loads(value)
-        except ValueError:
-            values[name] = value
-    return values

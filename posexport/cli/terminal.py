@@ -40,6 +40,12 @@ def _has_colours() -> bool:
 Progress = Callable[[int, int, str], None]
 #: seconds before the first line and between lines; later a tenth of the time that has passed
 INTERVAL = 5.0
+#: seconds between two lines of a log at most
+_MOST = 15.0
+#: the total of a proof's steps
+_PERCENT = 100
+#: seconds from which on a line says what takes less
+_LONG = 60.0
 _KEY = "posexport.verbosity"
 #: consoles with a visible bar; the last one is in front
 _shown: list["Console"] = []
@@ -112,12 +118,18 @@ def _above(console: "Console") -> Iterator[None]:
         _shown.pop()
 
 
+def _in_words(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 2 * _LONG else f"{seconds / 60:.0f} min"
+
+
 class _Lines:
     """Progress as lines: ``proving 12/116, length 17, batch 1, no padding (34 s)``."""
 
     def __init__(self) -> None:
         self._started = time.monotonic()
-        self._line = ""
+        self._line = self._left = ""
+        self._proof_began: float | None = None
+        self._advised = False
         self._stop = threading.Event()
 
     def step(self, done: int, total: int, what: str) -> None:
@@ -138,16 +150,29 @@ class _Lines:
     def _note(self, done: int, total: int, what: str) -> None:
         if what:
             phase, comma, rest = what.partition(", ")
-            count = f" {done}/{total}" if total > 2 else ""  # loading and exporting are two steps
-            self._line = f"{phase}{count}{comma}{rest}"
+            # loading and exporting are two steps, a proof has a hundred percent
+            count = f" {done}%" if total == _PERCENT else f" {done}/{total}" if total > 2 else ""
+            self._line, self._left = f"{phase}{count}{comma}{rest}", self._estimate(done, total)
+
+    def _estimate(self, done: int, total: int) -> str:
+        """How long a proof will still take, after its first percents."""
+        if total != _PERCENT:
+            return ""
+        if self._proof_began is None:
+            self._proof_began = time.monotonic()
+        elapsed = time.monotonic() - self._proof_began
+        left = elapsed * (total - done) / done if done > 2 else 0.0
+        advice = "; --length N or --proof reduced checks less" if left > _LONG and not self._advised else ""
+        self._advised = self._advised or bool(advice)
+        return f", about {_in_words(left)} left{advice}" if left > INTERVAL else ""
 
     def _tick(self) -> None:
-        while not self._stop.wait(max(INTERVAL, self._elapsed / 10)):
+        while not self._stop.wait(min(max(INTERVAL, self._elapsed / 10), _MOST)):
             self._print()
 
     def _print(self) -> None:
         if self._line:
-            click.echo(f"{self._line} ({self._elapsed:.0f} s)", err=True)
+            click.echo(f"{self._line} ({self._elapsed:.0f} s{self._left})", err=True)
 
     @property
     def _elapsed(self) -> float:

@@ -15,7 +15,7 @@ from posexport.cli.terminal import bar, fit, remark
 from posexport.options.commands import GROUPS, VerifyOptions
 from posexport.options.option import SOURCE
 
-_ABOUT_SOURCE = ("task", "settings", "definition", "allow_pickle")
+_ABOUT_SOURCE = ("task", "settings", "definition", "allow_pickle", "drop_weights")
 
 
 @click.command("verify", cls=Command, groups=groups(VerifyOptions, GROUPS, {SOURCE: ("against",)}))

@@ -76,6 +76,7 @@ def recipe_of(source: "Source", options: ConvertOptions, opset: int) -> Recipe:
         "task": source.task,
         "settings": dict(sorted(parse(options.load.settings).items())),
         "opset": opset,
+        "drop_weights": list(options.drop_weights),
         "calibrate": texts and hashlib.sha256(texts.read_bytes()).hexdigest(),
     }
     return Recipe(**{**{name: getattr(options, name) for name in Recipe.__struct_fields__}, **resolved})

@@ -81,6 +81,7 @@ class ConvertOptions(Recipe, frozen=True, kw_only=True):
             python="Prove the bundle; otherwise it is marked as not proven.",
         ),
     ] = True
+    proof: commands.Proof = "auto"
     lengths: commands.Lengths = None
     provider: Annotated[
         str | None,

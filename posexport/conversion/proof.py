@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from posexport.bundle.manifest import PARITY, SAMPLE, TextAgreement, model_of
 from posexport.bundle.variants import variant_file
 from posexport.conversion.options import ConvertOptions
+from posexport.conversion.reduced import Reduced
 from posexport.errors import PosexportError
 from posexport.export.build import Built
 from posexport.parity.report.report import Report
@@ -32,21 +33,32 @@ def proof(
     options: ConvertOptions,
     progress: "Progress | None",
     variant: "PrecisionName | None" = None,
+    reduced: Reduced | None = None,
 ) -> "Report":
     """The proof, with its records in ``directory``: every point, and the sample for machines without PyTorch."""
     from posexport.parity.choose import ProofOptions, prove_model
+    from posexport.parity.full_model.records import NotComparableError, StructureError
+    from posexport.parity.reduced.prove import prove_reduced
     from posexport.parity.sample.writer import SampleWriter
 
     sample = SampleWriter()
     proof_options = ProofOptions(
         provider=options.provider or DEFAULT_PROVIDER,
         precision=options.record.name,
+        quantizer=options.quantizer,
         lengths=options.lengths,
         threads=options.threads,
         progress=progress or (lambda *_: None),
         sample=sample,
     )
-    report = prove_model(source, model_of(directory, source.parts), proof_options)
+    report = None
+    if reduced is not None:
+        try:
+            report = prove_reduced(reduced.reduction, directory, proof_options, reduced.export)
+        except (NotComparableError, StructureError) as err:
+            (options.remark or (lambda _: None))(f"proven as a whole, without a reduced model: {err}")
+    if report is None:
+        report = prove_model(source, model_of(directory, source.parts), proof_options)
     (directory / variant_file(PARITY, variant)).write_bytes(report.to_json())
     if report.points:
         sample.save(directory, variant_file(SAMPLE, variant))

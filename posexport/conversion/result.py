@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from posexport.bundle.manifest import Manifest
-from posexport.spec import BY_TRIAL, SEQUENCE
 from posexport.system.files import size_text
 
 if TYPE_CHECKING:
@@ -94,19 +93,16 @@ class Conversion:
             lines.append(f"nothing was written to {self.output}; --keep-failed writes it anyway, marked as not proven")
         else:
             size = sum(entry.size for entry in self.manifest.files.values())
-            limits = _up_to(self.manifest)
-            lines.append(f"{self.output}: {size_text(size)}, opset {self.manifest.opset}, {self.verdict}{limits}")
+            lines.append(f"{self.output}: {size_text(size)}, opset {self.manifest.opset}, {self.verdict}")
             lines += [f"  {name}: {each.verdict}" for name, each in self.variants.items()]
         table, *sentences = lines if self.report is not None else ["", *lines]
-        return "\n".join([*[table] * (self.report is not None), *fitted(sentences, width, colour=colour)])
+        line = self._loading_line
+        return "\n".join([*[table] * (self.report is not None), *fitted(sentences, width, colour=colour), *line])
 
+    @property
+    def _loading_line(self) -> list[str]:
+        """The line that loads the directory, if its layout has one."""
+        from posexport.export.layout import layout_named
 
-def _up_to(manifest: Manifest) -> str:
-    """How far the proof of a user's module went, where it takes inputs that are longer still, or may."""
-    longest, limits = manifest.parity and manifest.parity.longest_passed, manifest.limits
-    end = limits.max_length if SEQUENCE in limits.limited_axes else None
-    long = any(SEQUENCE in spec.axes for spec in manifest.inputs)
-    unlimited = manifest.source.kind in BY_TRIAL and long and longest != end
-    if not manifest.proven or longest is None or not unlimited:
-        return ""
-    return f" up to {longest} tokens"
+        line = "" if self.manifest is None else layout_named(self.manifest.recipe.layout).loading_line(self.output)
+        return [f"load it with {line}"] if line else []

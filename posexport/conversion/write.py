@@ -5,15 +5,17 @@ import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from posexport.bundle.manifest import model_of
 from posexport.bundle.write import copy_without_paths
+from posexport.conversion.graphs import FLOAT32, Export, calibration_texts
 from posexport.conversion.manifest import manifest_of, recipe_of
 from posexport.conversion.options import ConvertOptions
 from posexport.conversion.proof import OnTexts, agreement_on_texts, proof
+from posexport.conversion.reduced import Reduced, reduced_model
 from posexport.conversion.result import MissedError, Written
 from posexport.conversion.tokenizer import with_tokenizer_made
 from posexport.errors import PosexportError
@@ -28,43 +30,11 @@ if TYPE_CHECKING:
     from posexport.export.layout import Layout
     from posexport.export.written import Step
     from posexport.options.recipe import Recipe
-    from posexport.parity.grid.inputs import Feeds
     from posexport.parity.proof import Progress
     from posexport.parity.report.report import Report
-    from posexport.precision.calibration import Calibration
     from posexport.sources.load_options import LoadOptions
     from posexport.sources.source import Source
     from posexport.targets.precisions import PrecisionName
-
-
-def calibration_texts(source: "Source", options: ConvertOptions) -> "list[Feeds]":
-    """The texts of ``--calibrate`` as the source's inputs."""
-    if options.calibrate is None or not options.reads_texts:
-        return []
-    from posexport.parity.agreement.texts import calibration_feeds
-
-    graphs = list(source.graphs.values())  # one, under a name of its layout's, has no parts itself
-    return calibration_feeds(graphs[0] if len(graphs) == 1 else source, Path(options.calibrate))
-
-
-def calibration(graph: "Source", options: ConvertOptions, texts: "list[Feeds]") -> "Calibration | None":
-    """What activations of ``graph`` are measured on: texts, or for int8 random tokens where it reads tokens alone."""
-    if not options.reads_texts:
-        return None
-    from posexport.parity.agreement.texts import random_rows
-    from posexport.precision.calibration import Calibration
-    from posexport.runtime.providers import make_session
-
-    def open_graph(path: Path) -> Any:
-        return make_session(path, threads=options.threads).run
-
-    feeds = texts or random_rows(graph, graph.limits)
-    return Calibration(feeds, open_graph) if feeds else None
-
-
-#: the folder, while a conversion is under way, of the graphs that quantized ones are made from and compared with; it is
-#: not sealed
-FLOAT32 = ".float32"
 
 
 class _CacheNotTracedError(PosexportError):
@@ -183,23 +153,25 @@ def _write(
     for note in source.notes:
         tell(1, 2, note)
     # its graphs
-    texts = calibration_texts(source, options)
+    texts = calibration_texts(source, options.calibrate) if options.reads_texts else []
     tell(1, 2, "exporting")
     recipe = recipe_of(source, options, opset)
     compared = _compared_texts(options, recipe)
     try:
-        built = _exported(source, directory, options, layout, recipe, texts, with_float32=compared is not None)
+        export = Export(recipe, layout, texts, options.threads)
+        built = export(source, directory, with_float32=compared is not None)
     except (NotTracedError, NotInsertedError) as err:
         if options.task is None and source.kind == "python" and source.limits.kv_cache:
             raise _CacheNotTracedError(str(err)) from err
         raise
     _check_unpadding(recipe, built)
     _check_precision(recipe, built, remark)
+    reduced = reduced_model(source, export, options.proof, remark) if options.verify else None
     source = with_precision(source, recipe)
     # their proof
     before_proof()
     try:
-        report, on_texts = _proven(source, directory, options, progress, variant, compared)
+        report, on_texts = _proven(source, directory, options, progress, variant, compared, reduced)
     except MissedError as missed:
         _retry_in_steps(source, built, missed)
         for sentence in reasons(built, missed.report):
@@ -257,34 +229,6 @@ def _prepared(
     return layout.arranged(source, options.record)
 
 
-def _exported(
-    source: "Source",
-    directory: Path,
-    options: ConvertOptions,
-    layout: "Layout",
-    recipe: "Recipe",
-    texts: "list[Feeds]",
-    *,
-    with_float32: bool,
-) -> "list[Built]":
-    """The source's graphs in ``directory``; ``with_float32``: also what quantized ones are made from, in `FLOAT32`."""
-    from posexport.export.build import build
-
-    store = layout.store(source)
-    return [
-        build(
-            graph,
-            directory / file,
-            recipe,
-            clients_have=layout.microsoft,
-            store=store,
-            float32=directory / FLOAT32 / file if with_float32 else None,
-            calibration=calibration(graph, options, texts),
-        )
-        for file, graph in source.graphs.items()
-    ]
-
-
 def _compared_texts(options: ConvertOptions, recipe: "Recipe") -> Path | None:
     """The texts on which a precision below float32 is compared with it; static scales must fit theirs at least."""
     texts = options.evaluate or (options.calibrate if recipe.static else None)
@@ -318,6 +262,7 @@ def _proven(
     progress: "Progress | None",
     variant: "PrecisionName | None",
     compared: Path | None,
+    reduced: Reduced | None,
 ) -> "tuple[Report | None, OnTexts | None]":
     """The proof of the graphs in ``directory``, and their agreement with those in `FLOAT32` on the texts ``compared``.
 
@@ -329,7 +274,7 @@ def _proven(
         # nothing asks the module for its numbers any more, and the check's session holds the same
         drop(source.module.parameters())
     _check_axes(source, directory, options)
-    report = proof(source, directory, options, progress, variant) if options.verify else None
+    report = proof(source, directory, options, progress, variant, reduced) if options.verify else None
     on_texts = None
     if compared is not None:
         on_texts = agreement_on_texts(source, directory, directory / FLOAT32, compared, options, progress)

@@ -8,6 +8,7 @@ import onnx_ir as ir
 
 from posexport.export import defaults, functions
 from posexport.export.functions import Chosen
+from posexport.export.messages import without_onnx_errors
 from posexport.export.negotiate import IR_VERSION
 from posexport.export.save import Store, fill_metadata, save, strip_provenance, weight_bytes
 from posexport.export.trace import as_traced, trace
@@ -65,6 +66,7 @@ def build(
     recipe: Recipe,
     *,
     clients_have: frozenset[str] = frozenset(),
+    clients_feed: frozenset[str] = frozenset(),
     store: Store | None = None,
     float32: Path | None = None,
     calibration: Calibration | None = None,
@@ -72,40 +74,46 @@ def build(
     """Trace, run the passes, guard, attach functions, bring to its precision, fill the metadata, save, check.
 
     ``recipe``: the resolved options, which the metadata records. ``clients_have``: operators of com.microsoft that
-    every client has, whatever the target. ``store``: where weights go (`posexport.export.save`). ``float32``: a file
-    for the graph as it is before it is brought to its precision. ``calibration``: what static scales of activations
-    are measured on.
+    every client has, whatever the target. ``clients_feed``: inputs that they feed if they have no default. ``store``:
+    where weights go (`posexport.export.save`). ``float32``: a file for the graph as it is before it is brought to its
+    precision. ``calibration``: what static scales of activations are measured on.
+
+    Raises:
+        NotTracedError: also for whatever onnx, onnx-ir and onnxscript raise.
     """
-    lowered = _lowered(source, recipe, clients_have)
-    model, passes, chosen, made_for = lowered
-    before = weight_bytes(model)
-    if float32 is not None:
-        _save(model.clone(), source, float32, lowered.lowerings, recipe)
-    written = written_by(model) if source.by_trial else Written()
-    finished = with_precision(source, recipe)
-    stored = apply(model, finished, made_for, recipe, calibration)
-    if recipe.blocked and not recipe.half:
-        routed = route_quantized(model, made_for)
-        passes |= {RoutedExperts.name: routed} if routed != PassResult() else {}
-    _save(model, finished, path, lowered.lowerings, recipe, store)
-    names = sorted(function.name for function in model.functions.values() if function.domain == DOMAIN)
-    built = Built(
-        names,
-        passes,
-        chosen,
-        opset=model.opset_imports[""],
-        ir_version=model.ir_version,
-        precision=stored,
-        weights=(weight_bytes(model), before),
-        written=written,
-    )
-    # the rewrite rules of onnxscript 0.7 are global and keep the last graph that they saw: its weights must not stay
-    for value in model.graph.initializers.values():
-        value.const_value = None
-    return built
+    lines: dict[str, str] = {}
+    with without_onnx_errors(source.name, lines):
+        lowered = _lowered(source, recipe, clients_have, clients_feed)
+        model, passes, chosen, made_for = lowered
+        before = weight_bytes(model)
+        if float32 is not None:
+            _save(model.clone(), source, float32, lowered.lowerings, recipe)
+        written = written_by(model) if source.by_trial else Written()
+        lines |= written.lines
+        finished = with_precision(source, recipe)
+        stored = apply(model, finished, made_for, recipe, calibration)
+        if recipe.blocked and not recipe.half:
+            routed = route_quantized(model, made_for)
+            passes |= {RoutedExperts.name: routed} if routed != PassResult() else {}
+        _save(model, finished, path, lowered.lowerings, recipe, store)
+        names = sorted(function.name for function in model.functions.values() if function.domain == DOMAIN)
+        built = Built(
+            names,
+            passes,
+            chosen,
+            opset=model.opset_imports[""],
+            ir_version=model.ir_version,
+            precision=stored,
+            weights=(weight_bytes(model), before),
+            written=written,
+        )
+        # the rewrite rules of onnxscript 0.7 are global and keep the last graph that they saw, but not its weights
+        for value in model.graph.initializers.values():
+            value.const_value = None
+        return built
 
 
-def _lowered(source: Source, recipe: Recipe, clients_have: frozenset[str]) -> _Lowered:
+def _lowered(source: Source, recipe: Recipe, clients_have: frozenset[str], clients_feed: frozenset[str]) -> _Lowered:
     """The graph in float32: traced, changed by passes, with a lowering for each node of domain posexport.
 
     Functions are attached after everything that would inline them.
@@ -132,7 +140,7 @@ def _lowered(source: Source, recipe: Recipe, clients_have: frozenset[str]) -> _L
         known = context.of_source(source, target, recipe.lowering)
     # the graph that ships
     names = [value.name or "" for value in model.graph.outputs]
-    known = replace(known, output_names=names)
+    known = replace(known, output_names=names, fed=clients_feed)
     without = {Unpadding.name: "--no-unpad was given"} if recipe.unpad is False else {}
     if recipe.weight_bits is not None:
         without[RoutedExperts.name] = "it is for experts in float32"

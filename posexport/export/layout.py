@@ -25,14 +25,18 @@ class Layout:
         store: where the weights of the graphs are stored.
         write: writes further files, after the graphs and the source's files.
         names_precision: names of graphs contain the precision, so a directory can hold several.
+        loading_line: the line of Python that loads the directory with the layout's client; empty: none is shown.
         microsoft: contrib operators of ONNX Runtime that every client of the layout has, for any target.
+        fed: inputs with a default that clients of the layout feed if a session lists them: they have none here.
     """
 
     arrange: Callable[[Source], Source] = lambda source: source
     store: Callable[[Source], Store] = lambda _: OwnFile()
     write: Callable[[Path, Source], None] = lambda _directory, _source: None
+    loading_line: Callable[[Path], str] = lambda _: ""
     names_precision: bool = False
     microsoft: frozenset[str] = frozenset()
+    fed: frozenset[str] = frozenset()
 
     def arranged(self, source: Source, precision: Precision = FP32) -> Source:
         """``source`` cut into graphs with file names, for a model of ``precision``."""

@@ -6,14 +6,15 @@ converts. The first row that matches counts: a special case of another precedes 
 
 import re
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
 
 from posexport.errors import PosexportError
 from posexport.system.files import aside
-from posexport.system.user_code import line_of_error, line_of_trace
+from posexport.system.user_code import is_external, line_of_error, line_of_trace, package_called
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,6 +157,33 @@ def cannot_trace(name: str, err: BaseException) -> NotTracedError:
     quote = sentence or _first_words(messages[-1]) + (f" ({line})" if line else "")
     longer = sentence is not None or len(messages[-1]) > len(_first_words(messages[-1]))
     return NotTracedError(f"{name} cannot be traced: {quote}{_saved(err) if longer else ''}")
+
+
+#: packages that write, change and check graphs
+_ONNX = ("onnx", "onnx_ir", "onnxscript")
+#: how onnx names a node in its messages
+_NODE = re.compile(r"node name: ?([\w./-]+)")
+
+
+@contextmanager
+def without_onnx_errors(name: str, lines: Mapping[str, str]) -> Iterator[None]:
+    """Inside the block whatever onnx, onnx-ir and onnxscript raise about the graph of ``name`` is a NotTracedError.
+
+    ``lines``: the user's, by the name of the node that they became.
+    """
+    try:
+        yield
+    except Exception as err:
+        package = package_called(err)
+        if package not in _ONNX or isinstance(err, PosexportError | OSError) or is_external(err):
+            raise
+        message = f"{type(err).__name__}: {err}"
+        node = _NODE.search(message)
+        line = lines.get(node[1], "") if node else line_of_error(err)
+        raise NotTracedError(
+            f"{name} cannot be converted: {package} refuses its graph, {_first_words(message)}"
+            f"{f' ({line})' if line else ''}; write that in other operations, and report it to posexport{_saved(err)}"
+        ) from err
 
 
 def meaning(text: str, line: str) -> str | None:

@@ -22,7 +22,7 @@ def takes(opset: int, ir_version: int = IR_VERSION) -> bool:
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
+    options.log_severity_level, options.intra_op_num_threads = 4, 1
     x = ir.val("x", ir.DataType.FLOAT, [1])
     identity = ir.node("Identity", [x], outputs=[ir.val("y", ir.DataType.FLOAT, [1])])
     graph = ir.Graph([x], identity.outputs, nodes=[identity], opset_imports={"": opset}, name="identity")

@@ -18,7 +18,7 @@ from posexport.graph.edits import free_names
 from posexport.sources.example import axis_sizes, example
 from posexport.sources.source import Source
 from posexport.spec import SEQUENCE, LengthContract
-from posexport.system.user_code import is_external, is_user_file
+from posexport.system.user_code import is_external, is_user_module
 from posexport.torch_fixes.as_exported import as_exported
 from posexport.torch_fixes.exporter_output import without_exporter_output
 from posexport.torch_fixes.helper_lines import with_helper_lines
@@ -66,7 +66,7 @@ def as_traced(source: Source) -> Source:
 
 
 def _is_users(name: str) -> bool:
-    return is_user_file(getattr(sys.modules[name], "__file__", None) or "")
+    return is_user_module(sys.modules[name])
 
 
 def _traced(source: Source, opset: int, uses: SizeUses, *, optimize: bool) -> ir.Model:

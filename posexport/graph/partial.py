@@ -9,6 +9,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from posexport.graph.queries import sizes
+from posexport.system.threads import session_threads
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession
@@ -82,6 +83,7 @@ class Subgraph:
 
         options = ort.SessionOptions()
         options.log_severity_level = 4  # failures are expected
+        options.intra_op_num_threads = session_threads()
         serialized = ir.to_proto(self.model).SerializeToString()
         return ort.InferenceSession(serialized, options, providers=["CPUExecutionProvider"])
 

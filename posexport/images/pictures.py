@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from posexport.errors import PosexportError
+from posexport.options.several import several
 
 if TYPE_CHECKING:
     from PIL.Image import Image as PilImage
@@ -91,9 +92,9 @@ def _source(text: str) -> tuple[str, Any]:
 
 
 def _flat(images: Any) -> Iterator[Any]:
-    """Every picture of nested lists and of arrays of rank 4."""
-    if isinstance(images, list | tuple):
-        for item in images:
+    """Every picture of nested lists, iterators, and arrays of rank 4."""
+    if (listed := several(images)) is not None:
+        for item in listed:
             yield from _flat(item)
         return
     if hasattr(images, "__array__") and not hasattr(images, "getbands"):

@@ -1,5 +1,7 @@
 """Puts a user's module into eval mode, float32 and the CPU, or says in one sentence why it cannot be."""
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -56,9 +58,31 @@ def _check(argument: str, module: nn.Module) -> None:
 def _register(module: nn.Module) -> None:
     """Makes buffers of tensors that are only attributes, so that they are cast, moved and traced with the module."""
     for submodule in module.modules():
-        attributes = [name for name, value in vars(submodule).items() if isinstance(value, Tensor)]
-        for name in attributes:
-            submodule.register_buffer(name, vars(submodule).pop(name), persistent=False)
+        cls = type(submodule)
+        tensors = {
+            name: value
+            for scope in [*map(vars, reversed(cls.__mro__)), vars(submodule)]
+            for name, value in scope.items()
+            if isinstance(value, Tensor) and name not in submodule._buffers  # noqa: SLF001
+        }
+        hidden = {name: _BufferFirst(name, getattr(cls, name)) for name in tensors if hasattr(cls, name)}
+        if hidden:
+            submodule.__class__ = type(cls)(cls.__name__, (cls,), {"__module__": cls.__module__, **hidden})
+        for name, tensor in tensors.items():
+            vars(submodule).pop(name, None)
+            # register_buffer() refuses the name of a class's attribute
+            submodule._buffers[name] = tensor  # noqa: SLF001
+            submodule._non_persistent_buffers_set.add(name)  # noqa: SLF001
+
+
+class _BufferFirst:
+    """An attribute of a class that a buffer of the same name comes before, as an attribute of an instance would."""
+
+    def __init__(self, name: str, of_class: Any) -> None:
+        self.name, self.of_class = name, of_class
+
+    def __get__(self, module: nn.Module | None, _: type) -> Any:
+        return self.of_class if module is None else module._buffers.get(self.name, self.of_class)  # noqa: SLF001
 
 
 def _quantized(argument: str, name: str) -> PosexportError:

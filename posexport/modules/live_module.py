@@ -22,13 +22,13 @@ from posexport.errors import PosexportError
 from posexport.modules.axes.discover import Discovered, discover
 from posexport.modules.axes.example_calls import counts_tokens
 from posexport.modules.axes.sizes import STANDARD, in_steps
-from posexport.modules.call import calling
 from posexport.modules.drawn_calls import DrawnCalls
 from posexport.modules.dry_run import dry_run
 from posexport.modules.eval_mode import in_eval_mode
 from posexport.modules.padding_values import with_padding_values
 from posexport.modules.user_module import PAST_IS_OURS, by_name, copied
 from posexport.modules.value_branches import remarks_on, ways_that_fit
+from posexport.modules.vocabularies import with_vocabularies
 from posexport.sources.example import axis_sizes
 from posexport.sources.source import Source, digest
 from posexport.spec import (
@@ -45,7 +45,6 @@ from posexport.spec import (
     Promises,
 )
 from posexport.targets.dtypes import DTYPES, MODEL_DTYPE
-from posexport.torch_fixes.module_state import with_state_kept
 
 #: the dynamic axes that a user's module may have, also with an input's name and ``_`` before them
 _AXES = (BATCH, SEQUENCE, ENCODER_SEQUENCE, HEIGHT, WIDTH, SAMPLES)
@@ -115,7 +114,7 @@ def source_of_module(
     limits = results.limits
     if discovered.tokens is not None:
         limits = msgspec.structs.replace(limits, min_length=discovered.tokens, max_length=discovered.tokens)
-    specs, bounded = _with_vocabularies(module, specs, tensors)
+    specs, bounded = with_vocabularies(module, specs, tensors)
     user = by_name(argument, module, specs, results.outputs)
     user.ways = ways_that_fit(DrawnCalls(argument, module, specs).module, specs, results.limits.trace_sizes)
     encodings = [submodule for submodule in module.modules() if isinstance(submodule, Encoding)]
@@ -317,47 +316,6 @@ def _spec(name: str, tensor: Tensor, axes: list[Axis], length: int | None) -> In
     columns = [int(n) + 1 for n in tensor.amax(0)] if len(axes) == _WITH_COLUMNS and isinstance(axes[-1], int) else []
     size = int(tensor.max()) + 1
     return InputSpec(name=name, dtype="int64", axes=axes, role="tokens", size=size, column_sizes=columns)
-
-
-def _with_vocabularies(
-    module: nn.Module, specs: list[InputSpec], tensors: Mapping[str, Tensor]
-) -> tuple[list[InputSpec], list[str]]:
-    """Inputs of ids with the number of rows of the embedding that looks them up, where one reads them unchanged.
-
-    The second result has a remark for every input that only the example's largest id bounds.
-    """
-    tables: dict[tuple[int, int], int] = {}
-
-    def elements(tensor: Tensor) -> tuple[int, int]:
-        """Equal for a tensor and a view of all its elements, as ``input_ids.view(-1, length)``."""
-        return tensor.data_ptr(), tensor.numel()
-
-    def note(submodule: nn.Module, inputs: tuple[Any, ...]) -> None:
-        if isinstance(submodule, nn.Embedding):
-            tables.setdefault(elements(inputs[0]), submodule.num_embeddings)
-
-    # the embedding that reads each input, in one call of the example
-    hooks = [
-        submodule.register_forward_pre_hook(note)
-        for submodule in module.modules()
-        if isinstance(submodule, nn.Embedding)
-    ]
-    try:
-        if hooks and tensors:
-            with calling(), with_state_kept(module):
-                module(**tensors)
-    finally:
-        for hook in hooks:
-            hook.remove()
-    # its rows bound the ids; without one, the example does
-    sizes = {name: tables[elements(tensor)] for name, tensor in tensors.items() if elements(tensor) in tables}
-    known = [msgspec.structs.replace(spec, size=sizes.get(spec.name, spec.size)) for spec in specs]
-    bounded = [
-        f"input {spec.name}: ids from 0 to {(spec.size or 1) - 1} are taken, as the example has; give the largest there"
-        for spec in specs
-        if spec.role == "tokens" and spec.name in tensors and spec.name not in sizes
-    ]
-    return known, bounded
 
 
 def _is_axis(axis: object) -> bool:

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from posexport.errors import PosexportError
-from posexport.sources.registry import NO_EXAMPLE, Opener
+from posexport.sources.registry import NO_EXAMPLE, NO_WEIGHTS, Opener
 
 if TYPE_CHECKING:
     from torch import nn
@@ -11,7 +11,9 @@ if TYPE_CHECKING:
     from posexport.sources.load_options import LoadOptions
     from posexport.sources.source import Source
 
-_IN_MEMORY = "settings are for built-in models and definition is for checkpoints, not modules; leave them out"
+_IN_MEMORY = (
+    "settings are for built-in models, definition and drop_weights for checkpoints, not for modules; leave them out"
+)
 
 
 def _open_module(module: "nn.Module", options: "LoadOptions") -> "Source":
@@ -40,7 +42,7 @@ MODULE = Opener(
     kinds=frozenset({"python"}),
     accepts=lambda argument: not isinstance(argument, str),
     open=_open_module,
-    refuses={"settings": _IN_MEMORY, "definition": _IN_MEMORY},
+    refuses={"settings": _IN_MEMORY, "definition": _IN_MEMORY, "drop_weights": _IN_MEMORY},
 )
 PYTHON_FILE = Opener(
     kinds=frozenset({"python"}),
@@ -48,6 +50,7 @@ PYTHON_FILE = Opener(
     open=_open_python_file,
     refuses={
         **NO_EXAMPLE,
+        **NO_WEIGHTS,
         "definition": "--definition is for checkpoints; {argument} is none: leave it out",
         "settings": "--set is for built-in models; {argument} decides for itself",
     },

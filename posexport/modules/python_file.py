@@ -9,13 +9,14 @@ model of transformers, which is read as its checkpoint would be.
 The file is executed: it is run only because the user named it.
 """
 
+import functools
 import importlib.util
 import inspect
 import sys
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
+from types import MappingProxyType, ModuleType
 from typing import Any
 
 from torch import nn
@@ -92,8 +93,8 @@ def _call(path: Path, factory_name: str) -> Any:
                 "name that"
             )
         if not callable(factory):
-            names = [name for name, value in vars(namespace).items() if callable(value) and not name.startswith("_")]
-            raise PosexportError(f"{path} has no factory {factory_name!r}; it has {', '.join(names) or 'none'}")
+            names = ", ".join(_defined(namespace)) or "none"
+            raise PosexportError(f"{path} has no factory {factory_name!r}; it defines {names}")
         if needed := _needed(factory):
             raise PosexportError(
                 f"{path}:{factory_name} is called without arguments, and needs {', '.join(needed)}; give them defaults"
@@ -107,6 +108,17 @@ def _call(path: Path, factory_name: str) -> Any:
         raise PosexportError(f"{path}:{factory_name} failed: {said}" + (f" ({line})" if line else "")) from err
     finally:
         sys.path.remove(str(path.parent.resolve()))
+
+
+def _defined(namespace: ModuleType) -> list[str]:
+    """Names of the functions and classes that a file defines, without those that it imports."""
+    callables = {name: value for name, value in vars(namespace).items() if callable(value) and name[0] != "_"}
+    # a partial is an object of functools
+    return [
+        name
+        for name, value in callables.items()
+        if isinstance(value, functools.partial) or getattr(value, "__module__", None) == namespace.__name__
+    ]
 
 
 def _needed(factory: Callable[..., Any]) -> list[str]:

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from posexport.options.option import EXPERT, PROOF, RULES, RUNTIME, SOURCE, Option, StrPath
-from posexport.options.recipe import DefinitionName
+from posexport.options.recipe import DefinitionName, DropWeights
 from posexport.targets.precisions import PrecisionName
 from posexport.targets.provider_options import CUDA_OPTIONS
 from posexport.targets.providers import DEFAULT_PROVIDER, PROVIDERS
@@ -60,6 +60,14 @@ Lengths = Annotated[
         python='Check these lengths in tokens in place of the grid\'s; the verdict is then "checked", not "proven".',
     ),
 ]
+Proof = Annotated[
+    Literal["auto", "full", "reduced"],
+    Option(
+        group=PROOF,
+        help="full: the grid on the model itself; reduced: on a few of its layers, the file by its structure, its "
+        "weights and a few calls; auto: reduced from 16 million weights on, where layers repeat.",
+    ),
+]
 Threads = Annotated[
     int,
     Option(
@@ -68,7 +76,7 @@ Threads = Annotated[
         least=0,
         most=1024,
         show_default=False,
-        help="Threads of one operator; 0 lets the runtime choose.",
+        help="Threads of one operator; 0: the least of cores, affinity, cgroup quota and OMP_NUM_THREADS.",
     ),
 ]
 Provider = Annotated[
@@ -132,6 +140,7 @@ class ParityOptions(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = None
     allow_pickle: AllowPickle = False
+    drop_weights: DropWeights = ()
     example_inputs: ExampleInputs = None
     axes: Axes = None
     lengths: Lengths = None
@@ -160,6 +169,7 @@ class ParityOptions(msgspec.Struct, frozen=True, kw_only=True):
 class VerifyOptions(ParityOptions, frozen=True, kw_only=True):
     """The options of `posexport.verify`."""
 
+    proof: Proof = "auto"
     provider: Provider = DEFAULT_PROVIDER
     provider_options: ProviderOptions = None
     progress: ProgressCall = None

@@ -133,8 +133,9 @@ def describe(
     returned = inspect.signature(function).return_annotation
     function.__signature__ = inspect.Signature(parameters, return_annotation=returned)  # type: ignore[attr-defined]
     lines = [textwrap.fill(f"{each.name}: {_in_python(each.about)}", 112, subsequent_indent="    ") for each in options]
-    text = textwrap.indent("\n".join(lines), " " * 8).lstrip()
-    function.__doc__ = (function.__doc__ or "").replace("options: OPTIONS", text)
+    text = textwrap.indent("\n".join(lines), " " * 4).lstrip()
+    # Python 3.13 compiles docstrings without their indentation
+    function.__doc__ = inspect.cleandoc(function.__doc__ or "").replace("options: OPTIONS", text)
 
 
 def _in_python(about: Option) -> str:

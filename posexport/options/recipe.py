@@ -4,8 +4,10 @@ It holds names, numbers and hashes, never paths: a recipe is the same wherever a
 Its keys are the names of options of ``posexport convert``.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
+
+import msgspec
 
 from posexport.options.option import EXPERT, GRAPH, LENGTHS, OUTPUT, SOURCE, Option
 from posexport.registry import Registry
@@ -37,6 +39,15 @@ CacheName = Literal["dynamic", "static"]
 RotationName = Literal["at-write", "at-read"]
 #: which computation of a checkpoint is converted
 DefinitionName = Literal["paper", "released", "transformers"]
+DropWeights = Annotated[
+    Sequence[str],
+    Option(
+        group=EXPERT,
+        metavar="PATTERN",
+        help="Leave out the tensors of a checkpoint that match, such as 'cls.species.*': a head that the task does not "
+        "need (repeatable).",
+    ),
+]
 
 
 class Recipe(PrecisionOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -64,6 +75,7 @@ class Recipe(PrecisionOptions, frozen=True, kw_only=True, forbid_unknown_fields=
             "define.",
         ),
     ] = "paper"
+    drop_weights: DropWeights = msgspec.field(default_factory=list)
     max_length: Annotated[
         int | None, Option(group=LENGTHS, metavar="N", least=1, help="The longest input, in tokens.")
     ] = None

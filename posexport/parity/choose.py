@@ -12,18 +12,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from torch import nn
 
 from posexport.bounds import bounds_of
+from posexport.definition.forward_decoder import ForwardDecoder
+from posexport.encodings.encoding import ENCODINGS
 from posexport.parity.agreement.on_grid import CostOnGrid
 from posexport.parity.branches.coverage import Branches, cover
 from posexport.parity.engine import prove
-from posexport.parity.grid.grid import grid, switches
+from posexport.parity.grid.grid import ALONE, grid, points_at_end, switches
 from posexport.parity.grid.point import Budget, GridPoint
 from posexport.parity.half_range import Range, RangeLog
 from posexport.parity.invariants.check import Invariants
+from posexport.parity.invariants.rollout import STEPS, GreedySteps
 from posexport.parity.judges import Criterion, Guarded, UserTolerance
 from posexport.parity.locate.locate import Location
+from posexport.parity.percent import Percent, cost
 from posexport.parity.proof import Check, Judge, Progress, Proof, Rejection
 from posexport.parity.quantized.records import StoredError
 from posexport.parity.references.definition import DefinitionReference
@@ -34,7 +37,8 @@ from posexport.parity.sample.writer import SampleWriter
 from posexport.parity.subjects.half import HALVES, computes, emulated_if, loads, widened, widened_parts
 from posexport.parity.subjects.runner import Make, Runner
 from posexport.sources.source import Source
-from posexport.targets.precisions import FP32, PRECISIONS, PrecisionName
+from posexport.spec import NUM_LOGITS, SEQUENCE
+from posexport.targets.precisions import FP32, PRECISIONS, PrecisionName, QuantizerName
 from posexport.targets.providers import DEFAULT_PROVIDER, provider_named
 
 if TYPE_CHECKING:
@@ -53,6 +57,7 @@ class ProofOptions:
     Attributes:
         precision: that the graph is stored in.
         emulate: prove a copy that computes in float32 and rounds to this precision; of a float32 graph everything is.
+        quantizer: how the weights of the file were rounded; None: nobody says, as of another tool's file.
         lengths: in place of the grid's.
         memory_limit: bytes a point may need, by default most of the free memory; larger points are reported as skipped.
         tolerance: the largest error that passes, in place of the criterion.
@@ -65,6 +70,7 @@ class ProofOptions:
     provider: str = DEFAULT_PROVIDER
     precision: PrecisionName = FP32.name
     emulate: PrecisionName | None = None
+    quantizer: QuantizerName | None = None
     lengths: Sequence[int] | None = None
     threads: int = 0
     memory_limit: int | None = None
@@ -106,7 +112,7 @@ def prove_model(source: Source, model: Path | bytes, options: ProofOptions, fore
         with chosen(source, model, options, foreign) as proof:
             return prove(proof)
     except StoredError as err:  # a wrong bundle: no point needs to run
-        return msgspec.structs.replace(_about(options), findings=[str(err)])
+        return msgspec.structs.replace(about(options), findings=[str(err)])
 
 
 @contextmanager
@@ -144,7 +150,7 @@ class _Choice:
         self._subject = self._opened(self._source, graph, watched)
         self._reference = self._definition()
         self._budget = Budget(
-            outputs=widened_source.outputs, heads=heads_of(widened_source.module), limit=options.memory_limit
+            outputs=widened_source.outputs, heads=heads_of(widened_source), limit=options.memory_limit
         )
 
     def proof(self) -> Proof:
@@ -153,6 +159,7 @@ class _Choice:
         points = self._grid()
         if options.some is not None:
             points = options.some(points)
+        self._options = options = replace(options, progress=Percent(options.progress, _stages(points)))
         checks = list(self._checks(points))
         judge = self._judge()
         return Proof(
@@ -163,7 +170,7 @@ class _Choice:
             rejection=self._rejection(judge),
             points=points,
             checks=checks,
-            about=_about(options),
+            about=msgspec.structs.replace(about(options), counts_tokens=_counts_tokens(source)),
             budget=self._budget,
             progress=options.progress,
         )
@@ -178,7 +185,7 @@ class _Choice:
         if self._quantized and self._options.tolerance is None:
             from posexport.parity.quantized.as_stored import as_stored
 
-            source = as_stored(source, self._model)
+            source = as_stored(source, self._model, self._options.quantizer)
         return _widened_parts(source) if self._options.copied else source
 
     def _definition(self) -> DefinitionReference:
@@ -209,7 +216,14 @@ class _Choice:
     def _grid(self) -> list[GridPoint]:
         source, options = self._source, self._options
         further = source.further or (LONG if options.computed in HALVES else ())
-        return grid(source.limits, source.inputs, lengths=options.lengths, further=self._budget.further(further))
+        points = grid(source.limits, source.inputs, lengths=options.lengths, further=self._budget.further(further))
+        # the reference of a decoder that got its cache by a pass has ids in place of keys
+        drawable = source.limits.kv_cache and not isinstance(self._widened_source.module, ForwardDecoder)
+        if drawable and options.lengths is None and self._foreign is None:
+            # decode steps reach lengths at which a whole sequence costs too much
+            points = [point for point in points if point.tokens <= ALONE or point.must_be_rejected]
+            points += points_at_end(source.limits, self._budget.fits_easily)
+        return points
 
     def _judge(self) -> Judge:
         options = self._options
@@ -236,14 +250,7 @@ class _Choice:
         options, source = self._options, self._source
         if options.some is None:
             yield Invariants(self._reference)
-            if source.limits.kv_cache:
-                from posexport.parity.invariants.rollout import GreedySteps
-
-                yield GreedySteps(self._reference, self._subject)
-            if any(spec.role == "state" for spec in source.inputs):
-                from posexport.parity.invariants.states import StatesHold
-
-                yield StatesHold(self._reference, self._subject)
+            yield from self._checks_of_decoders()
         # also for some points alone: where nodes ran
         if not provider_named(options.provider).built_in:
             from posexport.parity.placement import Placement
@@ -264,6 +271,20 @@ class _Choice:
             yield FinishSample(options.sample)
             if options.copied and not options.everything and loads(options.provider, options.computed):
                 yield Shipped(options.sample, lambda: self._opened(self._widened_source, self._model))
+
+    def _checks_of_decoders(self) -> Iterator[Check]:
+        """The checks of what is kept between calls, and of logits."""
+        source = self._source
+        if source.limits.kv_cache:
+            yield GreedySteps(self._reference, self._subject)
+        if self._foreign is None and NUM_LOGITS in self._subject.types:
+            from posexport.parity.invariants.last_logits import LastLogitsHold
+
+            yield LastLogitsHold(self._subject)
+        if any(spec.role == "state" for spec in source.inputs):
+            from posexport.parity.invariants.states import StatesHold
+
+            yield StatesHold(self._reference, self._subject)
 
     def _checks_of_modules(self, points: list[GridPoint]) -> Iterator[Check]:
         """The checks that need the modules that nodes come from, which another tool's graph does not name."""
@@ -297,7 +318,7 @@ def _widened_parts(source: Source) -> Source:
     return msgspec.structs.replace(source, parts=graphs)
 
 
-def _about(options: ProofOptions) -> Report:
+def about(options: ProofOptions) -> Report:
     """The report before anything has run."""
     return Report(
         scope="grid",
@@ -310,8 +331,34 @@ def _about(options: ProofOptions) -> Report:
     )
 
 
-def heads_of(module: nn.Module) -> int:
-    """The most attention heads that any part of the module names, for the estimate of memory."""
+def _stages(points: Sequence[GridPoint]) -> dict[str, float]:
+    """What the stages of a proof cost, by the first words of their steps."""
+    accepted = [cost(point) for point in points if not point.must_be_rejected] or [0.0]
+    # branches: the largest of each way; draws: 512 tokens a length; invariants: about twelve runs at two lengths
+    return {
+        "branches": 2 * max(accepted),
+        "proving": sum(accepted),
+        "PyTorch": 512.0 * len({point.length for point in points}),
+        "invariants": 6 * max(accepted),
+        f"{STEPS} greedy": 1000.0,
+        "greedy search of the full model": 1000.0,
+        "cost of": 500.0,
+    }
+
+
+def _counts_tokens(source: Source) -> bool:
+    """Whether the points' lengths are numbers of tokens."""
+    return any(SEQUENCE in spec.axes for spec in source.inputs) and not source.limits.convolutions
+
+
+def heads_of(source: Source) -> int:
+    """The most attention heads whose scores are in memory at once, for the estimate of memory.
+
+    1 where attention of PyTorch and of the graph is tiled over queries and no bias is held for all of them.
+    """
+    known = [] if source.encoding is None else (source.encodings or [source.encoding])
+    if known and not any({"scores", "values"} & {*ENCODINGS[spec.name].cls.hooks} for spec in known):
+        return 1
     names = ("heads", "num_heads", "num_attention_heads", "n_heads")
-    counts = (getattr(submodule, name, None) for submodule in module.modules() for name in names)
+    counts = (getattr(submodule, name, None) for submodule in source.module.modules() for name in names)
     return max((count for count in counts if isinstance(count, int)), default=Budget.heads)

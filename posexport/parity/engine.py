@@ -7,6 +7,7 @@ from dataclasses import replace
 import msgspec
 
 from posexport.parity.grid.point import GridPoint
+from posexport.parity.percent import cost
 from posexport.parity.proof import Case, Outcome, Proof, Value
 from posexport.parity.report.points import Point
 from posexport.parity.report.report import Report
@@ -79,12 +80,21 @@ def measure(proof: Proof) -> Outcome:
     groups: dict[GridPoint, list[GridPoint]] = {}
     for point in fitting:
         groups.setdefault(msgspec.structs.replace(point, calls=()), []).append(point)
-    for done, point in enumerate(point for group in groups.values() for point in group):
-        proof.progress(done, len(fitting), f"proving, {point}")
+    done, total = 0.0, sum(map(cost, fitting))
+    for point in (point for group in groups.values() for point in group):
+        proof.progress(int(done), int(total), f"proving, {point}")
+        done += cost(point)
         values += _compared(proof, point, proof.reference.case(point))
-    largest = proof.reference.largest(values, proof.progress)
-    tolerances = {key: proof.judge.tolerance(*key, baseline) for key, baseline in largest.items()}
-    return Outcome(values, largest, tolerances, left_out, proof.reference.changed())
+    outcome = Outcome(values, {}, {}, left_out, proof.reference.changed())
+    for thorough in (False, True):
+        # what is right with the errors of few draws is right with those of many, which only allow more
+        largest = proof.reference.largest(values, proof.progress, thorough=thorough)
+        tolerances = {key: proof.judge.tolerance(*key, baseline) for key, baseline in largest.items()}
+        outcome = replace(outcome, largest=largest, tolerances=tolerances)
+        points = [judged(proof, outcome, value) for value in values]
+        if all(result.verdict != "fail" for result in (*points, *proof.judge.medians(points))):
+            break
+    return outcome
 
 
 def judgements(proof: Proof, outcome: Outcome) -> list[Point]:

@@ -68,10 +68,10 @@ class Reference(Protocol):
         """Returns the right values at a point."""
         ...
 
-    def largest(self, values: "Sequence[Value]", progress: Progress) -> PerLength:
+    def largest(self, values: "Sequence[Value]", progress: Progress, *, thorough: bool = False) -> PerLength:
         """PyTorch's largest error for every output at every length of ``values``, which tolerances follow from.
 
-        ``progress``: is called where more inputs are drawn for it.
+        ``progress``: is called where more inputs are drawn for it. ``thorough``: many, because something failed.
         """
         ...
 

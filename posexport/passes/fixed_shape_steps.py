@@ -40,7 +40,7 @@ class FixedShapeSteps(GraphPass):
             return PassResult(rejected=("attention does not write to the cache itself",))
         if names := sorted({operator.name for spec in attentions for operator in spec.operators.values()}):
             return PassResult(rejected=(f"{names[0]} reads slots on the host",))
-        named = {spec.name: value for spec, value in zip(context.inputs, graph.inputs, strict=True)}
+        named = {spec.name: value for spec, value in zip(context.inputs, graph.inputs, strict=False)}
         by_role = {spec.role: (named[spec.name], spec.axes) for spec in context.inputs}
         (mask, mask_axes), (tokens, token_axes) = by_role["mask"], by_role["tokens"]
         cache = next(spec for spec in context.inputs if CAPACITY in spec.axes)

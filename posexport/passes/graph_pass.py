@@ -65,6 +65,7 @@ class Context:
         feeds: makes inputs of several sizes.
         specs: the records of functions by name, once lowerings are chosen.
         cache: the KV cache that a decoder which was traced without one gets; None for other graphs.
+        fed: names of inputs that have a default, but for clients that feed every input that a session lists.
     """
 
     target: Target
@@ -76,6 +77,7 @@ class Context:
     feeds: Callable[[], list[Mapping[str, Array]]] = list
     specs: "Mapping[str, NodeSpec]" = field(default_factory=dict)
     cache: InsertedCache | None = None
+    fed: frozenset[str] = frozenset()
 
     @cached_property
     def samples(self) -> list[Mapping[str, Array]]:

@@ -23,6 +23,7 @@ from posexport.passes.insert_cache import InsertCache
 from posexport.passes.kept_keys import KeptKeys
 from posexport.passes.known_tables import KnownTables
 from posexport.passes.l2_norm import L2Norm
+from posexport.passes.last_logits import LastLogits
 from posexport.passes.log_of_sigmoid import LogOfSigmoid
 from posexport.passes.names import ControlFlowNames, OutputNames
 from posexport.passes.packed_heads import PackedHeads
@@ -72,6 +73,8 @@ PASSES: tuple[GraphPass, ...] = (
     SplitWeights(),
     SeparateProjections(),
     PackedProjections(),
+    # after normalisations, which are one node, and before rows of all tokens are one matrix
+    LastLogits(),
     FlatTokens(),
     SkipNorm(),
     BiasGelu(),

@@ -116,15 +116,25 @@ def bias_of(product: ir.Node) -> tuple[ir.Node, ir.Value] | None:
     return (add, bias) if bias and is_weight(bias, 1) and width(bias) == width(product.outputs[0]) else None
 
 
+def acts_on_channels(node: ir.Node) -> bool:
+    """Whether a node computes each token from its channels alone, if it reads values of the same tokens."""
+    condition = _ACTS_ON_CHANNELS.get((node.domain, node.op_type))
+    return condition is not None and condition(node)
+
+
+def read_by_token(node: ir.Node) -> list[ir.Value]:
+    """The inputs of a node that `acts_on_channels` with other elements for other tokens."""
+    read = node.inputs[:1] if node.op_type in _FIRST_INPUT_ONLY else node.inputs
+    return [value for value in read if value is not None and not _is_one_for_all_tokens(value)]
+
+
 def _works_by_token(node: ir.Node, dtype: ir.DataType) -> bool:
-    acts_on_channels = _ACTS_ON_CHANNELS.get((node.domain, node.op_type))
-    if acts_on_channels is None or not acts_on_channels(node):
+    if not acts_on_channels(node):
         return False
     # an output of the graph has other names for the same sizes
     if any(value.dtype != dtype or token_axes(value) is None for value in _read_outputs(node)):
         return False
-    read = node.inputs[:1] if node.op_type in _FIRST_INPUT_ONLY else node.inputs
-    leads = {token_axes(value) for value in read if value is not None and not _is_one_for_all_tokens(value)}
+    leads = {token_axes(value) for value in read_by_token(node)}
     return len(leads) == 1 and None not in leads
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from posexport.errors import PosexportError
-from posexport.pipelines.pipeline import Floats, softmax
+from posexport.pipelines.pipeline import Floats, as_inputs, softmax
 from posexport.pipelines.text_pipeline import TextPipeline, tokenizer_options
 from posexport.runtime.batches import Batches
 from posexport.runtime.scores import LOGITS
@@ -69,6 +69,7 @@ class FillMask(TextPipeline):
 
     def __call__(self, inputs: Any, *, batch_size: int | None = None, **options: Any) -> Any:
         """Calls the pipeline; a list of one text returns the result without a list, as in transformers."""
+        inputs = as_inputs(inputs)
         answers = super().__call__(inputs, batch_size=batch_size, **options)
         return answers[0] if isinstance(inputs, list) and len(inputs) == 1 else answers
 

@@ -5,9 +5,11 @@ from itertools import chain
 from types import MappingProxyType
 from typing import Any
 
+import msgspec
+
 from posexport.errors import PosexportError
 from posexport.pipelines.pipeline import ModelFiles
-from posexport.pipelines.text_pipeline import TextPipeline
+from posexport.pipelines.text_pipeline import TOKENIZER_OPTIONS, TextPipeline
 from posexport.runtime.batches import Batches
 from posexport.runtime.chat import Message
 from posexport.runtime.generation_config import GenerationConfig
@@ -68,7 +70,7 @@ def continuing(render: Render, messages: Sequence[Message], **options: Any) -> s
     *before, last = messages
     content = last["content"] if isinstance(last["content"], str) else _last_text(last["content"])
     marked = {**last, "content": with_text(last["content"], _MARK)}
-    prompt = render([*before, marked], add_generation_prompt=False, **options)
+    prompt = render([*before, marked], **{**options, "add_generation_prompt": False})
     if _MARK.strip() not in prompt or content.strip() not in prompt:
         raise PosexportError(
             "the chat template does not show the last message as it is, so it cannot be continued; give "
@@ -78,6 +80,40 @@ def continuing(render: Render, messages: Sequence[Message], **options: Any) -> s
     prefix = prompt[:place]
     # a template that trims messages trims the content too
     return prefix if prompt[place : place + len(_MARK)] == _MARK else prefix.rstrip()
+
+
+class ChatOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Options of a pipeline for chats.
+
+    Attributes:
+        continue_final_message: the last message is continued; None: where it is the assistant's.
+        tools: functions or JSON schemas, passed to the chat template.
+        documents: passed to the chat template.
+        chat_template_kwargs: variables of the template, such as ``enable_thinking``.
+    """
+
+    continue_final_message: bool | None = None
+    tools: Sequence[Any] | None = None
+    documents: Sequence[Any] | None = None
+    chat_template_kwargs: Mapping[str, Any] | None = None
+
+    @classmethod
+    def taken_from(cls, options: dict[str, Any]) -> "ChatOptions":
+        """The options among those of a call, which lose them."""
+        return cls(**{name: options.pop(name) for name in cls.__struct_fields__ if name in options})
+
+    def with_variables(self, encode_kwargs: dict[str, Any]) -> "ChatOptions":
+        """The options with the template's variables in transformers' ``tokenizer_encode_kwargs``, which loses them."""
+        names = [name for name in encode_kwargs if name not in TOKENIZER_OPTIONS]
+        variables = {name: encode_kwargs.pop(name) for name in names}
+        return msgspec.structs.replace(self, chat_template_kwargs={**variables, **(self.chat_template_kwargs or {})})
+
+    def prompt(self, render: Render, messages: Sequence[Message]) -> str:
+        """The prompt of messages. ``render``: `Session.render_chat`."""
+        variables = {"tools": self.tools, "documents": self.documents, **(self.chat_template_kwargs or {})}
+        if is_continued(messages, self.continue_final_message):
+            return continuing(render, messages, **variables)
+        return render(list(messages), **variables)
 
 
 def is_continued(messages: Sequence[Message], option: bool | None) -> bool:

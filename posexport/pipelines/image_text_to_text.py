@@ -6,15 +6,16 @@ from typing import Any
 
 from posexport.errors import PosexportError
 from posexport.pipelines.generating import (
+    ChatOptions,
     Conversation,
     GeneratingPipeline,
-    continuing,
     is_continued,
     is_message,
     with_conversations,
     with_text,
 )
 from posexport.pipelines.images import opened_picture
+from posexport.pipelines.pipeline import as_inputs
 from posexport.runtime.batches import Batches
 from posexport.runtime.chat import Chat
 from posexport.runtime.generation import Completion
@@ -99,7 +100,6 @@ class ImageTextToText(GeneratingPipeline):
         return_tensors: bool | None = None,
         clean_up_tokenization_spaces: bool | None = None,
         stop_sequence: str | Sequence[str] | None = None,
-        continue_final_message: bool | None = None,
         skip_special_tokens: bool | None = None,
         **options: Any,
     ) -> list[Any]:
@@ -114,10 +114,10 @@ class ImageTextToText(GeneratingPipeline):
             return_tensors: ``generated_token_ids`` instead of texts, the prompt's first.
             clean_up_tokenization_spaces: no blanks before punctuation.
             stop_sequence: texts that end a completion, which holds them.
-            continue_final_message: the last message is continued; None: where it is the assistant's.
             skip_special_tokens: False: the text shows them.
-            options: as ``generate_kwargs``.
+            options: of chats (`ChatOptions`), and as ``generate_kwargs``.
         """
+        chat = ChatOptions.taken_from(options)
         stated = {**(generate_kwargs or {}), **options}
         if max_new_tokens is not None:
             if "max_new_tokens" in (generate_kwargs or {}):
@@ -136,13 +136,13 @@ class ImageTextToText(GeneratingPipeline):
             if return_tensors:
                 return {"input_text": shown, "generated_token_ids": ids}
             text = self._new_text(completion.prompt_tokens, ids, shows)
-            whole = text if return_full_text is False else _whole(prompt.shown, text, continue_final_message)
+            whole = text if return_full_text is False else _whole(prompt.shown, text, chat.continue_final_message)
             return {"input_text": shown, "generated_text": whole}
 
         answers: list[Any] = []
         for start in range(0, len(items), size):
             numbered = enumerate(items[start : start + size], start)
-            asked = [self._prompts(item, continue_final_message, number) for number, item in numbered]
+            asked = [self._prompts(item, chat, number) for number, item in numbered]
             prompts = [prompt for part in asked for prompt in part]
             images = [prompt.pictures for prompt in prompts]
             done = self.session.generate([prompt.text for prompt in prompts], images=images, **chosen).completions
@@ -150,11 +150,10 @@ class ImageTextToText(GeneratingPipeline):
             answers += [[record(prompt, next(completed)) for prompt in part for _ in range(times)] for part in asked]
         return answers
 
-    def _prompts(self, item: Any, continued: bool | None, number: int) -> list[_Prompt]:
+    def _prompts(self, item: Any, chat: ChatOptions, number: int) -> list[_Prompt]:
         """The prompts of an input: one, or one for each text of a list."""
         if isinstance(item, Conversation):
-            goes_on = is_continued(item, continued)
-            text = continuing(self.session.render_chat, item) if goes_on else self.session.render_chat(list(item))
+            text = chat.prompt(self.session.render_chat, item)
             return [_Prompt(item, RenderedChat(text), [opened_picture(picture) for picture in pictures_in(item)])]
         images, asked = (item.get("images"), item.get("text")) if isinstance(item, Mapping) else (None, item)
         texts = [asked] if isinstance(asked, str) else asked
@@ -183,7 +182,8 @@ class ImageTextToText(GeneratingPipeline):
 
 def _flat(images: Any) -> list[Any]:
     """All pictures of lists of lists."""
-    return [picture for each in images for picture in _flat(each)] if isinstance(images, list | tuple) else [images]
+    listed = as_inputs(images)
+    return [picture for each in listed for picture in _flat(each)] if isinstance(listed, list) else [images]
 
 
 def _holds_texts(inputs: Any) -> bool:

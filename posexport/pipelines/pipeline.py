@@ -14,10 +14,13 @@ from posexport.bundle.manifest import Manifest
 from posexport.bundle.read import json_object
 from posexport.errors import PosexportError
 from posexport.options.check import did_you_mean
+from posexport.options.several import several
 from posexport.runtime.batches import Batches
 from posexport.runtime.session import Session
 
 Floats = NDArray[np.floating[Any]]
+#: axes of an array of several pictures
+_PICTURES = 4
 
 
 def softmax(x: Floats, axis: int = -1) -> Floats:
@@ -145,7 +148,7 @@ class Pipeline(ABC):
         called = self._checked(options)
         options = {**self._options, **called}
         batches = Batches(batch_size=self._batch_size if batch_size is None else batch_size)
-        inputs = self.grouped(inputs, options)
+        inputs = self.grouped(as_inputs(inputs), options)
         if isinstance(inputs, list):
             return self.answers(inputs, batches, **options) if inputs else []
         if isinstance(inputs, Iterator) or is_torch_dataset(inputs):
@@ -195,6 +198,14 @@ class Pipeline(ABC):
                 hint = did_you_mean(name, names, f"it has {', '.join(names)}" if names else "it has none")
                 raise PosexportError(f"the pipeline {self.task} has no option {name}; {hint}")
         return options
+
+
+def as_inputs(inputs: Any) -> Any:
+    """A tuple, an array of texts or pictures [B, H, W, C] as a list; one input, a list and an iterator as they are."""
+    if isinstance(inputs, Iterator):
+        return inputs
+    listed = list(inputs) if getattr(inputs, "ndim", 0) == _PICTURES else several(inputs)
+    return inputs if listed is None else listed
 
 
 def is_torch_dataset(inputs: object) -> bool:

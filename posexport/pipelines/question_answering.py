@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from posexport.errors import PosexportError
-from posexport.pipelines.pipeline import Floats
+from posexport.pipelines.pipeline import Floats, as_inputs
 from posexport.pipelines.text_pipeline import TextPipeline
 from posexport.runtime.batches import Batches
 
@@ -72,6 +72,7 @@ class QuestionAnswering(TextPipeline):
             inputs = _examples(question, context)
         elif context is not None:
             inputs = {"question": inputs, "context": context}
+        inputs = as_inputs(inputs)
         if isinstance(inputs, list) and len(inputs) == 1:
             (inputs,) = inputs
         return super().__call__(inputs, batch_size=batch_size, **options)
@@ -230,6 +231,7 @@ def _example(item: Any, number: int) -> Example:
 def _examples(question: str | Sequence[str], context: str | Sequence[str]) -> Any:
     if isinstance(question, str):
         return {"question": question, "context": context}
+    question = list(question)
     contexts = [context] * len(question) if isinstance(context, str) else list(context)
     if len(contexts) != len(question):
         raise PosexportError(f"there are {len(question)} questions and {len(contexts)} contexts; give as many of both")

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 from posexport.errors import PosexportError
 from posexport.pipelines.generating import GeneratingPipeline, source_tokens, target_token
+from posexport.pipelines.pipeline import as_inputs
 from posexport.runtime.batches import Batches
 
 #: of transformers' pipeline
@@ -78,6 +79,7 @@ class Text2TextGeneration(GeneratingPipeline):
 
     def __call__(self, inputs: Any, *, batch_size: int | None = None, **options: Any) -> Any:
         """Calls the pipeline; a list of texts with one result each returns a flat list of results."""
+        inputs = as_inputs(inputs)
         answers = super().__call__(inputs, batch_size=batch_size, **options)
         if isinstance(inputs, list) and all(len(texts) == 1 for texts in answers):
             return [texts[0] for texts in answers]

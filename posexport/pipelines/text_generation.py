@@ -5,9 +5,9 @@ from typing import Any
 
 from posexport.errors import PosexportError
 from posexport.pipelines.generating import (
+    ChatOptions,
     Conversation,
     GeneratingPipeline,
-    continuing,
     is_continued,
     stated_by,
     with_conversations,
@@ -41,14 +41,11 @@ class TextGeneration(GeneratingPipeline):
         skip_special_tokens: bool | None = None,
         prefix: str | None = None,
         stop_sequence: str | Sequence[str] | None = None,
-        continue_final_message: bool | None = None,
         handle_long_generation: str | None = None,
         add_special_tokens: bool | None = None,
         truncation: bool | str | None = None,
         max_length: int | None = None,
         tokenizer_encode_kwargs: Mapping[str, Any] | None = None,
-        tools: Sequence[Any] | None = None,
-        documents: Sequence[Any] | None = None,
         padding: bool | str | None = None,
         **options: Any,
     ) -> list[Any]:
@@ -63,27 +60,23 @@ class TextGeneration(GeneratingPipeline):
             skip_special_tokens: False: the text shows them.
             prefix: put before each text; the answer does not have it.
             stop_sequence: texts that end a completion, which holds them.
-            continue_final_message: the last message is continued; None: where it is the assistant's.
             handle_long_generation: ``hole``: prompts are cut on the left so that new tokens have room.
             add_special_tokens: of the tokenizer, for texts.
             truncation: True cuts prompts at the limit.
             max_length: tokens at which prompts are cut, and of prompt and completion together.
-            tokenizer_encode_kwargs: of the tokenizer.
-            tools: passed to the chat template, as JSON schemas.
-            documents: passed to the chat template.
+            tokenizer_encode_kwargs: of the tokenizer; where all inputs are chats, variables of the chat template too.
             padding: without effect: rows that share a call are padded.
-            options: of `Session.generate`.
+            options: of chats (`ChatOptions`) and of `Session.generate`.
         """
         before = prefix if prefix is not None else self.files.config.get("prefix") or ""
         encode = {"truncation": truncation, "max_length": max_length, "add_special_tokens": add_special_tokens}
         encode = {name: value for name, value in encode.items() if value is not None}
-        encode.update(tokenizer_options(tokenizer_encode_kwargs))
+        chat, encode_kwargs = ChatOptions.taken_from(options), dict(tokenizer_encode_kwargs or {})
+        if all(isinstance(item, Conversation) for item in items):
+            chat = chat.with_variables(encode_kwargs)
+        encode.update(tokenizer_options(encode_kwargs))
         # prompts as ids, and the options of generation
-        template_options = {"tools": tools, "documents": documents}
-        rows = [
-            self._prompt(item, before, encode, continue_final_message, template_options, at)
-            for at, item in enumerate(items)
-        ]
+        rows = [self._prompt(item, before, encode, chat, at) for at, item in enumerate(items)]
         if max_length is not None:
             options["max_length"] = max_length
         if stop_sequence is not None:
@@ -105,10 +98,9 @@ class TextGeneration(GeneratingPipeline):
                 )
                 for completion in completions
             ]
-            full = return_full_text is not False
-            answers.append(
-                [{"generated_text": _whole(item, text, continue_final_message) if full else text} for text in texts]
-            )
+            if return_full_text is not False:
+                texts = [_whole(item, text, chat.continue_final_message) for text in texts]
+            answers.append([{"generated_text": text} for text in texts])
         return answers
 
     def _prompt(
@@ -116,16 +108,12 @@ class TextGeneration(GeneratingPipeline):
         item: Any,
         prefix: str,
         encode: dict[str, Any],
-        continues: bool | None,
-        template_options: dict[str, Any],
+        chat: ChatOptions,
         number: int,
     ) -> list[int]:
         """Returns the token ids of an input."""
         if isinstance(item, Conversation):
-            if is_continued(item, continues):
-                prompt = continuing(self.session.render_chat, item, **template_options)
-            else:
-                prompt = self.session.render_chat(list(item), **template_options)
+            prompt = chat.prompt(self.session.render_chat, item)
             # a chat is cut only where truncation is asked for
             cut = encode if encode.get("truncation") else {}
             return list(self.encoded([prompt], **{**cut, "add_special_tokens": False})[0].ids)

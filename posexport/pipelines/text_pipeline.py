@@ -220,11 +220,13 @@ def truncation_strategy(truncation: bool | str | None, max_length: int | None) -
 
 #: arguments of transformers' tokenizers that `TextPipeline.encoded` has; padding is done where rows share a call
 _OPTIONS = ("truncation", "max_length", "add_special_tokens")
+_WITHOUT_EFFECT = ("padding", "return_tensors")
+TOKENIZER_OPTIONS = (*_OPTIONS, *_WITHOUT_EFFECT)
 
 
 def tokenizer_options(stated: Mapping[str, Any] | None) -> dict[str, Any]:
     """The arguments of `TextPipeline.encoded` in ``tokenizer_kwargs``; PosexportError for others."""
-    options = {name: value for name, value in (stated or {}).items() if name not in ("padding", "return_tensors")}
+    options = {name: value for name, value in (stated or {}).items() if name not in _WITHOUT_EFFECT}
     for name in options:
         if name not in _OPTIONS:
             hint = did_you_mean(name, _OPTIONS, f"known: {', '.join(_OPTIONS)}")

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from posexport.errors import PosexportError
+from posexport.options.several import several
 from posexport.pipelines.pipeline import Pipeline
 
 
@@ -26,12 +27,13 @@ class NamedLabels(Pipeline):
 
 def checked_labels(stated: Sequence[str] | None) -> list[str]:
     """The labels that a caller names, as a list. Raises PosexportError for anything else."""
-    if isinstance(stated, str) or not stated or not all(isinstance(label, str) for label in stated):
+    labels = several(stated)
+    if not labels or not all(isinstance(label, str) for label in labels):
         raise PosexportError(
             f"candidate_labels must be a list of texts, got {stated!r:.60}; name at least one label (on the command "
             "line by --text)"
         )
-    return list(stated)
+    return labels
 
 
 def listed_labels(stated: str | Iterable[str] | None) -> list[str]:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from posexport.errors import PosexportError
-from posexport.runtime.arrays import read_arrays, read_texts, save_arrays, similarities
+from posexport.runtime.arrays import check_arrays_file, read_arrays, read_texts, save_arrays, similarities
 from posexport.runtime.batches import Progress
 from posexport.runtime.embed import EMBEDDING, EmbeddingPrecision
 from posexport.runtime.late_interaction import TOKEN_EMBEDDINGS
@@ -123,6 +123,7 @@ def answer(
     embed, ranks = prompts | only_vectors, {"top_k": top_k, "activation_fn": activation_fn}
     if top_k is not None and top_k < 1:
         raise PosexportError(f"--top-k must be at least 1, got {top_k}; leave it out for all texts")
+    check_arrays_file(output, force=force)
     # inputs: texts, a file of arrays, or files of images or audio
     texts = [*texts, *(read_texts(texts_file) if texts_file is not None else ())]
     vector_options = _any(embed)

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from posexport.errors import PosexportError
-from posexport.system.files import written_whole
+from posexport.system.files import check_free, written_whole
 
 LARGEST_JSON = 64 * 1024 * 1024
 
@@ -84,10 +84,18 @@ def _json(path: Path) -> dict[str, Any]:
         raise PosexportError(f"{path} is not a JSON object of nested lists: {err}") from err
 
 
-def save_arrays(path: Path, arrays: Mapping[str, NDArray[Any]], *, force: bool) -> None:
-    """Write ``path`` (``.npz``) whole or not at all; an existing file needs ``force``."""
+def check_arrays_file(path: Path | None, *, force: bool) -> None:
+    """PosexportError for a file that `save_arrays` cannot write; None is none."""
+    if path is None:
+        return
     if path.suffix != ".npz":
         raise PosexportError(f"{path} must end in .npz")
+    check_free(path, force=force)
+
+
+def save_arrays(path: Path, arrays: Mapping[str, NDArray[Any]], *, force: bool) -> None:
+    """Write ``path`` (``.npz``) whole or not at all; an existing file needs ``force``."""
+    check_arrays_file(path, force=force)
     with written_whole(path, force=force) as file:
         np.savez(file, **arrays)  # type: ignore[arg-type]
 

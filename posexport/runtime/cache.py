@@ -17,7 +17,19 @@ from posexport.runtime.captured import CapturedSession, CapturedStep
 from posexport.runtime.chain import Chain, Link
 from posexport.runtime.ort_values import run, run_bound, run_placed, to_array, to_value
 from posexport.runtime.providers import make_session
-from posexport.spec import BATCH, CAPACITY, CARRIED, PAST, SEQUENCE, TOTAL, InputSpec, OutputSpec, carried
+from posexport.spec import (
+    BATCH,
+    CAPACITY,
+    CARRIED,
+    LOGITS,
+    NUM_LOGITS,
+    PAST,
+    SEQUENCE,
+    TOTAL,
+    InputSpec,
+    OutputSpec,
+    carried,
+)
 from posexport.targets.dtypes import BY_NAME, BY_ORT_TYPE, DType
 from posexport.targets.providers import DEFAULT_PROVIDER, HOST, provider_named
 
@@ -26,7 +38,8 @@ if TYPE_CHECKING:
 
     from posexport.runtime.pictures_in_prompts import Pictures
 
-LOGITS = "logits"
+#: the most elements of the logits of all tokens of a chunk (256 MB of float32)
+_LOGITS = 1 << 26
 #: values of inputs with these roles for text tokens
 _OF_TEXT = {"positions": -1, "blocks": 0}
 Ids = NDArray[np.int64]
@@ -141,6 +154,9 @@ class Cache:
 
     #: a cache that calls another tool's graph (`posexport.parity.foreign.runner`) reads none
     _pictures: "Pictures | None" = None
+    #: whether memory allows a call on a whole prompt, since it computes the logits of the last token alone; nor need
+    #: another tool's graph take chunks
+    _prompt_at_once = True
 
     def __init__(
         self,
@@ -167,6 +183,9 @@ class Cache:
         embeddings = self._embedding.output_names.values() if self._embedding is not None else ()
         self._embedding_names = [inputs[whole] for whole in embeddings]
         self._last = None if device == HOST else LastToken(provider, self._logits_type().ort)
+        self._prompt_at_once = NUM_LOGITS in last.input_names
+        # in the host's memory, where its reader is
+        self._number = {NUM_LOGITS: to_value(np.array(1))} if self._prompt_at_once else {}
         before = chain.before_last(fixed or {}, self._embedding)
         self._fixed = {name: self._on_device(array) for name, array in before.items()}
         self._step: CapturedStep | None = None
@@ -263,9 +282,14 @@ class Cache:
         number_BT: Ids = np.where(keep_BT == 1, self.tokens_B[:, None] + keep_BT.cumsum(1) - 1, -1)
         return number_BT
 
-    def chunk_ends(self, keep_BT: Ids, step: int) -> list[int]:
-        """Where chunks of ``step`` columns end; tokens of a picture that attend to one another are in one chunk."""
-        length = keep_BT.shape[1]
+    def chunk_ends(self, keep_BT: Ids, step: int | None) -> list[int]:
+        """Where chunks of ``step`` columns end; tokens of a picture that attend to one another are in one chunk.
+
+        None: the largest within `_LOGITS`, if a call computes the logits of all tokens.
+        """
+        rows, length = keep_BT.shape
+        if step is None:
+            step = length if self._prompt_at_once else max(1, _LOGITS // (rows * self._decoder.vocab))
         if self._pictures is not None and any(spec.role == "blocks" for spec in self._decoder.text):
             return self._pictures.ends(self._numbers(keep_BT), step)
         return [min(start + step, length) for start in range(0, length, step)]
@@ -283,11 +307,11 @@ class Cache:
         """Logits and the new KV cache, on the device."""
         targets = [self._held[spec.name] if CAPACITY in spec.axes else self._device for spec in self._decoder.past]
         outputs = {LOGITS: self._device, **dict(zip(self._decoder.present, targets, strict=True))}
-        return run_bound(self._session, arrays, {**self._fixed, **self._held}, outputs)
+        return run_bound(self._session, arrays, {**self._fixed, **self._held, **self._number}, outputs)
 
     def _unbound(self, arrays: Mapping[str, NDArray[Any]]) -> "list[OrtValue]":
         """As `_bound`, for an optional mask: ONNX Runtime cannot bind inputs that have a default."""
-        values = {name: to_value(array) for name, array in arrays.items()} | self._fixed | self._held
+        values = {name: to_value(array) for name, array in arrays.items()} | self._fixed | self._held | self._number
         return run_placed(self._session, values, [LOGITS, *self._decoder.present], self._device)
 
     def reorder(self, rows: Sequence[int]) -> None:

@@ -100,14 +100,13 @@ def as_texts(inputs: Any) -> tuple[list[str], bool]:
 def as_pairs(inputs: Any) -> tuple[list[tuple[str, str]], bool]:
     """A list of pairs, and whether ``inputs`` is a single pair: its first element is a str, as in ``CrossEncoder``."""
     if isinstance(inputs, np.ndarray):
-        single = inputs.size > 0 and inputs.ndim < 2
-        inputs = inputs.tolist()
-    else:
-        if isinstance(inputs, str | bytes | Mapping) or not isinstance(inputs, Iterable):
-            raise PosexportError(f"got {inputs!r:.60} where pairs of texts are needed; give (query, document)")
-        inputs = list(inputs) if not isinstance(inputs, list | tuple) else inputs
-        single = len(inputs) > 0 and isinstance(inputs[0], str)
+        inputs = np.atleast_1d(inputs).tolist()
+    if isinstance(inputs, str | bytes | Mapping) or not isinstance(inputs, Iterable):
+        raise PosexportError(f"got {inputs!r:.60} where pairs of texts are needed; give (query, document)")
+    inputs = list(inputs) if not isinstance(inputs, list | tuple) else inputs
+    single = len(inputs) > 0 and isinstance(inputs[0], str)
     pairs = [inputs] if single else list(inputs)
+    pairs = [pair.tolist() if isinstance(pair, np.ndarray) else pair for pair in pairs]
     for number, pair in enumerate(pairs):
         whole = isinstance(pair, tuple | list) and len(pair) == 2
         if not whole or not all(isinstance(text, str) for text in pair):

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from posexport.runtime.ort_values import run, to_array, to_value, update
 from posexport.runtime.wrapped_session import WrappedSession, denormals_as_zero
+from posexport.spec import NUM_LOGITS
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession, IOBinding, OrtValue, RunOptions
@@ -56,6 +57,10 @@ class CapturedSession(WrappedSession):
         #: steps without an owner, by the shapes of their inputs
         self._idle: dict[tuple[Any, ...], list[CapturedStep]] = {}
         self._lock = threading.Lock()
+
+    def get_overridable_initializers(self) -> Any:
+        """Without `NUM_LOGITS`: a graph is captured for the shapes of its inputs, and replayed for any values."""
+        return [value for value in self._session.get_overridable_initializers() if value.name != NUM_LOGITS]
 
     def run_arrays(
         self, names: Sequence[str], arrays: Mapping[str, NDArray[Any]], options: "RunOptions | None" = None

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from posexport.runtime import wrapped_session
 from posexport.runtime.ort_values import run
-from posexport.spec import BATCH, PAST, SEQUENCE, TOTAL, InputSpec, PartSpec, neutral
+from posexport.spec import BATCH, NUM_LOGITS, PAST, SEQUENCE, TOTAL, InputSpec, PartSpec, neutral
 from posexport.targets.dtypes import BY_NAME
 
 if TYPE_CHECKING:
@@ -191,9 +191,16 @@ def open_chain(
     if parts:
         assert isinstance(model, Path)
         sessions = {file: make(model / file) for file in dict.fromkeys(p.file for p in parts)}
-        return Chain([Link(sessions[p.file], p.input_names, p.output_names, p.when, p.inputs) for p in parts])
+        names = [p.input_names | _undeclared(sessions[p.file]) for p in parts]
+        links = zip(parts, names, strict=True)
+        return Chain([Link(sessions[p.file], fed, p.output_names, p.when, p.inputs) for p, fed in links])
     session = make(model)
     inputs, outputs = (
         {value.name: value.name for value in ends} for ends in (all_inputs(session), session.get_outputs())
     )
     return Chain([Link(session, inputs, outputs)])
+
+
+def _undeclared(session: "InferenceSession") -> dict[str, str]:
+    """The input that a graph has and its `PartSpec` does not, if there is one."""
+    return {value.name: value.name for value in all_inputs(session) if value.name == NUM_LOGITS}

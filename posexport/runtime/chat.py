@@ -9,12 +9,13 @@ import datetime
 import functools
 import json
 from collections.abc import Mapping, Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from posexport.bundle.manifest import Manifest
 from posexport.bundle.read import json_object, locate
 from posexport.errors import PosexportError
+from posexport.runtime.tool_schemas import as_schemas
 from posexport.tokenizer.settings import read
 from posexport.tokenizer.special_tokens import NAMED
 
@@ -24,9 +25,16 @@ if TYPE_CHECKING:
 #: a message: at least ``role``, and ``content``, a text or a structure that the template supports
 Message = Mapping[str, Any]
 TEMPLATE = "chat_template.jinja"
+#: further templates by name, and the names with a meaning
+_ADDITIONAL, DEFAULT, TOOL_USE = "additional_chat_templates/", "default", "tool_use"
 CONFIG = "tokenizer_config.json"
 #: files with templates before transformers had chat_template.jinja; the first with a template is used
 _OLDER = (CONFIG, "chat_template.json")
+#: arguments of transformers' ``apply_chat_template`` that are neither variables of the template nor followed here
+_NO_VARIABLES = {
+    *("continue_final_message", "return_assistant_tokens_mask", "return_dict"),
+    *("sanitize_control_tokens", "tokenize", "tokenizer_kwargs"),
+}
 
 
 def as_chats(prompts: Any) -> "list[list[Message]] | None":
@@ -61,7 +69,8 @@ class Chat:
     def __init__(self, directory: Path, manifest: Manifest) -> None:
         self._directory, self._manifest = directory, manifest
         self._special = self._special_tokens()
-        self._template = _compiled(self._text(), str(directory))
+        self._texts = self._read_texts()
+        self._template(None, None)
 
     def render(
         self,
@@ -70,6 +79,7 @@ class Chat:
         add_generation_prompt: bool = True,
         tools: Sequence[Any] | None = None,
         documents: Sequence[Any] | None = None,
+        chat_template: str | None = None,
         **variables: Any,
     ) -> str:
         """The prompt, which includes special tokens: tokenize it without adding them again.
@@ -77,16 +87,23 @@ class Chat:
         Args:
             messages: the messages of one chat.
             add_generation_prompt: end with the tokens that begin an answer of the model.
-            tools: JSON schemas of tools.
+            tools: functions or JSON schemas of tools.
             documents: documents for retrieval-augmented generation.
+            chat_template: the name of a template, of a bundle with several.
             variables: further variables of the template.
         """
         from jinja2.exceptions import SecurityError, TemplateError
 
+        if unread := _NO_VARIABLES & variables.keys():
+            raise PosexportError(
+                f"{min(unread)} is an argument of transformers' apply_chat_template, and no variable of the chat "
+                "template; leave it out"
+            )
+        schemas, template = as_schemas(tools), self._template(chat_template, tools)
         try:
-            return self._template.render(
+            return template.render(
                 messages=[dict(turn) for turn in messages],
-                tools=tools,
+                tools=schemas,
                 documents=documents,
                 add_generation_prompt=add_generation_prompt,
                 **{**self._special, **variables},
@@ -104,33 +121,46 @@ class Chat:
                 "roles and contents that it knows"
             ) from err
 
-    def _text(self) -> str:
+    def _template(self, name: str | None, tools: object) -> "Template":
+        """The template ``name``; by default `TOOL_USE` for tools where there is one, as in transformers."""
+        chosen = name or (TOOL_USE if tools is not None and TOOL_USE in self._texts else DEFAULT)
+        if chosen not in self._texts:
+            raise PosexportError(
+                f"{self._directory} has no chat template called {chosen!r:.60}; it has {', '.join(self._texts)}"
+            )
+        return _compiled(self._texts[chosen], str(self._directory))
+
+    def _read_texts(self) -> dict[str, str]:
+        """The templates by name."""
         if TEMPLATE in self._manifest.files:
-            try:
-                return locate(self._directory, TEMPLATE).read_text(encoding="utf-8")
-            except UnicodeDecodeError as err:
-                raise PosexportError(f"{self._directory / TEMPLATE} is not UTF-8: {err}; convert again") from err
+            names = [name for name in self._manifest.files if name.startswith(_ADDITIONAL) and name.endswith(".jinja")]
+            return {DEFAULT: self._read(TEMPLATE)} | {PurePosixPath(name).stem: self._read(name) for name in names}
         # a processor of images and text reads its own file first
         for name in _OLDER if getattr(self._manifest, "picture_rules", None) is None else _OLDER[::-1]:
             template = self._json(name).get("chat_template")
             if isinstance(template, str):
-                return template
+                return {DEFAULT: template}
             if isinstance(template, list):
-                return self._default(name, template)
+                return self._of_list(name, template)
         raise PosexportError(
             f"{self._directory} has no chat template; give prompts as texts, or convert a checkpoint with a {TEMPLATE}"
         )
 
-    def _default(self, name: str, listed: list[Any]) -> str:
-        """The template called ``default`` in a list of named templates."""
+    def _read(self, name: str) -> str:
+        try:
+            return locate(self._directory, name).read_text(encoding="utf-8")
+        except UnicodeDecodeError as err:
+            raise PosexportError(f"{self._directory / name} is not UTF-8: {err}; convert again") from err
+
+    def _of_list(self, file: str, listed: list[Any]) -> dict[str, str]:
+        """The templates of a list of named ones, which must have a default."""
         named = {entry.get("name"): entry.get("template") for entry in listed if isinstance(entry, dict)}
-        default = named.get("default")
-        if not isinstance(default, str):
+        if not isinstance(named.get(DEFAULT), str):
             raise PosexportError(
-                f"{self._directory / name} has chat templates called {', '.join(map(str, named)) or 'nothing'}, and "
+                f"{self._directory / file} has chat templates called {', '.join(map(str, named)) or 'nothing'}, and "
                 "none called default; put the entry to use in chat_template.jinja and convert again"
             )
-        return default
+        return {str(name): template for name, template in named.items() if isinstance(template, str)}
 
     def _special_tokens(self) -> dict[str, Any]:
         """Special tokens by their template variable: from the bundle's files, else the tokenizer class's defaults."""

@@ -8,8 +8,9 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from posexport.errors import PosexportError
+from posexport.options.prompts import PromptOptions
 from posexport.runtime.arrays import read_arrays
+from posexport.runtime.chat import Message
 from posexport.runtime.generation import Generation
 from posexport.runtime.generation_config import GenerationConfig
 from posexport.runtime.generation_file import described
@@ -52,8 +53,11 @@ class Continued:
         return msgspec.json.encode(document).decode()
 
     def to_text(self) -> str:
-        """The text of the completion; several completions each follow their prompt."""
-        texts = [completion.text or "" for completion in self.generation.completions]
+        """The text of the completion, or its token ids; several completions each follow their prompt."""
+        texts = [
+            " ".join(map(str, completion.tokens)) if completion.text is None else completion.text
+            for completion in self.generation.completions
+        ]
         if len(texts) == 1:
             return texts[0]
         return "\n\n".join(f"{heading(prompt)}\n{text}" for prompt, text in zip(self.prompts, texts, strict=True))
@@ -87,9 +91,9 @@ class SequentialStreamer:
         self._prompts, self._tell = prompts, tell
         self._now = -1
 
-    def __call__(self, index: int, piece: str) -> None:
-        """Add a piece of the text with this index."""
-        self._waiting[index] += piece
+    def __call__(self, index: int, piece: str | int) -> None:
+        """Add a piece of the text with this index; an id, of a bundle without a tokenizer, and a space."""
+        self._waiting[index] += piece if isinstance(piece, str) else f"{piece} "
         self._begin(0)
         if index == self._now:
             self._flush()
@@ -116,62 +120,40 @@ class SequentialStreamer:
 
 def continue_texts(
     directory: Path,
-    prompts: Sequence[str],
+    options: PromptOptions,
     *,
-    inputs: Path | None = None,
-    chat: bool = False,
-    system: str | None = None,
     precision: PrecisionName | None = None,
     provider: str = DEFAULT_PROVIDER,
     threads: int = 0,
     tell: Callable[[str], None] | None = None,
     config: GenerationConfig | None = None,
-    decoder_prompts: Sequence[str] | None = None,
     provider_options: Mapping[str, Any] | None = None,
-    images: Sequence[Path] = (),
 ) -> Continued:
-    """Continue ``prompts`` with the bundle in ``directory``.
+    """Continue prompts with the bundle in ``directory``.
 
     Args:
-        inputs: file of arrays for an encoder, instead of prompts. The result names rows by their numbers.
-        chat: each prompt is a user message for the bundle's chat template.
-        system: a system message before each prompt, with ``chat``.
+        options: the prompts; the result names rows of arrays by their numbers.
         tell: called with each piece of text, prompt by prompt.
         config: options of the generation.
-        decoder_prompts: first tokens of the decoder, as text.
-        images: pictures that every prompt is about: before its text with ``chat``, else at its image tokens.
 
     Raises:
         PosexportError: `load` or `Session.generate` rejects the arguments.
     """
-    if bool(prompts) == (inputs is not None):
-        raise PosexportError(f"give --prompt or --inputs, {'not both' if prompts else 'at least one of them'}")
-    if (chat and inputs is not None) or (system is not None and not chat):
-        raise PosexportError("--chat is about --prompt, and --system about --chat; leave the other out")
-    # the inputs: arrays, texts or chats
-    arrays = None if inputs is None else read_arrays(inputs)
+    options.check()
+    arrays = None if options.inputs is None else read_arrays(Path(options.inputs))
     session = load(
         directory, precision=precision, provider=provider, threads=threads, provider_options=provider_options
     )
-    if arrays is not None:
-        rows = max(
-            (len(array) if isinstance(array, list) else len(np.atleast_1d(array)) for array in arrays.values()),
-            default=0,
-        )
-        prompts = [f"row {index}" for index in range(rows)]
+    prompts = list(options.prompts) if arrays is None else _names(arrays)
     pieces = None if tell is None else SequentialStreamer(prompts, tell)
-    before = [] if system is None else [{"role": "system", "content": system}]
-    pictures = [{"type": "image"} for _ in images]
-    contents: list[Any] = [[*pictures, {"type": "text", "text": prompt}] if images else prompt for prompt in prompts]
-    chats = [[*before, {"role": "user", "content": content}] for content in contents]
-    texts: Any = chats if chat else list(prompts)
     # generate, and stream the texts in the order of the prompts
     generation = session.generate(
-        texts if arrays is None else arrays,
+        (_chats(options) if options.chat else prompts) if arrays is None else arrays,
         config,
-        images=[list(images)] * len(prompts) if images else None,
-        decoder_prompts=list(decoder_prompts) if decoder_prompts else None,
+        images=[list(options.images)] * len(prompts) if options.images else None,
+        decoder_prompts=options.decoder_prompts or None,
         streamer=pieces,
+        chat_template_kwargs=options.chat_options,
     )
     if pieces is not None:
         pieces.finish()
@@ -179,3 +161,19 @@ def continue_texts(
     times = len(generation.completions) // len(prompts)
     repeated = [prompt for prompt in prompts for _ in range(times)]
     return Continued(directory, session.providers, repeated, generation, session.manifest.limits.max_length)
+
+
+def _names(arrays: Mapping[str, Any]) -> list[str]:
+    """What to call the rows of arrays."""
+    lengths = [len(array) if isinstance(array, list) else len(np.atleast_1d(array)) for array in arrays.values()]
+    return [f"row {index}" for index in range(max(lengths, default=0))]
+
+
+def _chats(options: PromptOptions) -> list[list[Message]]:
+    """A chat for each prompt: the system message, and the user's with the pictures before the text."""
+    before: list[Message] = [] if options.system is None else [{"role": "system", "content": options.system}]
+    pictures = [{"type": "image"} for _ in options.images]
+    return [
+        [*before, {"role": "user", "content": [*pictures, {"type": "text", "text": text}] if pictures else text}]
+        for text in options.prompts
+    ]

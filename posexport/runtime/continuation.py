@@ -10,22 +10,21 @@ import numpy as np
 
 from posexport.bundle.manifest import Manifest
 from posexport.errors import PosexportError
-from posexport.runtime.cache import LOGITS, Cache, DecoderInterface, decoder_interface, refuse
+from posexport.runtime.cache import Cache, DecoderInterface, decoder_interface, refuse
 from posexport.runtime.captured import SLOTS, CapturedSession
 from posexport.runtime.chain import Chain
-from posexport.runtime.chat import Message
 from posexport.runtime.generate import generate
 from posexport.runtime.generation import Generation, GenerationRules, Piece
 from posexport.runtime.generation_config import GenerationConfig, token_ids
 from posexport.runtime.generation_file import Stated, read_stated
 from posexport.runtime.logits.processor import Setting
-from posexport.runtime.requests import Prompts, Request, read_request
+from posexport.runtime.requests import GenerationInputs, Request, read_request
 from posexport.runtime.resolve_options import resolve
 from posexport.runtime.texts import TOKENIZER, Texts
 from posexport.runtime.whisper import begin, check, timestamps, with_room
 from posexport.runtime.wrapped_session import refusal
 from posexport.sizes import multiple
-from posexport.spec import SEQUENCE
+from posexport.spec import LOGITS, SEQUENCE
 from posexport.targets.providers import PROVIDERS
 
 if TYPE_CHECKING:
@@ -48,7 +47,7 @@ class Continuation:
     manifest: Manifest
     chain: Chain
     texts: Callable[[], Texts]
-    render: Callable[[Sequence[Message]], str]
+    render: Callable[..., str]
     reader: "Callable[[], PromptReader]"
 
     @functools.cached_property
@@ -58,17 +57,12 @@ class Continuation:
 
     def events(
         self,
-        prompts: Prompts,
+        inputs: GenerationInputs,
         requested: GenerationConfig,
-        decoder_prompts: Sequence[str] | Sequence[Sequence[int]] | None,
         *,
         texts: bool,
-        images: Sequence[Any] | None = None,
     ) -> Iterator[Piece | Generation]:
-        """The events of `posexport.runtime.generate`. Arguments: see `posexport.Session.generate`.
-
-        ``texts``: also yield pieces of text.
-        """
+        """The events of `posexport.runtime.generate`. ``texts``: also yield pieces of text."""
         manifest = self.manifest
         decoder = decoder_interface(manifest.inputs, manifest.outputs)
         if decoder is None:
@@ -76,19 +70,20 @@ class Continuation:
         decoder = decoder.of(self.chain.needs([LOGITS, *decoder.present]))
         # options of the call and of the checkpoint
         options, followed = resolve(requested, self.stated)
-        self._check_whisper(requested, decoder_prompts)
+        self._check_whisper(requested, inputs.decoder_prompts)
         # pictures in prompts; tokenized prompts, and the feeds of an encoder
-        pictures = None
-        if images is not None or manifest.task == IMAGE_TEXT:
-            prompts, pictures = self.reader().read(prompts, images)
+        render = functools.partial(self.render, **inputs.chat_template_kwargs)
+        prompts, pictures = inputs.prompts, None
+        if inputs.images is not None or manifest.task == IMAGE_TEXT:
+            prompts, pictures = replace(self.reader(), render=render).read(prompts, inputs.images)
         request = read_request(
             prompts,
-            decoder_prompts,
+            inputs.decoder_prompts,
             decoder=decoder,
             limits=manifest.limits,
             texts=self.texts,
             has_tokenizer=TOKENIZER in manifest.files,
-            render=self.render,
+            render=render,
             start=lambda: self.stated.start,
             all_ids=self.stated.whisper is not None,
         )
@@ -97,7 +92,7 @@ class Continuation:
         # the KV cache; Whisper adds its prompt tokens, sampling repeats prompts
         make_cache: MakeCache = functools.partial(self._cache, decoder, request)
         if self.stated.whisper is not None:
-            if decoder_prompts is None and self.stated.start is not None:
+            if inputs.decoder_prompts is None and self.stated.start is not None:
                 make_cache, request = self._whisper(make_cache, request, options)
             options = with_room(self.stated.whisper, options, request.ids)
         if options.beams == 1 and options.sequences > 1:

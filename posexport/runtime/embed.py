@@ -1,7 +1,7 @@
 """Text embeddings by the manifest's ``text_rules``, their precisions and similarity functions."""
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, Literal, get_args
 
 import numpy as np
@@ -199,7 +199,7 @@ def _arrays(first: Any, second: Any) -> tuple[Floats, Floats]:
 
 def _array(vectors: Any) -> Floats:
     try:
-        array = np.asarray(vectors)
+        array = np.asarray([*vectors] if isinstance(vectors, Iterator) else vectors)
     except ValueError as err:
         raise PosexportError(f"vectors must be one array [texts, elements]: {err}; give what encode returns") from err
     if array.ndim not in (1, 2) or array.dtype.kind not in "fiu":

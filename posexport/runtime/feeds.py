@@ -4,7 +4,7 @@ ONNX Runtime alone accepts many wrong inputs: a mask of another length broadcast
 row or, on CUDA, arbitrary memory.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -18,6 +18,7 @@ from posexport.spec import (
     CAPACITY,
     CARRIED,
     ENCODER_SEQUENCE,
+    NUM_LOGITS,
     PAST,
     PATCHES,
     SAMPLES,
@@ -105,10 +106,21 @@ def prepare(inputs: Mapping[str, Any], specs: Sequence[InputSpec], limits: Lengt
     return {name: arrays[name] for name in names}
 
 
+def number_of_logits(value: Any) -> Array:
+    """The feed of `NUM_LOGITS`; PosexportError for anything but an integer from 0 on."""
+    number = np.asarray(value)
+    if number.size != 1 or number.dtype.kind not in "iu" or number.item() < 0:
+        raise PosexportError(
+            f"{NUM_LOGITS} takes the number of a row's last tokens whose logits are computed, 0 for all, "
+            f"got {value!r:.60}"
+        )
+    return number.reshape(()).astype(np.int64)
+
+
 def _array(spec: InputSpec, value: Any) -> Array:
     """``value`` as an array with a suitable dtype and rank; elements are not checked."""
     try:
-        array = np.asarray(value)
+        array = np.asarray([*value] if isinstance(value, Iterator) else value)
     except (ValueError, TypeError, OverflowError) as err:
         raise PosexportError(
             f"{spec.name} is not an array: its rows differ in length or hold no numbers; pad them to one length"

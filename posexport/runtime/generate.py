@@ -64,25 +64,25 @@ def generate(
     decode: Decode | None = None,
     texts: bool = False,
 ) -> Iterator[Piece | Generation]:
-    """Continue ``prompts``. Yields new pieces of text while they are generated, and the whole `Generation` at the end.
+    """Continue ``prompts``. Yields new pieces while they are generated, and the whole `Generation` at the end.
 
     Args:
         make_cache: returns a cache for a number of rows and a number of tokens.
         prompts: token ids.
         keys: bytes that distinguish rows with the same prompt: the encoder's input.
         encodings: position encodings of the layers, for recomputing cached keys.
-        decode: converts ids to text.
-        texts: the caller uses the pieces of text.
+        decode: converts ids to text; None: pieces are token ids.
+        texts: the caller uses the pieces.
 
     Raises:
         PosexportError: no prompts, an empty prompt, one beyond the length limit, stop strings without a tokenizer, or
-            pieces of text with beams. Errors of ONNX Runtime are not caught.
+            pieces with beams. Errors of ONNX Runtime are not caught.
     """
     limit = limits.max_length if SEQUENCE in limits.limited_axes else None
-    if decode is None and (rules.stop_texts or texts):
+    if decode is None and rules.stop_texts:
         raise PosexportError(
-            "this bundle has no tokenizer.json, so it gives no text to stop at or to stream; leave stop_strings and "
-            "streaming out"
+            "this bundle has no tokenizer.json, so it gives no text to stop at; leave stop_strings out, or give "
+            "eos_token_id"
         )
     if texts and rules.config.beams > 1:
         raise PosexportError(
@@ -101,7 +101,8 @@ def generate(
     turns = _turns(prompts, keys)
 
     def reader() -> Reader:
-        return Reader(make_cache(len(prompts), room), threshold, prompts, rules.config)
+        cache = make_cache(len(prompts), room)
+        return Reader(cache, threshold, prompts, rules.config, at_once=limits.length_dependent)
 
     if rules.config.beams > 1:
         yield beam_search(reader, decoder, prompts, rows, rules, limit=limit, turns=turns, decode=decode)
@@ -204,7 +205,9 @@ class _Sequence:
             self._end("stop")
             return
         self.tokens.append(token)
-        if self._pieces is not None:
+        if self._pieces is None:
+            self._told.append((self._number, token))
+        else:
             self._tell(self._stops.push(self._pieces.push(token)))
         if self._stops.stopped:
             self._end("stop")

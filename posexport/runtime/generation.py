@@ -20,9 +20,9 @@ from posexport.runtime.generation_config import GenerationConfig
 from posexport.runtime.logits.processor import Setting, softmax
 
 Finish = Literal["stop", "length", "limit"]
-#: a row, and new text of it
-Piece = tuple[int, str]
-Streamer = Callable[[int, str], None]
+#: a row, and new text of it; without a tokenizer, its new token
+Piece = tuple[int, str | int]
+Streamer = Callable[[int, Any], None]
 Decode = Callable[[Sequence[int]], str]
 
 

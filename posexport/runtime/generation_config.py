@@ -1,5 +1,6 @@
 """Options of `posexport.Session.generate`, with transformers' names. The command line is generated from them."""
 
+import inspect
 import math
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -373,6 +374,7 @@ def _several(kind: Any) -> str:
 
 
 _ATTRIBUTES = (f"{name}: {listed.about.python or listed.about.help}" for name, listed in _OPTIONS.items())
-GenerationConfig.__doc__ = (GenerationConfig.__doc__ or "").replace(
-    "    Examples:", "\n        ".join(["    Attributes:", *_ATTRIBUTES]) + "\n\n    Examples:"
+# Python 3.13 compiles docstrings without their indentation
+GenerationConfig.__doc__ = inspect.cleandoc(GenerationConfig.__doc__ or "").replace(
+    "Examples:", "\n    ".join(["Attributes:", *_ATTRIBUTES]) + "\n\nExamples:"
 )

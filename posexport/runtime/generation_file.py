@@ -20,6 +20,10 @@ _TOKENS = ("eos_token_id", "bos_token_id", "decoder_start_token_id")
 _SEPARATE = ("seed", "recompute", "prefill_chunk_size", "eos_token_id")
 #: read from generation_config.json only: in config.json these names have other meanings
 _WHISPER = ("language", "task", "return_timestamps", "is_multilingual")
+#: keys that transformers 5 ignores with ``_from_model_config``: attributes that its GenerationConfig does not declare
+_UNDECLARED = {*_WHISPER, *WhisperTokens.__struct_fields__}
+#: true: ``forced_bos_token_id`` is ``bos_token_id``
+_OLD_FORCED_BOS = "force_bos_token_to_be_generated"
 #: keys without effect on tokens: outputs, caches, speed, versions, padding of batches
 _WITHOUT_EFFECT = {
     "transformers_version",
@@ -99,9 +103,24 @@ def read_stated(directory: Path, manifest: Manifest) -> Stated:
 
 def _document(directory: Path, name: str) -> dict[str, Any]:
     try:
-        return msgspec.json.decode(locate(directory, name).read_bytes(), type=dict[str, Any])
+        document = msgspec.json.decode(locate(directory, name).read_bytes(), type=dict[str, Any])
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as err:
         raise _unsound(directory / name, err) from err
+    return _as_read(document, name)
+
+
+def _as_read(document: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """The keys of a file that transformers 5 reads.
+
+    Values from config.json, also those that a generation_config.json was made of (``_from_model_config``), are read by
+    `GenerationConfig.__init__` under its declared names only, and under an old name of ``forced_bos_token_id``.
+    """
+    if name == GENERATION and not document.get("_from_model_config"):
+        return dict(document)
+    read = {key: value for key, value in document.items() if name == MODEL or key not in _UNDECLARED}
+    if read.pop(_OLD_FORCED_BOS, False):
+        read["forced_bos_token_id"] = read.get("bos_token_id")
+    return read
 
 
 def _unsound(path: Path, err: Exception) -> PosexportError:
@@ -162,8 +181,8 @@ def remarks(files: Mapping[str, Path]) -> list[str]:
             return [f"{name} cannot be read ({err}), so generate will refuse it"]
     # unsupported and unknown options
     name = GENERATION if GENERATION in files else MODEL
-    document = documents[name]
-    sentences, unknown = [], []
+    document = _as_read(documents[name], name)
+    sentences, unknown = _ignored(documents[name], document, name), list[str]()
     followed = {*GenerationConfig.__struct_fields__, *_TOKENS, *_WITHOUT_EFFECT}
     if _is_whisper(documents):
         followed |= {*WhisperTokens.__struct_fields__}
@@ -182,6 +201,13 @@ def remarks(files: Mapping[str, Path]) -> list[str]:
     except PosexportError as err:
         sentences.append(f"{name} is unsound, so generate will refuse it: {err}")
     return sentences
+
+
+def _ignored(document: Mapping[str, Any], read: Mapping[str, Any], name: str) -> list[str]:
+    """The remark on the keys that `_as_read` left out of a file."""
+    keys = ", ".join(key for key in document if key in _UNDECLARED and key not in read)
+    sentence = f"{name} says _from_model_config, so that transformers ignores its {keys}, and so does generate"
+    return [sentence] if keys else []
 
 
 def _short(value: Any) -> str:

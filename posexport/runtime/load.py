@@ -13,7 +13,7 @@ from posexport.runtime.chain import all_inputs, open_chain
 from posexport.runtime.providers import bundle_session
 from posexport.runtime.session import Session
 from posexport.runtime.wrapped_session import DEFAULT_MEMORY, Memory, MemoryPolicy
-from posexport.spec import CARRIED, PAST, InputSpec, Interface, OutputSpec, PartSpec
+from posexport.spec import CARRIED, NUM_LOGITS, PAST, InputSpec, Interface, OutputSpec, PartSpec
 from posexport.targets.dtypes import BY_ORT_TYPE
 from posexport.targets.precisions import PrecisionName
 from posexport.targets.provider_options import CAPTURES
@@ -74,7 +74,7 @@ def load(
         directory: a folder that `posexport.convert` wrote.
         precision: one of the bundle's precisions; None: the first.
         provider: the execution provider.
-        threads: threads of one operator; 0: ONNX Runtime decides.
+        threads: threads of one operator; 0: the least of cores, affinity, cgroup quota and OMP_NUM_THREADS.
         memory: ``flat``: a call of more than 4,096 tokens releases its memory; ``fast``: it is kept for the next call.
         check: compare every file with its sha256 first.
         provider_options: options by the names of `posexport.targets.provider_options`.
@@ -106,7 +106,8 @@ def load(
     for link, (file, graph) in zip(chain.links, graphs, strict=True):
         order = {spec.name: position for position, spec in enumerate(graph.inputs)}
         # a session lists optional inputs last
-        inputs = sorted(all_inputs(link.session), key=lambda arg: order.get(arg.name, len(order)))
+        known = [arg for arg in all_inputs(link.session) if arg.name != NUM_LOGITS]
+        inputs = sorted(known, key=lambda arg: order.get(arg.name, len(order)))
         check_declared(file, graph, inputs, link.session.get_outputs())
     return Session(path, manifest, chain, policy)
 

@@ -75,12 +75,14 @@ def run(
 def _widen() -> "InferenceSession":
     """A session that casts bfloat16 to float32, which is exact."""
     import onnx.parser
-    from onnxruntime import InferenceSession
+    from onnxruntime import InferenceSession, SessionOptions
 
     model = onnx.parser.parse_model(
         '<ir_version: 8, opset_import: ["": 18]> widen (bfloat16[] x) => (float[] y) {y = Cast <to = 1> (x)}'
     )
-    return InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    options = SessionOptions()
+    options.intra_op_num_threads = 1
+    return InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
 
 
 def run_bound(

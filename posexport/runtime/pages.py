@@ -6,13 +6,14 @@ encoder does not run.
 Shape letters: B rows, T tokens, P features of a page, C channels.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from posexport.errors import PosexportError
+from posexport.options.several import several
 from posexport.runtime.batches import Batches, Floats
 from posexport.runtime.call_forms import OpenBundle
 from posexport.runtime.late_interaction import QUERY, TokenizedText, of_rows
@@ -84,8 +85,8 @@ def page_vectors(
 
 def as_pictures(images: Any) -> tuple[list[Any], bool]:
     """A list of pictures, and whether ``images`` is a single one: no list or iterator, and no array of several."""
-    several = isinstance(images, list | tuple | Iterator) or (isinstance(images, np.ndarray) and images.ndim > 3)
-    return (list(images), False) if several else ([images], True)
+    listed = list(images) if isinstance(images, np.ndarray) and images.ndim > 3 else several(images)
+    return ([images], True) if listed is None else (listed, False)
 
 
 def _row(tokenizer: Texts, text: str) -> TokenizedText:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from posexport.errors import PosexportError
 from posexport.runtime.chat import Message, as_chats
-from posexport.runtime.pages import FEATURES
+from posexport.runtime.pages import FEATURES, as_pictures
 from posexport.runtime.texts import Texts
 from posexport.spec import InputSpec, PictureRules
 
@@ -271,7 +271,8 @@ def pictures_in(chat: Sequence[Message]) -> list[Any]:
 
 def _rows(images: Any, count: int) -> list[list[Any]]:
     """The pictures of every prompt; a picture that is not in a list is one."""
-    if not isinstance(images, list | tuple) or len(images) != count:
-        got = f"{len(images)} lists" if isinstance(images, list | tuple) else type(images).__name__
+    rows, single = as_pictures(images)
+    if single or len(rows) != count:
+        got = type(images).__name__ if single else f"{len(rows)} lists"
         raise PosexportError(f"images must be a list with the pictures of each of {count} prompts, got {got}")
-    return [list(row) if isinstance(row, list | tuple) else [] if row is None else [row] for row in images]
+    return [[] if row is None else as_pictures(row)[0] for row in rows]

@@ -17,18 +17,28 @@ from posexport.spec import EncodingSpec, LengthContract
 
 
 class Reader:
-    """Reads tokens into the cache, and all of them again where their keys have changed."""
+    """Reads tokens into the cache, and all of them again where their keys have changed.
+
+    ``at_once``: a prompt is read in chunks only if the config says so, as chunks change what is computed.
+    """
 
     def __init__(
-        self, cache: Cache, threshold: int | None, prompts: Sequence[Sequence[int]], config: GenerationConfig
+        self,
+        cache: Cache,
+        threshold: int | None,
+        prompts: Sequence[Sequence[int]],
+        config: GenerationConfig,
+        *,
+        at_once: bool = False,
     ) -> None:
         self.cache, self._threshold, self._prompts, self._chunk = cache, threshold, prompts, config.prefill_chunk_size
+        self._at_once = at_once
 
     def prompts(self, padding: int) -> NDArray[Any]:
         """Read the prompts, padded on the left; the logits after them, [B, V]."""
         ids_BT, keep_BT = left_padded(self._prompts, padding)
         length = ids_BT.shape[1]
-        ends = self.cache.chunk_ends(keep_BT, self._chunk or length)
+        ends = self.cache.chunk_ends(keep_BT, self._chunk or (length if self._at_once else None))
         for start, end in zip([0, *ends], ends, strict=False):
             logits_BV = self.read(ids_BT[:, start:end], keep_BT[:, start:end])
         return logits_BV

@@ -9,12 +9,14 @@ import mmap
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from posexport.errors import PosexportError
 from posexport.runtime import wrapped_session as thread_state
+from posexport.spec import NUM_LOGITS
 from posexport.system.extras import require, runtime_conflict
 from posexport.system.machine import saturates
+from posexport.system.threads import session_threads
 from posexport.targets.provider_options import CAPTURES
 from posexport.targets.providers import DEFAULT_PROVIDER, Provider, devices, is_plugin, provider_named
 
@@ -51,8 +53,8 @@ def make_session(
 ) -> "InferenceSession":
     """An InferenceSession for ``model`` on ``provider``, float32 computed as float32.
 
-    ``threads``: of one operator (0: ONNX Runtime decides). ``level``: one of `LEVELS`. ``profile``: path
-    prefix of a profile to write.
+    ``threads``: of one operator (0: `posexport.system.threads`). ``level``: one of `LEVELS`. ``profile``: path prefix
+    of a profile to write.
     ``spinning``: idle threads wait busily, which is faster alone and slower under other load. ``denormals``: keep
     numbers below 1.2e-38; if false, they are 0 in the session's threads, and in the calling thread while it runs
     (`posexport.runtime.wrapped_session`). ``weights``: the folder of external data for a model in bytes; a
@@ -65,6 +67,9 @@ def make_session(
     import onnxruntime
 
     record = provider_named(provider)
+    if threads < 0:
+        raise PosexportError(f"threads must be 0 (as many as are allowed here) or more, got {threads}")
+    threads = session_threads(threads)
     ort_options = {**record.session_options(provider_options), **record.pool(threads)}
     if isinstance(model, Path) and not model.is_file():
         raise PosexportError(f"{model} does not exist or is not a file; give an ONNX model")
@@ -91,6 +96,8 @@ def make_session(
     if record.ort_name not in session.get_providers():
         reason = record.load_failure("") or "ONNX Runtime gives no reason"
         raise PosexportError(f"{record.ort_name} was asked for and did not load: {reason}")
+    if any(value.name == NUM_LOGITS for value in session.get_inputs()):
+        return cast("InferenceSession", thread_state.NumLogitsSession(session))
     return session
 
 
@@ -195,8 +202,6 @@ def _session_options(threads: int, level: str, profile: Path | None, spinning: b
         raise PosexportError(
             f"the installed onnxruntime {onnxruntime.__version__} has no optimisation level {level}: upgrade it"
         )
-    if threads < 0:
-        raise PosexportError(f"threads must be 0 (ONNX Runtime decides) or more, got {threads}")
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = known[name]
     options.intra_op_num_threads = threads

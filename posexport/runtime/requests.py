@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from posexport.errors import PosexportError
+from posexport.options.several import as_prompts
 from posexport.runtime.cache import DecoderInterface
 from posexport.runtime.chat import Message, as_chats
 from posexport.runtime.generate import as_ids
@@ -20,6 +21,39 @@ if TYPE_CHECKING:
     from posexport.runtime.pictures_in_prompts import Pictures
 
 Prompts = Sequence[str] | Sequence[Sequence[int]] | Sequence[Sequence[Message]] | Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class GenerationInputs:
+    """What `posexport.Session.generate` is called with, without the options of generation: see there.
+
+    Prompts are lists, or arrays by name.
+    """
+
+    prompts: Any
+    images: Sequence[Any] | None = None
+    decoder_prompts: list[Any] | None = None
+    chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls, prompts: Any, images: Any, decoder_prompts: Any, chat_template_kwargs: Mapping[str, Any] | None
+    ) -> "GenerationInputs":
+        """The inputs of a call, in any form; PosexportError for options of a chat template without messages."""
+        variables = {} if chat_template_kwargs is None else chat_template_kwargs
+        if not isinstance(variables, Mapping) or "messages" in variables:
+            raise PosexportError(
+                f"chat_template_kwargs must be a dictionary of variables other than messages, got {variables!r:.60}"
+            )
+        listed = as_prompts(prompts)
+        if variables and as_chats(listed) is None:
+            raise PosexportError("chat_template_kwargs are for prompts that are lists of messages; leave them out")
+        return cls(
+            prompts=listed,
+            images=images,
+            decoder_prompts=None if decoder_prompts is None else as_prompts(decoder_prompts, "decoder_prompts"),
+            chat_template_kwargs=variables,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,8 +110,6 @@ def read_request(
     Raises:
         PosexportError: prompts of a kind that the bundle does not accept.
     """
-    if isinstance(prompts, str):
-        raise PosexportError("prompts must be a list of texts, got one text; give [text]")
     if (chats := as_chats(prompts)) is not None:
         if decoder.fixed:
             raise PosexportError("lists of messages are for decoders; this bundle has an encoder: give texts")

@@ -31,9 +31,7 @@ def encoder_feeds(
     tokens = next((spec for spec in fixed if spec.role == "tokens"), None)
     if tokens is None:
         named = " and ".join(spec.name for spec in fixed if spec.role != "mask")
-        raise PosexportError(
-            f"this bundle's encoder reads {named}, not texts or ids; give arrays by name (posexport generate: --inputs)"
-        )
+        raise PosexportError(f"this bundle's encoder reads {named}, not texts or ids; give arrays by name")
     if not len(prompts):
         raise PosexportError("got no prompts; give at least one")
     if texts is not None and isinstance(prompts[0], str):

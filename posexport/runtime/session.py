@@ -2,7 +2,7 @@
 
 import functools
 import importlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -11,19 +11,20 @@ from numpy.typing import NDArray
 
 from posexport.bundle.manifest import Manifest
 from posexport.errors import PosexportError
+from posexport.runtime.call_forms import as_texts
 from posexport.runtime.chain import Chain
 from posexport.runtime.chat import Chat, Message
 from posexport.runtime.continuation import Continuation
-from posexport.runtime.feeds import prepare
+from posexport.runtime.feeds import number_of_logits, prepare
 from posexport.runtime.generate import drain
 from posexport.runtime.generation import Generation, Piece, Streamer
 from posexport.runtime.generation_config import GenerationConfig
 from posexport.runtime.preparation import Processor, open_processor
-from posexport.runtime.requests import Prompts
+from posexport.runtime.requests import GenerationInputs, Prompts
 from posexport.runtime.scores import ScoreMethods
 from posexport.runtime.texts import Texts
 from posexport.runtime.wrapped_session import MemoryPolicy, refusal
-from posexport.spec import CARRIED, InputSpec, OutputSpec, carried
+from posexport.spec import CARRIED, NUM_LOGITS, InputSpec, OutputSpec, carried
 from posexport.targets.providers import PROVIDERS
 
 if TYPE_CHECKING:
@@ -87,7 +88,8 @@ class Session(ScoreMethods):
 
         ``attention_mask`` may be left out (no padding), ``token_type_ids`` (all 0), a decoder's cache (no past tokens),
         and inputs that only other outputs depend on. Outputs of an earlier graph may be inputs (the features of an
-        image for many prompts): that graph does not run again.
+        image for many prompts): that graph does not run again. A decoder's ``num_logits_to_keep`` is the number of last
+        tokens whose logits are computed; 0, the default, is all.
 
         Raises:
             PosexportError: inputs that the bundle does not accept, for example one over its limit; see
@@ -96,9 +98,10 @@ class Session(ScoreMethods):
         names = self._chosen(outputs)
         computed = {name: np.asarray(inputs[name]) for name in self._chain.outputs & inputs.keys()}
         needed = self._chain.needs(names, computed)
-        inputs = {name: value for name, value in inputs.items() if name not in computed}
+        number = {NUM_LOGITS: number_of_logits(inputs[NUM_LOGITS])} if NUM_LOGITS in inputs.keys() & needed else {}
+        inputs = {name: value for name, value in inputs.items() if name not in computed and name not in number}
         specs = [spec for spec in self.inputs if spec.name in needed or spec.name in inputs]
-        feeds = {**prepare(inputs, specs, self._manifest.limits), **computed}
+        feeds = {**prepare(inputs, specs, self._manifest.limits), **computed, **number}
         options = self._memory.options(
             feeds[spec.name] for spec in specs if spec.role not in CARRIED and spec.name in feeds
         )
@@ -143,7 +146,7 @@ class Session(ScoreMethods):
         ((kind, value),) = kinds.items()
         return self._processor(kind)(value, **options)
 
-    def tokenize(self, texts: Sequence[str], *, truncate: bool = False) -> dict[str, NDArray[np.int64]]:
+    def tokenize(self, texts: Iterable[str], *, truncate: bool = False) -> dict[str, NDArray[np.int64]]:
         """Token ids of texts, padded to the longest, with attention mask and token types: the input of `run`.
 
         The tokenizer decides special tokens, padding side and padding id. A text over the limit is an error unless
@@ -152,10 +155,10 @@ class Session(ScoreMethods):
         Raises:
             PosexportError: a bundle without a tokenizer, or a text over the limit.
         """
-        return self._texts.tokenize(texts, truncate=truncate)
+        return self._texts.tokenize(texts if isinstance(texts, str) else as_texts(texts)[0], truncate=truncate)
 
     def run_texts(
-        self, texts: Sequence[str], *, truncate: bool = False, outputs: Sequence[str] | None = None
+        self, texts: Iterable[str], *, truncate: bool = False, outputs: Sequence[str] | None = None
     ) -> dict[str, NDArray[Any]]:
         """The outputs for texts, in one batch: `tokenize`, then `run`."""
         self._chosen(outputs)
@@ -169,6 +172,7 @@ class Session(ScoreMethods):
         images: Sequence[Any] | None = None,
         decoder_prompts: Sequence[str] | Sequence[Sequence[int]] | None = None,
         streamer: Streamer | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> Generation:
         """Continue prompts in one batch: texts, lists of token ids, or lists of messages. Rows are independent.
@@ -182,7 +186,10 @@ class Session(ScoreMethods):
                 in its text, or of ``{"type": "image"}`` in its messages (which may hold the pictures too).
             decoder_prompts: for an encoder-decoder, texts or lists of ids with which completions begin, after the start
                 token of the configuration; Whisper's lists include the start token.
-            streamer: called with the row and each new piece of its text.
+            streamer: called with the row and each new piece of its text, or of a bundle without a tokenizer its new
+                token.
+            chat_template_kwargs: of `render_chat` for lists of messages: ``tools``, ``documents``, and variables of the
+                template, such as ``{"enable_thinking": False}``.
             options: fields of the config by name; they go before ``config``.
 
         Raises:
@@ -195,8 +202,8 @@ class Session(ScoreMethods):
             >>> len(session.generate([[5, 2, 7], [9]], max_new_tokens=4).completions[1].tokens)
             4
         """
-        events = self._events(prompts, config, decoder_prompts, options, texts=streamer is not None, images=images)
-        return drain(events, streamer)
+        inputs = GenerationInputs.of(prompts, images, decoder_prompts, chat_template_kwargs)
+        return drain(self._events(inputs, config, options, texts=streamer is not None), streamer)
 
     def stream(
         self,
@@ -205,30 +212,24 @@ class Session(ScoreMethods):
         *,
         images: Sequence[Any] | None = None,
         decoder_prompt: str | Sequence[int] | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
         **options: Any,
-    ) -> Iterator[str]:
+    ) -> Iterator[Any]:
         """The completion of one prompt, piece by piece: ``for piece in session.stream("Once"): print(piece, end="")``.
 
-        A piece has whole characters and no part of a stop string. ``images``: the pictures of the prompt. Arguments and
-        errors: see `generate`.
+        A piece has whole characters and no part of a stop string; of a bundle without a tokenizer it is a token id.
+        ``images``: the pictures of the prompt. Arguments and errors: see `generate`.
         """
         decoder_prompts = None if decoder_prompt is None else [decoder_prompt]
         pictures = None if images is None else [images]
-        events = self._events([prompt], config, decoder_prompts, options, texts=True, images=pictures)
+        inputs = GenerationInputs.of([prompt], pictures, decoder_prompts, chat_template_kwargs)
+        events = self._events(inputs, config, options, texts=True)
         return (event[1] for event in events if not isinstance(event, Generation))
 
     def _events(
-        self,
-        prompts: Any,
-        config: GenerationConfig | None,
-        decoder_prompts: Any,
-        options: dict[str, Any],
-        *,
-        texts: bool,
-        images: Sequence[Any] | None,
+        self, inputs: GenerationInputs, config: GenerationConfig | None, options: dict[str, Any], *, texts: bool
     ) -> Iterator[Piece | Generation]:
-        config = (config or GenerationConfig()).changed(options)
-        return self._continuation.events(prompts, config, decoder_prompts, texts=texts, images=images)
+        return self._continuation.events(inputs, (config or GenerationConfig()).changed(options), texts=texts)
 
     @functools.cached_property
     def _continuation(self) -> Continuation:
@@ -256,7 +257,8 @@ class Session(ScoreMethods):
     def render_chat(self, messages: Sequence[Message], **options: Any) -> str:
         """The prompt of messages by the bundle's chat template, with special tokens and the generation prompt.
 
-        ``options``: ``add_generation_prompt``, ``tools`` and ``documents``, which are passed to the template.
+        ``options``: ``add_generation_prompt``, ``tools`` (functions or JSON schemas), ``documents``, variables of the
+        template, and ``chat_template``: the name of one, of a bundle with several.
 
         Raises:
             PosexportError: a bundle without a template, or messages that the template refuses.

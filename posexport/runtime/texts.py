@@ -14,6 +14,7 @@ from posexport.bundle.read import locate
 from posexport.errors import PosexportError
 from posexport.runtime.feeds import checked, limit_sentence, rows_of
 from posexport.spec import SEQUENCE, TOTAL, PairRules, TextRules
+from posexport.tokenizer.settings import gives_types
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -55,16 +56,6 @@ class _Config(msgspec.Struct):
         contents = [token.get("content") if isinstance(token, dict) else token for token in named]
         return {content for content in contents if isinstance(content, str)}
 
-    @property
-    def gives_types(self) -> bool:
-        """Whether transformers' tokenizer returns ``token_type_ids``, 1 for the second text of a pair.
-
-        ``TokenizersBackend``, the generic class of transformers 5, does so only where ``model_input_names`` lists them.
-        """
-        if self.model_input_names is not None:
-            return "token_type_ids" in self.model_input_names
-        return self.tokenizer_class != "TokenizersBackend"
-
 
 def encoded(tokenizer: "Tokenizer", texts: Sequence[Any], **options: bool) -> list[Any]:
     """The encodings of texts, pairs, or words; ``options`` are those of ``Tokenizer.encode_batch``.
@@ -100,11 +91,12 @@ class Texts:
     def __init__(self, directory: Path, manifest: Manifest) -> None:
         if TOKENIZER not in manifest.files:
             raise PosexportError(
-                f"{directory} has no {TOKENIZER}, so it takes arrays only; give ids (posexport run: --inputs), or "
-                "convert it again with --tokenizer FILE"
+                f"{directory} has no {TOKENIZER}, so it takes no texts; give ids to run or generate, or convert it "
+                "again with --tokenizer FILE"
             )
         self._manifest = manifest
         self._config = _config(directory, manifest)
+        self._gives_types = gives_types(self._config.tokenizer_class, self._config.model_input_names)
         data = locate(directory, TOKENIZER).read_bytes()
         self._rules = manifest.text_rules or TextRules()
         self._whole = self._prepared(_tokenizer(directory, data))
@@ -169,7 +161,7 @@ class Texts:
             if limit is not None and len(encoding.ids) > limit:
                 raise PosexportError(
                     f"text {number} has {len(encoding.ids)} tokens, {limit_sentence(self._manifest.limits)}; shorten "
-                    f"it or give truncate=True (posexport run: --truncate) to use its first {limit} tokens"
+                    f"it or give truncate=True to use its first {limit} tokens"
                 )
         return self.checked(rows)
 
@@ -276,7 +268,7 @@ class Texts:
             if spec.role not in columns or [SEQUENCE if a == TOTAL else a for a in spec.axes] != tokens.axes:
                 continue
             field, filler = columns[spec.role]
-            untyped = spec.role == "types" and not self._config.gives_types
+            untyped = spec.role == "types" and not self._gives_types
             try:
                 array = arrays[spec.name] = np.full((len(rows), length), filler, dtype=np.int64)
             except MemoryError as err:

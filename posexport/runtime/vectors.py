@@ -208,7 +208,7 @@ class VectorMethods(OpenBundle):
         names = [spec.name for spec in self.outputs]
         if rules.tokens is None and needed not in names:
             raise PosexportError(
-                f"this bundle gives {', '.join(names)} and no {needed}; use run_texts (posexport run --text), or "
+                f"this bundle gives {', '.join(names)} and no {needed}; use run_texts, or "
                 "convert a model of sentence-transformers"
             )
 

@@ -14,14 +14,16 @@ import functools
 import platform
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
+import numpy as np
 from numpy.typing import NDArray
 
 from posexport.bounds import CACHE_FULL, MASK_MISFIT, POSITION_BEYOND
 from posexport.errors import PosexportError
+from posexport.spec import NUM_LOGITS
 from posexport.targets import cuda
 from posexport.targets.providers import DEFAULT_PROVIDER, HOST, provider_named
 
@@ -65,6 +67,32 @@ class WrappedSession:
 
     def get_providers(self) -> Any:
         return self._session.get_providers()
+
+
+class NumLogitsSession(WrappedSession):
+    """A session that requires `NUM_LOGITS`, with its default: 0, the logits of all tokens.
+
+    A graph for clients that feed it has no default, and some providers ignore the default that a graph has.
+    """
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._session, name)
+
+    def get_inputs(self) -> Any:
+        return [value for value in self._session.get_inputs() if value.name != NUM_LOGITS]
+
+    def get_overridable_initializers(self) -> Any:
+        required = [value for value in self._session.get_inputs() if value.name == NUM_LOGITS]
+        return [*self._session.get_overridable_initializers(), *required]
+
+    def run(self, names: Any, feeds: Mapping[str, Any], options: Any = None) -> Any:
+        return self._session.run(names, {NUM_LOGITS: np.array(0), **feeds}, options)
+
+    def run_with_ort_values(self, names: Any, feeds: Mapping[str, Any], options: Any = None) -> Any:
+        from onnxruntime import OrtValue
+
+        default = OrtValue.ortvalue_from_numpy(np.array(0))
+        return self._session.run_with_ort_values(names, {NUM_LOGITS: default, **feeds}, options)
 
 
 class _Register(NamedTuple):

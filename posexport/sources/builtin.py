@@ -13,6 +13,7 @@ from posexport.sources import settings, source
 from posexport.sources.definitions import KINDS
 from posexport.sources.definitions.kind import Kind
 from posexport.sources.source import Source, model_of
+from posexport.tasks.registry import did_you_mean_task
 
 MAX_POSITIONS = 128
 LABELS = 3
@@ -46,7 +47,7 @@ def builtin_source(name: str, *, task: str | None, settings_given: tuple[str, ..
     kind, encoding_name = known[name]
     task = task or next(iter(kind.tasks))
     if task not in kind.tasks:
-        hint = did_you_mean(task, kind.tasks, f"{name} is for {', '.join(kind.tasks)}")
+        hint = did_you_mean_task(task, kind.tasks, f"{name} is for {', '.join(kind.tasks)}")
         raise PosexportError(f"unknown task {task!r}; {hint}")
     stated = settings.parse(settings_given)
     chosen = settings.into(kind.config, stated)

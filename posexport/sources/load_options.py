@@ -17,6 +17,7 @@ class LoadOptions:
 
     ``settings``: the ``--set`` pairs.
     ``definition``: of a checkpoint, as in `posexport.options.recipe.Recipe`; None: as recorded, else ``paper``.
+    ``drop_weights``: patterns of tensors of a checkpoint that are left out.
     ``name`` and ``label``: what the source of a checkpoint's folder is called, in place of its path and its type.
     ``example_inputs`` and ``axes`` describe the inputs of a module in memory (`posexport.modules.live_module`).
     ``bundle_inputs``: the inputs of a bundle to compare with, where the user gives no example. ``steps``: numbers that
@@ -27,6 +28,7 @@ class LoadOptions:
     settings: tuple[str, ...] = ()
     allow_pickle: bool = False
     definition: "DefinitionName | None" = None
+    drop_weights: tuple[str, ...] = ()
     name: str | None = None
     label: str | None = None
     example_inputs: Any = None
@@ -38,4 +40,5 @@ class LoadOptions:
     def of(cls, options: object) -> "LoadOptions":
         """Selects the options of a source from a record that has more fields, for example a conversion's."""
         known = {field.name: getattr(options, field.name) for field in fields(cls) if hasattr(options, field.name)}
+        known["drop_weights"] = tuple(known.get("drop_weights", ()))
         return cls(**{**known, "settings": pairs(known["settings"])})

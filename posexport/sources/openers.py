@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from posexport.errors import PosexportError
-from posexport.sources.registry import NO_EXAMPLE, Opener
+from posexport.sources.registry import NO_EXAMPLE, NO_WEIGHTS, Opener
 
 if TYPE_CHECKING:
     from posexport.sources.load_options import LoadOptions
@@ -32,6 +32,7 @@ BUILTIN = Opener(
     open=_open_builtin,
     refuses={
         **NO_EXAMPLE,
+        **NO_WEIGHTS,
         "definition": "--definition is for checkpoints; {argument} is none: leave it out",
     },
     priority=3,

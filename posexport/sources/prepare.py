@@ -146,6 +146,7 @@ def recorded_options(
     """
     known = {f.name: record[f.name] for f in fields(LoadOptions) if f.name in record}
     known["settings"] = tuple(f"{key}={value}" for key, value in known.get("settings", {}).items())
+    known["drop_weights"] = tuple(known.get("drop_weights", ()))
     if kind not in opener_of(argument).kinds or (kind == "builtin" and argument != name):
-        known = {key: value for key, value in known.items() if key not in ("task", "settings")}
+        known = {key: value for key, value in known.items() if key not in ("task", "settings", "drop_weights")}
     return replace(options, **{key: value for key, value in known.items() if getattr(options, key) in (None, ())})

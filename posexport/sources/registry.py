@@ -40,6 +40,10 @@ class Opener:
 _EXAMPLE = "example_inputs and axes are for modules in memory; {argument} names its own inputs"
 #: `Opener.refuses` of sources that name their inputs
 NO_EXAMPLE: Mapping[str, str] = {"example_inputs": _EXAMPLE, "axes": _EXAMPLE}
+#: and of sources without files of weights
+NO_WEIGHTS: Mapping[str, str] = {
+    "drop_weights": "--drop-weights is for checkpoints of transformers; {argument} is none: leave it out"
+}
 
 OPENERS: Registry[Opener] = Registry(
     "sources",

@@ -15,8 +15,35 @@ from posexport.errors import PosexportError
 _FOLDERS = re.compile(r"(?<![\w.:/])(?:[A-Za-z]:)?[/\\](?:[^\s/\\:;,'\"]+[/\\])+")
 
 
+#: bytes that a place must take before the work for it begins
+_PROBE = 1 << 16
+
+
+def probe(folder: Path) -> None:
+    """Write a small file into ``folder`` and remove it; OSError where the disk is full or read-only."""
+    path = folder / f".posexport-{secrets.token_hex(4)}"
+    try:
+        path.write_bytes(bytes(_PROBE))
+    finally:
+        path.unlink(missing_ok=True)
+
+
 def check_free(path: Path, *, force: bool) -> None:
     """Refuse a path that cannot become a file, or where one would be lost; PosexportError says what to do."""
+    _check_name(path, force=force)
+    with _as_sentence(path):
+        probe(path.parent)
+
+
+@contextlib.contextmanager
+def _as_sentence(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as err:
+        raise PosexportError(f"cannot write {path}: {err.strerror}; choose another place") from err
+
+
+def _check_name(path: Path, *, force: bool) -> None:
     if path.is_dir():
         raise PosexportError(f"{path} is a directory; give the name of a file")
     if os.path.lexists(path) and (not force or not path.is_file()):
@@ -31,17 +58,15 @@ def written_whole(path: Path, *, force: bool) -> Iterator[BinaryIO]:
 
     Raises PosexportError for what `check_free` refuses and for failures of the disk.
     """
-    check_free(path, force=force)
+    _check_name(path, force=force)
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    try:
+    with _as_sentence(path):
         try:
             with temporary.open("xb") as file:
                 yield file
             temporary.replace(path)
         finally:
             temporary.unlink(missing_ok=True)
-    except OSError as err:
-        raise PosexportError(f"cannot write {path}: {err.strerror}; choose another place") from err
 
 
 def write_whole(path: Path, data: bytes, *, force: bool) -> None:

@@ -10,12 +10,14 @@ import traceback
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
-from types import FrameType
+from types import FrameType, ModuleType
+from typing import Any
 
 #: characters of an exception's message that are quoted
 _QUOTED = 300
 #: folders that packages are installed in
 _INSTALLED = ("site-packages", "dist-packages")
+_POSEXPORT = Path(__file__).resolve().parent.parent
 #: installed packages that run a module, and are no part of it
 _TOOLS = frozenset(
     [
@@ -41,10 +43,9 @@ def is_user_file(filename: str) -> bool:
     path = Path(filename)
     if filename.startswith("<") or not path.is_file():
         return False
-    posexport = Path(__file__).resolve().parent.parent
     standard = Path(linecache.__file__).resolve().parent
     resolved = path.resolve()
-    if resolved.is_relative_to(posexport):
+    if resolved.is_relative_to(_POSEXPORT):
         return False
     package = _package(resolved)
     if package is not None:
@@ -52,10 +53,29 @@ def is_user_file(filename: str) -> bool:
     return not resolved.is_relative_to(standard)
 
 
+def scope_of(module: ModuleType) -> dict[str, Any]:
+    """The globals of a module of ``sys.modules``, which may be lazy: asking it for an attribute would load it."""
+    scope: dict[str, Any] = object.__getattribute__(module, "__dict__")
+    return scope
+
+
+def is_user_module(module: ModuleType) -> bool:
+    """Whether a module's file may be the user's (`is_user_file`)."""
+    return is_user_file(scope_of(module).get("__file__") or "")
+
+
 def _package(path: Path) -> Path | None:
     """The path of an installed package's file below the folder of packages; None for other files."""
     places = [number for number, part in enumerate(path.parts) if part in _INSTALLED]
     return Path(*path.parts[places[-1] + 1 :]) if places else None
+
+
+def package_called(err: BaseException) -> str:
+    """The installed package that posexport called when it raised ``err``; empty where posexport raised it itself."""
+    files = [Path(frame.f_code.co_filename).resolve() for frame, _ in traceback.walk_tb(err.__traceback__)]
+    last = max((at for at, file in enumerate(files) if file.is_relative_to(_POSEXPORT)), default=-1)
+    package = _package(files[last + 1]) if last + 1 < len(files) else None
+    return "" if package is None else package.parts[0]
 
 
 def cite(filename: str, number: int) -> str:

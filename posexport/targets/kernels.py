@@ -37,17 +37,19 @@ class Kernels(msgspec.Struct, array_like=True, frozen=True):
         return version == self.since or (self.until is not None and self.since < version <= self.until)
 
 
-class ProviderKernels(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ProviderKernels(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """The kernels of a provider.
 
     Attributes:
         source: where the rows were read.
         disagreements: other lists of the same kernels, by name, each with what it says differently from the rows.
+        plugin: the plug-in that has the provider, and its version; empty for a provider of ONNX Runtime's wheels.
     """
 
     source: str
     disagreements: dict[str, list[str]]
     kernels: list[Kernels]
+    plugin: str = ""
 
 
 class KernelTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -117,6 +119,11 @@ def table_of(provider: str) -> str:
     having = [name for name in versions() if provider in load_table(name).providers]
     fitting = [name for name in having if installed is None or _number(name) <= _number(installed)]
     return ([*having[:1], *fitting] or [version_for(installed)])[-1]
+
+
+def has_table(provider: str) -> bool:
+    """Whether there is a table of the provider's kernels."""
+    return provider in load_table(table_of(provider)).providers
 
 
 @cache

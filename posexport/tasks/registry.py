@@ -3,6 +3,7 @@
 from collections.abc import Collection, Iterator
 from dataclasses import replace
 
+from posexport.options.check import closest
 from posexport.registry import Registry
 from posexport.tasks.task import PipelineTask, Task
 
@@ -64,6 +65,33 @@ def task_of(architecture: str, keys: Collection[str]) -> Task | None:
 def all_tensors(architecture: str) -> Task:
     """The task of a class without a record: all tensors that it returns, under their names."""
     return replace(TASKS["tensors"], ends=(architecture,))
+
+
+#: what other libraries and the Hugging Face Hub call a task
+_ALSO_CALLED = {
+    "embedding": "sentence-embedding",
+    "sentence-similarity": "sentence-embedding",
+    "text-embedding": "sentence-embedding",
+    "reranking": "text-ranking",
+    "ner": "token-classification",
+    "sentiment-analysis": "sequence-classification",
+    "masked-lm": "fill-mask",
+    "causal-lm": "text-generation",
+    "seq2seq-lm": "text2text-generation",
+    "asr": "automatic-speech-recognition",
+}
+
+
+def did_you_mean_task(name: str, known: Collection[str], otherwise: str) -> str:
+    """The one of the tasks ``known`` that ``name`` is elsewhere or is closest to, as a question; else ``otherwise``.
+
+    The name of a pipeline of transformers leads to the first task that has it.
+    """
+    pipelines = {pipeline.name: task for task in [*TASKS][::-1] for pipeline in TASKS[task].pipelines}
+    elsewhere = {other: task for other, task in {**pipelines, **_ALSO_CALLED}.items() if task in known}
+    names = {**elsewhere, **{f"{other}s": task for other, task in elsewhere.items()}, **{task: task for task in known}}
+    match = closest(name, names)
+    return otherwise if match is None else f"did you mean {names[match]}?"
 
 
 def pipelines_of(task: str) -> tuple[PipelineTask, ...]:

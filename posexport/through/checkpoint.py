@@ -1,14 +1,13 @@
 """Loads the model of a checkpoint with transformers' class for its ``model_type``."""
 
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from typing import Any
 
 import msgspec
 import torch
 from torch import nn
 
-from posexport.checkpoints import custom_code, scoring
+from posexport.checkpoints import custom_code, label_counts, scoring
 from posexport.checkpoints.config import Config
 from posexport.checkpoints.families.registry import FAMILIES
 from posexport.checkpoints.makers import Maker
@@ -53,7 +52,7 @@ def make(checkpoint: Checkpoint) -> Model:
     with library.quiet(transformers):
         # posexport opens the weights first, since its errors are one sentence
         checkpoint.weights  # noqa: B018
-        model = _load(transformers, checkpoint.files.path / checkpoint.below, config, task)
+        model = _load(transformers, checkpoint, task)
         unread = _unread_keys(config, model.config)
         if checkpoint.adapter is not None:
             checkpoint.adapter.merge_into(model)
@@ -64,12 +63,13 @@ def make(checkpoint: Checkpoint) -> Model:
             result = _reranker(checkpoint, model)
         else:
             result = _MAKERS.get(task.name, _single_graph)(checkpoint, model, task)
-    return msgspec.structs.replace(
+    result = msgspec.structs.replace(
         result,
         remarks=[*remarks, *task_remarks, *unread, *library.remarks(transformers.__version__), *result.remarks],
         labels=_labels(config, model),
         tools={"transformers": transformers.__version__},
     )
+    return label_counts.with_names(result, config, label_counts.by_weight(checkpoint))
 
 
 MAKER = Maker("transformers", make)
@@ -150,9 +150,10 @@ def _task(config: Config, option: str | None, transformers: Any) -> tuple[Task, 
     return all_tensors(architecture), [remark]
 
 
-def _load(transformers: Any, folder: Path, config: Config, task: Task) -> Any:
+def _load(transformers: Any, checkpoint: Checkpoint, task: Task) -> Any:
     """Load the model in float32; a weight that the checkpoint lacks is an error, except of an unused pooler."""
-    kind, path = config.text("model_type"), str(folder)
+    config, path = checkpoint.config, str(checkpoint.files.path / checkpoint.below)
+    kind = config.text("model_type")
     try:
         settings = transformers.AutoConfig.from_pretrained(path, trust_remote_code=False, local_files_only=True)
     except Exception as err:
@@ -160,6 +161,8 @@ def _load(transformers: Any, folder: Path, config: Config, task: Task) -> Any:
         if kind not in known:
             raise PosexportError(refusals.unknown(config, transformers.__version__)) from err
         raise _failed(config, transformers, err) from err
+    if (labels := label_counts.by_weight(checkpoint)) is not None:
+        settings.num_labels = labels
     # eager, as the reference that posexport's attention and experts are compared with
     cls = _class(transformers, settings, config, task)
     try:
@@ -184,8 +187,14 @@ def _load(transformers: Any, folder: Path, config: Config, task: Task) -> Any:
                 "trained for with --task"
             )
         _without_pooler(model)
+    left_out = {name for names in checkpoint.dropped.values() for name in names}
+    if needed := sorted(left_out & _names_in_files(model)):
+        raise PosexportError(
+            f"--drop-weights leaves out {', '.join(needed[:3])}, which {cls.__name__} of transformers needs; leave out "
+            "tensors that it does not read"
+        )
     # weights that the class ignores: it may compute another model than the author's code
-    if config.values.get("auto_map") and (unread := _unread(model, loading["unexpected_keys"])):
+    if config.values.get("auto_map") and (unread := _unread(model, loading["unexpected_keys"] - left_out)):
         raise PosexportError(
             f"{config.label} names the author's code (auto_map), which is never run, and the checkpoint has tensors "
             f"that {cls.__name__} of transformers does not read: {', '.join(unread[:3])}; that class may compute "
@@ -202,6 +211,13 @@ def _unread_keys(config: Config, settings: Any) -> list[str]:
     if not keys or not config.values.get("auto_map"):
         return []
     return [f"config.json: {kind.__name__} of transformers does not read {', '.join(sorted(keys))}"]
+
+
+def _names_in_files(model: Any) -> set[str]:
+    """Names that the tensors of ``model`` may have in a file: with ``base_model_prefix`` and without."""
+    prefix = f"{model.base_model_prefix}."
+    names = set(model.state_dict())
+    return names | {name.removeprefix(prefix) for name in names} | {prefix + name for name in names}
 
 
 def _unread(model: nn.Module, unexpected: Iterable[str]) -> list[str]:

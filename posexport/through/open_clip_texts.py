@@ -13,14 +13,13 @@ from typing import Any
 from posexport.checkpoints.directory import Directory
 from posexport.errors import PosexportError
 from posexport.system.scratch import scratch_folder
+from posexport.tokenizer.entries import byte_letters
 
 _TOKENIZER = "tokenizer.json"
 #: first and last token of every text, in open_clip's CLIP vocabulary
 _BEGIN, _END = "<start_of_text>", "<end_of_text>"
 #: pre-tokenizer: merges never cross the boundaries of these matches
 _WORDS = r"""'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+"""
-#: ranges of bytes that a byte-level vocabulary represents by the same character
-_PRINTED = (("!", "~"), ("¡", "¬"), ("®", "ÿ"))
 #: lines of the vocabulary file that are merges; a heading is before them, unused merges are after them
 _MERGES = slice(1, 49152 - 256 - 2 + 1)
 _REPAIRS = "open_clip also repairs broken encodings and HTML entities in texts, which the bundle's tokenizer leaves"
@@ -90,7 +89,7 @@ def tokenizer_files(
 def _clip_tokenizer(path: Path) -> dict[str, Any]:
     """The content of a tokenizer.json for `open_clip.SimpleTokenizer`; ``path`` is the file with its merges."""
     merges = [line.split() for line in gzip.decompress(path.read_bytes()).decode().split("\n")[_MERGES]]
-    letters = [chr(code) for code in _letters()]
+    letters = [*byte_letters().values()]
     words = [*letters, *(f"{letter}</w>" for letter in letters), *("".join(pair) for pair in merges), _BEGIN, _END]
     ids = {word: number for number, word in enumerate(words)}
     special = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
@@ -128,9 +127,3 @@ def _clip_tokenizer(path: Path) -> dict[str, Any]:
             "merges": merges,
         },
     }
-
-
-def _letters() -> list[int]:
-    """The characters that represent the 256 bytes, in the order of their ids: printable bytes first."""
-    printed = [code for first, last in _PRINTED for code in range(ord(first), ord(last) + 1)]
-    return [*printed, *(256 + number for number in range(256 - len(printed)))]

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from posexport.sources.registry import NO_EXAMPLE, Opener
+from posexport.sources.registry import NO_EXAMPLE, NO_WEIGHTS, Opener
 from posexport.spec import OPEN_CLIP_CONFIG
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ OPEN_CLIP = Opener(
     open=_open_open_clip,
     refuses={
         **NO_EXAMPLE,
+        **NO_WEIGHTS,
         "settings": "--set is for built-in models; the sizes of {argument} are in its open_clip_config.json",
         "definition": "--definition is for checkpoints of types that posexport defines; {argument} is open_clip's: "
         "leave it out",

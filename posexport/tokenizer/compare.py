@@ -1,10 +1,13 @@
-"""Comparison of a bundle's tokenizer with transformers' on texts, pairs and conversations."""
+"""Comparison of a bundle's tokenizer with transformers' on texts, pairs and conversations.
+
+All inputs of a model that a tokenizer gives are compared: ids, mask and token types.
+"""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from posexport.tokenizer import library
 from posexport.tokenizer.sample_texts import CHATS, sample_pairs, sample_texts
@@ -47,41 +50,73 @@ def compare(data: bytes, files: Mapping[str, Path], settings: Settings, render: 
         ours.no_padding()
         ours.encode_special_tokens = split_special.is_followed(settings)
         texts = sample_texts(map(str, getattr(theirs, "all_special_tokens", [])))
-        pairs = sample_pairs(texts)
-        different = _different(ours, theirs, texts, pairs)
+        inputs: list[_Input] = [*texts, *sample_pairs(texts)]
+        different = _different(_bundle_rows(ours, settings), _library_rows(theirs, settings), inputs)
         chats = [] if render is None else _chats(name, ours, theirs, folder, render)
-        decoding = _decoded(name, ours, theirs, texts) if settings.generates and not different else []
+        decodes = settings.generates and not any(_first(a, b) == IDS for _, a, b in different)
+        decoding = _decoded(name, ours, theirs, texts) if decodes else []
     checked = f"compared with {name}"
-    if not different and not chats:
-        return Comparison(checked, decoding)
-    return Comparison(
-        f"{checked}: {len(different) + len(chats)} differ",
-        [*_sentence(name, theirs, different, len(texts) + len(pairs)), *chats],
-    )
+    if different or chats:
+        checked += f": {len(different) + len(chats)} differ"
+    sentences = _sentences(f"{name} ({type(theirs).__name__})", different, len(inputs), settings)
+    return Comparison(checked, [*sentences, *chats, *decoding])
 
 
+#: the inputs of a model that a tokenizer gives
+IDS, MASK, TYPES = "input_ids", "attention_mask", "token_type_ids"
+_Result = TypeVar("_Result")
 _Input = str | tuple[str, str]
-#: the ids of a text or pair, or the error that it raises
-_Ids = list[int] | str
-#: a text or pair, the bundle's ids and the library's
-_Different = tuple[_Input, _Ids, _Ids]
+#: what a tokenizer gives for a text or pair, by name; under `IDS` the error that it raises
+_Row = dict[str, list[int] | str]
+_Rows = Callable[[_Input], Mapping[str, list[int]]]
+#: a text or pair, the bundle's row and the library's
+_Different = tuple[_Input, _Row, _Row]
 
 
-def _different(ours: "Tokenizer", theirs: Any, texts: list[str], pairs: list[tuple[str, str]]) -> list[_Different]:
-    """The texts and pairs with different ids, or that only one of both encodes."""
+def _bundle_rows(tokenizer: "Tokenizer", settings: Settings) -> _Rows:
+    def row(item: _Input) -> dict[str, list[int]]:
+        encoding = tokenizer.encode(*([item] if isinstance(item, str) else item))
+        result = {IDS: list(encoding.ids), MASK: list(encoding.attention_mask)}
+        if _types_count(item, settings):
+            result[TYPES] = list(encoding.type_ids) if settings.types_given else [0] * len(encoding.ids)
+        return result
 
-    def library(item: _Input) -> list[int]:
-        return list(theirs(*([item] if isinstance(item, str) else item))["input_ids"])
-
-    def bundle(item: _Input) -> list[int]:
-        return list(ours.encode(*([item] if isinstance(item, str) else item)).ids)
-
-    inputs: list[_Input] = [*texts, *pairs]
-    triples = [(item, _ids(bundle, item), _ids(library, item)) for item in inputs]
-    return [(item, a, b) for item, a, b in triples if a != b and not (isinstance(a, str) and isinstance(b, str))]
+    return row
 
 
-def _ids(encode: Callable[[Any], list[int]], item: _Input) -> _Ids:
+def _library_rows(tokenizer: Any, settings: Settings) -> _Rows:
+    """What it does not give has the default of transformers' models."""
+
+    def row(item: _Input) -> dict[str, list[int]]:
+        rows = tokenizer(*([item] if isinstance(item, str) else item))
+        count = len(rows[IDS])
+        result = {IDS: list(rows[IDS]), MASK: list(rows.get(MASK, [1] * count))}
+        if _types_count(item, settings):
+            result[TYPES] = list(rows.get(TYPES, [0] * count))
+        return result
+
+    return row
+
+
+def _types_count(item: _Input, settings: Settings) -> bool:
+    return settings.takes_types and (settings.takes_pairs or isinstance(item, str))
+
+
+def _different(bundle: _Rows, library: _Rows, inputs: Sequence[_Input]) -> list[_Different]:
+    """The texts and pairs with different rows, or that only one of both encodes."""
+    triples = [(item, _row(bundle, item), _row(library, item)) for item in inputs]
+    return [
+        (item, a, b) for item, a, b in triples if a != b and not (isinstance(a[IDS], str) and isinstance(b[IDS], str))
+    ]
+
+
+def _row(rows: _Rows, item: _Input) -> _Row:
+    row = _result(rows, item)
+    return {IDS: row} if isinstance(row, str) else dict(row)
+
+
+def _result(encode: Callable[[Any], _Result], item: Any) -> _Result | str:
+    """The result for a text or pair, or the error that it raises."""
     try:
         return encode(item)
     except BaseException as err:  # tokenizers raises Exception, and its panics are none
@@ -90,20 +125,34 @@ def _ids(encode: Callable[[Any], list[int]], item: _Input) -> _Ids:
         return " ".join(str(err).split())[:200]
 
 
-def _sentence(name: str, theirs: Any, different: list[_Different], count: int) -> list[str]:
-    if not different:
-        return []
-    text, bundle_ids, library_ids = min(different, key=lambda triple: len(triple[1]) + len(triple[0]))
-    return [
-        f"{name} ({type(theirs).__name__}) gives other ids than tokenizer.json with the settings of this folder, "
-        f"for {len(different)} of {count} texts and pairs, such as {_short(text)}: {_short(library_ids)}, in the "
-        f"bundle {_short(bundle_ids)}"
-    ]
+def _first(a: _Row, b: _Row) -> str:
+    """The first input that differs: those after other ids differ too."""
+    return next(key for key in (IDS, MASK, TYPES) if a.get(key) != b.get(key))
+
+
+def _sentences(name: str, different: Sequence[_Different], count: int, settings: Settings) -> list[str]:
+    """A remark on each input of the model that differs, with the shortest example."""
+    followed = "transformers 4.57" if settings.name == "PreTrainedTokenizerFast" else "tokenizer.json"
+    than = {
+        IDS: "other ids than tokenizer.json with the settings of this folder",
+        MASK: "another attention_mask than the bundle, which masks padding alone",
+        TYPES: f"other token_type_ids than the bundle, which follows {followed} there",
+    }
+    remarks = []
+    for key, sentence in than.items():
+        rows = [(item, a[key], b[key]) for item, a, b in different if _first(a, b) == key]
+        if rows:
+            text, bundle, library = min(rows, key=lambda row: len(row[1]) + len(row[0]))
+            remarks.append(
+                f"{name} gives {sentence}, for {len(rows)} of {count} texts and pairs, such as {_short(text)}: "
+                f"{_short(library)}, in the bundle {_short(bundle)}"
+            )
+    return remarks
 
 
 def _decoded(name: str, ours: "Tokenizer", theirs: Any, texts: list[str]) -> list[str]:
     """A remark if ids are decoded to different texts."""
-    every = [_ids(lambda text: list(ours.encode(text).ids), text) for text in texts]
+    every = [_result(lambda text: list(ours.encode(text).ids), text) for text in texts]
     rows = [ids for ids in every if isinstance(ids, list) and len(ids) < 200]
     bundle_texts = [ours.decode(ids, skip_special_tokens=True) for ids in rows]
     options = {"skip_special_tokens": True, "clean_up_tokenization_spaces": False}
@@ -133,8 +182,8 @@ def _chats(name: str, ours: "Tokenizer", theirs: Any, folder: Path, render: Rend
         except Exception:  # noqa: BLE001 - a template refuses what it does not know
             continue
         bundle_text = render(folder, chat)
-        library_ids = _ids(lambda text: list(theirs(text, add_special_tokens=False)["input_ids"]), library_text)
-        bundle_ids = _ids(lambda text: list(ours.encode(text, add_special_tokens=False).ids), library_text)
+        library_ids = _result(lambda text: list(theirs(text, add_special_tokens=False)["input_ids"]), library_text)
+        bundle_ids = _result(lambda text: list(ours.encode(text, add_special_tokens=False).ids), library_text)
         if bundle_text != library_text or bundle_ids != library_ids:
             return [
                 f"the chat template gives another prompt than with {name} for {_short(chat)}: {_short(library_text)}, "

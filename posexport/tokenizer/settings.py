@@ -1,7 +1,7 @@
 """The tokenizer settings of a folder, merged in the order of transformers' ``from_pretrained``."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -38,7 +38,8 @@ class Settings:
         added: tokens by id of ``added_tokens_decoder`` or ``added_tokens.json``.
         handed_on: arguments that sentence-transformers passes to ``from_pretrained``; included in ``values``.
         lowers_first: whether sentence-transformers lowercases texts before the normalizer (its ``do_lower_case``).
-        cut, longest, generates: as in `posexport.tokenizer.make.Model`.
+        cut, longest, generates, takes_types, takes_pairs, left_padding_counts: as in `posexport.tokenizer.make.Model`.
+        corrected: values of tokenizer_config.json that the bundle has in place of those of the files.
     """
 
     name: str
@@ -51,6 +52,10 @@ class Settings:
     cut: int | None = None
     longest: int | None = None
     generates: bool = False
+    takes_types: bool = False
+    takes_pairs: bool = True
+    left_padding_counts: Callable[[], bool] = lambda: False
+    corrected: dict[str, Any] = field(default_factory=dict)
 
     @property
     def facts(self) -> classes.TokenizerClass:
@@ -81,6 +86,12 @@ class Settings:
         text = stored.get("content") if isinstance(stored, dict) else stored
         return text if isinstance(text, str) and text else None
 
+    @property
+    def types_given(self) -> bool:
+        """`gives_types` of tokenizer_config.json."""
+        names, kind = (self.values.get(key) for key in ("model_input_names", "tokenizer_class"))
+        return gives_types(kind, names if isinstance(names, list) else None)
+
     def special_tokens(self) -> dict[str, dict[str, Any]]:
         """Special tokens by content, in transformers' order, with their flags."""
         return special_tokens(self.name, self.facts, self.values)
@@ -88,6 +99,17 @@ class Settings:
     def shown(self, key: str) -> str:
         """File, key and value, as the start of a remark."""
         return f"{self.origins[key]} says {key} = {json.dumps(self.values[key])}"
+
+
+def gives_types(tokenizer_class: str | None, model_input_names: Sequence[str] | None) -> bool:
+    """Whether a tokenizer returns ``token_type_ids``, 1 for the second text of a pair.
+
+    ``TokenizersBackend``, the generic class of transformers 5, does so only where ``model_input_names`` lists them.
+    ``PreTrainedTokenizerFast`` does as in transformers 4.57, which wrote such folders; version 5 returns none for it.
+    """
+    if model_input_names is not None:
+        return "token_type_ids" in model_input_names
+    return tokenizer_class != "TokenizersBackend"
 
 
 def read(files: Mapping[str, Path]) -> Settings:

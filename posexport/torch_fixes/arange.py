@@ -1,7 +1,7 @@
 """``torch.arange`` and ``torch.linspace`` with as many elements as a dynamic axis, computed from an integer range.
 
-PyTorch specialises the axis at the steps of a linspace. Its exporter writes an arange that starts or steps by a
-fraction as a Range of integers, without a word: 0.5, 1.5 ... becomes 0, 1 ...
+PyTorch specialises the axis at the steps of a linspace. Its exporter gives an arange without a dtype the type of its
+end: from 0.0 to a size it is a Range of integers, and from 0.5 on it is 0, 1 ..., without a word.
 
 Issue: pytorch/pytorch 172930 (linspace; its pull request 184939 is not in 2.13). Of arange none is known. Seen in 2.13.
 """
@@ -10,17 +10,17 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from torch import SymInt, Tensor
+from torch import SymFloat, SymInt, Tensor
 
-_ARANGE = ("end",), ("start", "end"), ("start", "end", "step")
+_ARANGE = (), ("end",), ("start", "end"), ("start", "end", "step")
 _LINSPACE = "start", "end", "steps"
 
 
 def elements(func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tensor | None:
     """The elements of a call of dynamic length; None where the exporter writes it correctly."""
-    if func is torch.arange and 0 < len(args) <= len(_ARANGE):
-        numbers = {"start": 0, "step": 1, **dict(zip(_ARANGE[len(args) - 1], args, strict=True)), **kwargs}
-        return _arange(**numbers) if isinstance(numbers["end"], SymInt) else None
+    if func is torch.arange and len(args) < len(_ARANGE) and "out" not in kwargs:
+        numbers = {"start": 0, "step": 1, **dict(zip(_ARANGE[len(args)], args, strict=True)), **kwargs}
+        return _arange(**numbers)
     if func is torch.linspace and len(args) <= len(_LINSPACE):
         numbers = {**dict(zip(_LINSPACE, args, strict=False)), **kwargs}
         return _linspace(**numbers) if isinstance(numbers.get("steps"), SymInt) else None
@@ -28,21 +28,33 @@ def elements(func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[st
 
 
 def _arange(
-    start: Any, end: SymInt, step: Any, *, dtype: torch.dtype | None = None, device: Any = None, **_: Any
+    start: Any, end: Any, step: Any, *, dtype: torch.dtype | None = None, device: Any = None, **rest: Any
 ) -> Tensor | None:
-    if not isinstance(start, int | float) or not isinstance(step, int | float) or step <= 0:
+    numbers = (start, end, step)
+    is_dynamic = any(isinstance(number, SymInt | SymFloat) for number in numbers)
+    is_float = any(isinstance(number, float | SymFloat) for number in numbers)
+    if not is_dynamic or not is_float or not (dtype is None or dtype.is_floating_point):
         return None
-    dtype = torch.get_default_dtype() if dtype is None else dtype
-    fractions = not float(start).is_integer() or not float(step).is_integer()
-    if not fractions or not dtype.is_floating_point:
-        return None
-    if step == 1:
-        count = end - int(start // 1)
-    elif float(start).is_integer() and (1 / step).is_integer():
-        count = (end - int(start)) * int(1 / step)
-    else:
-        return None
+    dtype = dtype or torch.get_default_dtype()
+    count = _count(start, end, step)
+    if count is None:
+        elements = torch.arange(start, end, step, dtype=dtype, device=device, **rest)
+        if not any(isinstance(number, float) and not number.is_integer() for number in (start, step)):
+            return elements
+        count = elements.shape[0]
+    # a Range would add the fractions up
     return _first(count, dtype, device) * step + start
+
+
+def _count(start: Any, end: Any, step: Any) -> Any:
+    """How many elements a range by fractions to a size has, where a sum or a product says it; else None."""
+    if not isinstance(end, SymInt) or not isinstance(start, int | float) or not isinstance(step, int | float):
+        return None
+    if step == 1 and not float(start).is_integer():
+        return end - int(start // 1)
+    if 0 < step < 1 and float(start).is_integer() and (1 / step).is_integer():
+        return (end - int(start)) * int(1 / step)
+    return None
 
 
 def _linspace(

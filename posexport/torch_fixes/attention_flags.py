@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from posexport.system.user_code import is_user_file
+from posexport.system.user_code import is_user_module, scope_of
 from posexport.torch_fixes.patch import patched
 
 #: packages that have no module of a user
@@ -45,16 +45,15 @@ def _importers() -> list[tuple[ModuleType, str]]:
 @lru_cache(maxsize=1)
 def _by_origin(names: tuple[str, ...]) -> tuple[list[tuple[ModuleType, str]], list[ModuleType]]:
     """Libraries' modules with the function, and users' modules, which may change their globals from call to call."""
-    loaded = [(name, sys.modules.get(name)) for name in names if not name.startswith(_NO_USERS)]
-    modules = [module for _, module in loaded if isinstance(module, ModuleType)]
-    of_users = [module for module in modules if is_user_file(getattr(module, "__file__", None) or "")]
-    of_users += [module for module in modules if not getattr(module, "__file__", None)]
+    loaded = [sys.modules.get(name) for name in names if not name.startswith(_NO_USERS)]
+    modules = [module for module in loaded if issubclass(type(module), ModuleType)]  # isinstance() asks some lazy ones
+    of_users = [module for module in modules if is_user_module(module) or not scope_of(module).get("__file__")]
     libraries = (module for module in modules if module not in of_users)
     return [pair for module in libraries for pair in _names_in(module)], of_users
 
 
 def _names_in(module: ModuleType) -> list[tuple[ModuleType, str]]:
-    return [(module, name) for name, value in list(vars(module).items()) if value is SDPA]
+    return [(module, name) for name, value in list(scope_of(module).items()) if value is SDPA]
 
 
 def _decided(*args: Any, **kwargs: Any) -> Tensor:

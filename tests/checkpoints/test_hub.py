@@ -209,6 +209,7 @@ EXTRA = (
     "onnx/config.json",
     "tf_model.h5",
     "x.safetensors",
+    "sparse_linear.pt",
 )
 REPOSITORIES: dict[str, dict[str, bytes]] = {
     "plain": {"tokenizer.json": b"{}"},
@@ -394,6 +395,7 @@ def test_convert_downloads(server: tuple[str, list[str]]) -> None:
     command = "import sys; from posexport.cli import main; main()"
     done = in_process(command, server[0], "convert", "org/plain", "-o", "out", "--length", "7")
     assert done.returncode == 0, done.stderr
+    assert "ignored: sparse_linear.pt, of FlagEmbedding" in done.stderr
     assert read(Path("out")).source.revision == COMMIT
     done = in_process(command, server[0], "verify", "out", "--against", "org/plain", "--length", "7")
     assert done.returncode == 0, done.stderr

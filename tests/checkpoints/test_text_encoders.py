@@ -232,7 +232,7 @@ def test_a_text_is_classified_at_its_first_token_where_the_file_says_so(copy: Co
     assert first.promises.reads_first_token
     (said,) = [text for text in first.remarks if "padded on the left" in text]
     assert "answered at token 0" in said
-    assert "padding_side = 'right'" in said
+    assert "pad texts on the right" in said
     assert not any("padded on the left" in text for text in last.remarks)
     assert not same(first, last)
 

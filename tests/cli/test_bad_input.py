@@ -1,5 +1,6 @@
 """What a hostile or unlucky user meets: one sentence on stderr, exit 2 (130 for Ctrl-C), stdout clean, nothing lost."""
 
+import errno
 import json
 import os
 import pickle
@@ -448,6 +449,43 @@ def test_weights_that_may_not_be_read(run: Command, tmp_path: Path, monkeypatch:
     monkeypatch.setattr(Path, "open", opened)
     said = sentence(run("convert", GOLDEN / "bert-absolute", "-o", tmp_path / "b"))
     assert said.endswith("model.safetensors cannot be read: Permission denied; make it readable\n")
+
+
+@pytest.mark.parametrize(
+    ("args", "output"),
+    [
+        (["convert", "encoder-nope"], "b"),
+        (["plot", "t5"], "p.png"),
+        (["report", "BUNDLE"], "r.html"),
+        (["run", "BUNDLE", "--text", "a"], "y.npz"),
+        (["audit", "BUNDLE/model.onnx", "--fix", "PX101"], "m.onnx"),
+        (["deploy", "BUNDLE", "--to", "docker"], "d"),
+        (["compare"], "c"),
+    ],
+    ids=lambda value: value[0] if isinstance(value, list) else "",
+)
+def test_a_full_disk_is_known_at_the_start(
+    run: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, args: list[str], output: str
+) -> None:
+    bundle = tmp_path / "bundle"
+    write_bundle(bundle)
+    (tmp_path / "full").mkdir()
+
+    def full(_: Path, __: bytes) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def begun(*_: object, **__: object) -> NoReturn:
+        raise AssertionError("the work began")
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    for work in ("conversion.convert._into", "tools.plots.draw.drawing", "tools.report.report.check_hashes"):
+        monkeypatch.setattr(f"posexport.{work}", begun)
+    for work in ("runtime.answer.load", "tools.audit.fix.Subject", "serve.deploy.write.check_hashes"):
+        monkeypatch.setattr(f"posexport.{work}", begun)
+    monkeypatch.setattr("posexport.tools.compare.comparison._work", begun)
+    place = tmp_path / "full" / output
+    said = sentence(run(*(arg.replace("BUNDLE", str(bundle)) for arg in args), "-o", place))
+    assert said.startswith(f"posexport: cannot write {place}: No space left on device")
 
 
 def test_an_inlined_graph_opens_without_a_warning(tmp_path: Path) -> None:

@@ -111,3 +111,17 @@ def test_commands_that_tell_something_take_quiet_and_verbose(name: str) -> None:
     text = CliRunner().invoke(group, [*name.split(), "--help"]).output
     assert "-q, --quiet" in text
     assert "-v, --verbose" in text
+
+
+def test_a_proof_is_one_count_and_says_how_long_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(terminal, "INTERVAL", 5.0)
+    now = [0.0]
+    monkeypatch.setattr(terminal.time, "monotonic", lambda: now[0])
+    lines = terminal._Lines()
+    lines._note(0, 100, "branches of the graph, at length 17")
+    now[0] = 60.0
+    lines._note(20, 100, "proving, length 17, batch 1")
+    assert lines._line == "proving 20%, length 17, batch 1"
+    assert lines._left == ", about 4 min left; --length N or --proof reduced checks less"
+    lines._note(20, 100, "proving, length 17, batch 3")
+    assert lines._left == ", about 4 min left"

@@ -48,6 +48,7 @@ def commands() -> dict[str, Command]:
         (["list", "encoding"], "did you mean encodings?"),
         (["convert", "encoder-ropee", "-o", "out"], "did you mean encoder-rope?"),
         (["convert", "encoder-nope", "-o", "out", "--task", "sentence-embeddings"], "did you mean sentence-embedding?"),
+        (["convert", "encoder-nope", "-o", "out", "--task", "embedding"], "did you mean sentence-embedding?"),
         (["convert", "encoder-nope", "-o", "out", "--lowering", "blockwize"], "did you mean blockwise?"),
         (["convert", "encoder-shaw-kv", "-o", "out", "--set", "clp=8"], "did you mean clip? It has clip, vocab"),
         (["check-shift", "sinusoid"], "unknown encoding 'sinusoid'; did you mean sinusoidal?"),

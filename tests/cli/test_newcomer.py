@@ -17,6 +17,7 @@ from safetensors.numpy import load_file, save_file
 import posexport
 from posexport.cli import group, terminal
 from posexport.conversion import write
+from posexport.conversion.graphs import Export
 from posexport.errors import PosexportError
 from posexport.runtime import arrays
 from posexport.runtime.arrays import read_arrays
@@ -54,7 +55,7 @@ def test_texts_come_from_standard_input(monkeypatch: pytest.MonkeyPatch) -> None
 def test_a_length_that_cannot_be_checked_is_told_before_the_export(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(write, "_exported", lambda *_, **__: pytest.fail("it was exported"))
+    monkeypatch.setattr(Export, "__call__", lambda *_, **__: pytest.fail("it was exported"))
     with pytest.raises(PosexportError, match="none of the lengths 900 can be compared: the model takes at most 128"):
         posexport.convert("encoder-absolute", tmp_path / "b", lengths=[900], **TINY)
 
@@ -94,8 +95,8 @@ def test_an_output_that_another_run_made_is_known_before_the_proof(
         return whole(*given, **how)
 
     posexport.convert("encoder-t5", tmp_path / "first", lengths=[5], **TINY)
-    whole = write._exported
-    monkeypatch.setattr(write, "_exported", exported)
+    whole = Export.__call__
+    monkeypatch.setattr(Export, "__call__", exported)
     monkeypatch.setattr(write, "_proven", lambda *_: proven.append(1))
     with pytest.raises(PosexportError, match=r"already exists; give --force"):
         posexport.convert("encoder-t5", output, lengths=[5], **TINY)

@@ -230,3 +230,138 @@ def test_a_length_that_a_call_left_is_no_special_case(tmp_path: Path) -> None:
     session = converted(tmp_path, module, {"x": ids(11)})
     (output,) = session.run({"x": ids(17).numpy()}).values()
     agree(output, module(ids(17)), "model in float32", np.float32)
+
+
+class Cached(nn.Module):
+    """A table of the last length under the name of an attribute of the class, and a weight of the class alone."""
+
+    table: Tensor | None = None
+    mix = torch.randn(D, D, generator=torch.Generator().manual_seed(1))
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.layer = nn.Embedding(VOCAB, D), layer()
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.table is None or self.table.shape[0] != x.shape[1]:
+            self.table = torch.arange(x.shape[1]) / 7
+        return self.layer(self.embed(x) @ self.mix + self.table[:, None])  # type: ignore[no-any-return]
+
+
+def test_a_tensor_may_have_the_name_of_an_attribute_of_its_class(tmp_path: Path) -> None:
+    module = Cached().eval()
+    module(ids(9))
+    session = converted(tmp_path, module, {"x": ids(9)})
+    (output,) = session.run({"x": ids(17).numpy()}).values()
+    agree(output, module(ids(17)), "model in float32", np.float32)
+    assert Cached.table is None
+    assert type(module) is Cached
+
+
+class OfSize(nn.Embedding):
+    """Positions of a shape, as the sinusoids of BART and Marian."""
+
+    def forward(self, size: torch.Size) -> Tensor:  # type: ignore[override]
+        return super().forward(torch.arange(size[1]))
+
+
+class OfIds(nn.Embedding):
+    """Positions that are counted from ids, as BART's learned ones."""
+
+    def forward(self, ids: Tensor) -> Tensor:  # type: ignore[override]
+        return super().forward((ids != PAD).cumsum(1))
+
+
+class Positioned(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.of_size, self.of_ids = OfSize(64, D), OfIds(70, D)
+        self.token, self.layer = nn.Parameter(torch.randn(VOCAB, D)), layer()
+
+    def forward(self, x: Tensor) -> Tensor:
+        positions = self.of_size(x.size()) + self.of_ids(x)
+        return self.layer(positions + nn.functional.embedding(input=x, weight=self.token))  # type: ignore[no-any-return]
+
+
+def test_an_embedding_may_take_something_else_than_ids(tmp_path: Path) -> None:
+    module = Positioned()
+    session = converted(tmp_path, module, {"x": ids()})
+    assert session.manifest.inputs[0].size == VOCAB
+    (output,) = session.run({"x": ids(17).numpy()}).values()
+    agree(output, module(ids(17)), "model in float32", np.float32)
+
+
+class FromFloat(nn.Module):
+    """Positions from 0.0 on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.layer = nn.Embedding(VOCAB, D), layer()
+
+    def forward(self, x: Tensor) -> Tensor:
+        at = torch.arange(0.0, x.shape[1])[:, None]
+        return self.layer(self.embed(x) + torch.sin(at * 0.1))  # type: ignore[no-any-return]
+
+
+def test_positions_may_count_from_a_float(tmp_path: Path) -> None:
+    module = FromFloat()
+    session = converted(tmp_path, module, {"x": ids()})
+    (output,) = session.run({"x": ids(17).numpy()}).values()
+    agree(output, module(ids(17)), "model in float32", np.float32)
+
+
+def test_what_onnx_refuses_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("posexport.torch_fixes.arange.elements", lambda *_: None)
+    sentence = (
+        r"onnx refuses its graph, InferenceError: .*test_package_forms.py line \d+: `return self.layer.*`\); write"
+    )
+    with pytest.raises(PosexportError, match=sentence):
+        posexport.convert(FromFloat().eval(), tmp_path / "b", example_inputs={"x": ids()})
+    assert not list(tmp_path.iterdir())
+
+
+class Angles(nn.Module):
+    """A rotation whose angles the first call keeps."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.filled = 0
+        self.register_buffer("rates", 10.0 ** -torch.arange(4.0))
+        self.register_buffer("kept", torch.zeros(512, 8), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        n = x.shape[-2]
+        if n <= 512 and n <= self.filled:
+            angles = self.kept[:n]
+        else:
+            angles = (torch.arange(n).float()[:, None] * self.rates).repeat_interleave(2, -1)
+            if n <= 512:
+                self.kept[:n], self.filled = angles, n
+        a, b = x.unflatten(-1, (-1, 2)).unbind(-1)
+        return x * angles.cos() + torch.stack((-b, a), -1).flatten(-2) * angles.sin()
+
+
+class Axial(nn.Module):
+    """Attention across a fixed axis, then across the tokens."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.angles, self.one, self.two = Angles(), nn.Linear(8, 24), nn.Linear(8, 24)
+
+    def attend(self, linear: nn.Module, y: Tensor) -> Tensor:
+        q, k, v = linear(y).unflatten(-1, (3, 1, 8)).permute(2, 0, 3, 1, 4)
+        return scaled_dot_product_attention(self.angles(q), self.angles(k), v).transpose(1, 2).flatten(2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        b, c, f, t = x.shape
+        y = x.permute(0, 3, 2, 1).reshape(b * t, f, c)
+        y = (y + self.attend(self.one, y)).reshape(b, t, f, c).transpose(1, 2).reshape(b * f, t, c)
+        return y + self.attend(self.two, y)
+
+
+def test_axial_attention_with_kept_angles(tmp_path: Path) -> None:
+    module = Axial()
+    session = converted(tmp_path, module, {"x": torch.randn(2, 8, 6, 9)})
+    x = torch.randn(1, 8, 6, 17)
+    (output,) = session.run({"x": x.numpy()}).values()
+    agree(output, module(x), "model in float32", np.float32)

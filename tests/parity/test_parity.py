@@ -11,7 +11,7 @@ import torch
 
 from posexport.errors import PosexportError
 from posexport.parity import criterion
-from posexport.parity.grid.grid import grid, lengths_of, splits
+from posexport.parity.grid.grid import grid, lengths_of, points_at_end, splits
 from posexport.parity.grid.inputs import DRAWS, draw, inputs_of, keep_mask
 from posexport.parity.grid.point import GridPoint, available, needed_bytes
 from posexport.parity.references.definition import MOST, baseline_errors, more_draws
@@ -19,7 +19,7 @@ from posexport.parity.report.point_table import to_text
 from posexport.parity.report.points import Point
 from posexport.parity.report.report import Report
 from posexport.sources.source import Source
-from posexport.spec import BATCH, ENCODER_SEQUENCE, SEQUENCE, InputSpec, Limits, OutputSpec, Promises
+from posexport.spec import BATCH, ENCODER_SEQUENCE, PAST, SEQUENCE, TOTAL, InputSpec, Limits, OutputSpec, Promises
 from tests.parity_models import (
     Kept,
     Stateful,
@@ -155,9 +155,33 @@ def test_default_grid_is_what_the_contract_says() -> None:
     lengths = [1, 2, 17, 63, 64, 65, 99, 100, 101, 257, 512]
     assert sorted({p.length for p in points if not p.must_be_rejected}) == lengths
     assert [(p.batch, p.length) for p in points if p.must_be_rejected] == [(1, 513), (3, 513), (1, 1024)]
-    at = {(p.batch, p.padding) for p in points if p.length == 100}
-    assert at == {(1, "none"), (1, "right"), (1, "left"), (3, "none"), (3, "right"), (3, "left"), (3, "ragged")}
+    for length in (17, 257):
+        at = {(p.batch, p.padding) for p in points if p.length == length}
+        assert at == {(1, "none"), (1, "right"), (1, "left"), (3, "none"), (3, "right"), (3, "left"), (3, "ragged")}
+    assert {(p.batch, p.padding) for p in points if p.length == 100} == {(1, "none"), (3, "ragged")}
     assert {p.padding for p in points if p.length == 1} == {"none"}
+
+
+def test_a_long_length_has_one_row() -> None:
+    points = grid(Limits(trained_length=9000, max_length=9000, boundaries=[4096]), [TOKENS, MASK])
+    long = [(p.batch, p.length, p.padding) for p in points if p.length > 2048 and not p.must_be_rejected]
+    assert long == [(1, 4096, "none"), (1, 4097, "none"), (1, 9000, "none")]
+
+
+def test_the_end_of_a_long_context_is_reached_by_decode_steps() -> None:
+    limits = Limits(trained_length=131072, max_length=131072, boundaries=[8192], kv_cache=True)
+    points = points_at_end(limits, lambda point: point.length <= 40_000)
+    assert [(p.length, p.cached, p.tokens) for p in points] == [
+        (8192, 8191, 1),
+        (8192, 8192 - 129, 129),
+        (32768, 32767, 1),
+        (32768, 32768 - 129, 129),
+    ]
+    assert [p.length for p in points_at_end(Limits(kv_cache=True), lambda _: True)] == [8192, 8192]
+    past = InputSpec(name="past", dtype="float32", axes=[BATCH, 5, PAST, 7], role="cache")
+    feeds = draw(points[0], [TOKENS, InputSpec(name="m", dtype="int64", axes=[BATCH, TOTAL], role="mask"), past])
+    assert [feeds[name].shape for name in ("input_ids", "m", "past")] == [(1, 1), (1, 8192), (1, 5, 8191, 7)]
+    assert feeds["m"].all()
 
 
 def test_grid_beyond_the_trained_length() -> None:
@@ -231,11 +255,13 @@ def test_the_whole_grid_passes_and_is_summed_up(absolute: tuple[Source, onnx.Mod
     report = proven(*absolute, progress=lambda *step: seen.append(step))
     assert report.passed, report.describe()
     counts = report.summary()
-    # lengths 1, 2, 17, 19, 20: two points at length 1, seven at each of the others; 21 and 40 refused
-    assert (counts.points, counts.passed, counts.rejected, counts.skipped) == (33, 30, 3, 0)
+    # lengths 1, 2, 17, 19, 20: seven points at 17 and at 20, two at each of the others; 21 and 40 refused
+    assert (counts.points, counts.passed, counts.rejected, counts.skipped) == (23, 20, 3, 0)
     assert counts.complete
     assert 0 < counts.worst_error <= counts.worst_tolerance
-    assert [done for done, _, what in seen if what.startswith("proving")] == list(range(30))
+    proving = [done for done, total, what in seen if what.startswith("proving") and total == 100]
+    assert len(proving) == 20
+    assert proving == sorted(proving)
     assert "left padding changes nothing" not in {item.name for item in report.invariants}
     assert Report.from_json(report.to_json()) == report
 

@@ -114,7 +114,7 @@ def test_a_source_is_named_as_in_verify(good: Path, monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr("posexport.testing.parity.verify", verify)
     # what a caller of verify sees, a test need not; options are of one provider, and a test may ask several
-    own = {"bundle", "against", "provider", "provider_options", "progress", "remark"}
+    own = {"bundle", "against", "provider", "provider_options", "progress", "remark", "proof"}
     options = {name: object() for name in inspect.signature(posexport.api.verify).parameters if name not in own}
     reports = assert_parity("b", "encoder-t5", providers=["cpu", "cuda"], **options)  # type: ignore[arg-type]
     common = {"bundle": "b", "against": "encoder-t5", **options}

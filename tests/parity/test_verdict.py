@@ -46,7 +46,7 @@ def test_the_whole_grid_is_proven(tmp_path: Path) -> None:
     done = convert("encoder-alibi", tmp_path / "b", options())
     assert done.manifest is not None
     assert (done.manifest.proven, done.manifest.proven_on, done.manifest.checked_lengths) == (True, ["cpu"], [])
-    assert done.to_text().endswith(", proven")
+    assert done.to_text().endswith(", proven up to 257 tokens")
     assert done.report is not None
     fits(done.report)
 

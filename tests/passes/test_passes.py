@@ -580,7 +580,7 @@ def test_every_pass_is_tried_here() -> None:
     """Of the cases above; packing, which no target has by default; and what other files have.
 
     The cache is tried in test_packed_heads.py, what only users' modules need in test_recognised_positions.py,
-    operators that are as accurate as PyTorch's in test_accuracy.py.
+    operators that are as accurate as PyTorch's in test_accuracy.py, logits in test_last_logits.py.
     """
     tried = {name for *_, wanted in CASES.values() for name in wanted} | {"packed-projections", "in-place-cache"}
     tried |= {
@@ -592,5 +592,6 @@ def test_every_pass_is_tried_here() -> None:
         "l2-norm",
         "routed-experts",
         "fixed-shape-steps",
+        "last-logits",
     }
     assert tried == {each.name for each in PASSES if each.phase in ("optimise", "padding")}

@@ -263,6 +263,13 @@ def test_bad_input_is_refused_in_a_sentence(opened, case, said):
         call(opened(name))
 
 
+@pytest.mark.parametrize("model", ["bert-classes", "bert-mask"])
+def test_the_command_says_how_to_truncate(opened, model):
+    arguments = ["run", opened(model).directory, "--text", "[MASK] " + LONG]
+    assert "shorten it or give --truncate to use its first ones" in command(*arguments).stderr
+    assert command(*arguments, "--truncate").returncode == 0
+
+
 def test_the_order_of_transformers_is_understood(opened, tmp_path):
     session = opened("bert-classes")
     wanted = posexport.pipeline(session, "text-classification")("a cat")
@@ -321,7 +328,7 @@ def test_run_prints_the_answer(opened):
     assert (refused.returncode, "about the answer of a task" in refused.stderr) == (2, True)
     for more, said in (
         (["--image", "x.png"], "takes texts; leave out --image"),
-        (["--option", "top_k"], "--option top_k has no value; give NAME=VALUE"),
+        (["--option", "top_k"], "--option top_k has no value; give KEY=VALUE"),
     ):
         refused = command(*words, *more)
         assert (refused.returncode, said in refused.stderr) == (2, True), refused.stderr

@@ -6,8 +6,8 @@ import onnx
 import pytest
 from onnx import FunctionProto, GraphProto, ModelProto, helper, numpy_helper, parser
 
-from ci.digests.merkle import counts, digest
 from ci.digests.text import text
+from posexport.graph.merkle import counts, digest
 
 MODEL = """
 <ir_version: 10, opset_import: ["": 18, "here": 1]>

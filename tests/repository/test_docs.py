@@ -366,9 +366,9 @@ def test_every_field_of_a_bundle_is_documented(record: type[msgspec.Struct], sit
     page = (site / "bundle-format" / "index.html").read_text()
     documented: set[str] = set()
     for base in record.__mro__:
-        if "Attributes:" in (doc := vars(base).get("__doc__") or ""):
+        if "Attributes:" in (doc := inspect.cleandoc(vars(base).get("__doc__") or "")):
             assert f'id="{base.__module__}.{base.__name__}"' in page, base
-            documented |= set(re.findall(r"^        (\w+): ", doc, flags=re.MULTILINE))
+            documented |= set(re.findall(r"^    (\w+): ", doc, flags=re.MULTILINE))
     assert documented == {field.encode_name for field in msgspec.structs.fields(record)}
 
 

@@ -62,6 +62,7 @@ LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 #: encodings name their positions and terms, which attention takes; they know operators only
 WITHOUT_TORCH = [
     "",
+    ".api",
     ".errors",
     ".system.extras",
     ".spec",

@@ -13,8 +13,10 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
+import posexport
 from posexport.bundle.manifest import FileEntry, Manifest
 from posexport.bundle.read import read
+from posexport.bundle.write import seal
 from posexport.checkpoints.bundle_files import bundle_files
 from posexport.checkpoints.directory import Directory
 from posexport.cli import group
@@ -24,6 +26,7 @@ from posexport.errors import PosexportError
 from posexport.runtime.chat import Chat, as_chats
 from posexport.runtime.load import load
 from posexport.runtime.texts import Texts
+from posexport.runtime.tool_schemas import schema_of
 from posexport.spec import PictureRules
 from tests.tiny_bundle import MANIFEST
 
@@ -273,6 +276,89 @@ def test_a_conversation_is_continued(converted: Path) -> None:
     same = session.generate(wanted, max_new_tokens=5, eos_token_id=[])
     assert [one.tokens for one in got.completions] == [one.tokens for one in same.completions]
     assert session.render_chat(USER) == "<s><user> hello there <assistant>"
+
+
+THINKING = "{% if enable_thinking is defined and not enable_thinking %}there {% endif %}<assistant>"
+VARIABLES = {"enable_thinking": False}
+
+
+@pytest.fixture(scope="module")
+def thinking(converted: Path) -> Path:
+    """A bundle whose template has a variable, and another template for tools."""
+    target = converted.parent / "thinking"
+    shutil.copytree(converted, target)
+    (target / "chat_template.jinja").write_text(TEMPLATE.replace("<assistant>", THINKING))
+    (target / "additional_chat_templates" / "rag.jinja").unlink()
+    (target / "additional_chat_templates" / "tool_use.jinja").write_text("be {{ tools | length }} {{ tools | tojson }}")
+    seal(target, read(target))
+    return target
+
+
+def test_variables_of_the_template(thinking: Path) -> None:
+    session = load(thinking)
+    plain, changed = [1, 3, 6, 7, 4], [1, 3, 6, 7, 7, 4]
+    for variables, ids in ((None, plain), (VARIABLES, changed)):
+        done = session.generate([USER], max_new_tokens=3, eos_token_id=[], chat_template_kwargs=variables)
+        assert done.completions[0].prompt_tokens == ids
+    expected = session.generate([changed], max_new_tokens=3, eos_token_id=[]).completions[0].text
+    pieces = session.stream(USER, max_new_tokens=3, eos_token_id=[], chat_template_kwargs=VARIABLES)
+    assert "".join(pieces) == expected
+    with pytest.raises(PosexportError, match="chat_template_kwargs are for prompts that are lists of messages"):
+        session.generate(["hello"], chat_template_kwargs=VARIABLES)
+    for wrong in ([1], {"messages": []}):
+        with pytest.raises(PosexportError, match="must be a dictionary of variables other than messages"):
+            session.generate([USER], chat_template_kwargs=wrong)  # type: ignore[arg-type]
+    with pytest.raises(PosexportError, match="tokenize is an argument of transformers' apply_chat_template"):
+        session.generate([USER], chat_template_kwargs={"tokenize": False})
+
+
+@pytest.mark.parametrize("name", ["chat_template_kwargs", "tokenizer_encode_kwargs"])
+def test_variables_of_the_template_in_a_pipeline(thinking: Path, name: str) -> None:
+    session = load(thinking)
+    options: dict[str, Any] = {"max_new_tokens": 3, "do_sample": False, "return_tensors": True}
+    (answer,) = posexport.pipeline(session, **options)(USER, **{name: VARIABLES})
+    assert answer["generated_token_ids"][:6] == [1, 3, 6, 7, 7, 4]
+    assert posexport.pipeline(session, **{name: VARIABLES}, **options)(USER) == [answer]
+    with pytest.raises(PosexportError, match="the tokenizer takes no enable_thinking here"):
+        posexport.pipeline(session)("hello", tokenizer_encode_kwargs=VARIABLES)
+
+
+def add(x: int) -> int:
+    """Add.
+
+    Args:
+        x: a number
+    """
+    return x + 1
+
+
+def test_functions_as_tools(thinking: Path) -> None:
+    session = load(thinking)
+    rendered = session.render_chat(USER, tools=[add])
+    assert rendered == "be 1 " + json.dumps([schema_of(add)])
+    assert session.render_chat(USER, tools=[schema_of(add)]) == rendered
+    assert session.render_chat(USER, tools=[add], chat_template="default").startswith("<s><user>")
+    with pytest.raises(PosexportError, match="no chat template called 'rag'; it has default, tool_use"):
+        session.render_chat(USER, chat_template="rag")
+    with pytest.raises(PosexportError, match="a tool must be a function or a JSON schema"):
+        session.generate([USER], chat_template_kwargs={"tools": ["add"]})
+    ask = posexport.pipeline(session, max_new_tokens=3, do_sample=False, return_tensors=True)
+    assert ask(USER, tools=[add])[0]["generated_token_ids"][0] == WORDS.index("be")
+
+
+@pytest.mark.parametrize("value", ["false", "False"])
+def test_variables_of_the_template_on_the_command_line(thinking: Path, value: str) -> None:
+    def run(*more: str) -> Any:
+        return CliRunner().invoke(group, ["generate", str(thinking), "--max-new-tokens", "3", *more])
+
+    done = run("--chat", "--prompt", "hello there", "--chat-option", f"enable_thinking={value}", "--json")
+    wanted = load(thinking).generate([USER], max_new_tokens=3, chat_template_kwargs=VARIABLES).completions[0]
+    assert json.loads(done.stdout)["completions"][0]["tokens"] == wanted.tokens
+    for wrong, says in (
+        (("--prompt", "x", "--chat-option", "a=1"), "--chat-option is about --chat"),
+        (("--chat", "--prompt", "x", "--chat-option", "a"), "--chat-option a has no value; give KEY=VALUE"),
+    ):
+        assert says in str(run(*wrong).exception)
 
 
 def test_the_bundle_has_the_templates(converted: Path, checkpoint: Path) -> None:

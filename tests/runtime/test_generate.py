@@ -24,8 +24,10 @@ from posexport.errors import PosexportError
 from posexport.runtime.cache import Cache, LastToken, decoder_interface
 from posexport.runtime.chain import Chain
 from posexport.runtime.completion import SequentialStreamer
+from posexport.runtime.ort_values import run_bound
 from posexport.runtime.session import Session
 from posexport.sources import builtin
+from posexport.spec import NUM_LOGITS
 from tests.command import posexport as run_posexport
 from tests.small import in_short
 from tests.tolerances import agree
@@ -308,7 +310,8 @@ class Spy:
         real = binding.bind_ortvalue_input
 
         def noted(name: str, value: Any) -> None:
-            self.took[-1][name] = value.data_ptr()
+            if name != NUM_LOGITS:
+                self.took[-1][name] = value.data_ptr()
             real(name, value)
 
         self.took.append({})
@@ -519,21 +522,57 @@ def test_a_bundle_that_is_no_decoder_says_what_it_is(bundle: Callable[..., Path]
         posexport.load(tmp_path / "e", threads=1).generate([[1, 2]])
 
 
-def test_without_a_tokenizer_ids_go_and_texts_do_not(bundle: Callable[..., Path], tmp_path: Path) -> None:
-    bare = tmp_path / "bare"
-    shutil.copytree(bundle("rope"), bare)
-    (bare / "tokenizer.json").unlink()
-    seal(bare, read(bare))
+@pytest.fixture
+def bare(bundle: Callable[..., Path], tmp_path: Path) -> Path:
+    """A decoder without a tokenizer."""
+    directory = tmp_path / "bare"
+    shutil.copytree(bundle("rope"), directory)
+    (directory / "tokenizer.json").unlink()
+    seal(directory, read(directory))
+    return directory
+
+
+def test_without_a_tokenizer_ids_go_and_texts_do_not(bare: Path) -> None:
     opened = posexport.load(bare, threads=1)
     result = opened.generate([[5, 6]], max_new_tokens=4).completions[0]
     assert result.text is None
     assert len(result.tokens) == 4
-    with pytest.raises(PosexportError, match=r"has no tokenizer.json, so it takes arrays only; .*--tokenizer FILE"):
+    with pytest.raises(PosexportError, match=r"has no tokenizer.json, so it takes no texts; .*--tokenizer FILE"):
         opened.generate(["the cat"])
-    with pytest.raises(PosexportError, match=r"no tokenizer.json, so it gives no text to stop at or to stream"):
+    with pytest.raises(PosexportError, match=r"no tokenizer.json, so it gives no text to stop at"):
         opened.generate([[5, 6]], stop_strings=["x"])
-    with pytest.raises(PosexportError, match=r"no text to stop at or to stream"):
-        opened.generate([[5, 6]], streamer=lambda *_: None)
+    assert list(opened.stream([5, 6], max_new_tokens=4)) == result.tokens
+    pieces: list[tuple[int, int]] = []
+    opened.generate([[5, 6], [7]], max_new_tokens=4, streamer=lambda *piece: pieces.append(piece))
+    assert [token for row, token in pieces if row == 0] == result.tokens
+    with pytest.raises(PosexportError, match="beams cannot be streamed"):
+        list(opened.stream([5, 6], num_beams=2))
+
+
+@pytest.mark.parametrize("stream", [(), ("--stream",)])
+def test_the_command_prints_ids_without_a_tokenizer(bare: Path, tmp_path: Path, stream: tuple[str, ...]) -> None:
+    (tmp_path / "ids.json").write_text('{"input_ids": [[5, 6]]}')
+    tokens = posexport.load(bare, threads=1).generate([[5, 6]], max_new_tokens=4).completions[0].tokens
+    done = posexport_command("generate", bare, "--inputs", tmp_path / "ids.json", "--max-new-tokens", "4", *stream)
+    assert done.stdout.split() == [str(token) for token in tokens]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--prompt", "the cat"], "give ids by --inputs, or convert it again with --tokenizer FILE"),
+        (["--stop-strings", "x"], "leave --stop-strings out, or give --eos-token-id"),
+        (["--stream", "--num-beams", "2"], "2 beams cannot be streamed; give --num-beams 1"),
+        (["--greedy", "--temperature", "0.5"], "--greedy takes the likeliest token, and --temperature 0.5 draws"),
+        (["--min-new-tokens", "9", "--max-new-tokens", "3"], "--min-new-tokens 9 is more than --max-new-tokens 3"),
+        (["--decoder-prompt", "a"], "and no --decoder-prompt"),
+    ],
+)
+def test_errors_of_the_command_name_its_options(bare: Path, tmp_path: Path, arguments: list[str], says: str) -> None:
+    (tmp_path / "ids.json").write_text('{"input_ids": [[5, 6]]}')
+    inputs = [] if "--prompt" in arguments else ["--inputs", tmp_path / "ids.json"]
+    done = posexport_command("generate", bare, *inputs, *arguments)
+    assert says in str(done.exception)
 
 
 def test_logits_that_are_no_numbers_are_a_sentence(bundle: Callable[..., Path], tmp_path: Path) -> None:
@@ -608,7 +647,7 @@ def test_texts_are_told_in_turn() -> None:
     [
         (["--prompt", ""], "prompt 0 ('') has no tokens"),
         (["--prompt", "low " * 40], "is longer than 23 positions"),
-        (["--prompt", "low", "--top-p", "2"], "top_p must be a probability"),
+        (["--prompt", "low", "--top-p", "2"], "--top-p must be a probability"),
         (["--prompt", "low", "--stream", "--json"], "give one of them"),
         (["--prompt", "low", "--max-new-tokens", "0"], "0 is not in the range"),
         (["--prompt", "low", "--provider", "tpu"], "unknown provider 'tpu'"),
@@ -624,3 +663,54 @@ def test_bad_input_on_the_command_line_exits_2(arguments: list[str], says: str, 
         assert json.loads(done.stdout)["exit_code"] == 2
     else:
         assert done.stdout == ""
+
+
+# -- logits of a prompt ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("options", [(), ("--cache", "static")])
+def test_a_prompt_computes_the_logits_of_its_last_token(
+    options: tuple[str, ...], session: Callable[..., Session], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    computed: list[list[int]] = []
+
+    def spied(*arguments: Any) -> Any:
+        outputs = run_bound(*arguments)
+        computed.append(outputs[0].shape())
+        return outputs
+
+    monkeypatch.setattr("posexport.runtime.cache.run_bound", spied)
+    session("rope", *options).generate(PROMPTS, max_new_tokens=2)
+    assert computed == [[3, 1, 61]] * 2
+
+
+def test_without_that_input_a_prompt_is_read_in_chunks(
+    bundle: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = tokens(posexport.load(bundle("rope"), threads=1).generate(PROMPTS, max_new_tokens=4))
+    older = tmp_path / "older"
+    shutil.copytree(bundle("rope"), older)
+    model = ir.load(older / "model.onnx")
+    model.graph.inputs.remove(next(value for value in model.graph.inputs if value.name == NUM_LOGITS))
+    ir.save(model, older / "model.onnx")
+    # logits of 12 tokens at most: three rows of four
+    monkeypatch.setattr("posexport.runtime.cache._LOGITS", 12 * 61)
+    lengths: list[int] = []
+    read = Cache.read
+    monkeypatch.setattr(Cache, "read", lambda self, ids, keep: lengths.append(ids.shape[1]) or read(self, ids, keep))
+    session = posexport.load(older, threads=1, check=False)
+    assert tokens(session.generate(PROMPTS, max_new_tokens=4)) == expected
+    assert lengths == [4, 4, 1, 1, 1, 1]
+    lengths.clear()
+    session.generate(PROMPTS, max_new_tokens=1, prefill_chunk_size=5)
+    assert lengths == [5, 4]
+
+
+def test_run_computes_as_many_logits_as_a_caller_asks_for(session: Callable[..., Session]) -> None:
+    decoder = session("rope")
+    ids = [[5, 6, 7], [8, 9, 10]]
+    logits = decoder.run({"input_ids": ids})["logits"]
+    agree(decoder.run({"input_ids": ids, NUM_LOGITS: 2})["logits"], logits[:, -2:], "encoding", np.float32)
+    for wrong in (-1, 1.0, [1, 2], "two"):
+        with pytest.raises(PosexportError, match=f"{NUM_LOGITS} takes the number of a row's last tokens .* got"):
+            decoder.run({"input_ids": ids, NUM_LOGITS: wrong})

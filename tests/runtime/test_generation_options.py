@@ -18,7 +18,7 @@ from posexport.cli import group
 from posexport.errors import PosexportError
 from posexport.runtime.cache import Cache, GatherRows
 from posexport.runtime.generation_config import GenerationConfig
-from posexport.runtime.generation_file import Stated, remarks
+from posexport.runtime.generation_file import Stated, read_stated, remarks
 from posexport.runtime.logits.processor import NONE, TokenRows
 from posexport.runtime.resolve_options import resolve
 from posexport.runtime.session import Session
@@ -216,6 +216,35 @@ def test_an_old_whisper_is_followed_without_timestamps(tmp_path: Path) -> None:
     assert remarks({name: tmp_path / name for name in stated}) == []
     (actual,) = remarks({"generation_config.json": tmp_path / "generation_config.json"})
     assert "forced_decoder_ids [[1,7]], which is not followed" in actual
+
+
+def test_of_a_file_made_from_config_json_only_declared_options_count(tmp_path: Path) -> None:
+    """As in transformers 5.24: `GenerationConfig.__init__` sets no other attribute with ``_from_model_config``."""
+    file = tmp_path / "generation_config.json"
+    further = {"language": "de", "lang_to_id": {"<|de|>": 5}, "no_timestamps_token_id": 9}
+    file.write_text(json.dumps({"_from_model_config": True, "num_beams": 2, **further}))
+    (said,) = remarks({file.name: file})
+    assert said == (
+        "generation_config.json says _from_model_config, so that transformers ignores its language, lang_to_id, "
+        "no_timestamps_token_id, and so does generate"
+    )
+
+
+@pytest.mark.parametrize(
+    ("stated", "beams", "language", "forced"),
+    [
+        ({"_from_model_config": True, "language": "de", "num_beams": 2}, 2, None, None),
+        ({"_from_model_config": False, "language": "de", "num_beams": 2}, 2, "de", None),
+        ({"_from_model_config": True, "force_bos_token_to_be_generated": True, "bos_token_id": 7}, None, None, 7),
+        ({"force_bos_token_to_be_generated": True, "bos_token_id": 7}, None, None, None),
+    ],
+)
+def test_options_of_a_file_made_from_config_json(
+    stating: Callable[..., Session], stated: dict[str, Any], beams: int | None, language: str | None, forced: int | None
+) -> None:
+    session = stating(**stated)
+    options = read_stated(session.directory, session.manifest).options
+    assert (options.num_beams, options.language, options.forced_bos_token_id) == (beams, language, forced)
 
 
 def test_a_conversion_prints_these_remarks(tmp_path: Path) -> None:

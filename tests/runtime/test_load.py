@@ -315,7 +315,7 @@ def test_long_texts_are_cut_only_when_told(tmp_path, side, kept):
     [
         ([], "got no texts"),
         ("a cat", r"must be a list of strings, got str; give \[text\]"),
-        ([b"a"], "must be a list of strings"),
+        ([b"a"], "text 0 is of type bytes, not str"),
     ],
 )
 def test_bad_texts_are_a_sentence(session, texts, says):
@@ -335,7 +335,7 @@ def test_a_text_without_tokens_is_refused(tmp_path):
 def test_a_bundle_without_a_tokenizer_says_so(tmp_path):
     bundle = write_bundle(tmp_path / "b")
     (bundle / "tokenizer.json").write_text("{}")  # no part of the bundle
-    with pytest.raises(PosexportError, match=r"has no tokenizer.json, so it takes arrays only"):
+    with pytest.raises(PosexportError, match=r"has no tokenizer.json, so it takes no texts"):
         posexport.load(bundle).run_texts(["a"])
 
 

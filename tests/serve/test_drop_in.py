@@ -181,9 +181,9 @@ def test_the_whole_grid_is_proven_and_the_file_says_so(tmp_path: Path) -> None:
     module = Pooled().train()
     done = exported(module, (real(1, 5, 12), 3.0), tmp_path / "p.onnx", **BATCH)
     assert module.training
-    assert done.verdict == "proven"
+    assert done.verdict.startswith("proven")
     entries = {entry.key: entry.value for entry in done.model_proto.metadata_props}
-    assert entries["posexport.parity"] == "proven"
+    assert entries["posexport.parity"] == done.verdict
     assert '"axes": ["batch", 5, 12]' in entries["posexport.inputs"]
     x = real(2, 5, 12)
     with torch.no_grad():

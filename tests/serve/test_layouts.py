@@ -35,6 +35,7 @@ from posexport.options.recipe import LAYOUTS
 from posexport.runtime.chain import all_inputs
 from posexport.runtime.providers import LEVELS
 from posexport.sources.source import Source
+from posexport.spec import NUM_LOGITS
 from tests.small import recipe
 from tests.tolerances import agree
 
@@ -109,7 +110,7 @@ def test_optimum_s_files_and_names(halves: Path) -> None:
     assert names(first.get_outputs()) == ["logits", *presents[0], *presents[1]]
     assert names(later.get_inputs()) == [*tokens, *past]
     assert names(later.get_outputs()) == ["logits", *presents[0]]
-    assert not first.get_overridable_initializers()
+    assert names(first.get_overridable_initializers()) == [NUM_LOGITS]
     assert names(session(halves / "encoder_model.onnx").get_outputs()) == ["last_hidden_state"]
 
 
@@ -248,7 +249,11 @@ def test_a_merged_decoder_called_as_transformers_js_calls_it(merged: Path) -> No
     outputs = names(decoder.get_outputs())
     for start, end in ((0, 3), (3, 4), (4, 5)):
         tokens = given["decoder_input_ids"][:, start:end]
-        found = dict(zip(outputs, decoder.run(None, {"input_ids": tokens, **fixed, **held}), strict=True))
+        found = dict(
+            zip(
+                outputs, decoder.run(None, {"input_ids": tokens, NUM_LOGITS: np.array(0), **fixed, **held}), strict=True
+            )
+        )
         close(found["logits"], logits.numpy()[:, start:end])
         for name in caches:
             if ".decoder." in name or not start:
@@ -278,7 +283,7 @@ def test_clients_are_given_no_defaults(layout: str) -> None:
 def test_a_decoder_has_a_real_position_ids(causal: Path) -> None:
     model = session(causal / "model.onnx")
     assert "position_ids" in names(model.get_inputs())
-    assert not model.get_overridable_initializers()
+    assert names(model.get_overridable_initializers()) == [NUM_LOGITS]
     bundle = posexport.load(causal, threads=1)
     ids = draw((2, 6), 23)
     mask = np.array([[0, 0, 1, 1, 1, 1], [1] * 6])
@@ -292,6 +297,18 @@ def test_a_decoder_has_a_real_position_ids(causal: Path) -> None:
     assert np.abs(moved - found).max() > 1e-3
     made = bundle.generate([[5, 6, 7], [9]], max_new_tokens=4, eos_token_id=[])
     assert [len(one.tokens) for one in made.completions] == [4, 4]
+
+
+def test_transformers_js_feeds_the_number_of_logits(tmp_path: Path) -> None:
+    """It feeds what a session lists: 1 while it generates, else 0."""
+    folder = converted("gpt2-lmheadmodel", "transformers.js", tmp_path / "bundle")
+    model = session(folder / "onnx" / "model.onnx")
+    assert NUM_LOGITS in names(model.get_inputs())
+    bundle = posexport.load(folder, threads=1)
+    ids = draw((2, 6), 23)
+    found = bundle.run({"input_ids": ids})["logits"]
+    close(bundle.run({"input_ids": ids, NUM_LOGITS: 2})["logits"], found[:, -2:])
+    assert bundle.generate([[5, 6, 7], [9]], max_new_tokens=4, eos_token_id=[]).step_tokens == 6
 
 
 def test_padded_positions_move_no_key() -> None:

@@ -18,7 +18,9 @@ from safetensors.numpy import load_file
 import posexport
 from ci.answers import vectors
 from posexport import PosexportError
+from posexport.bundle.read import read
 from posexport.checkpoints.checkpoint import checkpoint_source
+from posexport.conversion.result import Conversion
 from posexport.export.layout import arranged
 from posexport.options.recipe import LAYOUTS
 from posexport.sentence_transformers.backend import Backend, outputs_of
@@ -63,6 +65,15 @@ def test_the_folder_names_one_module_and_keeps_what_the_model_says(folder: Path)
     assert said == before | {"model_type": "SentenceTransformer"}
     assert said["prompts"]["query"]
     posexport.load(folder)  # a bundle all the same, these files among its own
+
+
+@pytest.mark.parametrize(("name", "cls"), [("folder", "SentenceTransformer"), ("scorer", "CrossEncoder")])
+def test_a_conversion_ends_with_the_line_that_loads_the_folder(
+    name: str, cls: str, request: pytest.FixtureRequest
+) -> None:
+    target: Path = request.getfixturevalue(name)
+    said = Conversion(target, read(target), None).to_text(width=40)
+    assert said.splitlines()[-1] == f'load it with {cls}("{target}", trust_remote_code=True)'
 
 
 def test_a_cross_encoder_s_folder_names_its_activation(scorer: Path) -> None:

@@ -17,6 +17,8 @@ from tests.small import source
 from tests.tolerances import agree
 
 USER_FILE = '''
+from dataclasses import dataclass
+from functools import partial
 import torch
 from torch import nn
 from posexport.encodings.positions import Positions
@@ -66,6 +68,8 @@ def number():
 
 def axes():
     return Own(), EXAMPLE, {"tokens": ["batch_size"]}
+
+short = partial(own)
 '''
 
 
@@ -95,7 +99,7 @@ def test_a_file_with_named_outputs(user_file: Path) -> None:
         ("broken", "failed: RuntimeError: no weights today"),
         ("number", "must return a torch module"),
         ("axes", "axes name ['tokens'], which is not among the inputs ['ids', 'mask']"),
-        ("missing", "has no factory 'missing'; it has"),
+        ("missing", "has no factory 'missing'; it defines Own, Dense, own, dense, alone, broken, number, axes, short"),
     ],
 )
 def test_a_file_that_does_not_fit_says_why(user_file: Path, factory: str, sentence: str) -> None:

@@ -26,11 +26,12 @@ from posexport.sources.builtin import builtin_source
 from posexport.targets import kernels
 from posexport.targets.dtypes import BY_ORT_TYPE, DTYPES, FLOAT32, FLOATS, DType
 from posexport.targets.kernels import Kernels, KernelTable, load_table, version_for
-from posexport.targets.providers import CPU, CUDA, PROVIDERS, Provider, register, targets
+from posexport.targets.providers import CPU, CUDA, PROVIDERS, WEBGPU, Provider, register, targets
 from posexport.targets.target import LAST_ATTENTION_OPSET, MICROSOFT, Target, target_names
 from tests.small import recipe, source
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "ci" / "kernels"))
+import plugin_kernels
 import table as wheel  # the command of ci/
 
 #: of the table for the installed one
@@ -334,6 +335,42 @@ def test_kernel_classes_are_read_by_operator_and_type(tmp_path):
     rows = [Kernels("Add", "", 14, None, ("float", "double")), Kernels("Gather", "", 13, None, ("float",))]
     said = list(wheel.differences_from_classes(rows, tmp_path / "lib.so"))
     assert said == ["Add: registered alone double; there alone float16"]
+
+
+def test_kernels_of_a_plugin_are_read_from_its_calls():
+    calls = """
+        type 0xa 1
+        type 0xb 10
+        create 0x1
+        operator 0x1 Gather
+        domain 0x1
+        constraint 0x1 T 0xa 0xb
+        type 0xc 7
+        constraint 0x1 Tind 0xc
+        versions 0x1 13 2147483647
+        create 0x1
+        operator 0x1 MatMulNBits
+        domain 0x1 com.microsoft
+        versions 0x1 1 1
+    """
+    lines = [line.strip() for line in calls.strip().splitlines()]
+    assert list(plugin_kernels.read(lines, "Toy")) == [
+        ("Toy", "", "Gather", 13, 2**31 - 1, {"T": ["tensor(float)", "tensor(float16)"], "Tind": ["tensor(int64)"]}),
+        ("Toy", MICROSOFT, "MatMulNBits", 1, 1, {}),
+    ]
+
+
+def test_webgpu_has_a_table_by_its_plugin():
+    (version,) = [name for name in kernels.versions() if WEBGPU.ort_name in load_table(name).providers]
+    webgpu = load_table(version).providers[WEBGPU.ort_name]
+    assert re.fullmatch(rf"{WEBGPU.package} \d+\.\d+\.\d+", webgpu.plugin)
+    operators = {row.operator for row in webgpu.kernels}
+    assert {"MatMul", "MatMulNBits", "Attention"} <= operators
+    assert not {"MatMulInteger", "DynamicQuantizeLinear"} & operators
+    assert (
+        wheel.as_text(load_table(version))
+        == (Path(kernels.__file__).parent / f"kernel_tables/{version}.json").read_text()
+    )
 
 
 def test_one_table_is_small_and_says_where_it_is_from(table):

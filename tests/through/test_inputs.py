@@ -150,10 +150,11 @@ def test_a_checkpoint_for_a_task_that_it_was_not_trained_for(tmp_path: Path) -> 
         __version__="5",
     )
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "x", "architectures": ["XForTokenClassification"]}))
-    config = Config(Directory(tmp_path))
+    directory = Directory(tmp_path)
+    checkpoint: Any = SimpleNamespace(config=Config(directory), files=directory, below="", dropped={})
     said = r"no classifier.bias for XForTokenClassification \(and 1 more\); choose the task that it was trained for"
     with pytest.raises(PosexportError, match=said):
-        _load(library, tmp_path, config, TASKS["token-classification"])
+        _load(library, checkpoint, TASKS["token-classification"])
 
 
 class Compared(nn.Module):

@@ -18,7 +18,7 @@ from posexport.serve.layouts import genai
 from posexport.sources.load import load_source
 from posexport.sources.load_options import LoadOptions
 from posexport.sources.source import Source
-from posexport.spec import State
+from posexport.spec import NUM_LOGITS, State
 
 pytest.importorskip("transformers", reason="pip install 'posexport[transformers]'")
 
@@ -172,6 +172,7 @@ def test_a_hybrid_called_as_transformers_js_calls_it(folder: Path, tmp_path: Pat
         length = len(prompt) + len(tokens)
         feeds = {"input_ids": np.array([ids]), "attention_mask": np.ones((1, length), np.int64)}
         feeds["position_ids"] = np.arange(length - len(ids), length)[None]
+        feeds[NUM_LOGITS] = np.array(1)
         found = dict(zip(outputs, session.run(None, {**feeds, **past}), strict=True))
         past = {
             name.replace("present_", "past_").replace("present", "past_key_values"): array

@@ -122,11 +122,12 @@ def test_a_bundle_follows_tokenizer_config_json(tmp_path):
     (folder / "sentence_bert_config.json").write_text(
         json.dumps({"max_seq_length": 9, "tokenizer_args": {"truncation_side": "right", "padding_side": "left"}})
     )
-    convert(folder, tmp_path / "bundle")
+    remarks = convert(folder, tmp_path / "bundle")
     stored = json.loads((tmp_path / "bundle" / "tokenizer.json").read_text())
     assert stored["normalizer"]["lowercase"] is True
     assert (stored["truncation"]["direction"], stored["truncation"]["max_length"]) == ("Right", 9)
-    assert stored["padding"]["direction"] == "Left"
+    assert stored["padding"]["direction"] == "Right", "positions are learned, and begin at the padding"
+    assert any('sentence_bert_config.json says padding_side = "left"' in text for text in remarks)
     session = posexport.load(tmp_path / "bundle")
     assert session.manifest.tokenizer
     texts = Texts(tmp_path / "bundle", session.manifest)
@@ -135,7 +136,7 @@ def test_a_bundle_follows_tokenizer_config_json(tmp_path):
     padded = texts.tokenize(["the quick brown fox jumps over the lazy dog", "the"], truncate=True)["input_ids"]
     whole = texts.rows(["the quick brown fox jumps over the lazy dog"], truncate=False)[0].ids
     assert padded[0].tolist() == [*whole[:8], 3]
-    assert padded[1].tolist()[:2] == [0, 0]
+    assert padded[1].tolist()[-2:] == [0, 0]
 
 
 class Library:

@@ -1,18 +1,25 @@
 """posexport plot DIR: the learned tables, biases and rotations of checkpoints and bundles, as they are stored."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 from click.testing import CliRunner
 from safetensors.torch import load_file
+from torch import nn
 
+import posexport
 import posexport.tools.plots.checkpoint
 from posexport.cli import group
 from posexport.errors import PosexportError
+from posexport.spec import Limits
+from posexport.tools.plots import of_graph
 from posexport.tools.plots.draw import drawing, plot
 from posexport.tools.plots.figure import compose, panel_axes
 from posexport.tools.plots.panels import Drawing
+from posexport.tools.report.positions import Positions
 from tests.tolerances import agree, agree_each
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -171,3 +178,51 @@ def test_a_bundle_without_its_table_says_to_name_the_checkpoint(tmp_path: Path, 
     monkeypatch.setattr("posexport.tools.plots.checkpoint._initializers", lambda _: {})
     with pytest.raises(PosexportError, match=r"does not hold the parameters of relative-key.*name the checkpoint"):
         drawing(str(tmp_path / "bundle"))
+
+
+class LearnedTable(nn.Module):
+    """A module of a user's, with a table of 80 positions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.token, self.table = nn.Embedding(50, 24), nn.Parameter(torch.randn(80, 24))
+        self.layer = nn.TransformerEncoderLayer(24, 2, 32, batch_first=True)
+
+    def forward(self, ids):
+        return self.layer(self.token(ids) + self.table[: ids.shape[1]])
+
+
+def test_a_users_table_is_drawn_from_its_graph(tmp_path: Path):
+    module = LearnedTable().eval()
+    example = {"ids": torch.randint(0, 50, (2, 9))}
+    posexport.convert(module, tmp_path / "b", example_inputs=example, verify=False)
+    drawn = drawing(str(tmp_path / "b"), length=20)
+    assert kinds(drawn) == ["heat map", "similarity", "likeness by distance"]
+    agree(axes_of(drawn)["heat map"].images[0].get_array(), module.table[:20].detach(), "operator", np.float32)
+    with pytest.raises(PosexportError, match=r"--positions must be at most 80, .*got 81"):
+        drawing(str(tmp_path / "b"), length=81)
+
+
+RAMP = np.arange(2 * 7 * 7, dtype=np.float64).reshape(2, 7, 7)
+
+
+@pytest.mark.parametrize(
+    ("positions", "panels"),
+    [
+        (Positions("distance", RAMP[:, 0], first=-3), ["bias by distance"]),
+        (Positions("distance", np.tile(RAMP[0], (3, 1)), first=-3), ["bias by distance"]),
+        (Positions("pairs", np.where(RAMP % 5, RAMP, -np.inf)), ["bias matrix", "bias matrix"]),
+        (Positions("grid", RAMP), ["bias by offset", "bias by offset"]),
+        (Positions("table", RAMP[0]), ["lengths"]),
+        (Positions("rotation", RAMP[0] / 9), ["angles"]),
+    ],
+    ids=lambda value: value.kind if isinstance(value, Positions) else "",
+)
+def test_every_kind_of_positions_of_a_graph_has_a_picture(monkeypatch: pytest.MonkeyPatch, positions, panels):
+    monkeypatch.setattr(of_graph, "positions", lambda *_: {"model.onnx": [positions]})
+    drawn = of_graph.pictures(Path("b"), SimpleNamespace(limits=Limits(), source=SimpleNamespace(name="b")), None)
+    assert kinds(drawn) == panels
+    for axes in panel_axes(compose(drawn.groups, drawn.title, drawn.summary)):
+        assert axes.get_xlabel()
+        assert np.isfinite([*axes.images[0].get_clim()] if axes.images else axes.get_ylim()).all()

@@ -350,6 +350,19 @@ def test_a_bias_by_offset_is_laid_out_as_the_image() -> None:
     assert grid.values.tolist() == [right]
 
 
+def test_an_outlier_does_not_set_the_colours() -> None:
+    values = np.random.default_rng(0).normal(size=(61, 384))
+    plain = figures([Positions("vectors", values)])[0].caption
+    values[:, 7] = 100.0
+    caption = figures([Positions("vectors", values)])[0].caption
+    assert "up to" not in plain
+    limit, largest = map(
+        float, re.findall(r"strongest colour is ([\d.]+), which a few values up to ([\d.]+)", caption)[0]
+    )
+    assert 2 < limit < 4
+    assert largest == 100
+
+
 def test_layers_with_other_tables_are_other_pictures(tmp_path: Path) -> None:
     directory = tmp_path / "b"
     convert(

@@ -4,8 +4,12 @@ Each is the smallest module that PyTorch alone gets wrong, or refuses; most have
 """
 
 import contextlib
+import importlib.util
+import inspect
+import sys
 import warnings
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import onnxruntime
@@ -19,6 +23,7 @@ import posexport
 from posexport.errors import PosexportError
 from posexport.export import trace
 from posexport.torch_fixes import adaptive_pool, arange, complex_views
+from posexport.torch_fixes.as_exported import as_exported
 from posexport.torch_fixes.attention_flags import with_decided_flags
 from posexport.torch_fixes.causal_mask import without_mask_detection
 from posexport.torch_fixes.default_dtype import computing_in
@@ -87,6 +92,37 @@ def test_attention_flags() -> None:
         export(causal, torch.randn(3, 7, 12))
     with with_decided_flags():
         export(causal, torch.randn(3, 7, 12))
+
+
+class Lazy(ModuleType):
+    """A package's optional part."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise ImportError("this part needs a package that is not installed")
+
+
+def test_lazy_modules(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(sys.modules, "a_lazy_part", Lazy("a_lazy_part"))
+    frame = eval(compile("sys._getframe()", str(tmp_path / "line.py"), "eval"))
+    with pytest.raises(ImportError, match="not installed"):
+        inspect.getmodule(frame)
+    with as_exported():
+        assert inspect.getmodule(frame) is None
+
+
+def test_a_module_that_loads_late_is_not_loaded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "late.py").write_text("raise ImportError")
+    spec = importlib.util.spec_from_file_location("late", tmp_path / "late.py")
+    assert spec is not None
+    assert spec.loader is not None
+    spec.loader = importlib.util.LazyLoader(spec.loader)
+    late = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "late", late)
+    spec.loader.exec_module(late)
+    with with_decided_flags():
+        pass
+    with pytest.raises(ImportError):
+        late.anything  # noqa: B018 (loads it)
 
 
 class Frames(nn.Module):
@@ -183,12 +219,34 @@ def _onnx(function: Any, x: Tensor = X) -> torch.onnx.ONNXProgram:
     return program
 
 
-def test_arange_by_a_fraction(tmp_path: Path) -> None:
+@pytest.mark.parametrize("start", [0.0, 0.5])
+def test_arange_from_a_float(tmp_path: Path, start: float) -> None:
     with without_exporter_output():
-        program = _onnx(lambda x: x + torch.arange(0.5, x.shape[1]))
+        program = _onnx(lambda x: x + torch.arange(start, x.shape[1]))
     program.save(tmp_path / "m.onnx")
     with pytest.raises(onnxruntime.capi.onnxruntime_pybind11_state.Fail, match="different types"):
         onnxruntime.InferenceSession(tmp_path / "m.onnx")
+
+
+def test_aranges_of_floats(tmp_path: Path) -> None:
+    """Their sums, at other lengths than the traced one."""
+
+    def sums(x: Tensor, arange: Any) -> Tensor:
+        n = x.shape[1]
+        calls: list[tuple[Any, ...]] = [(0.0, n), (0, n, 2.0), (n, 0.0, -1), (1.0 - n, n), (n / 2,)]
+        calls += [(0.5, n), (0, n, 0.25), (0, n, 0.3), (0.25, n, 1.5)]
+        ranges = [arange(*call) for call in calls] + [arange(start=0.0, end=n)]
+        assert all(elements.dtype == torch.float32 for elements in ranges)
+        return x.sum() + torch.stack([elements.square().mean() for elements in ranges])
+
+    with without_exporter_output():
+        program = _onnx(lambda x: sums(x, lambda *args, **kwargs: arange.elements(torch.arange, args, kwargs)))
+    program.save(tmp_path / "m.onnx")
+    session = onnxruntime.InferenceSession(tmp_path / "m.onnx")
+    for length in (2, 7, 50):
+        x = torch.zeros(1, length)
+        (got,) = session.run(None, {"x": x.numpy()})
+        agree(got, sums(x, torch.arange), "operator", torch.float32)
 
 
 def test_linspace_of_a_length() -> None:

@@ -161,7 +161,7 @@ class _Search:
         masked = any(masked_axis(spec) is not None for spec in self._source.inputs)
         paddings: list[Padding] = ["none", *limits.paddings] if masked else ["none"]
         for padding in paddings:
-            similar = [p for p in self._points if not (p.calls or p.position_ids_given)]
+            similar = [p for p in self._points if not (p.calls or p.cached or p.position_ids_given)]
             # also paddings that the chosen points leave out
             candidates = [p for p in similar if p.padding == padding] or [p for p in similar if p.padding == "none"]
             if candidates:

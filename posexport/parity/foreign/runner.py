@@ -25,8 +25,8 @@ from posexport.parity.proof import Judge, Outcome, Proof, Run, Subject
 from posexport.parity.report.points import Point
 from posexport.parity.report.report import Report
 from posexport.parity.subjects.runner import Make, RunError, Runner, in_calls
-from posexport.runtime.cache import LOGITS, Cache, DecoderInterface, Ids
-from posexport.spec import BATCH, PAST, SEQUENCE, TOTAL, InputSpec, Interface, compared_outputs
+from posexport.runtime.cache import Cache, DecoderInterface, Ids
+from posexport.spec import BATCH, LOGITS, PAST, SEQUENCE, TOTAL, InputSpec, Interface, compared_outputs
 from posexport.targets.providers import DEFAULT_PROVIDER
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ module that are neither batch nor sequence.
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import cycle
 
 import msgspec
@@ -39,7 +39,9 @@ def lengths_of(limits: Limits) -> list[int]:
     if limits.proof_lengths:
         return sorted(limits.proof_lengths)
     lengths = {*LENGTHS, limits.min_length}
-    lengths |= {boundary + step for boundary in limits.boundaries for step in (-1, 0, 1)}
+    several = samples(ALONE, limits.convolutions)
+    for boundary in limits.boundaries:
+        lengths |= {boundary + step for step in ((-1, 0, 1) if boundary <= several else (0, 1))}
     lengths |= {length for length in (trained, limit) if length is not None}
     if trained is not None and limits.beyond == "clip":
         lengths |= {trained + 1, 2 * trained}
@@ -104,21 +106,31 @@ class Sequences:
         return chosen if SEQUENCE in self._axes else chosen[:1]
 
     def accepted(self, lengths: Sequence[int]) -> list[GridPoint]:
-        """Every length within the limit, in every batch size and padding."""
+        """Every length within the limit: a row without padding, and a batch of rows that are padded in all ways.
+
+        Rows are independent, so that one ragged batch has the paddings of several. At the `_IN_FULL` lengths each
+        padding has a point of its own in each batch size: where all rows are padded, graphs may take other branches.
+        Beyond `ALONE` tokens there is a single row.
+        """
         within = [length for length in lengths if self.limit is None or length <= self.limit]
+        alone = [self.point(1, length) for length in within if self.point(1, length).tokens > ALONE]
+        within = within[: len(within) - len(alone)]
+        least = [samples(tokens, self.limits.convolutions) for tokens in _IN_FULL] if within else []
+        in_full = {next((length for length in within if length >= n), within[-1]) for n in least}
         return [
             self.point(batch, length, padding)
             for length in within
             for batch in self.batches
-            for padding in self._paddings(batch, length)
-        ]
+            for padding in self._paddings(batch, length, in_full=length in in_full)
+        ] + alone
 
-    def _paddings(self, batch: int, length: int) -> Iterator[Padding]:
-        yield "none"
-        if self._masked and length > max(samples(1, self.limits.convolutions), self.limits.min_length):
-            for padding in self.limits.paddings:
-                if batch > 1 or not padding.startswith("ragged"):
-                    yield padding
+    def _paddings(self, batch: int, length: int, *, in_full: bool) -> list[Padding]:
+        padded = self._masked and length > max(samples(1, self.limits.convolutions), self.limits.min_length)
+        paddings = self.limits.paddings if padded else []
+        if in_full:
+            return ["none", *(padding for padding in paddings if batch > 1 or not padding.startswith("ragged"))]
+        ragged = self.limits.ragged if padded and batch > 1 else None
+        return [ragged or "none"]
 
     def rejected(self, shortest: int) -> Iterator[GridPoint]:
         """Inputs outside the limits of every axis, which the length guard must reject."""
@@ -135,6 +147,10 @@ class Sequences:
             yield GridPoint(batch=1, length=shortest, encoder_length=self.far_limit + 1, must_be_rejected=True)
 
 
+#: tokens above which a point has one row, without padding, in one call
+ALONE = 2048
+#: a length with short and one with long (tiled) attention
+_IN_FULL = (17, BLOCK + 1)
 #: decode steps after a prefill: enough to pass a length at which the formula changes
 _STEPS = 3
 #: tokens above which lowerings compute a call in tiles: one tiled call must continue a cache too
@@ -142,8 +158,16 @@ _TILE = 128
 
 
 def points_in_calls(points: Sequence[GridPoint]) -> list[GridPoint]:
-    """The same sequences, split in every way."""
-    return [msgspec.structs.replace(point, calls=calls) for point in points for calls in splits(point.length)]
+    """The same sequences, split in every way; of a length whose rows share a batch, that batch."""
+    rows = max((point.batch for point in points), default=1)
+    # where rows without padding are a point of their own
+    several = {point.length for point in points if point.batch == rows and point.padding == "none"}
+    return [
+        msgspec.structs.replace(point, calls=calls)
+        for point in points
+        if (point.batch == rows or point.length in several) and point.tokens <= ALONE
+        for calls in splits(point.length)
+    ]
 
 
 def splits(length: int) -> list[tuple[int, ...]]:
@@ -159,6 +183,34 @@ def splits(length: int) -> list[tuple[int, ...]]:
     if chunk <= _TILE < length - first:
         ways.append((first, length - first))
     return [calls for calls in ways if min(calls) > 0]
+
+
+#: new tokens at the end of a long context: a decode step, and a chunk that is tiled
+_AT_END = (1, BLOCK + 1)
+#: the end of a context that has none
+_FAR = 8192
+
+
+def points_at_end(limits: Limits, fits: Callable[[GridPoint], bool]) -> list[GridPoint]:
+    """Decode steps and chunks at the longest lengths, and at the boundaries on the way, behind drawn caches.
+
+    Keys and values are drawn because to compute them would take hours; a graph cannot know how they came about.
+    Where a length does not fit memory, half of it may.
+    """
+    ends = {n for n in limits.boundaries if n > LENGTHS[-1]}
+    ends |= {n for n in (limits.trained_length, limits.max_length) if n is not None and n > LENGTHS[-1]}
+    if limits.max_length is None:
+        ends.add(max(_FAR, *ends, 0))
+    points: dict[GridPoint, None] = {}
+    for end in sorted(ends):
+        for new in _AT_END:
+            while end > LENGTHS[-1]:
+                point = GridPoint(batch=1, length=end, cached=end - new, least=limits.min_length)
+                if fits(point):
+                    points[point] = None
+                    break
+                end //= 2
+    return list(points)
 
 
 def points_with_ids(points: Sequence[GridPoint]) -> list[GridPoint]:

@@ -103,7 +103,9 @@ def keep_mask(point: GridPoint, axis: str = SEQUENCE) -> NDArray[np.bool_]:
 def token_mask(
     point: GridPoint, inputs: Sequence[InputSpec], output: OutputSpec | None = None
 ) -> NDArray[np.bool_] | None:
-    """The tokens that count in an output; None where no mask says so."""
+    """The tokens that count in an output; None where no mask says so, or none is padding."""
+    if point.cached:
+        return None
     if output is not None and FRAMES in output.axes and not point.convolutions:
         return None  # which frames of a user's module are padding is not known
     far = output is not None and ENCODER_SEQUENCE in output.axes
@@ -163,8 +165,10 @@ def _input(spec: InputSpec, point: GridPoint, rng: np.random.Generator) -> Array
     elif spec.role == "blocks":
         values = real & _images(shape, (*point.calls, point.length)[0], rng)
     elif CAPACITY in spec.axes:
-        # no token is written yet: all slots are unused
-        values = unused_slots(values, unused_kind(point))
+        # only drawn tokens are written yet
+        used = np.arange(shape[spec.axes.index(CAPACITY)]) < point.cached
+        used = used.reshape([-1 if each == CAPACITY else 1 for each in spec.axes])
+        values = np.where(used, values, unused_slots(values, unused_kind(point)))
     elif spec.role in ("tokens", "types"):
         values = np.where(real, values, spec.padding if spec.role == "tokens" else 0)
     return np.asarray(values, dtype=spec.dtype, order="C")
@@ -250,7 +254,8 @@ def size_of(axis: Axis, point: GridPoint) -> int:
     """How large an axis of an input is at a point."""
     if isinstance(axis, int):
         return axis
-    sizes: dict[str, int | None] = {BATCH: point.batch, SEQUENCE: point.length, TOTAL: point.length, PAST: 0}
+    new = point.length - point.cached
+    sizes: dict[str, int | None] = {BATCH: point.batch, SEQUENCE: new, TOTAL: point.length, PAST: point.cached}
     sizes[ENCODER_SEQUENCE] = point.encoder_length
     sizes[CAPACITY] = point.length + _UNUSED + point.length * roomy(point)
     if point.image is not None:

@@ -1,12 +1,13 @@
 """A point at which a model is proven, and the memory that it needs. Imports no torch."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import msgspec
 
 from posexport.sizes import frames
-from posexport.spec import OutputSpec, Padding
+from posexport.spec import CAPACITY, TOTAL, OutputSpec, Padding
 from posexport.system.machine import available as available
 from posexport.system.machine import readable as readable
 
@@ -37,14 +38,16 @@ class GridPoint(msgspec.Struct, frozen=True, kw_only=True):
     least: int = 1
     #: lengths of the calls that make up the length, each with the cache of those before; none: one call
     calls: tuple[int, ...] = ()
+    #: tokens at the start with keys and values that are drawn, not computed: decode steps at the end of a long context
+    cached: int = 0
     #: with explicit position ids, in place of those counted by the mask
     position_ids_given: bool = False
     must_be_rejected: bool = False
 
     @property
     def tokens(self) -> int:
-        """How many tokens attend to one another."""
-        return frames(self.length, self.convolutions)
+        """How many tokens a call reads."""
+        return frames(self.length, self.convolutions) - self.cached
 
     @property
     def size(self) -> str:
@@ -62,6 +65,7 @@ class GridPoint(msgspec.Struct, frozen=True, kw_only=True):
         padding = "no padding" if self.padding == "none" else f"{self.padding} padding"
         encoder = "" if self.encoder_length is None else f", encoder length {self.encoder_length}"
         calls = f", in calls of {', '.join(map(str, self.calls))}" if self.calls else ""
+        calls += f", {self.cached} of them cached" if self.cached else ""
         numbered = ", positions given" if self.position_ids_given else ""
         sizes = ", ".join(f"{axis} {size}" for axis, size in self.sizes)
         length = f"length {self.length}" + (f" ({sizes})" if sizes else "")
@@ -86,7 +90,7 @@ class Budget:
 
     Attributes:
         outputs: of the model.
-        heads: of attention, the most of any layer.
+        heads: of attention, the most of any layer, whose scores are in memory at once; 1 where attention is tiled.
         limit: bytes; None: most of the free memory.
     """
 
@@ -102,11 +106,14 @@ class Budget:
         """Whether there is memory for a point now."""
         return needed_bytes(point, self.outputs, self.heads) <= self.room()
 
+    def fits_easily(self, point: GridPoint) -> bool:
+        """Whether a point beyond the default lengths takes little of the memory."""
+        return needed_bytes(point, self.outputs, self.heads) <= min(_FURTHER, self.room())
+
     def further(self, lengths: Sequence[int]) -> list[int]:
         """Of ``lengths`` beyond the default ones 1024 and the longest, as far as they fit easily."""
-        most = min(_FURTHER, self.room())
         points = (GridPoint(batch=1, length=length) for length in lengths)
-        fit = [point.length for point in points if needed_bytes(point, self.outputs, self.heads) <= most]
+        fit = [point.length for point in points if self.fits_easily(point)]
         return sorted({length for length in fit if length == 1024} | set(fit[-1:]))
 
     def too_large(self, points: Sequence[GridPoint]) -> dict[GridPoint, str]:
@@ -122,7 +129,10 @@ class Budget:
 
 def needed_bytes(point: GridPoint, outputs: Sequence[OutputSpec], heads: int) -> int:
     """A rough upper bound, in bytes, of one point's activations."""
-    keys = max(point.tokens, point.encoder_length or 0)
+    keys = max(point.tokens + point.cached, point.encoder_length or 0)
     scores = _SCORES * 8 * point.batch * heads * max(point.tokens * keys, point.sound_tokens**2)
     widths = [axis for spec in outputs for axis in spec.axes[-1:] if isinstance(axis, int)]
-    return int(scores + _OUTPUTS * 8 * point.batch * point.tokens * sum(widths))
+    # caches that are drawn are inputs too
+    caches = [spec.axes for spec in outputs if point.cached and {TOTAL, CAPACITY} & {*spec.axes}]
+    drawn = sum(math.prod(axis for axis in axes if isinstance(axis, int)) for axes in caches) * point.cached
+    return int(scores + _OUTPUTS * 8 * point.batch * (point.tokens * sum(widths) + 2 * drawn))

@@ -18,8 +18,9 @@ import numpy as np
 from posexport.parity.criterion import FACTOR, Array
 from posexport.parity.grid.inputs import draw
 from posexport.parity.grid.point import GridPoint
-from posexport.parity.invariants import changes
+from posexport.parity.invariants import changes, padded_rows
 from posexport.parity.invariants.changes import CONTENT, Changes, Promise, all_tokens, compared, take
+from posexport.parity.invariants.padded_rows import PaddedRows
 from posexport.parity.proof import Outcome, Proof, Run
 from posexport.parity.report.points import Invariant
 from posexport.parity.report.points import Outcome as Verdict
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
 
 #: of the tolerance of values, `posexport.parity.criterion.FACTOR` times PyTorch's error: two runs with that error each
 _TWO_ERRORS = 2 / FACTOR
+#: also of a module that does not promise that padding changes nothing, unless its definition breaks it
+PADDED_TEXTS = "texts padded by the bundle's tokenizer are as each alone"
 #: the two runs of a promise compared
 Comparison = Callable[[Promise], Changes]
 
@@ -46,7 +49,7 @@ def judged(promise: Promise, name: str, length: int, test: Comparison, tolerance
         measured = [(spec.name, error) for spec, error in test(promise)]
     except RunError as failure:
         return unmeasured(name, length, "fail", str(failure))
-    if name == CONTENT:
+    if name == CONTENT or (name == PADDED_TEXTS and not promise.promises.padding_invariant):
         measured = [(output, error) for output, error in measured if changes[output] <= tolerances[output]]
     if promise.judge.precision in HALVES:  # where PyTorch overflows in it, there is nothing to compare
         measured = [(output, error) for output, error in measured if np.isfinite(changes[output])]
@@ -197,7 +200,7 @@ class Invariants:
             exact=self.reference.whole_truth if repeated else None,
             wide=wide,
         )
-        points = [p for p in proof.points if not (p.must_be_rejected or p.calls or p.position_ids_given)]
+        points = [p for p in proof.points if not (p.must_be_rejected or p.calls or p.cached or p.position_ids_given)]
         rows = max((point.batch for point in points), default=1)  # 1 where no input has a batch
         batched = {point.length: point for point in points if point.batch == rows and point not in outcome.skipped}
         invariants = list(report.invariants)
@@ -205,7 +208,16 @@ class Invariants:
         for done, length in enumerate(lengths):
             proof.progress(done, len(lengths), f"invariants, length {length}")
             invariants += check(promise, batched[length], _at(length, proof, outcome))
+        if (texts := padded_rows.of_texts(source)) is not None:
+            invariants.append(_padded_texts(promise, texts, _at(texts.length, proof, outcome)))
         return msgspec.structs.replace(report, invariants=invariants)
+
+
+def _padded_texts(promise: Promise, texts: PaddedRows, tolerances: Mapping[str, float]) -> Invariant:
+    def changes(p: Promise) -> Changes:
+        return texts.changes(p.run, p.inputs, p.outputs)
+
+    return judged(promise, PADDED_TEXTS, texts.length, changes, tolerances)
 
 
 def _at(length: int, proof: Proof, outcome: Outcome) -> dict[str, float]:

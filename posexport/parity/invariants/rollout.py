@@ -25,12 +25,12 @@ from posexport.parity.report.points import Invariant
 from posexport.parity.report.points import Outcome as Verdict
 from posexport.parity.report.report import Report
 from posexport.parity.subjects.runner import RunError, Runner
-from posexport.runtime.cache import LOGITS, Cache, DecoderInterface, Ids, left_padded, of_text
+from posexport.runtime.cache import Cache, DecoderInterface, Ids, left_padded, of_text
 from posexport.runtime.cache import decoder_interface as ports_of
 from posexport.runtime.generate import drain, generate
 from posexport.runtime.generation import GenerationRules
 from posexport.runtime.generation_config import GenerationConfig
-from posexport.spec import BATCH, CAPACITY, PAST, InputSpec, LengthContract, Limits
+from posexport.spec import BATCH, CAPACITY, LOGITS, PAST, InputSpec, LengthContract, Limits
 
 if TYPE_CHECKING:
     from posexport.parity.references.definition import DefinitionReference
@@ -83,7 +83,10 @@ def check(reference: "DefinitionReference", subject: Runner, proof: Proof) -> It
         return rollout(run, decoder, prompts, steps, names, tokens_BK, fixed)
 
     greedy = rolled(baseline)
-    y64 = rolled(truth, greedy.tokens_BK).logits_BKV
+    if source.limits.length_dependent:
+        y64 = rolled(truth, greedy.tokens_BK).logits_BKV
+    else:
+        y64 = in_one_call(reference.whole_truth, decoder, prompts, names, greedy.tokens_BK, fixed)
     baseline_error = measure(greedy.logits_BKV, y64, axes, None)
     total = length + steps - 1
     largest = baseline_error.error if np.isfinite(baseline_error.error) else 0.0
@@ -165,16 +168,7 @@ def rollout(
     ``names``: of the outputs of ``run``.
     """
     ids, mask = left_padded(prompts, decoder.tokens.padding)
-    sizes = {BATCH: len(prompts), PAST: 0, CAPACITY: ids.shape[1] + steps - 1}  # the last token is not read
-    # the cache is empty: the contents of a static one must not matter
-    past = {
-        spec.name: np.full(
-            [sizes[axis] if isinstance(axis, str) else axis for axis in spec.axes],
-            0 if spec.role == "state" else np.nan,
-            spec.dtype,
-        )
-        for spec in decoder.past
-    }
+    past = _empty(decoder, ids, steps - 1)  # the last token is not read
     chosen: list[Ids] = []
     logits: list[Array] = []
     for step in range(steps):
@@ -188,6 +182,40 @@ def rollout(
         ids = chosen[-1][:, None]
         mask = np.concatenate((mask, np.ones_like(ids)), 1)
     return Rollout(tokens_BK=np.stack(chosen, 1), logits_BKV=np.stack(logits, 1))
+
+
+def in_one_call(
+    run: Run,
+    decoder: DecoderInterface,
+    prompts: Sequence[Sequence[int]],
+    names: Sequence[str],
+    tokens_BK: Ids,
+    fixed: Feeds,
+) -> Array:
+    """The logits [B, K, V] before each of ``tokens_BK``, of prompts and tokens in one call: what decode steps give.
+
+    The law holds where no formula depends on the running length.
+    """
+    steps = tokens_BK.shape[1]
+    ids, mask = left_padded(prompts, decoder.tokens.padding)
+    ids = np.concatenate((ids, tokens_BK[:, :-1]), 1)
+    mask = np.concatenate((mask, np.ones_like(tokens_BK[:, :-1])), 1)
+    named = {decoder.tokens.name: ids, decoder.mask.name: mask, **of_text(decoder, ids)}
+    logits: Array = dict(zip(names, run({**fixed, **named, **_empty(decoder, ids)}), strict=True))[LOGITS]
+    return logits[:, -steps:]
+
+
+def _empty(decoder: DecoderInterface, ids: Ids, room: int = 0) -> Feeds:
+    """An empty cache with room for ``ids`` and ``room`` more tokens: what a static one contains must not matter."""
+    sizes = {BATCH: len(ids), PAST: 0, CAPACITY: ids.shape[1] + room}
+    return {
+        spec.name: np.full(
+            [sizes[axis] if isinstance(axis, str) else axis for axis in spec.axes],
+            0 if spec.role == "state" else np.nan,
+            spec.dtype,
+        )
+        for spec in decoder.past
+    }
 
 
 def _with_wide_mask(run: Run, decoder: DecoderInterface, feeds: Feeds) -> list[Array]:

@@ -26,8 +26,8 @@ from posexport.parity.report.points import Invariant
 from posexport.parity.report.points import Outcome as Verdict
 from posexport.parity.report.report import Report
 from posexport.parity.subjects.runner import RunError
-from posexport.runtime.cache import LOGITS, DecoderInterface, Ids, decoder_interface, of_text
-from posexport.spec import BATCH, CAPACITY, PAST, Axis, State
+from posexport.runtime.cache import DecoderInterface, Ids, decoder_interface, of_text
+from posexport.spec import BATCH, CAPACITY, LOGITS, PAST, Axis, State
 
 if TYPE_CHECKING:
     from posexport.parity.references.definition import DefinitionReference

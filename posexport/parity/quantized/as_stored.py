@@ -12,10 +12,13 @@ from posexport.parity.quantized.module import AsStored, Form, biases_differ, for
 from posexport.parity.quantized.read import read
 from posexport.parity.quantized.records import Array, StoredError, Use
 from posexport.sources.source import Source
+from posexport.targets.precisions import QuantizerName
 
 
-def as_stored(source: Source, model: Path | bytes) -> Source:
+def as_stored(source: Source, model: Path | bytes, quantizer: QuantizerName | None = None) -> Source:
     """``source`` with the quantized weights of ``model``, a file or, of parts, the directory of their files.
+
+    ``quantizer``: how weights of 4 bits were rounded, if a recipe says so.
 
     Its float64 run is what the file says; its float32 run has PyTorch's errors, and falls to the other side of ties.
 
@@ -38,7 +41,7 @@ def as_stored(source: Source, model: Path | bytes) -> Source:
     for file, inputs in graphs.items():
         path = model / file if file and isinstance(model, Path) else model
         uses, float_products = read(path, inputs)
-        matched = [(use, _matched(matcher, use)) for use in uses]
+        matched = [(use, _matched(matcher, use, quantizer)) for use in uses]
         for sentence in biases_differ(matched, biases):
             raise StoredError(sentence)
         by_file[file] = forms(matched, zeros)
@@ -47,10 +50,10 @@ def as_stored(source: Source, model: Path | bytes) -> Source:
     return msgspec.structs.replace(source, module=AsStored(source.module, _by_place(source, by_file)))
 
 
-def _matched(matcher: Matcher, use: Use) -> Matched:
+def _matched(matcher: Matcher, use: Use, quantizer: QuantizerName | None) -> Matched:
     smoothed = any(rounding.kind in ("rows", "static") for rounding in use.roundings)
     matched = matcher.match(use.stored, smoothed=smoothed)
-    check(matched)
+    check(matched, quantizer)
     return matched
 
 

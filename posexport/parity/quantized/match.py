@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from posexport.parity.quantized.records import Array, Floats, Stored, StoredError
+from posexport.targets.precisions import QuantizerName
 
 #: the least agreement of signs for a match: 4 bits leave 0.8 and more, other channels have below 0.6
 ALIKE = 0.6
@@ -197,8 +198,11 @@ SECOND_ORDER_SHARE = 2e-3
 _EXACT = 1e-5
 
 
-def check(matched: Matched) -> None:
-    """Raises StoredError if ``matched.stored`` is not its parameter, rounded."""
+def check(matched: Matched, quantizer: QuantizerName | None = None) -> None:
+    """Raises StoredError if ``matched.stored`` is not its parameter, rounded.
+
+    ``quantizer``: how it was rounded; None: nobody says, and any way is right.
+    """
     stored = matched.stored
     for candidate, channels, rows in matched.pieces:
         parameter = candidate.matrix[rows].astype(np.float64) * matched.factor
@@ -208,14 +212,13 @@ def check(matched: Matched) -> None:
         clipped = ((whole == stored.highest) & (steps > 0.5)) | (_lowest(stored, whole) & (steps < -0.5))
         slack = SLACK + _of_scales(stored, channels)
         wrong = (away > 0.5 + slack) & ~clipped
-        if wrong.any():
-            if not _second_order(stored, channels, parameter, steps, clipped):
-                _fail(stored, candidate.name, channels, wrong, away)
-            continue
         free = bool((stored.zero[channels] != _middle(stored)).any())
-        if free:
+        if not wrong.any() and free:
             _check_norm(stored, candidate.name, channels, parameter)
-        elif (far := away > 1 + slack).any() and not _second_order(stored, channels, parameter, steps, clipped):
+            continue
+        far = wrong if wrong.any() else away > 1 + slack
+        by_order = quantizer in (None, "gptq")
+        if far.any() and not (by_order and _second_order(stored, channels, parameter, steps, clipped)):
             _fail(stored, candidate.name, channels, far, away)
 
 

@@ -1,6 +1,7 @@
 """Reads the quantized products and lookups of a file, in functions (inlined) and in bodies of control flow."""
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -139,30 +140,50 @@ def read(model: Path | bytes, inputs: Sequence[InputSpec]) -> tuple[list[Use], l
     Raises:
         StoredError: something is quantized in a way that is not known.
     """
-    loaded = ir.from_proto(onnx.ModelProto.FromString(model)) if isinstance(model, bytes) else ir.load(model)
-    InlinePass()(loaded)
     uses: list[Use] = []
     float_products: list[FloatProduct] = []
+    for use in each_use(model, inputs):
+        if isinstance(use, FloatProduct):
+            float_products.append(use)
+            continue
+        before = next((known_use for known_use in uses if known_use.is_like(use)), None)
+        if before is None:
+            uses.append(use)
+        else:
+            before.roundings += use.roundings
+            before.biases += use.biases
+            before.places += use.places
+    return uses, float_products
+
+
+def each_use(model: Path | bytes, inputs: Sequence[InputSpec]) -> Iterator[Use | FloatProduct]:
+    """As `read`, one at a time, each reader of a weight by itself. Of external data, only what is read is in memory."""
+    loaded = ir.from_proto(onnx.ModelProto.FromString(model)) if isinstance(model, bytes) else ir.load(model)
+    InlinePass()(loaded)
     known: set[ir.Value] = set()
     content = content_values(loaded, {spec.name: spec.role for spec in inputs})
     for place, node in enumerate(loaded.graph.all_nodes()):
         product = _product(node, known) or lookup(node, known, content)
         found = experts(node, known) if product is None else [product]
         if not found:
-            float_products += _float_product(node, place)
+            yield from _float_product(node, place)
         for use in found:
             use.places = [place] * len(use.roundings)
-            before = next((known_use for known_use in uses if known_use.is_like(use)), None)
-            if before is None:
-                uses.append(use)
-            else:
-                before.roundings += use.roundings
-                before.biases += use.biases
-                before.places += use.places
+            yield use
+        del product, found
+        _release(node)
     for value in tables(loaded.graph.all_nodes(), loaded):
         if value not in known:
             raise StoredError(f"{value.name} is quantized, and no product or lookup that is known reads it")
-    return uses, float_products
+
+
+def _release(node: ir.Node) -> None:
+    """Give back what of external data was read for ``node``."""
+    producers = [value.producer() for value in node.inputs if value is not None]
+    for value in [*node.inputs, *(before for each in producers if each is not None for before in each.inputs)]:
+        if value is not None and isinstance(value.const_value, ir.ExternalTensor):
+            with suppress(BufferError):  # a view of it is still held: its pages are the file's
+                value.const_value.release()
 
 
 def _float_product(node: ir.Node, place: int) -> Iterator[FloatProduct]:

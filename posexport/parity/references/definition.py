@@ -16,7 +16,7 @@ import torch
 
 from posexport.errors import PosexportError
 from posexport.parity.criterion import NOT_FINITE, Array, measure
-from posexport.parity.grid.inputs import Feeds, draw, elements, inputs_of, token_mask
+from posexport.parity.grid.inputs import Feeds, draw, elements, inputs_of, size_of, token_mask
 from posexport.parity.grid.point import GridPoint
 from posexport.parity.proof import Case, PerLength, Progress, Run, Value
 from posexport.parity.quantized.module import AsStored
@@ -26,20 +26,32 @@ from posexport.parity.references.precision_copy import PrecisionCopy, fingerprin
 from posexport.parity.sample.writer import SampleWriter
 from posexport.parity.subjects.runner import Remembered, in_calls, whole
 from posexport.sources.source import Source
-from posexport.spec import BATCH, Interface, OutputSpec, Padding, compared_outputs
+from posexport.spec import BATCH, CARRIED, InputSpec, Interface, OutputSpec, Padding, compared_outputs
 from posexport.targets.dtypes import BY_PRECISION, MODEL_DTYPE
 from posexport.targets.precisions import PrecisionName
 
 #: elements of an output that make its largest error a matter of course
 ENOUGH = 8192
-#: the most additional draws, and tokens in all of them
-MOST, TOKENS = 32, 2048
+#: the most additional draws, and tokens in all of them: of every length, and of one where something fails
+MOST, TOKENS, MOST_TOKENS = 32, 512, 2048
 
 
-def more_draws(point: GridPoint, model: Interface) -> int:
-    """How many points like ``point`` PyTorch is measured on besides the grid's; 0 where the outputs are large."""
+def more_draws(point: GridPoint, model: Interface, tokens: int = MOST_TOKENS) -> int:
+    """How many points like ``point`` PyTorch is measured on besides the grid's; 0 where the outputs are large.
+
+    ``tokens``: the most in all of them, frames of sound and other positions of inputs included.
+    """
     few = min(elements(point, model.inputs, spec) for spec in compared_outputs(model))
-    return max(0, min(MOST, ENOUGH // max(1, few) - 1, TOKENS // (point.batch * point.tokens)))
+    longest = max(point.tokens, *(size for spec in model.inputs for size in _positions(spec, point)))
+    return max(0, min(MOST, ENOUGH // max(1, few) - 1, tokens // (point.batch * longest)))
+
+
+def _positions(spec: InputSpec, point: GridPoint) -> list[int]:
+    """The sizes of the axes along which an input has tokens, frames or samples; pixels are counted as patches."""
+    if spec.role in CARRIED or point.image is not None:
+        return []
+    axes = [axis for axis in spec.axes if axis != BATCH]
+    return [size_of(axis, point) for axis in [axis for axis in axes if isinstance(axis, str)] or axes]
 
 
 def baseline_errors(
@@ -48,9 +60,10 @@ def baseline_errors(
     truth: Callable[[Feeds], list[Array]],
     baseline: Callable[[Feeds], list[Array]],
     ragged: Padding | None = "ragged",
+    tokens: int = MOST_TOKENS,
 ) -> list[float]:
-    """PyTorch's largest error for each output over `more` draws like ``point``, run as one batch."""
-    inputs, outputs, times = model.inputs, compared_outputs(model), more_draws(point, model)
+    """PyTorch's largest error for each output over `more_draws` like ``point``, run as one batch."""
+    inputs, outputs, times = model.inputs, compared_outputs(model), more_draws(point, model, tokens)
     largest = [0.0] * len(outputs)
     masked = token_mask(point, inputs) is not None
     paddings: list[Padding] = ["none", ragged] if ragged and masked and point.length > 1 else ["none"]
@@ -163,25 +176,28 @@ class DefinitionReference:
             for spec, y, y64, keep_BT in computed
         ]
 
-    def largest(self, values: Sequence[Value], progress: Progress) -> PerLength:
+    def largest(self, values: Sequence[Value], progress: Progress, *, thorough: bool = False) -> PerLength:
         """Over the points of a length, and over more draws where outputs are small."""
         largest: dict[tuple[int, str], float] = defaultdict(float)
         of_points = ((value.point.length, value.truth.output, value.truth.baseline.error) for value in values)
-        for length, output, error in (*of_points, *self._more(progress)):
+        more = self._more(progress, MOST_TOKENS if thorough else TOKENS)
+        for length, output, error in (*of_points, *more):
             # a reference that cannot be measured must not excuse the model
             largest[length, output] = max(largest[length, output], error if np.isfinite(error) else 0.0)
         return dict(largest)
 
-    def _more(self, progress: Progress) -> Iterator[tuple[int, str, float]]:
+    def _more(self, progress: Progress, tokens: int) -> Iterator[tuple[int, str, float]]:
         """PyTorch's errors over more draws of every length, where the outputs of its points have few elements."""
         source = self.source
-        eligible = [p for p in self._points if p.padding == "none" and not (p.calls or p.position_ids_given)]
+        plain = [p for p in self._points if not (p.calls or p.cached or p.position_ids_given)]
+        eligible = [p for p in plain if p.padding == "none"]
         lengths = {point.length: point for point in eligible}
         for done, point in enumerate(lengths.values()):
             progress(
                 done, len(lengths), f"PyTorch {self.precision} against float64, more inputs of length {point.length}"
             )
-            errors = baseline_errors(point, source, self.whole_truth, self.whole_baseline, source.limits.ragged)
+            ragged = source.limits.ragged
+            errors = baseline_errors(point, source, self.whole_truth, self.whole_baseline, ragged, tokens)
             yield from (
                 (point.length, spec.name, error) for spec, error in zip(compared_outputs(source), errors, strict=True)
             )

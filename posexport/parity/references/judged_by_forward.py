@@ -19,8 +19,8 @@ from posexport.parity.proof import Case
 from posexport.parity.references.computed import Computed
 from posexport.parity.references.definition import DefinitionReference
 from posexport.parity.sample.writer import SampleWriter
-from posexport.runtime.cache import LOGITS
 from posexport.sources.source import Source
+from posexport.spec import LOGITS
 from posexport.targets.precisions import PrecisionName
 
 #: the difference of two computations in float64 that is rounding, relative to the largest logit
@@ -31,13 +31,15 @@ class JudgedByForward(DefinitionReference):
     """The definition as reference, after its float64 logits are compared with the model's forward.
 
     Forward reads each row alone, without its padding, in one call. Points in several calls, or with `position_ids`,
-    have the sequences of other points and are not compared. Raises PosexportError where the logits differ.
+    have the sequences of other points; those with a drawn cache have none. They are not compared.
+
+    Raises PosexportError where the logits differ.
     """
 
     def case(self, point: GridPoint) -> Case:
         """The case of the definition; its logits are compared with the model's forward."""
         case = super().case(point)
-        if not point.calls and not point.position_ids_given:
+        if not (point.calls or point.cached or point.position_ids_given):
             for truth in case.truths:
                 if isinstance(truth, Computed) and truth.output == LOGITS:
                     self._judge(point, case.feeds, truth.y64)

@@ -24,6 +24,7 @@ from posexport.parity.grid.inputs import Feeds
 from posexport.parity.subjects.runner import Remembered
 from posexport.sources import memory_mapped
 from posexport.system.one_at_a_time import ONE_AT_A_TIME
+from posexport.system.threads import allowed_threads
 from posexport.torch_fixes.module_precision import in_precision
 
 _aten = torch.ops.aten
@@ -257,16 +258,14 @@ def fingerprint(outputs: Sequence[Array]) -> str:
 
 @contextmanager
 def torch_threads(threads: int) -> Iterator[None]:
-    """PyTorch on ``threads`` threads (0: as it is) inside the block."""
+    """PyTorch on ``threads`` threads (0: no more than are allowed here) inside the block."""
     with ONE_AT_A_TIME:  # the number is the process's
         before = torch.get_num_threads()
-        if threads:
-            torch.set_num_threads(threads)
+        torch.set_num_threads(threads or min(before, allowed_threads()))
         try:
             yield
         finally:
-            if threads:
-                torch.set_num_threads(before)
+            torch.set_num_threads(before)
 
 
 def _products(dtype: torch.dtype) -> AbstractContextManager[object]:

@@ -80,8 +80,9 @@ _OF_GRID: tuple[str, ...] = (
     "sizes",
     "length_estimated",
     "calls",
+    "cached",
+    "position_ids_given",
 )
-_OF_GRID += ("position_ids_given",)
 
 
 class Point(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,6 +96,7 @@ class Point(msgspec.Struct, frozen=True, kw_only=True):
         sizes: of axes of a user's module that are neither batch nor sequence, by their names.
         length_estimated: no axis is a sequence, and ``length`` is about how many tokens ``sizes`` make.
         calls: new tokens of each call, where the row was read in several (prefill, chunks, decode steps).
+        cached: tokens at the start with drawn keys and values: the call reads those after them.
         position_ids_given: ``position_ids`` were fed, instead of counted from the mask.
         padding: where rows were padded.
         provider: where the graph ran.
@@ -115,6 +117,7 @@ class Point(msgspec.Struct, frozen=True, kw_only=True):
     sizes: tuple[tuple[str, int], ...] = ()
     length_estimated: bool = False
     calls: tuple[int, ...] = ()
+    cached: int = 0
     position_ids_given: bool = False
     padding: Padding
     provider: str

@@ -15,7 +15,7 @@ from typing import Literal
 import msgspec
 import numpy as np
 
-from posexport.bundle.manifest import BranchRun, OutputAgreement, ParitySummary
+from posexport.bundle.manifest import BranchRun, OutputAgreement, ParitySummary, ReducedProof
 from posexport.parity.report.points import Calls, Invariant, LayerRange, MedianRatio, Overflow, Point
 from posexport.targets.precisions import PrecisionName
 
@@ -52,14 +52,20 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     #: of a graph that computes in float16: the largest magnitudes, by layer, and the nodes that exceed its range
     range: list[LayerRange] = []
     overflows: list[Overflow] = []
+    #: lengths are tokens, not samples of sound or parts of images
+    counts_tokens: bool = False
+    #: of a large model: the grid ran on a reduced model, and these are points of the full one
+    reduced: ReducedProof | None = None
+    calls: list[Point] = []
 
     @property
     def passed(self) -> bool:
         """Nothing failed, and something was checked."""
         verdicts = {point.verdict for point in self.points} | {item.verdict for item in self.invariants}
-        verdicts |= {item.verdict for item in self.medians} | {item.verdict for item in self.shipped}
+        verdicts |= {item.verdict for item in (*self.medians, *self.shipped, *self.calls)}
         checked = any(point.verdict == "pass" for point in self.points)
-        return checked and not (self.wrong_provider or self.overflows) and "fail" not in verdicts
+        wrong = self.wrong_provider or self.overflows or (self.reduced is not None and self.findings)
+        return checked and not wrong and "fail" not in verdicts
 
     @property
     def unreached(self) -> list[BranchRun]:
@@ -85,11 +91,14 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
             worst_tolerance=worst.tolerance or 0.0 if worst else 0.0,
             complete=self.scope == "grid" and not self.lengths and "skipped" not in verdicts,
             longest_passed=max((p.length for p in self.points if p.verdict == "pass"), default=None),
+            reduced=self.reduced,
         )
 
     def describe(self) -> str:
         """The first failure in a sentence or two; the counts where there is none."""
-        failed = [point for point in (*self.points, *self.shipped) if point.verdict == "fail"]
+        failed = [point for point in (*self.points, *self.shipped, *self.calls) if point.verdict == "fail"]
+        if self.findings and self.reduced is not None:
+            return self.findings[0]
         if self.findings and all(point.tolerance is None and not point.output for point in failed):
             return self.findings[0]
         if failed:
@@ -117,6 +126,10 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     def _success(self) -> str:
         counts = self.summary()
         parts = [f"{_count(counts.passed, 'comparison')} passed"]
+        if self.reduced is not None:
+            parts[0] += f" on {self.reduced.kept} of {self.reduced.layers} layers"
+            calls = len({point.point for point in self.calls if point.verdict == "pass"})
+            parts.append(f"the file by structure, {_count(self.reduced.weights, 'weight')} and {_count(calls, 'call')}")
         parts += [f"mean cosine of {output} {agreement.cosine:.4f}" for output, agreement in self.agreement.items()]
         medians = max((item.ratio for item in self.medians), default=None)
         parts += [] if medians is None else [f"median error at most {medians:.2g} times PyTorch's"]
@@ -188,13 +201,18 @@ def verdict(proof: Record | None) -> Verdict:
         first, *remaining = proof.unreached
         more = f", and {len(remaining)} more branches" if remaining else ""
         return Verdict(False, f"proven except {first.branch} ({first.note}){more}")
-    return Verdict(True, "proven in emulation" if proof.emulated else "proven")
+    longest = proof.summary().longest_passed if proof.counts_tokens else None
+    words = "proven in emulation" if proof.emulated else "proven"
+    words += "" if longest is None else f" up to {_count(longest, 'token')}"
+    if proof.reduced is not None:
+        words += f", the grid on {proof.reduced.kept} of {proof.reduced.layers} layers"
+    return Verdict(True, words)
 
 
 #: the largest median of error / PyTorch's baseline error
 LIMIT = 2.0
-#: fewer points than this have no median worth judging
-LEAST_POINTS = 10
+#: fewer points than this have no median worth judging; one length with all paddings and another have nine
+LEAST_POINTS = 9
 #: the least value of PyTorch's error, in eps
 LEAST_EPS = 2
 

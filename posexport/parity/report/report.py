@@ -38,6 +38,9 @@ class Report(Record, frozen=True, kw_only=True):
         emulated: a copy of the graph was proven that computes in float32 and rounds.
         shipped: of an emulated proof: the graph itself, at some points, on a provider that computes in float32.
         agreement: of a quantized graph: what its precision costs, by output, at points with random inputs.
+        counts_tokens: whether lengths are tokens.
+        reduced: of a large model: the reduced model that ``points`` are of; the findings are of the full model's file.
+        calls: points of the full model then.
     """
 
     @property

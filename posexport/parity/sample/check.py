@@ -94,7 +94,7 @@ class StoredReference:
             truths.append(Stored(spec, known.scale, rows, columns, values))
         return Case(feeds, truths)
 
-    def largest(self, values: Sequence[Value], progress: Progress) -> PerLength:
+    def largest(self, values: Sequence[Value], progress: Progress, *, thorough: bool = False) -> PerLength:
         """As it was stored; not a number where PyTorch overflowed."""
         del values, progress
         return {key: float("nan") if worst is None else worst for key, (worst, _) in self._of_lengths().items()}

@@ -123,7 +123,8 @@ class SampleWriter:
         )
         last = None if limit is None else beyond
         room = POINTS - (last is not None)
-        self._chosen, self._picks = _choice(points, source.inputs, compared_outputs(source), room)
+        computed = [point for point in points if not point.cached]
+        self._chosen, self._picks = _choice(computed, source.inputs, compared_outputs(source), room)
         self.tensors = {}
         self.header = Header(
             precision=MODEL_DTYPE.precision,

@@ -28,6 +28,7 @@ from posexport.spec import (
     CAPACITY,
     CARRIED,
     FIXED_SHAPE_STEPS,
+    NUM_LOGITS,
     SEQUENCE,
     TOTAL,
     InputSpec,
@@ -112,8 +113,8 @@ def in_calls(run: Run, feeds: Feeds, model: Interface, calls: Sequence[int]) -> 
     """
     inputs, outputs = model.inputs, model.outputs
     if not calls:
-        tokens = (spec.name for spec in inputs if spec.role == "tokens" and SEQUENCE in spec.axes)
-        total = next((feeds[name].shape[1] for name in tokens), 0)
+        axes = ((spec.name, spec.axes.index(TOTAL)) for spec in inputs if TOTAL in spec.axes)
+        total = next((feeds[name].shape[axis] for name, axis in axes), 0)
         return _taken(run(feeds), outputs, total)
     # every call gets its new tokens, the mask up to them and the caches that the call before returned
     held = {spec.name: feeds[spec.name] for spec in inputs if spec.role in CARRIED}
@@ -265,7 +266,7 @@ class Runner:
 
     def _check(self, inputs: set[str]) -> None:
         """Checks that the model has exactly the requested inputs and outputs."""
-        _same("inputs", inputs, set(self.types))
+        _same("inputs", inputs, set(self.types) - {NUM_LOGITS})
         _same("outputs", set(self.outputs), self.chain.outputs)
 
     def feeds(self, feeds: Feeds) -> Feeds:

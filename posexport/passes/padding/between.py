@@ -11,7 +11,7 @@ from types import MappingProxyType
 import onnx_ir as ir
 
 from posexport.graph.builder import Builder
-from posexport.graph.queries import constant, sizes
+from posexport.graph.queries import constant, sizes, width
 from posexport.ops.attention import AttentionSpec
 from posexport.ops.operator import DOMAIN
 from posexport.passes.padding.mask import Axes
@@ -143,13 +143,10 @@ def keeps_rows_apart(node: ir.Node) -> bool:
         axes = constant(node.inputs[place]) if place < len(node.inputs) else None
         along = sizes(node.inputs[0]) or ()
         return axes is not None and bool(along) and all(isinstance(along[int(axis)], int) for axis in axes)
-    if node.op_type == "MatMul":
-        _, weight = node.inputs
-        return (
-            weight is not None
-            and weight.const_value is not None
-            and isinstance((sizes(node.inputs[0]) or ("",))[-1], int)
-        )
+    if node.op_type in ("MatMul", "Gemm"):
+        x, weight = node.inputs[:2]
+        columns = bool(node.attributes.get_int("transA", 0))
+        return weight is not None and weight.const_value is not None and width(x) is not None and not columns
     return node.op_type in _BY_ROW
 
 

@@ -26,8 +26,8 @@ from posexport.passes.padding.rows import builder, enters, gather, is_rows
 from posexport.targets.dtypes import MODEL_DTYPE
 
 _FLOAT = ir.DataType[MODEL_DTYPE.onnx]
-#: further token-wise operators (see `keeps_rows_apart`)
-_BY_TOKEN = {"Unsqueeze", "Squeeze", "Split", "Expand", "Tanh"}
+#: further token-wise operators (see `keeps_rows_apart`), and Slice: of used slots of a static cache, or of last tokens
+_BY_TOKEN = {"Unsqueeze", "Squeeze", "Split", "Expand", "Tanh", "Slice"}
 _OWN = {AttentionSpec.op_type, RotationSpec.op_type}
 #: the axis of tokens in keys and values [B, H, T, D]
 _TOKENS = -2
@@ -119,10 +119,10 @@ def _keeps_tokens_apart(node: ir.Node, computed: Collection[ir.Value]) -> bool:
         # concatenation of past and new tokens
         appends = node.inputs[0] not in computed and node.inputs[1] in computed and axis(node, 0) == _TOKENS
         return appends or (node.op_type == "Concat" and axis(node, 0) == -1 and width(node.outputs[0]) is not None)
-    if node.op_type == "Slice" and producer(node.inputs[0], "TensorScatter") is not None:
-        return True  # the used slots of a static cache
-    # not Div, where zeros could become NaN
-    return node.op_type != "Div" and (node.op_type in _BY_TOKEN or keeps_rows_apart(node))
+    if node.op_type == "Div":
+        # zeros divided by zeros would be NaN
+        return node.inputs[1] is not None and node.inputs[1].const_value is not None
+    return node.op_type in _BY_TOKEN or keeps_rows_apart(node)
 
 
 def _drop(model: ir.Model, mask: ir.Value, tokens: ir.Value, flow: _Flow) -> None:

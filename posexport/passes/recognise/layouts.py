@@ -34,9 +34,9 @@ def put_in_order(softmax: ir.Node) -> None:
     6. Biases that are added in another shape (of rows and columns of an image, in SAM) get the shape of the scores.
     """
     attention = chain(softmax)
-    if attention is None:
+    shape = None if attention is None else sizes(attention.product.outputs[0])
+    if attention is None or shape is None or not _masks_are_known(attention):
         return
-    shape = sizes(attention.product.outputs[0]) or ()
     keys = _keys(attention, shape)
     if keys is None:
         return
@@ -62,6 +62,12 @@ def _keys(attention: Chain, shape: Shape) -> int | None:
     expected = (*range(rank - 2), *{rank - 2, rank - 1} - {keys}, keys)
     fits = rank > 2 and keys >= rank - 2 and layout == expected
     return keys if fits and _have_all_axes(attention, shape) else None
+
+
+def _masks_are_known(attention: Chain) -> bool:
+    """Whether all sizes of the masks, biases and factors between the products are known."""
+    of_steps = [x for step in attention.steps for x in (*step.biases, *step.node.inputs) if x is not None]
+    return all(sizes(x) is not None for x in (*of_steps, *attention.zeroed))
 
 
 def _have_all_axes(attention: Chain, shape: Shape) -> bool:

@@ -102,8 +102,8 @@ def deploy(
     )
     # the folder, moved into place once it is complete
     engine.check(deployment)
-    check_hashes(bundle, manifest)
     with staged(output, force=False) as folder:
+        check_hashes(bundle, manifest)
         files = _render(engine, deployment, folder)
         if engine.write is not None:
             engine.write(deployment, folder)

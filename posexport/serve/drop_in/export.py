@@ -26,6 +26,7 @@ from posexport.serve.drop_in.request import Request
 from posexport.serve.drop_in.type_adapters import InputAdapter, OutputAdapter, bundle_names, input_adapter
 from posexport.serve.drop_in.wrapped import Wrapped, wrapped
 from posexport.spec import BATCH, ENCODER_SEQUENCE, HEIGHT, MODEL, SEQUENCE, WIDTH
+from posexport.system.threads import session_threads
 
 
 @dataclass(frozen=True)
@@ -255,7 +256,7 @@ def _shaped(output: Any, like: Tensor) -> Any:
 def _run(path: Path, feeds: Mapping[str, Any]) -> dict[str, Any]:
     """ONNX Runtime's outputs by name; ``feeds`` may hold more than the graph's inputs."""
     options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3
+    options.log_severity_level, options.intra_op_num_threads = 3, session_threads()
     session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     inputs = {value.name: feeds[value.name] for value in session.get_inputs()}
     names = [value.name for value in session.get_outputs()]

@@ -85,4 +85,9 @@ def _write(path: Path, content: Any) -> None:
     path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
-SENTENCE_TRANSFORMERS = Layout(arrange=arrange, write=write)
+def loading_line(directory: Path) -> str:
+    """The call that loads the directory; version 6 imports a class outside its package only with the option."""
+    return f'{read_json(directory / SETTINGS)["model_type"]}("{directory}", trust_remote_code=True)'
+
+
+SENTENCE_TRANSFORMERS = Layout(arrange=arrange, write=write, loading_line=loading_line)

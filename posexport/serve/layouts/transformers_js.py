@@ -20,6 +20,7 @@ from posexport.serve.layouts.renamed import renamed
 from posexport.serve.layouts.shared import CONFIG, check_client, fed, in_one_part, keeps_states, read_json
 from posexport.serve.layouts.state_names import LISTS, OLDER, client_names, older
 from posexport.sources.source import Source
+from posexport.spec import NUM_LOGITS
 
 FOLDER = "onnx"
 MODEL, ENCODER, MERGED = f"{FOLDER}/model.onnx", f"{FOLDER}/encoder_model.onnx", f"{FOLDER}/decoder_model_merged.onnx"
@@ -78,4 +79,6 @@ TRANSFORMERS_JS = Layout(
     write=write,
     names_precision=True,
     microsoft=frozenset({"MatMulNBits"}),
+    # 1 in generate, else 0 (setNumLogitsToKeep of src/models/modeling_utils.js), of sessions that require it
+    fed=frozenset({NUM_LOGITS}),
 )

@@ -5,6 +5,8 @@ from pathlib import Path
 
 from posexport.errors import PosexportError
 from posexport.options.commands import AuditOptions
+from posexport.targets.kernels import has_table
+from posexport.targets.providers import PROVIDERS
 from posexport.tools.audit.analyses.recognised import recognised
 from posexport.tools.audit.calls.opened import opened
 from posexport.tools.audit.calls.ports import UnknownError
@@ -37,7 +39,7 @@ def audit(path: Path, options: AuditOptions | None = None, progress: Callable[[s
     rules = [rule for rule in rules if rule.reads not in unused]
     findings: list[Finding] = []
     known: list[Recognised] = []
-    skipped: dict[str, str] = {}
+    skipped = _without_kernels(rules, options)
     for file in files:
         if progress is not None:
             progress(str(file))
@@ -58,6 +60,15 @@ def audit(path: Path, options: AuditOptions | None = None, progress: Callable[[s
         rules=tuple(rule.code for rule in rules),
         skipped=skipped,
     )
+
+
+def _without_kernels(rules: list[Rule], options: AuditOptions) -> dict[str, str]:
+    """The rules about kernels, if there is no table of the provider's, with the reason: they find nothing."""
+    provider = PROVIDERS[options.providers[0]]
+    codes = [rule.code for rule in rules if rule.reads == "kernels"]
+    if not codes or has_table(provider.ort_name):
+        return {}
+    return {", ".join(codes): f"kernels were not looked at, as there is no table of those of {provider.label}"}
 
 
 def _of_rules(

@@ -10,9 +10,10 @@ import onnx_ir as ir
 from posexport.bundle.directory import temporary
 from posexport.errors import PosexportError
 from posexport.options.check import did_you_mean
+from posexport.options.commands import AuditOptions
 from posexport.system.files import check_free
 from posexport.tools.audit.registry import REPAIRS, RULES
-from posexport.tools.audit.repairs.compared import compared
+from posexport.tools.audit.repairs.compared import NotProvenError, compared
 from posexport.tools.audit.repairs.repair import NotRepairedError
 from posexport.tools.audit.repairs.write import Original
 from posexport.tools.audit.rule import name_of
@@ -28,6 +29,7 @@ class Repaired(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         path: the file that was written.
+        refused: why it was not written; empty if it was.
         repaired: (code, node) of every place.
         left: (code, node, why) of places that are as they were.
         nodes: how many nodes of the new file are not the old one's.
@@ -36,6 +38,7 @@ class Repaired(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     path: str
+    refused: str = ""
     repaired: tuple[tuple[str, str], ...]
     left: tuple[tuple[str, str, str], ...]
     nodes: int
@@ -49,23 +52,35 @@ class Repaired(msgspec.Struct, frozen=True, kw_only=True):
             yield f"{code}: {places}: {REPAIRS[code].does}"
         for code, node, why in self.left:
             yield f"{code} at {node!r} is as it was: {why}"
+        if self.refused:
+            yield f"{self.path} is not written: the repaired graph cannot be trusted: {self.refused}"
+            return
         yield from self.proof
         inlined = f", its {self.functions} local functions are inlined" if self.functions else ""
         yield f"{self.path}: {self.nodes} nodes are new or changed, all others and all weights are the file's{inlined}"
 
 
-def fix(path: Path, codes: Sequence[str], output: Path, *, force: bool = False, provider: str = "cpu") -> Repaired:
+def fix(
+    path: Path, codes: Sequence[str], output: Path, *, force: bool = False, options: AuditOptions | None = None
+) -> Repaired:
     """Repair the faults of the rules ``codes`` in ``path`` and write ``output``; all other nodes and weights stay.
 
-    Raises PosexportError for a rule without a repair, a file where nothing can be repaired, and a copy that computes
-    something else where the file was right.
+    A copy that does not open, that cannot be compared, or that computes something else where the file was right is not
+    written: see `Repaired.refused`.
+
+    Args:
+        options: the provider that the file is for, and limits of the calls that compare both files.
+
+    Raises:
+        PosexportError: a rule without a repair, a file where nothing can be repaired.
     """
+    options = options or AuditOptions()
     for code in codes:
         if code not in REPAIRS.names:
             hint = did_you_mean(code, REPAIRS.names, f"there are some for {', '.join(REPAIRS.names)}")
             raise PosexportError(f"--fix {code}: there is no repair for this rule; {hint}")
     check_free(output, force=force)
-    subject = Subject(path, provider=provider)
+    subject = Subject(path, provider=options.providers[0])
     if subject.opset() < _OPSET:
         raise PosexportError(
             f"{path} has opset {subject.opset()}, repairs are written in {_OPSET} and later; raise it with "
@@ -90,28 +105,39 @@ def fix(path: Path, codes: Sequence[str], output: Path, *, force: bool = False, 
             f"{path} has nothing that {', '.join(codes)} can repair{f': {reasons}' if reasons else ''}; see posexport "
             "audit --details"
         )
+    nodes, proof, refused = 0, list[str](), ""
     try:
-        # next to its place, so that moving it there is one step
-        with temporary(output.absolute().parent, output.name) as folder:
-            whole = folder / output.name
-            nodes = original.save(whole, changed)
-            must = any(REPAIRS[code].needs_proof for code, _ in repaired)
-            proof = compared(path, whole, sorted(numbers), must=must)
-            for name in original.external:
-                if not (output.parent / name).exists():
-                    (output.parent / name).parent.mkdir(parents=True, exist_ok=True)
-                    (folder / name).replace(output.parent / name)
-            whole.replace(output)
+        nodes, proof = _write(original, output, changed, sorted(numbers), options)
+    except NotProvenError as err:
+        refused = str(err)
     except OSError as err:
         raise PosexportError(f"cannot write {output}: {err.strerror or err}; choose another place") from err
     return Repaired(
         path=str(output),
+        refused=refused,
         repaired=tuple(repaired),
         left=tuple(left),
         nodes=nodes,
         functions=original.functions,
         proof=tuple(proof),
     )
+
+
+def _write(
+    original: Original, output: Path, changed: Sequence[ir.Value], numbers: Sequence[int], options: AuditOptions
+) -> tuple[int, list[str]]:
+    """Write the file if calls agree; returns how many nodes are new or changed, and the sentences on the calls."""
+    # next to its place, so that moving it there is one step
+    with temporary(output.absolute().parent, output.name) as folder:
+        whole = folder / output.name
+        nodes = original.save(whole, changed)
+        proof = compared(original.path, whole, numbers, options)
+        for name in original.external:
+            if not (output.parent / name).exists():
+                (output.parent / name).parent.mkdir(parents=True, exist_ok=True)
+                (folder / name).replace(output.parent / name)
+        whole.replace(output)
+    return nodes, proof
 
 
 def _numbers(subject: Subject) -> set[int]:

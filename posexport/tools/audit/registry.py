@@ -88,7 +88,7 @@ RULES: "Registry[Rule]" = Registry(
 _REPAIRS = {
     "PX101": "reshape",
     "PX102": "reshape",
-    "PX103": "causal_mask",
+    "PX103": "example_constant",
     "PX201": "position_guard",
     "PX301": "half_positions",
     "PX302": "half_norm",

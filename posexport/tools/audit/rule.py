@@ -11,8 +11,9 @@ from posexport.tools.audit.finding import Severity
 if TYPE_CHECKING:
     from posexport.tools.audit.subject import Subject
 
-#: the inputs of a rule: only the graph; also files of its folder (config.json ..); the checkpoint; outputs of calls
-Reads = Literal["graph", "folder", "checkpoint", "calls"]
+#: the inputs of a rule: only the graph; also the table of the provider's kernels; files of its folder (config.json ..);
+#: the checkpoint; outputs of calls
+Reads = Literal["graph", "kernels", "folder", "checkpoint", "calls"]
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 import datetime
 import json
-import os
 import platform
 import statistics
 import subprocess
@@ -19,6 +18,7 @@ import psutil
 import posexport
 from posexport.parity.agreement.cosine import cosine as cosine_of
 from posexport.parity.criterion import EPS
+from posexport.system.threads import affinity
 from posexport.targets.precisions import FP32, PrecisionName
 from posexport.tools.bench.candidate import Candidate
 from posexport.tools.bench.measurement import Conditions, Measurement, Samples, SamplingBudget
@@ -40,7 +40,7 @@ from posexport.tools.bench.workers.mixed import Mixed
 def machine() -> Machine:
     return Machine(
         cpu=_cpu(),
-        cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+        cores=affinity(),
         memory=psutil.virtual_memory().total,
         system=platform.platform(terse=True),
         load=psutil.getloadavg()[0],

@@ -19,6 +19,7 @@ from typing import Any
 
 from posexport.bundle.directory import held
 from posexport.errors import PosexportError
+from posexport.system.files import probe
 
 
 def each(
@@ -84,10 +85,15 @@ def opened(path: Path, *, force: bool) -> Iterator[None]:
     """The directory, made if it is missing, without what an earlier run wrote: finished tables need ``force``.
 
     Raises:
-        PosexportError: it holds other things or a finished comparison, or another run is at work in it.
+        PosexportError: it holds other things or a finished comparison, cannot be written, or another run is at work in
+            it.
     """
     _check(path, force=force)
-    (path / MODELS).mkdir(parents=True, exist_ok=True)
+    try:
+        (path / MODELS).mkdir(parents=True, exist_ok=True)
+        probe(path)
+    except OSError as err:
+        raise PosexportError(f"cannot write {path}: {err.strerror}; choose another directory") from err
     with held(path) as free:
         if not free:
             raise PosexportError(f"another run is writing {path}; wait for it or choose another directory")

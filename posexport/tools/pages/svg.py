@@ -24,6 +24,8 @@ _TICKS = 6
 #: colours of a signed number from -1 to 1: blue, white, red, after ColorBrewer's RdBu
 _ANCHORS = np.array([[33, 102, 172], [146, 197, 222], [247, 247, 247], [244, 165, 130], [178, 24, 43]], dtype=float)
 _MASKED = (120, 120, 120)
+#: values this many times beyond the share _COMMON have the colour of its end, or nothing else would have a colour
+OUTLIER, _COMMON = 2.5, 0.99
 
 
 @dataclass(frozen=True)
@@ -154,11 +156,20 @@ class Drawing:
         return self.height - _BOTTOM - self.y.share(value) * (self.height - _TOP - _BOTTOM)
 
 
+def colour_limit(values: Array) -> float:
+    """The size of the finite values that has the strongest colour: of all but a few that are far larger than others."""
+    size = np.abs(values[np.isfinite(values)])
+    if not size.size:
+        return 0.0
+    common, largest = float(np.quantile(size, _COMMON)), float(size.max())
+    return common if 0 < OUTLIER * common < largest else largest
+
+
 def heat_map(values: Array) -> str:
     """A map of numbers as the address of a PNG: zero is white, signs are blue and red, masked elements are grey."""
     masked = ~np.isfinite(values)
-    largest = float(np.abs(values[~masked]).max(initial=0.0)) or 1.0
-    place = (np.where(masked, 0.0, values) / largest + 1) * (len(_ANCHORS) - 1) / 2
+    largest = colour_limit(values) or 1.0
+    place = (np.clip(np.where(masked, 0.0, values) / largest, -1, 1) + 1) * (len(_ANCHORS) - 1) / 2
     low = np.clip(np.floor(place).astype(int), 0, len(_ANCHORS) - 2)
     weight = (place - low)[..., None]
     pixels = np.rint(_ANCHORS[low] * (1 - weight) + _ANCHORS[low + 1] * weight).astype(np.uint8)

@@ -21,6 +21,7 @@ from posexport.sources.encoding_alone import EncodingAlone
 from posexport.sources.load_options import LoadOptions
 from posexport.sources.prepare import prepare
 from posexport.spec import MODEL, EncodingSpec
+from posexport.tools.plots import of_graph
 from posexport.tools.plots.choose import SIZES, choose, settings_in_words
 from posexport.tools.plots.distance_vectors import met_vectors
 from posexport.tools.plots.panels import Drawing, Group, Subject
@@ -47,7 +48,10 @@ def pictures(directory: Path, *, length: int | None = None, allow_pickle: bool =
     """
     # the encodings, from a bundle's graph or from a checkpoint's definition
     if (directory / MANIFEST).is_file():
-        encodings, manifest = encodings_of(directory)
+        manifest = read(directory)
+        if not manifest.layers:
+            return of_graph.pictures(directory, manifest, length)
+        encodings = encodings_of(directory, manifest)
         places = list(_places(encodings))
         label, overhead = manifest.source.name, 0
     else:
@@ -186,14 +190,13 @@ Prefix = str
 Arrays = Mapping[str, NDArray[Any]]
 
 
-def encodings_of(directory: Path) -> tuple[dict[Prefix, Encoding], Manifest]:
+def encodings_of(directory: Path, manifest: Manifest) -> dict[Prefix, Encoding]:
     """Encodings by where they are in the model, from a bundle of one graph.
 
     Raises:
-        PosexportError: it is damaged, it has several graphs, or its graph does not hold what an encoding learned; the
-            sentence says to name the checkpoint.
+        PosexportError: it has several graphs, or its graph does not hold what an encoding learned; the sentence says
+            to name the checkpoint.
     """
-    manifest = read(directory)
     if manifest.parts:
         raise _unfit(directory, f"it has {len(manifest.parts)} graphs, and the manifest names the encoding of one")
     specs = list({spec.name + repr(sorted(spec.parameters.items())): spec for spec in manifest.layers}.values())
@@ -212,7 +215,7 @@ def encodings_of(directory: Path) -> tuple[dict[Prefix, Encoding], Manifest]:
         if not layers:
             raise _unfit(directory, f"its graph does not hold the parameters of {spec.name} as they were learned")
         encodings |= layers
-    return encodings, manifest
+    return encodings
 
 
 def _empty(spec: EncodingSpec) -> Encoding:

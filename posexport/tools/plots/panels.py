@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from posexport.sources.encoding_alone import EncodingAlone
+from posexport.tools.pages.svg import colour_limit
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -151,15 +152,10 @@ def of_layers(count: int) -> list[Any]:
     return list(colormaps["plasma"](np.linspace(0, 0.7, count)))
 
 
-#: a few numbers this many times beyond all others are drawn in the colours' ends, or nothing else would have a colour
-OUTLIER = 2.5
-_COMMON = 0.998
-
-
 def robust(values: Array) -> Array:
-    """``values`` cut to the size that all but the largest have, where those are far larger; else as they are."""
-    common = float(np.quantile(np.abs(values), _COMMON))
-    return np.clip(values, -common, common) if 0 < OUTLIER * common < np.abs(values).max() else values
+    """``values`` cut to the size that all but a few have, where those are far larger; else as they are."""
+    limit = colour_limit(values)
+    return np.clip(values, -limit, limit)
 
 
 def scale(values: Sequence[Array] | Array) -> dict[str, Any]:

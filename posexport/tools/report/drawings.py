@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from posexport.tools.pages.svg import Array, Drawing, Scale, heat_map
+from posexport.tools.pages.svg import Array, Drawing, Scale, colour_limit, heat_map
 from posexport.tools.report.positions import Positions
 
 #: lines of one drawing that colours can tell apart; of more heads, a map
@@ -43,6 +43,18 @@ def _nodes(one: Positions) -> str:
     return f"read by {one.uses} node{'s' if one.uses > 1 else ''}"
 
 
+def _colours(values: Array) -> str:
+    """What the colours of a map mean; a few values may lie beyond its strongest colour."""
+    limit, largest = colour_limit(values), float(np.abs(values[np.isfinite(values)]).max(initial=0.0))
+    beyond = f", which a few values up to {largest:.3g} have too" if largest > limit else ""
+    return f"blue is below 0, red above; the strongest colour is {limit:.3g}{beyond}"
+
+
+def _cut(maps: Array) -> str:
+    beyond = any(colour_limit(values) < np.abs(values[np.isfinite(values)]).max(initial=0.0) for values in maps)
+    return " A few values are beyond the strongest colour of their map." if beyond else ""
+
+
 def _distance(one: Positions) -> Figure:
     """A line a head, or a map of heads and distances."""
     heads, count = one.values.shape
@@ -53,10 +65,9 @@ def _distance(one: Positions) -> Figure:
     if not np.isfinite(one.values).all():
         caption += " Distances without a line are masked."
     if heads > _LINES:
-        scale = f"Blue is below 0, red above; the strongest colour is {np.abs(finite).max(initial=0):.3g}."
         drawing = Drawing(name, _span(distances), Scale(heads - 0.5, -0.5, whole=True), "query minus key", "head")
         drawing.image(one.values)
-        return Figure(name, f"{caption} {scale}", [drawing.svg()])
+        return Figure(name, f"{caption} In the map {_colours(one.values)}.", [drawing.svg()])
     y = Scale(*_padded(finite))
     drawing = Drawing(name, _span(distances), y, "query minus key", "added to the score")
     for head, values in enumerate(one.values):
@@ -70,6 +81,7 @@ def _pairs(one: Positions) -> Figure:
     maps = [(f"head {n}" if heads > 1 else "", heat_map(values)) for n, values in enumerate(one.values[:_MAPS])]
     caption = (
         f"Added to the scores: queries from top to bottom, keys from left to right; grey is masked; {_nodes(one)}."
+        f"{_cut(one.values[:_MAPS])}"
     )
     return Figure(f"Bias of pairs, {heads} head{'s' if heads > 1 else ''}", caption, maps=maps)
 
@@ -79,7 +91,7 @@ def _grid(one: Positions) -> Figure:
     maps = [(f"head {n}", heat_map(values)) for n, values in enumerate(one.values[:_MAPS])]
     caption = (
         f"Added to the scores by offset: {rows // 2} rows up and down, {columns // 2} columns to the left and "
-        f"right, offset 0 in the middle. Blue is below 0, red above; {_nodes(one)}."
+        f"right, offset 0 in the middle. Blue is below 0, red above; {_nodes(one)}.{_cut(one.values[:_MAPS])}"
     )
     return Figure(f"Bias by offset in the image, {heads} heads", caption, maps=maps)
 
@@ -129,8 +141,7 @@ def _vectors(one: Positions) -> Figure:
         name, Scale(-0.5, positions - 0.5, whole=True), Scale(channels - 0.5, -0.5, whole=True), "position", "channel"
     )
     drawing.image(one.values.T)
-    largest = np.abs(one.values).max()
-    caption = f"Added to the tokens; blue is below 0, red above; the strongest colour is {largest:.3g}; {_nodes(one)}."
+    caption = f"Added to the tokens; {_colours(one.values)}; {_nodes(one)}."
     return Figure(name, caption, [drawing.svg()])
 
 

@@ -65,17 +65,20 @@ class Positions:
 _Entry = tuple[str, ir.Node]
 
 
-def positions(directory: Path, manifest: Manifest) -> dict[str, list[Positions]]:
-    """The positions of every graph of a bundle, by its file; of one with positions of no known kind, none."""
+def positions(directory: Path, manifest: Manifest, length: int = LENGTH) -> dict[str, list[Positions]]:
+    """The positions of every graph of a bundle, by its file; of one with positions of no known kind, none.
+
+    ``length``: tokens of the row, fewer where the bundle takes no more.
+    """
     graphs = {graph.file: graph.inputs for graph in manifest.parts} or {MODEL: manifest.inputs}
-    return {file: _of_graph(ir.load(locate(directory, file)), ins, manifest) for file, ins in graphs.items()}
+    return {file: _of_graph(ir.load(locate(directory, file)), ins, manifest, length) for file, ins in graphs.items()}
 
 
-def _of_graph(model: ir.Model, inputs: Sequence[InputSpec], manifest: Manifest) -> list[Positions]:
+def _of_graph(model: ir.Model, inputs: Sequence[InputSpec], manifest: Manifest, length: int) -> list[Positions]:
     entries = _entries(model, inputs)
     # distances and codes are numbered by other inputs of the same node
     beside = {v: None for value, (_, node) in entries.items() for v in _numbering(model, node, value).values()}
-    arrays = _computed(model, list(dict.fromkeys([*entries, *beside])), inputs, manifest)
+    arrays = _computed(model, list(dict.fromkeys([*entries, *beside])), inputs, manifest, length)
     uses = _uses(model, entries)
     drawn: list[Positions] = []
     rotations: dict[str, list[tuple[Array, int]]] = {"cos": [], "sin": []}
@@ -91,7 +94,7 @@ def _of_graph(model: ir.Model, inputs: Sequence[InputSpec], manifest: Manifest) 
             drawn += [replace(one, uses=uses[value]) for one in _kind(what, wide, numbering)]
     for (cos, count), (sin, _) in zip(rotations["cos"], rotations["sin"], strict=False):
         if cos.shape == sin.shape and cos.ndim > 1 and cos.shape[-2] > 1:
-            angles = np.arctan2(sin, cos).reshape(-1, *cos.shape[-2:])[0][:LENGTH]
+            angles = np.arctan2(sin, cos).reshape(-1, *cos.shape[-2:])[0][:length]
             drawn.append(Positions("rotation", _halved(angles), uses=count))
     if any(one.kind in ("distance", "grid") for one in drawn):
         # biases of all pairs are the same scores again, masks at most
@@ -153,7 +156,7 @@ def _uses(model: ir.Model, entries: Iterable[ir.Value]) -> dict[ir.Value, int]:
 
 
 def _computed(
-    model: ir.Model, values: Sequence[ir.Value], inputs: Sequence[InputSpec], manifest: Manifest
+    model: ir.Model, values: Sequence[ir.Value], inputs: Sequence[InputSpec], manifest: Manifest, length: int
 ) -> dict[ir.Value, Array]:
     """The values, for one row of tokens without padding; those that cannot be computed alone are left out."""
     known = {value: value.const_value.numpy() for value in values if value.const_value is not None}
@@ -161,8 +164,8 @@ def _computed(
     if not uncomputed:
         return known
     limits = manifest.limits
-    length = None if limits.proof_image_sizes else min(LENGTH, limits.max_length or LENGTH)
-    named = feeds.sizes(manifest.inputs, limits, batch=1, length=length, past=None)
+    tokens = None if limits.proof_image_sizes else min(length, limits.max_length or length)
+    named = feeds.sizes(manifest.inputs, limits, batch=1, length=tokens, past=None)
     if limits.proof_image_sizes:
         named[HEIGHT], named[WIDTH] = max(limits.proof_image_sizes, key=math.prod)
     # inputs with other axes, such as features of an image, say nothing about positions

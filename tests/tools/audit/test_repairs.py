@@ -1,5 +1,6 @@
 """Repairs: the same values where the file was right, values at other sizes, and nothing else changed."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -193,7 +194,7 @@ def test_nothing_else_changes(tmp_path: Path) -> None:
 
 def test_what_cannot_be_repaired(tmp_path: Path) -> None:
     table = saved(RULES["PX103"].bad, tmp_path)
-    with pytest.raises(PosexportError, match="is no causal mask; export it again"):
+    with pytest.raises(PosexportError, match=r"is no causal mask and no range: .*; export it again"):
         fix(table, ["PX103"], tmp_path / "after.onnx")
     with pytest.raises(PosexportError, match="there is no repair for this rule"):
         fix(table, ["PX104"], tmp_path / "after.onnx")
@@ -207,12 +208,14 @@ def test_what_cannot_be_repaired(tmp_path: Path) -> None:
 
 def test_a_repair_that_changes_what_was_right_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A graph that is right at its example's sizes, and a repair that computes something else there."""
-    from posexport.tools.audit.repairs import causal_mask
+    from posexport.tools.audit.repairs import example_constant
 
-    monkeypatch.setattr(causal_mask.Builder, "LessOrEqual", lambda g, a, b: g.op("GreaterOrEqual", a, b), raising=False)
+    monkeypatch.setattr(
+        example_constant.Builder, "LessOrEqual", lambda g, a, b: g.op("GreaterOrEqual", a, b), raising=False
+    )
     before = saved(_MASK, tmp_path)
-    with pytest.raises(PosexportError, match=r"another 'y' at batch .* where the file was right.*nothing was written"):
-        fix(before, ["PX103"], tmp_path / "after.onnx")
+    done = fix(before, ["PX103"], tmp_path / "after.onnx")
+    assert re.search("another 'y' at batch .* where the file was right", done.refused)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["model.onnx"]
 
 

@@ -8,7 +8,7 @@ import onnx_ir as ir
 from posexport.tools.audit.analyses.sizes import Size, Sizes
 
 #: operators whose inputs broadcast against each other
-_BROADCASTING = frozenset(
+BROADCASTING = frozenset(
     [
         *("Add", "Sub", "Mul", "Div", "Pow", "Mod", "Max", "Min", "Sum", "Mean", "Where", "PRelu", "And", "Or", "Xor"),
         *("Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual", "BiasGelu", "FastGelu", "QuickGelu"),
@@ -61,7 +61,7 @@ def _columns(nodes: Sequence[ir.Node], sizes: Sizes) -> Iterator[_Column]:
     """Every axis along which the inputs of a node have to have one size."""
     for node in nodes:
         inputs = [value for value in node.inputs if value is not None]
-        if node.op_type in _BROADCASTING and (not node.domain or node.domain == "com.microsoft"):
+        if node.op_type in BROADCASTING and (not node.domain or node.domain == "com.microsoft"):
             yield from _broadcast(node, _operands(node, inputs, sizes), one_fits=True)
         elif node.op_type == "Concat" and not node.domain:
             yield from _broadcast(node, _operands(node, inputs, sizes), one_fits=False)

@@ -39,7 +39,7 @@ class Missing:
 
 def missing_kernels(nodes: Sequence[ir.Node], opsets: dict[str, int], provider: str) -> Iterator[Missing]:
     """All nodes without a kernel of ``provider``, by ONNX Runtime's name; nothing for a provider without a table."""
-    if provider not in kernels.load_table(kernels.table_of(provider)).providers:
+    if not kernels.has_table(provider):
         return
     for node in nodes:
         domain = "" if node.domain == "ai.onnx" else node.domain
@@ -49,9 +49,10 @@ def missing_kernels(nodes: Sequence[ir.Node], opsets: dict[str, int], provider: 
                 yield _with_fate(node, provider, domain, opsets.get(domain, 1), lacking)
 
 
-def table_version(provider: str) -> str:
-    """The version of ONNX Runtime with the kernels that `missing_kernels` knows."""
-    return kernels.table_of(provider)
+def runtime(provider: str) -> str:
+    """What has the kernels that `missing_kernels` knows, with its version: ONNX Runtime or the provider's plug-in."""
+    version = kernels.table_of(provider)
+    return kernels.load_table(version).providers[provider].plugin or f"ONNX Runtime {version}"
 
 
 def _lacking(node: ir.Node, provider: str, domain: str, opset: int) -> str | None:
@@ -69,7 +70,7 @@ def _lacking(node: ir.Node, provider: str, domain: str, opset: int) -> str | Non
 
 
 def _with_fate(node: ir.Node, provider: str, domain: str, opset: int, lacking: str) -> Missing:
-    """What ONNX Runtime does with a node without a kernel: it tries the CPU, float32 there, and the definition."""
+    """What ONNX Runtime does with a node without a kernel: it tries the CPU, the definition, and float32 on the CPU."""
     opset = _before_it_changed(node.op_type, opset, provider)
     on_cpu = kernels.rows(CPU, node.op_type, domain, opset)
     lacking_on_cpu = lacking if provider == CPU else _lacking(node, CPU, domain, opset)
@@ -77,10 +78,10 @@ def _with_fate(node: ir.Node, provider: str, domain: str, opset: int, lacking: s
     elsewhere = next((name for name in others if kernels.rows(name, node.op_type, domain, opset)), None)
     fate: Fate = "refused"
     # the nodes of a definition have no bfloat16 kernels on the CPU either
-    if _is_function(node.op_type, domain, opset) and (provider, lacking) != (CPU, "bfloat16"):
-        fate = "function"
-    elif lacking_on_cpu is None:
+    if lacking_on_cpu is None:
         fate = "cpu"
+    elif _is_function(node.op_type, domain, opset) and (provider, lacking) != (CPU, "bfloat16"):
+        fate = "function"
     elif lacking_on_cpu == "float16" and any("float" in row.dtypes for row in on_cpu):
         fate = "cast" if provider == CPU else "cpu"
     return Missing(node, fate, lacking, elsewhere)
@@ -89,7 +90,7 @@ def _with_fate(node: ir.Node, provider: str, domain: str, opset: int, lacking: s
 def _before_it_changed(operator: str, opset: int, provider: str) -> int:
     """``opset``, or the one before a version of the operator that the table's ONNX Runtime has not heard of."""
     for (name, version), first in _LATER.items():
-        if name == operator and opset >= version and _number(table_version(provider)) < _number(first):
+        if name == operator and opset >= version and _number(kernels.table_of(provider)) < _number(first):
             return version - 1
     return opset
 

@@ -3,18 +3,17 @@
 The file is right in a call if every row of the batch has the outputs that it has alone, without padding.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from numpy.typing import NDArray
 
-from posexport.errors import PosexportError
 from posexport.options.commands import AuditOptions
 from posexport.system.extras import is_installed
 from posexport.targets.provider_options import bytes_of
-from posexport.tools.audit.calls.calls import Calls, is_real, real_places
+from posexport.tools.audit.calls.calls import Answer, Calls, is_real, real_places
 from posexport.tools.audit.calls.frames import Arrays
 from posexport.tools.audit.calls.inputs import Call, Side
 from posexport.tools.audit.calls.opened import opened
@@ -30,30 +29,39 @@ _BATCHES, _MOST_ROWS, _MOST_TOKENS = (1, 2, 3), 16, 1024
 #: tokens in the cache and after the call, of calls behind a cache
 _CUTS = ((4, 5), (4, 11))
 
+#: the result of a call of both files; ``mixed``: padding changes rows in the repaired graph
+_Kind = Literal["same", "new", "failing", "refused", "mixed"]
+_SENTENCES: Mapping[_Kind, str] = {
+    "new": "right in {} calls that the file fails in, or mixes rows or padding in",
+    "failing": "fails in {} calls as the file does",
+    "refused": "refused beyond a table in {} calls",
+}
 
-def compared(before: Path, after: Path, numbers: Sequence[int], *, must: bool = False) -> list[str]:
-    """Sentences on calls of both files.
+
+class NotProvenError(Exception):
+    """Why a repaired graph must not be written, as a clause."""
+
+
+def compared(before: Path, after: Path, numbers: Sequence[int], options: AuditOptions) -> list[str]:
+    """Sentences on calls of both files on the CPU provider.
 
     Args:
         numbers: sizes of the example that the repairs replaced: the file is right there.
-        must: raise where nothing can be compared.
+        options: limits of the calls.
 
     Raises:
-        PosexportError: the repaired file computes something else where the file was right.
+        NotProvenError: the repaired file computes something else where the file was right, or no call is computed.
     """
-    reason = "ONNX Runtime is not installed"
-    if is_installed("onnxruntime"):
-        try:
-            return _compared(before, after, numbers)
-        except (UnknownError, EndedError) as err:
-            reason = str(err)
-    if must:
-        raise PosexportError(f"the repaired graph could not be compared with the file: {reason}; nothing was written")
-    return [f"not compared with the file: {reason}"]
+    if not is_installed("onnxruntime"):
+        raise NotProvenError("it could not be compared with the file: install onnxruntime")
+    try:
+        return _compared(before, after, numbers, options)
+    except (UnknownError, EndedError) as err:
+        raise NotProvenError(f"it could not be compared with the file: {err}") from err
 
 
-def _compared(before: Path, after: Path, numbers: Sequence[int]) -> list[str]:
-    options, source = AuditOptions(), Subject(before)
+def _compared(before: Path, after: Path, numbers: Sequence[int], options: AuditOptions) -> list[str]:
+    options, source = AuditOptions(timeout=options.timeout, memory=options.memory), Subject(before)
     with (
         opened(Subject(after), options) as repaired,
         Child(before, source.provider, seconds=options.timeout, most=bytes_of(options.memory)) as child,
@@ -66,36 +74,44 @@ def _compared(before: Path, after: Path, numbers: Sequence[int]) -> list[str]:
 
 
 def _sentences(original: Calls, repaired: Calls, numbers: Sequence[int]) -> Iterator[str]:
-    same: list[Call] = []
-    new: list[Call] = []
-    refused: list[Call] = []
+    calls: dict[_Kind, list[Call]] = {"same": [], "new": [], "failing": [], "refused": [], "mixed": []}
     for call in [*_calls(repaired, numbers), *_padded(repaired)]:
-        right, answer = original(call), repaired(call)
-        if BEYOND in answer.failure:
-            refused.append(call)
-            continue
-        if right and _rows_agree(original, call):
-            if not answer:
-                raise PosexportError(
-                    f"the repaired graph fails at {call}, where the file does not: {answer.failure or answer.refusal}; "
-                    "nothing was written"
-                )
-            _check(repaired, right.outputs, answer.outputs, call)
-            same.append(call)
-        elif answer:
-            if _rows_agree(repaired, call):
-                new.append(call)
-            # padding may be wrong in the file by another fault, or not be meant to be there, as on the left
-            elif not is_padded(call):
-                raise PosexportError(
-                    f"rows of the repaired graph depend on each other at {call}; nothing was written: the file has "
-                    "another fault, see posexport audit --run"
-                )
-    yield f"the same outputs as the file in {len(same)} calls{_example(repaired, same)}"
-    if new:
-        yield f"right in {len(new)} calls that the file fails in, or mixes rows or padding in{_example(repaired, new)}"
-    if refused:
-        yield f"refused beyond a table in {len(refused)} calls{_example(repaired, refused)}"
+        calls[_kind(original, repaired, call, numbers)].append(call)
+    yield f"the same outputs as the file in {len(calls['same'])} calls{_example(repaired, calls['same'])}"
+    for kind, sentence in _SENTENCES.items():
+        if calls[kind]:
+            yield f"{sentence.format(len(calls[kind]))}{_example(repaired, calls[kind])}"
+
+
+def _kind(original: Calls, repaired: Calls, call: Call, numbers: Sequence[int]) -> _Kind:
+    """The result of a call; NotProvenError where the file is right and the repaired graph is not."""
+    right, answer = original(call), repaired(call)
+    if BEYOND in answer.failure:
+        return "refused"
+    if right and not _is_broadcast(call, right, answer, numbers) and _rows_agree(original, call):
+        if not answer:
+            raise NotProvenError(f"it fails at {call}, where the file does not: {answer.failure or answer.refusal}")
+        _check(repaired, right.outputs, answer.outputs, call)
+        return "same"
+    if not answer:
+        return "failing"
+    if _rows_agree(repaired, call):
+        return "new"
+    # padding may be wrong in the file by another fault, or not be meant to be there, as on the left
+    if is_padded(call):
+        return "mixed"
+    raise NotProvenError(
+        f"its rows depend on each other at {call}: the file has another fault, see posexport audit --run"
+    )
+
+
+def _is_broadcast(call: Call, right: Answer, answer: Answer, numbers: Sequence[int]) -> bool:
+    """Whether the file repeats what has one token or row as often as the example has them, in silence."""
+    sizes = {number for number in numbers if number > 1}
+    if sizes and min(tokens for _, tokens in call.rows) == 1:
+        return True
+    shapes = [(right.outputs[name].shape, y.shape) for name, y in answer.outputs.items()]
+    return any(size in sizes and now == 1 for before, after in shapes for size, now in zip(before, after, strict=False))
 
 
 def _calls(calls: Calls, numbers: Sequence[int]) -> list[Call]:
@@ -124,9 +140,9 @@ def _behind_a_cache(original: Calls, repaired: Calls) -> int:
             continue
         answer = repaired.run({**original.inputs.feeds(call), **held})
         if not answer:
-            raise PosexportError(
-                f"the repaired graph fails behind a cache of {tokens} tokens, where the file does not: "
-                f"{answer.failure or answer.refusal}; nothing was written"
+            raise NotProvenError(
+                f"it fails behind a cache of {tokens} tokens, where the file does not: "
+                f"{answer.failure or answer.refusal}"
             )
         _check(repaired, right.outputs, answer.outputs, replace(call, start=0))
         count += 1
@@ -152,14 +168,14 @@ def is_padded(call: Call) -> bool:
 
 
 def _check(calls: Calls, right: Arrays, outputs: Arrays, call: Call) -> None:
-    """Raises PosexportError where two results differ by more than rounding at real tokens."""
+    """Raises NotProvenError where two results differ by more than rounding at real tokens."""
     for name, expected in right.items():
         y = outputs[name]
         off = _gap(calls, name, y, expected, call) if is_real(expected) and y.shape == expected.shape else None
         if y.shape != expected.shape or off is not None:
-            raise PosexportError(
-                f"the repaired graph has another {name!r} at {call}, where the file was right"
-                f"{'' if off is None else f': off by {off:.1e} of the largest value'}; nothing was written"
+            raise NotProvenError(
+                f"it has another {name!r} at {call}, where the file was right"
+                f"{'' if off is None else f': off by {off:.1e} of the largest value'}"
             )
 
 

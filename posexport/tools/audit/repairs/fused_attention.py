@@ -130,4 +130,4 @@ def _bias(g: Builder, attention: WrittenOut, q: ir.Value, biases: _Biases) -> ir
     return biases[key]
 
 
-REPAIR = Repair(does="attention of several nodes becomes MultiHeadAttention", apply=_apply, needs_proof=True)
+REPAIR = Repair(does="attention of several nodes becomes MultiHeadAttention", apply=_apply)

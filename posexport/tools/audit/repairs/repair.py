@@ -23,9 +23,7 @@ class Repair:
         does: one clause: what is changed.
         apply: changes the graph at one place, and returns the values that are computed in another way now; raises
             NotRepairedError where it cannot.
-        needs_proof: nothing is written where no call of the file can be compared.
     """
 
     does: str
     apply: "Callable[[Subject, Place], list[ir.Value]]"
-    needs_proof: bool = False

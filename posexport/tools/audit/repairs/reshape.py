@@ -9,6 +9,7 @@ from posexport.graph.builder import Builder
 from posexport.tools.audit.analyses.conflicts import Conflict
 from posexport.tools.audit.analyses.reshapes import FixedReshape
 from posexport.tools.audit.analyses.sizes import Size
+from posexport.tools.audit.repairs.example_constant import computed
 from posexport.tools.audit.repairs.repair import NotRepairedError, Repair
 from posexport.tools.audit.rule import Place
 from posexport.tools.audit.subject import Subject
@@ -21,7 +22,8 @@ def _apply(subject: Subject, place: Place) -> list[ir.Value]:
             return _reshape(reshape)
     for conflict in subject.conflicts:
         if conflict.node is node:
-            return _repeat(conflict, subject)
+            changed = computed(subject, conflict)
+            return _repeat(conflict, subject) if changed is None else changed
     raise NotRepairedError("its sizes are not known any more")
 
 

@@ -3,30 +3,35 @@
 from collections import Counter
 from collections.abc import Iterator
 
+import onnx_ir as ir
+
 from posexport.targets.providers import PROVIDERS
-from posexport.tools.audit.analyses.kernels import table_version
+from posexport.tools.audit.analyses.kernels import runtime
 from posexport.tools.audit.rule import Place, Rule
 from posexport.tools.audit.subject import Subject
+
+#: types of sizes, indices and masks; None: unknown
+_OF_THE_HOST = (ir.DataType.INT64, ir.DataType.INT32, ir.DataType.BOOL, ir.DataType.STRING, None)
 
 
 def _check(subject: Subject) -> Iterator[Place]:
     provider = PROVIDERS[subject.provider]
     if provider.ort_name == "CPUExecutionProvider":
         return
-    # sizes and indices are computed on the host in any case
-    copied = [
-        missing.node
-        for missing in subject.missing_kernels
-        if missing.fate == "cpu"
-        and any(v is not None and v.dtype is not None and v.dtype.is_floating_point() for v in missing.node.inputs)
-    ]
+    copied = [missing for missing in subject.missing_kernels if missing.fate == "cpu" and _has_values(missing.node)]
     if copied:
-        kinds = ", ".join(f"{count} {kind}" for kind, count in Counter(node.op_type for node in copied).most_common(5))
+        counts = Counter(f"{each.node.op_type}{f' in {each.dtype}' if each.dtype else ''}" for each in copied)
+        kinds = ", ".join(f"{count} {kind}" for kind, count in counts.most_common(5))
         yield Place(
-            f"{kinds}: ONNX Runtime {table_version(provider.ort_name)} has no kernels of {provider.label} for them and "
-            "runs them on the CPU, with copies before and after",
-            copied,
+            f"{kinds}: {runtime(provider.ort_name)} has no kernels of {provider.label} for them, so "
+            "that they run on the CPU, with copies before and after",
+            [missing.node for missing in copied],
         )
+
+
+def _has_values(node: ir.Node) -> bool:
+    """Whether a node reads floats or quantized values; the host computes sizes, indices and masks in any case."""
+    return any(value is not None and value.dtype not in _OF_THE_HOST for value in node.inputs)
 
 
 RULE = Rule(
@@ -37,6 +42,7 @@ RULE = Rule(
     why="Every such node waits for the device and copies its inputs and outputs; CUDA graphs are impossible.",
     remedy="Export with operators that the provider has, or convert with posexport convert --target cuda.",
     check=_check,
+    reads="kernels",
     provider="cuda",
     bad="""
         <ir_version: 8, opset_import: ["": 18]>

@@ -4,7 +4,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 
 from posexport.targets.providers import PROVIDERS
-from posexport.tools.audit.analyses.kernels import Missing, table_version
+from posexport.tools.audit.analyses.kernels import Missing, runtime
 from posexport.tools.audit.finding import Severity
 from posexport.tools.audit.rule import Place, Rule
 from posexport.tools.audit.subject import Subject
@@ -27,7 +27,7 @@ def _check(subject: Subject) -> Iterator[Place]:
         named = ", ".join(f"{operator} ({count} nodes)" for operator, count in kinds[:_NAMED])
         rest = f" and {len(kinds) - _NAMED} other operators" if len(kinds) > _NAMED else ""
         yield Place(
-            f"ONNX Runtime {table_version(provider.ort_name)} has no kernel of {provider.label} for {named}{rest}"
+            f"{runtime(provider.ort_name)} has no kernel of {provider.label} for {named}{rest}"
             f"{f' in {dtype}' if dtype else ''}: the file does not load there"
             + (f"; {elsewhere} has one" if elsewhere is not None else ""),
             [missing.node for missing in every],
@@ -60,6 +60,7 @@ RULE = Rule(
     remedy="Convert to a type that the provider computes (float32 or float16 for bfloat16 on the CPU), or export with "
     "operators that it has; posexport list providers says what each computes.",
     check=_check,
+    reads="kernels",
     bad="""
         <ir_version: 8, opset_import: ["": 18]>
         refused (bfloat16[B, 4] x) => (bfloat16[B, 2] y)

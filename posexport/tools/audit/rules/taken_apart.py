@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from posexport.targets.providers import PROVIDERS
-from posexport.tools.audit.analyses.kernels import table_version
+from posexport.tools.audit.analyses.kernels import runtime
 from posexport.tools.audit.rule import Place, Rule
 from posexport.tools.audit.subject import Subject
 
@@ -32,7 +32,7 @@ def _check(subject: Subject) -> Iterator[Place]:
     for operator in dict.fromkeys(node.op_type for node in apart):
         nodes = [node for node in apart if node.op_type == operator]
         yield Place(
-            f"ONNX Runtime {table_version(provider.ort_name)} has no kernel of {provider.label} for {operator} at "
+            f"{runtime(provider.ort_name)} has no kernel of {provider.label} for {operator} at "
             f"opset {subject.opset()} and computes each of {len(nodes)} by {_NODES[operator]}",
             nodes,
         )
@@ -47,6 +47,7 @@ RULE = Rule(
     remedy="Export at an opset that the provider has kernels for: opset 24 for Attention on the CPU of ONNX Runtime "
     "1.32; posexport convert chooses operators by the provider's kernels.",
     check=_check,
+    reads="kernels",
     bad="""
         <ir_version: 8, opset_import: ["": 21]>
         apart (float[B, 4, T] x, float[4] scale, float[4] bias) => (float[B, 4, T] y)

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from posexport.sources.load import load_source
 from posexport.sources.load_options import LoadOptions
+from posexport.system.threads import allowed_threads
 from posexport.tools.bench.workers.job import Job, Reader, main
 
 
@@ -18,7 +19,7 @@ class Definition:
     """The module, and the keys and values of what it has read."""
 
     def __init__(self, job: Job) -> None:
-        torch.set_num_threads(job.threads or torch.get_num_threads())
+        torch.set_num_threads(job.threads or min(torch.get_num_threads(), allowed_threads()))
         options = LoadOptions(task=job.options.get("task"), settings=tuple(job.options.get("settings", ())))
         source = load_source(job.model, options)
         self._module: Any = source.module.to(getattr(torch, job.options.get("dtype", "float32")))

@@ -11,12 +11,13 @@ import torch
 import transformers
 from numpy.typing import NDArray
 
+from posexport.system.threads import allowed_threads
 from posexport.tools.bench.workers.job import Job, Reader, main
 
 
 class Checkpoint:
     def __init__(self, job: Job) -> None:
-        torch.set_num_threads(job.threads or torch.get_num_threads())
+        torch.set_num_threads(job.threads or min(torch.get_num_threads(), allowed_threads()))
         config = transformers.AutoConfig.from_pretrained(job.model)
         cls = getattr(transformers, config.architectures[0])
         self._module = cls.from_pretrained(job.model, dtype=getattr(torch, job.options.get("dtype", "float32"))).eval()

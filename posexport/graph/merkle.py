@@ -73,11 +73,21 @@ def typed(value: ValueInfoProto) -> str:
 
 
 class Functions:
-    """Hashes of graphs, nodes and functions of one model."""
+    """Hashes of graphs, nodes and functions of one model. A subclass may let other contents count as the same."""
 
     def __init__(self, model: ModelProto) -> None:
         self._functions = {(each.domain, each.name, each.overload): each for each in model.functions}
         self._hashes: dict[tuple[str, str, str], str] = {}
+
+    def tensor(self, value: TensorProto) -> tuple[Any, ...]:
+        return tensor(value)
+
+    def typed(self, value: ValueInfoProto) -> str:
+        return typed(value)
+
+    def integer(self, value: int) -> int:
+        """Of an attribute."""
+        return value
 
     def called(self, node: NodeProto) -> FunctionProto | None:
         return self._functions.get((node.domain, node.op_type, node.overload))
@@ -101,16 +111,16 @@ class Functions:
     def graph(self, graph: GraphProto, outer: Scope, *, public: bool = False) -> str:
         """``outer``: values that a subgraph sees; ``public``: names of inputs and outputs count."""
         scope = dict(outer)
-        stored = {each.name: hashed("initializer", *tensor(each)) for each in graph.initializer}
+        stored = {each.name: hashed("initializer", *self.tensor(each)) for each in graph.initializer}
         scope |= stored
         inputs = []
         for index, each in enumerate(graph.input):
             # an initializer that an input may replace is its default
-            said = [each.name if public else index, typed(each), stored.get(each.name)]
+            said = [each.name if public else index, self.typed(each), stored.get(each.name)]
             scope[each.name] = hashed("input", *said)
             inputs.append(said)
         nodes = self.nodes(graph.node, scope)
-        outputs = [[each.name if public else "", typed(each), scope[each.name]] for each in graph.output]
+        outputs = [[each.name if public else "", self.typed(each), scope[each.name]] for each in graph.output]
         return hashed("graph", inputs, outputs, nodes, sorted(stored.values()))
 
     def nodes(self, nodes: Iterable[NodeProto], scope: dict[str, str]) -> list[str]:
@@ -134,13 +144,15 @@ class Functions:
         if attribute.type in (kinds.GRAPH, kinds.GRAPHS):
             return [self.graph(each, scope) for each in subgraphs(attribute)]
         if attribute.type in (kinds.TENSOR, kinds.TENSORS):
-            return [tensor(each) for each in ([attribute.t] if attribute.type == kinds.TENSOR else attribute.tensors)]
+            return [
+                self.tensor(each) for each in ([attribute.t] if attribute.type == kinds.TENSOR else attribute.tensors)
+            ]
         plain = {
             kinds.FLOAT: attribute.f,
-            kinds.INT: attribute.i,
+            kinds.INT: self.integer(attribute.i),
             kinds.STRING: attribute.s,
             kinds.FLOATS: list(attribute.floats),
-            kinds.INTS: list(attribute.ints),
+            kinds.INTS: [self.integer(value) for value in attribute.ints],
             kinds.STRINGS: list(attribute.strings),
             kinds.TYPE_PROTO: attribute.tp.SerializeToString(deterministic=True),
         }

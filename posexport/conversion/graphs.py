@@ -1,0 +1,70 @@
+"""The graphs of a source in a folder, of a conversion and of the reduced model that it is proven by."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from posexport.export.build import Built
+    from posexport.export.layout import Layout
+    from posexport.options.recipe import Recipe
+    from posexport.parity.grid.inputs import Feeds
+    from posexport.precision.calibration import Calibration
+    from posexport.sources.source import Source
+
+#: the folder, while a conversion is under way, of the graphs that quantized ones are made from and compared with; it is
+#: not sealed
+FLOAT32 = ".float32"
+
+
+def calibration_texts(source: "Source", path: Any) -> "list[Feeds]":
+    """The texts of ``--calibrate`` as the source's inputs; none without a path."""
+    if path is None:
+        return []
+    from posexport.parity.agreement.texts import calibration_feeds
+
+    graphs = list(source.graphs.values())  # one, under a name of its layout's, has no parts itself
+    return calibration_feeds(graphs[0] if len(graphs) == 1 else source, Path(path))
+
+
+@dataclass(frozen=True)
+class Export:
+    """Writes the graphs of a source as a recipe says; ``texts``: what activations are measured on."""
+
+    recipe: "Recipe"
+    layout: "Layout"
+    texts: "list[Feeds]"
+    threads: int = 0
+
+    def __call__(self, source: "Source", directory: Path, *, with_float32: bool = False) -> "list[Built]":
+        """The files in ``directory``; ``with_float32``: also what quantized ones are made from, in `FLOAT32`."""
+        from posexport.export.build import build
+
+        store = self.layout.store(source)
+        return [
+            build(
+                graph,
+                directory / file,
+                self.recipe,
+                clients_have=self.layout.microsoft,
+                clients_feed=self.layout.fed,
+                store=store,
+                float32=directory / FLOAT32 / file if with_float32 else None,
+                calibration=self._calibration(graph),
+            )
+            for file, graph in source.graphs.items()
+        ]
+
+    def _calibration(self, graph: "Source") -> "Calibration | None":
+        """What activations are measured on: texts, or for int8 random tokens where ``graph`` reads tokens alone."""
+        if not self.recipe.reads_texts:
+            return None
+        from posexport.parity.agreement.texts import random_rows
+        from posexport.precision.calibration import Calibration
+        from posexport.runtime.providers import make_session
+
+        def open_graph(path: Path) -> Any:
+            return make_session(path, threads=self.threads).run
+
+        feeds = self.texts or random_rows(graph, graph.limits)
+        return Calibration(feeds, open_graph) if feeds else None

@@ -1,0 +1,43 @@
+"""Whether a conversion is proven by a reduced model, and that model."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+if TYPE_CHECKING:
+    from posexport.conversion.graphs import Export
+    from posexport.parity.reduced.reduction import Reduction
+    from posexport.sources.source import Source
+
+
+class Reduced(NamedTuple):
+    """A reduced model to prove a large one by; ``export`` writes its graphs into a folder."""
+
+    reduction: "Reduction"
+    export: Callable[[Path], object]
+
+
+def reduced_model(
+    source: "Source",
+    export: "Export",
+    proof: Literal["auto", "full", "reduced"],
+    remark: Callable[[str], None],
+) -> Reduced | None:
+    """The reduced model that ``source`` (in float32) is proven by; None: it is proven itself."""
+    from posexport.parity.reduced.prove import worth_it
+    from posexport.parity.reduced.reduction import reduction_of
+    from posexport.precision.half.half import with_precision
+
+    if proof == "full":
+        return None
+    reduction = reduction_of(source, texts=bool(export.texts))
+    if isinstance(reduction, str):
+        if proof == "reduced":
+            remark(f"--proof reduced: {source.public_name} is proven as a whole: {reduction}")
+        return None
+    if proof == "auto" and not worth_it(reduction):
+        return None
+    full, small = (with_precision(each, export.recipe) for each in (source, reduction.source))
+    original = reduction.source
+    return Reduced(replace(reduction, full=full, source=small), lambda folder: export(original, folder))

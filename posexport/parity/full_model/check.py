@@ -1,0 +1,72 @@
+"""The whole check of a full model's file."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from posexport.parity.full_model.digests import Digests
+from posexport.parity.full_model.file import File
+from posexport.parity.full_model.identify import Parameters
+from posexport.parity.full_model.quantized import QuantizedWeights
+from posexport.parity.full_model.records import NotComparableError, Places, Stacks
+from posexport.parity.full_model.structure import compare
+from posexport.parity.full_model.weights import Weights, Words
+from posexport.spec import InputSpec
+from posexport.targets.precisions import QuantizerName
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Layers:
+    """What was compared: layers of the full model, and its stored weights."""
+
+    layers: int
+    weights: int
+
+
+def check(
+    full: Path,
+    reduced: Path,
+    stacks: Stacks,
+    parameters: "Mapping[str, Tensor]",
+    reduced_parameters: "Mapping[str, Tensor]",
+    *,
+    inputs: Sequence[InputSpec] = (),
+    words: Words | None = None,
+    quantizer: QuantizerName | None = None,
+) -> Layers:
+    """Compare ``full`` with ``reduced`` and with the full model's ``parameters`` (all names of tied ones).
+
+    ``inputs``: of the graph, with their roles; ``quantizer``: how weights were rounded, if a recipe says so.
+
+    Raises:
+        StoredError: it is wrong: a layer computes something else, a weight is not the checkpoint's.
+        NotComparableError: it cannot be said, because its layers are no chain, or the reduced model lacks a kind.
+    """
+    reduced_stacks = {path: stack.reduced for path, stack in stacks.items()}
+    known, reduced_known = Parameters(parameters), Parameters(reduced_parameters)
+    places = Places(known.aliases, stacks)
+    reduced_places = Places(reduced_known.aliases, reduced_stacks, places)
+    reduced_file, full_file = File(reduced), File(full)
+    reduced_weights = Weights(reduced_file, reduced_known, reduced_places)
+    reduced_digests = Digests(reduced_file, reduced_weights, reduced_stacks)
+    weights = Weights(full_file, known, places, words)
+    digests = Digests(full_file, weights, stacks)
+    compare(digests, reduced_digests)
+    if any(weights.claim(name) is not None for name in full_file.tensors):
+        origins = QuantizedWeights(reduced, inputs, reduced_weights, reduced_known, reduced_places).origins()
+        QuantizedWeights(full, inputs, weights, known, places).check(origins, quantizer)
+    return Layers(sum(len(stack.kinds) for stack in stacks.values()), len(full_file.tensors))
+
+
+def check_comparable(full: Path) -> None:
+    """Raises NotComparableError where int8 products read activations that are divided by factors.
+
+    Which layers have such factors depends on the activations that were measured.
+    """
+    for name in File(full).tensors:
+        if name.startswith("smoothing_") or name.endswith("_smooth"):
+            raise NotComparableError(f"activations of some layers are smoothed ({name})")

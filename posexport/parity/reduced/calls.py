@@ -1,0 +1,105 @@
+"""A few calls of a full model whose reduced model was proven: all paddings in one batch, decode steps, refusals.
+
+Layers, lengths and branches are proven on the reduced model; these calls show that its layers compute what the full
+definition does when all of them are in a row. The definition reads each weight once for all rows of a call.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+
+from posexport.lowering.blocks import BLOCK
+from posexport.parity.criterion import measure
+from posexport.parity.grid.point import GridPoint
+from posexport.parity.invariants import rollout
+from posexport.parity.proof import Outcome, Proof
+from posexport.parity.references.definition import DefinitionReference
+from posexport.parity.report.points import Invariant
+from posexport.parity.report.points import Outcome as Verdict
+from posexport.parity.report.report import Report
+from posexport.parity.subjects.runner import Runner
+from posexport.runtime.cache import LOGITS, decoder_interface
+
+#: tokens of the batch with all paddings
+_TOKENS = 17
+#: decode steps that follow greedy search
+STEPS = 16
+#: weights up to which a call is long enough for tiled attention
+_SHORT = 2_000_000_000
+
+
+def few(points: Sequence[GridPoint], weights: int) -> list[GridPoint]:
+    """Of a grid's points those of a full model with this many weights; inputs outside the limits cost nothing."""
+    accepted = [p for p in points if not (p.must_be_rejected or p.position_ids_given or p.cached)]
+    long_enough = [p for p in accepted if p.tokens >= _TOKENS] or accepted
+    length = min(p.length for p in long_enough)
+    rows = max(p.batch for p in accepted)
+    batch = [p for p in long_enough if (p.length, p.batch) == (length, rows)]
+    padded = [p for p in batch if p.padding.startswith("ragged")] or batch
+    of_one_draw = [p for p in padded if p.padding == padded[-1].padding]
+    chosen = [p for p in of_one_draw if not p.calls][:1] + [p for p in of_one_draw if p.calls][:1]
+    tiled = [p for p in accepted if p.tokens > BLOCK and p.padding == "none" and not p.calls and p.image is None]
+    if tiled and weights <= _SHORT:
+        chosen.append(min(tiled, key=lambda p: (p.length, p.batch)))
+    return [*dict.fromkeys(chosen), *(p for p in points if p.must_be_rejected)]
+
+
+@dataclass(frozen=True)
+class ChosenTokens:
+    """The check of a decoder: the graph's own greedy search, whose tokens the definition then reads in one call."""
+
+    reference: DefinitionReference
+    subject: Runner
+
+    def __call__(self, proof: Proof, outcome: Outcome, report: Report) -> Report:
+        """The report with two comparisons; without, for a model without a cache or without logits."""
+        source = self.reference.source
+        decoder = decoder_interface(source.inputs, source.outputs)
+        if decoder is None or not source.limits.kv_cache:
+            return report
+        proof.progress(0, 0, "greedy search of the full model")
+        length, most = rollout.sizes(source.limits)
+        steps = min(STEPS, most)
+        prompts = rollout.draw_prompts(decoder.tokens, source.limits, length)
+        fixed = rollout.draw_fixed(decoder.fixed, source.limits)
+        names = [spec.name for spec in source.outputs]
+        name = f"{steps} greedy decode steps of the full model choose the definition's tokens"
+        total = length + steps - 1
+
+        free = rollout.free_tokens(self.subject, decoder, prompts, steps, source.limits, proof.about.provider, fixed)
+        if isinstance(free, str) or any(len(row) < steps for row in free):
+            note = free if isinstance(free, str) else "greedy search ended early"
+            return _with(report, _invariant(name, total, "fail", note))
+        tokens_BK = np.array(free, np.int64)
+        if source.limits.length_dependent:
+            truth = self.reference.truth
+            y64 = rollout.rollout(truth, decoder, prompts, steps, names, tokens_BK, fixed).logits_BKV
+        else:
+            y64 = rollout.in_one_call(self.reference.whole_truth, decoder, prompts, names, tokens_BK, fixed)
+        y = rollout.rollout(self.subject, decoder, prompts, steps, names, tokens_BK, fixed).logits_BKV
+        error = measure(y, y64, source.outputs[names.index(LOGITS)].axes, None)
+        baseline = max((value for (_, output), value in outcome.largest.items() if output == LOGITS), default=0.0)
+        limit = proof.judge.tolerance(total, LOGITS, baseline)
+        good = bool(error.error <= limit)
+        logits = Invariant(
+            name=f"logits of {steps} decode steps of the full model",
+            length=total,
+            output=LOGITS,
+            error=error.error if np.isfinite(error.error) else None,
+            tolerance=limit,
+            verdict="pass" if good else "fail",
+            note=error.note or ("" if good else f"error {error.error:.1e} exceeds {limit:.1e}"),
+        )
+        least = rollout.MARGIN * limit * error.scale
+        verdict, note = rollout.compare(free, y64.argmax(-1), rollout.gaps(y64), least)
+        return _with(report, logits, _invariant(name, total, verdict, note))
+
+
+def _invariant(name: str, length: int, verdict: Verdict, note: str) -> Invariant:
+    return Invariant(name=name, length=length, output=LOGITS, error=None, tolerance=None, verdict=verdict, note=note)
+
+
+def _with(report: Report, *invariants: Invariant) -> Report:
+    return msgspec.structs.replace(report, invariants=[*report.invariants, *invariants])

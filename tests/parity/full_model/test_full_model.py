@@ -1,0 +1,37 @@
+"""A full model's graph is accepted as its reduced model's with the checkpoint's weights, and every mistake is found."""
+
+from pathlib import Path
+
+import onnx
+import pytest
+
+from posexport.parity.quantized.records import StoredError
+from tests.full_model_mutants import MUTANTS
+from tests.full_models import pair, parameters
+
+pytestmark = pytest.mark.all
+
+
+@pytest.mark.parametrize(
+    ("name", "options"), [("decoder-rope", {}), ("decoder-rope", {"precision": "int4"}), ("encoder-absolute", {})]
+)
+def test_right_graphs_are_accepted_and_mistakes_are_found(name: str, options: dict[str, str], tmp_path: Path) -> None:
+    graphs = pair(name, tmp_path, **options)
+    assert graphs.check().layers == 10
+    if name.startswith("encoder"):
+        return
+    arrays = {key: parameter.detach().numpy() for key, parameter in parameters(graphs.full).items()}
+    tried, missed, wrong = 0, [], tmp_path / "wrong.onnx"
+    for mutant in MUTANTS:
+        model = onnx.load(graphs.path)
+        if not mutant(model, arrays, graphs.stack):
+            continue
+        tried += 1
+        onnx.save(model, wrong)
+        try:
+            graphs.check(wrong)
+        except StoredError:
+            continue
+        missed.append(mutant.__name__)
+    assert not missed
+    assert tried >= 10
