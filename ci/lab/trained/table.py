@@ -17,29 +17,29 @@ def table() -> str:
     for row in rows:
         by_model.setdefault(row["model"], {})[row["by"]] = row
     lines = ["| package | question | answers | PyTorch | float32 | int8 | int4 | MB |", "|" + "---|" * 8]
-    notes: list[str] = []
+    notes: dict[tuple[str, str], list[str]] = {}
     for found in by_model.values():
         first = found["PyTorch"]
         cells = [_right(first), *(_cell(found[precision], notes) for precision in _PRECISIONS)]
         sizes = ", ".join(f"{found[each]['bytes'] / 1e6:.1f}" for each in _PRECISIONS if "bytes" in found[each])
         what = f"{first['what']} | {first['questions']:,}"
         lines.append(f"| {first['package'].replace('==', ' ')} | {what} | {' | '.join(cells)} | {sizes} |")
-        notes += [
-            f"{by} of {row['package'].replace('==', ' ')} itself: {row['same']:,} answers are PyTorch's"
-            for by, row in found.items()
-            if by not in ("PyTorch", *_PRECISIONS)
-        ]
+        for by in found.keys() - {"PyTorch", *_PRECISIONS}:
+            notes[first["package"].replace("==", " "), f"{found[by]['same']:,} answers are PyTorch's"] = [
+                f"its own {by}"
+            ]
+    said = [f"- {name} in {', '.join(where)}: {text}." for (name, text), where in notes.items()]
     commits = ", ".join(sorted({row["commit"] for row in rows}))
-    return "\n".join([*lines, "", *(f"- {note}." for note in notes), *([""] if notes else []), f"Commits {commits}."])
+    return "\n".join([*lines, "", *said, *([""] if said else []), f"Commits {commits}."])
 
 
-def _cell(row: dict[str, Any], notes: list[str]) -> str:
+def _cell(row: dict[str, Any], notes: dict[tuple[str, str], list[str]]) -> str:
     """How many answers are PyTorch's, and how many right."""
     if "refused" in row:
-        notes.append(f"{row['model']} in {row['by']}: {row['refused']}")
+        notes.setdefault((row["model"], row["refused"]), []).append(row["by"])
         return "refused"
     if row["verdict"] != "proven":
-        notes.append(f"{row['model']} in {row['by']}: {row['verdict']}")
+        notes.setdefault((row["model"], row["verdict"]), []).append(row["by"])
     right = _right(row)
     return f"{row['same']:,}" + (f" ({right})" if right else "")
 
