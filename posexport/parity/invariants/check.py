@@ -209,7 +209,8 @@ class Invariants:
             proof.progress(done, len(lengths), f"invariants, length {length}")
             invariants += check(promise, batched[length], _at(length, proof, outcome))
         if (texts := padded_rows.of_texts(source)) is not None:
-            invariants.append(_padded_texts(promise, texts, _at(texts.length, proof, outcome)))
+            nearest = min(batched, key=lambda length: abs(length - texts.length), default=texts.length)
+            invariants.append(_padded_texts(promise, texts, _at(nearest, proof, outcome)))
         return msgspec.structs.replace(report, invariants=invariants)
 
 

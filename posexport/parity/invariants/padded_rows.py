@@ -70,8 +70,8 @@ class PaddedRows:
         y = run(self.feeds)
         alone = [array.copy() for array in y]
         for row, keep_T in enumerate(self.keep_BT):
-            first, *_, last = np.flatnonzero(keep_T)[[0, 0, -1]]
-            tokens = slice(int(first), int(last) + 1)
+            real = np.flatnonzero(keep_T)
+            tokens = slice(int(real[0]), int(real[-1]) + 1)
             feeds = {spec.name: self.feeds[spec.name][self._part(spec.axes, row, tokens)] for spec in inputs}
             for spec, array, y_row in zip(outputs, alone, run(feeds), strict=True):
                 array[self._part(spec.axes, row, tokens)] = y_row
