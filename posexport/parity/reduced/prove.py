@@ -17,6 +17,7 @@ from posexport.parity.choose import ProofOptions, about, chosen, prove_model
 from posexport.parity.engine import prove
 from posexport.parity.full_model.check import check, check_comparable
 from posexport.parity.full_model.records import StructureError
+from posexport.parity.invariants.check import Invariants
 from posexport.parity.percent import part
 from posexport.parity.quantized.records import StoredError
 from posexport.parity.reduced.calls import ChosenTokens, few
@@ -110,6 +111,7 @@ def _calls(source: Source, directory: Path, options: ProofOptions) -> Report:
     with chosen(source, model_of(directory, source.parts), chosen_points) as proof:
         checks = list(proof.checks)
         if isinstance(proof.reference, DefinitionReference) and isinstance(proof.subject, Runner):
+            checks.append(Invariants(proof.reference, of_texts_alone=True))
             checks.append(ChosenTokens(proof.reference, proof.subject))
         checks += [] if options.sample is None else [FinishSample(options.sample)]
         return prove(replace(proof, checks=checks))
