@@ -13,7 +13,11 @@ from contextlib import contextmanager, redirect_stderr, redirect_stdout
 
 from posexport.system.one_at_a_time import ONE_AT_A_TIME
 
-_LOGGERS = ("torch.onnx", "torch.fx", "onnxscript", "onnx_ir")
+#: the last one logs errors of a strategy that it raises too
+_LOGGERS = {
+    **dict.fromkeys(("torch.onnx", "torch.fx", "onnxscript", "onnx_ir"), logging.ERROR),
+    "torch._guards": logging.CRITICAL,
+}
 
 
 @contextmanager
@@ -22,8 +26,8 @@ def without_exporter_output() -> Iterator[None]:
     with ONE_AT_A_TIME:
         loggers = [logging.getLogger(name) for name in _LOGGERS]
         levels = [logger.level for logger in loggers]
-        for logger in loggers:
-            logger.setLevel(logging.ERROR)
+        for logger, level in zip(loggers, _LOGGERS.values(), strict=True):
+            logger.setLevel(level)
         try:
             with warnings.catch_warnings(), redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
                 warnings.simplefilter("ignore")

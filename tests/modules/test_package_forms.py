@@ -326,7 +326,7 @@ class Angles(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.filled = 0
-        self.register_buffer("rates", 10.0 ** -torch.arange(4.0))
+        self.rates = nn.Parameter(10.0 ** -torch.arange(4.0))
         self.register_buffer("kept", torch.zeros(512, 8), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -336,7 +336,7 @@ class Angles(nn.Module):
         else:
             angles = (torch.arange(n).float()[:, None] * self.rates).repeat_interleave(2, -1)
             if n <= 512:
-                self.kept[:n], self.filled = angles, n
+                self.kept[:n], self.filled = angles.detach(), n
         a, b = x.unflatten(-1, (-1, 2)).unbind(-1)
         return x * angles.cos() + torch.stack((-b, a), -1).flatten(-2) * angles.sin()
 
@@ -353,9 +353,8 @@ class Axial(nn.Module):
         return scaled_dot_product_attention(self.angles(q), self.angles(k), v).transpose(1, 2).flatten(2)
 
     def forward(self, x: Tensor) -> Tensor:
-        b, c, f, t = x.shape
-        y = x.permute(0, 3, 2, 1).reshape(b * t, f, c)
-        y = (y + self.attend(self.one, y)).reshape(b, t, f, c).transpose(1, 2).reshape(b * f, t, c)
+        y = x.permute(0, 3, 2, 1).flatten(0, 1)
+        y = (y + self.attend(self.one, y)).unflatten(0, (len(x), -1)).transpose(1, 2).flatten(0, 1)
         return y + self.attend(self.two, y)
 
 
