@@ -1,4 +1,4 @@
-"""The logits of the last tokens alone: equal to those of all, at every optimisation level, and where they cannot be."""
+"""The logits of the last tokens alone equal the last of all, at every optimisation level; where they cannot be had."""
 
 from pathlib import Path
 
@@ -49,8 +49,8 @@ def run(model: ir.Model, x: np.ndarray, number: int | None = None) -> np.ndarray
     proto = ir.to_proto(model)
     onnx.checker.check_model(proto, full_check=True)
     session = onnxruntime.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
-    asked = {} if number is None else {NUM_LOGITS: np.array(number)}
-    return np.asarray(session.run(["logits"], {"x": x, **asked})[0])
+    more = {} if number is None else {NUM_LOGITS: np.array(number)}
+    return np.asarray(session.run(["logits"], {"x": x, **more})[0])
 
 
 @pytest.mark.parametrize("level", LEVELS)
@@ -122,7 +122,7 @@ def test_forms_of_heads(body: str, weights: str) -> None:
         (
             "{ logits = MatMul(x, head) best = ReduceMax<keepdims = 0>(logits) }",
             ", float best",
-            "more than the logits is computed from what MatMul gives",
+            "more than the logits depends on the output of MatMul",
         ),
     ],
     ids=["tokens mixed", "two operands", "read elsewhere"],
@@ -148,7 +148,7 @@ def test_the_proof_reads_the_last_logits(off: bool, exported: Path, tmp_path: Pa
     path = tmp_path / "model.onnx"
     ir.save(model, path)
     report = prove_model(decoder(), path, ProofOptions(lengths=[9], threads=1))
-    verdicts = {found.name.split(":")[0]: found.verdict for found in report.invariants if NUM_LOGITS in found.name}
-    wrong = "fail" if off else "pass"
-    assert verdicts == {f"{NUM_LOGITS}=1": "pass", f"{NUM_LOGITS}=3": wrong, f"{NUM_LOGITS}=1048576": "pass"}
+    verdicts = {one.name.split(":")[0]: one.verdict for one in report.invariants if NUM_LOGITS in one.name}
+    expected = "fail" if off else "pass"
+    assert verdicts == {f"{NUM_LOGITS}=1": "pass", f"{NUM_LOGITS}=3": expected, f"{NUM_LOGITS}=1048576": "pass"}
     assert report.passed is not off
