@@ -18,6 +18,7 @@ from posexport.sources.source import Source
 from posexport.spec import NUM_LOGITS
 from posexport.targets.target import Target
 from tests.small import recipe
+from tests.tolerances import agree
 
 SIZES = ("layers=1", "hidden=20", "heads=5", "feedforward=16", "vocab=61")
 HIDDEN = '<ir_version: 10, opset_import: ["" : 18]> g (float[B, T, 4] x) => (float[B, T, 6] logits{more})'
@@ -70,7 +71,7 @@ def test_the_last_logits_are_those_of_all(level: str, exported: Path) -> None:
         logits, *same_cache = session.run(names, {**feeds, NUM_LOGITS: number})
         expected = all_logits[:, -int(number.item()) :]
         assert logits.shape == expected.shape
-        np.testing.assert_allclose(logits, expected, atol=1e-5 * np.abs(expected).max())
+        agree(logits, expected, "encoding", np.float32)
         for one, other in zip(same_cache, cache, strict=True):
             np.testing.assert_array_equal(one, other)
 
@@ -103,7 +104,7 @@ def test_forms_of_heads(body: str, weights: str) -> None:
     x = np.random.default_rng(1).standard_normal((2, 5, 4)).astype(np.float32)
     all_logits = run(model, x)
     assert all_logits.shape == (2, 5, 6)
-    np.testing.assert_allclose(run(model, x, 2), all_logits[:, -2:], rtol=1e-5)
+    agree(run(model, x, 2), all_logits[:, -2:], "encoding", np.float32)
 
 
 @pytest.mark.parametrize(
