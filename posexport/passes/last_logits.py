@@ -17,7 +17,7 @@ from posexport.spec import LOGITS, NUM_LOGITS, is_cache_output
 #: further operators that compute each token alone
 _BY_TOKEN = ("Cast", "Where")
 _LAST = np.iinfo(np.int64).max
-#: the name of the axis of tokens whose logits are computed
+#: the name of the axis of tokens that have logits
 _KEPT = "num_logits"
 
 
@@ -29,7 +29,7 @@ class LastLogits(GraphPass):
 
     ``num_logits_to_keep``: the number N of the last tokens, int64; its default 0 is all. The first linear projection
     counts after which every node computes each token alone: a head may have several, and activations, norms, biases
-    and soft-capping between them and behind.
+    and soft-capping between and after them.
     """
 
     name = "last-logits"
@@ -42,7 +42,7 @@ class LastLogits(GraphPass):
         return cached and LOGITS in context.output_names
 
     def apply(self, model: ir.Model, context: Context) -> PassResult:
-        """Apply the pass; the result counts projections whose tokens are selected."""
+        """Apply the pass; the result counts projections that compute selected tokens only."""
         logits = model.graph.outputs[list(context.output_names).index(LOGITS)]
         path = _path(logits)
         if isinstance(path, str):
@@ -59,7 +59,7 @@ def _path(logits: ir.Value) -> list[ir.Node] | str:
     value, length = logits, 0
     while (node := value.producer()) is not None:
         if value.uses() if value is logits else only(value) is None:
-            reason = f"more than the logits is computed from what {node.op_type} gives"
+            reason = f"more than the logits depends on the output of {node.op_type}"
             break
         by_token = acts_on_channels(node) or (node.op_type in _BY_TOKEN and not node.domain)
         operands = read_by_token(node) if by_token else []
@@ -93,8 +93,8 @@ def _select(path: list[ir.Node], number: ir.Value) -> None:
     assert lead is not None
     g = Builder.at(path[0], name="last_logits")
     tokens = g.size(x, 1)
-    # -number by way of a size: on a device ONNX Runtime keeps on the host what is computed from sizes, and Neg of an
-    # input not. [1], also where a client feeds a scalar
+    # -number, with a size: ONNX Runtime computes sums of sizes on the host, and Neg of an input on the device. The
+    # result is [1], also where a client feeds a scalar
     start = g.Sub(g.Sub(tokens, number), tokens)
     last = g.op("Slice", x, start, [_LAST], [1], name="last_tokens", shape=[lead[0], _KEPT, width(x)])
     path[0].replace_input_with(0, last)

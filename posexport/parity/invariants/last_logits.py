@@ -1,4 +1,4 @@
-"""The logits of the last tokens alone are those of a call that computes all."""
+"""The logits of the last tokens alone equal the last ones of a call that computes all."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from posexport.parity.report.report import Report
 from posexport.parity.subjects.runner import RunError, Runner
 from posexport.spec import LOGITS, NUM_LOGITS, SEQUENCE
 
-#: numbers of logits to compute, of which the last exceeds most points' tokens
+#: numbers of logits to compute; the last one exceeds the tokens of a point
 NUMBERS = (1, 3, 1 << 20)
 
 
@@ -45,8 +45,8 @@ class LastLogitsHold:
             except RunError as failure:
                 yield _judged(name, point, None, limit, f"ONNX Runtime failed: {failure}")
                 continue
-            kept = slice(max(0, point.length - number), None)
-            error = measure(last_BNV, all_BTV[:, kept], axes, keep_mask(point)[:, kept])
+            last = slice(max(0, point.length - number), None)
+            error = measure(last_BNV, all_BTV[:, last], axes, keep_mask(point)[:, last])
             yield _judged(name, point, error.error, limit, error.note)
 
 
