@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
+from posexport.lowering.blocks import BLOCK
 from posexport.parity.criterion import FACTOR, Array
 from posexport.parity.grid.inputs import draw
 from posexport.parity.grid.point import GridPoint
@@ -172,7 +173,7 @@ def _take_rows(array: Array, axes: Sequence[Axis], image: tuple[int, int], patch
     return np.take(array, [*range(prefix), *patches], axis=axis)
 
 
-#: invariants are looked at at the first length from here on, and at the longest
+#: invariants are looked at at the first length from here on, and where attention is tiled
 _FROM = 17
 
 
@@ -205,7 +206,7 @@ class Invariants:
         rows = max((point.batch for point in points), default=1)  # 1 where no input has a batch
         batched = {point.length: point for point in points if point.batch == rows and point not in outcome.skipped}
         invariants = list(report.invariants)
-        lengths = [] if self.of_texts_alone else _spread(sorted(batched))
+        lengths = [] if self.of_texts_alone else _spread(batched)
         for done, length in enumerate(lengths):
             proof.progress(done, len(lengths), f"invariants, length {length}")
             invariants += check(promise, batched[length], _at(length, proof, outcome))
@@ -230,9 +231,12 @@ def _at(length: int, proof: Proof, outcome: Outcome) -> dict[str, float]:
     }
 
 
-def _spread(lengths: Sequence[int]) -> list[int]:
+def _spread(points: Mapping[int, GridPoint]) -> list[int]:
+    """A length with short attention, and the first one with tiled attention, or the longest."""
+    lengths = sorted(points)
     middle = [length for length in lengths if length >= _FROM][:1]
-    return sorted({*middle, *lengths[-1:]})
+    tiled = [length for length in lengths if points[length].tokens > BLOCK][:1]
+    return sorted({*middle, *(tiled or lengths[-1:])})
 
 
 def check(promise: Promise, base: GridPoint, tolerances: Mapping[str, float]) -> Iterator[Invariant]:
