@@ -39,8 +39,10 @@ def end_interrupted() -> NoReturn:
 
 def is_interruption(err: BaseException | None) -> bool:
     """Whether Ctrl-C caused an error: an extension module that is interrupted raises ImportError from it."""
-    while err is not None:
+    seen: set[int] = set()  # a chain of contexts may be a ring
+    while err is not None and id(err) not in seen:
         if isinstance(err, KeyboardInterrupt):
             return True
+        seen.add(id(err))
         err = err.__cause__ or err.__context__
     return False

@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from posexport import cli
+from posexport.system.ending import is_interruption
 
 #: runs the program; Ctrl-C comes when MODULE is about to be imported, in code that is a text, as of dataclasses
 PROGRAM = """
@@ -46,3 +47,11 @@ def test_an_import_that_reports_it_as_another_error(
         cli.main()
     assert ended.value.code == 130
     assert capsys.readouterr().err.strip() == SENTENCE
+
+
+def test_a_ring_of_contexts_ends() -> None:
+    first, second = ValueError("a"), ImportError("b")
+    first.__context__, second.__context__ = second, first
+    assert not is_interruption(first)
+    second.__cause__ = KeyboardInterrupt()
+    assert is_interruption(first)
