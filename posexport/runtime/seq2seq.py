@@ -65,9 +65,8 @@ def decoder_prompts(
     """
     if prompts is None:
         prompts = [""] * rows
-    if isinstance(prompts, str) or len(prompts) != rows:
-        number = "a text as" if isinstance(prompts, str) else str(len(prompts))
-        raise PosexportError(f"got {number} decoder_prompts and {rows} prompts; give a list with one for each")
+    if len(prompts) != rows:
+        raise PosexportError(f"got {len(prompts)} decoder_prompts and {rows} prompts; give a list with one for each")
     if not all(isinstance(prompt, str) for prompt in prompts):
         lists = as_ids(prompts, tokens)
         if empty := [number for number, ids in enumerate(lists) if not ids]:

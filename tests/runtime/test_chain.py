@@ -252,7 +252,7 @@ def test_a_cache_of_fixed_size(bundle: Callable[..., Path], session: Session) ->
         (({"input_ids": [[5]], "other": 1},), "unknown input other; this bundle takes input_ids, attention_mask"),
         (({},), "missing input input_ids"),
         (([[5], [6]], [[2]]), "got 1 decoder_prompts and 2 prompts; give a list with one for each"),
-        (([[5]], "low"), "got a text as decoder_prompts and 1 prompts"),
+        (([[5]], "low"), "decoder_prompts must be a list of texts, got one text"),
         (([[5]], [[]]), "decoder prompt 0 is empty"),
         (([[5]], [[61]]), "prompt 0 holds the id 61; decoder_input_ids takes ids from 0 to 60"),
     ],
