@@ -98,8 +98,8 @@ def remarks(names: Iterable[str]) -> list[str]:
 
 def names_in(folder: Path, *, read: Iterable[Path] = ()) -> Iterator[str]:
     """Names of the files in ``folder`` and in folders below, without hidden folders and the files ``read``."""
-    known = {path.resolve() for path in read}
+    known = {os.path.realpath(path) for path in read}  # Path.resolve raises for links in a ring
     for at, folders, files in os.walk(folder):
         below = Path(at).relative_to(folder)
         folders[:] = [name for name in folders if not name.startswith(".") and len(below.parts) < _DEPTH]
-        yield from ((below / name).as_posix() for name in files if (Path(at) / name).resolve() not in known)
+        yield from ((below / name).as_posix() for name in files if os.path.realpath(Path(at) / name) not in known)

@@ -412,7 +412,7 @@ def test_the_limit_is_proven_and_guarded(run: Command, models: Path, tmp_path: P
     code, out, err = run("convert", f"{models}:{factory}", "-o", tmp_path / "b")
     limit = {"table": 40, "regrown": 32, "short": 7, "complexes": 50}[factory]
     assert code == 0, out
-    assert out.endswith(", proven\n")
+    assert out.endswith(f", proven up to {limit} tokens\n")
     assert f"inputs of at most {limit} tokens are accepted" in err
     manifest = read(tmp_path / "b")
     assert manifest.limits.max_length == limit
