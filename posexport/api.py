@@ -255,7 +255,7 @@ def torch_onnx_export(
         >>> posexport.torch_onnx_export(
         ...     layer, torch.zeros(1, 5, 12), "layer.onnx", input_names=["x"], output_names=["y"], dynamic_axes=axes
         ... ).verdict
-        'proven'
+        'proven up to 2048 tokens'
     """
     arguments = dict(locals())
     require("posexport.torch_onnx_export", "torch", "onnxscript", "onnx_ir", "onnxruntime")

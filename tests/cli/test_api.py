@@ -152,7 +152,7 @@ def test_the_bundle_tells_the_module_s_inputs(tmp_path: Path) -> None:
     [
         ({"source": Scores()}, "Scores is a module alone"),
         ({"source": Scores(), "example_inputs": 7}, "inputs must map names to tensors, got int"),
-        ({"source": Scores(), "example_inputs": (IDS,), "settings": {"layers": 2}}, "not modules"),
+        ({"source": Scores(), "example_inputs": (IDS,), "settings": {"layers": 2}}, "not for modules"),
         ({"source": "encoder-rope", "example_inputs": (IDS,)}, "example_inputs and axes are for modules in memory"),
         ({"source": "encoder-rope", "target": "tpu"}, "target"),
         ({"source": "encoder-rope", "cache": "big"}, "cache"),
