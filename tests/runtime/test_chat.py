@@ -305,9 +305,10 @@ def test_variables_of_the_template(thinking: Path) -> None:
     assert "".join(pieces) == expected
     with pytest.raises(PosexportError, match="chat_template_kwargs are for prompts that are lists of messages"):
         session.generate(["hello"], chat_template_kwargs=VARIABLES)
-    for wrong in ([1], {"messages": []}):
+    malformed: list[Any] = [[1], {"messages": []}]
+    for wrong in malformed:
         with pytest.raises(PosexportError, match="must be a dictionary of variables other than messages"):
-            session.generate([USER], chat_template_kwargs=wrong)  # type: ignore[arg-type]
+            session.generate([USER], chat_template_kwargs=wrong)
     with pytest.raises(PosexportError, match="tokenize is an argument of transformers' apply_chat_template"):
         session.generate([USER], chat_template_kwargs={"tokenize": False})
 
@@ -316,9 +317,10 @@ def test_variables_of_the_template(thinking: Path) -> None:
 def test_variables_of_the_template_in_a_pipeline(thinking: Path, name: str) -> None:
     session = load(thinking)
     options: dict[str, Any] = {"max_new_tokens": 3, "do_sample": False, "return_tensors": True}
-    (answer,) = posexport.pipeline(session, **options)(USER, **{name: VARIABLES})
+    variables: dict[str, Any] = {name: VARIABLES}
+    (answer,) = posexport.pipeline(session, **options)(USER, **variables)
     assert answer["generated_token_ids"][:6] == [1, 3, 6, 7, 7, 4]
-    assert posexport.pipeline(session, **{name: VARIABLES}, **options)(USER) == [answer]
+    assert posexport.pipeline(session, **variables, **options)(USER) == [answer]
     with pytest.raises(PosexportError, match="the tokenizer takes no enable_thinking here"):
         posexport.pipeline(session)("hello", tokenizer_encode_kwargs=VARIABLES)
 

@@ -41,7 +41,7 @@ class Generating(Session):
     """A session that shows the prompts that it would continue."""
 
     @property
-    def _continuation(self) -> Any:  # type: ignore[override]
+    def _continuation(self) -> Any:
         return self
 
     def events(self, inputs: GenerationInputs, _: GenerationConfig, **__: Any) -> Any:
@@ -68,9 +68,9 @@ CALLS: dict[str, tuple[Callable[[Session, Any], Any], list[Any]]] = {
     "run_texts": (lambda session, texts: session.run_texts(texts)["sentence_embedding"].tolist(), TEXTS),
     "generate": (lambda session, ids: continued(lambda: session.generate(ids, decoder_prompts=IDS)), IDS),
     "stream": (lambda session, ids: continued(lambda: session.stream(ids)), IDS[0]),
-    "encode": (lambda session, texts: session.encode(texts).tolist(), TEXTS),
-    "encode_query": (lambda session, texts: session.encode_query(texts).tolist(), TEXTS),
-    "encode_document": (lambda session, texts: session.encode_document(texts).tolist(), TEXTS),
+    "encode": (lambda session, texts: np.asarray(session.encode(texts)).tolist(), TEXTS),
+    "encode_query": (lambda session, texts: np.asarray(session.encode_query(texts)).tolist(), TEXTS),
+    "encode_document": (lambda session, texts: np.asarray(session.encode_document(texts)).tolist(), TEXTS),
     "similarity": (lambda session, vectors: session.similarity(vectors, VECTORS).tolist(), VECTORS),
     "similarity_pairwise": (lambda session, vectors: session.similarity_pairwise(vectors, VECTORS).tolist(), VECTORS),
     # what these read their inputs with; a bundle for each would have to be converted

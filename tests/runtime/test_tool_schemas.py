@@ -1,6 +1,6 @@
 """Schemas of functions are those of transformers' ``get_json_schema``, to the order of their keys."""
 
-# mypy: disable-error-code="no-untyped-def, empty-body"
+# mypy: disable-error-code="no-untyped-def, empty-body, type-arg"
 
 import enum
 import json
