@@ -171,7 +171,7 @@ def test_a_decoder_for_a_device_refuses_positions_beyond_its_table_on_the_cpu() 
     )
     guarded = {}
     for target in ("cpu", "cuda"):
-        lowered = _lowered(decoder, recipe(target=target, opset=23), frozenset())
+        lowered = _lowered(decoder, recipe(target=target, opset=23), frozenset(), frozenset())
         guarded[target] = {node.name: node.op_type for node in lowered.model.graph if "beyond" in (node.name or "")}
     size = next(spec.size for spec in decoder.inputs if spec.role == "positions")
     text = f"position_ids beyond {size - 1}"

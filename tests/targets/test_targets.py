@@ -237,7 +237,7 @@ def test_no_graph_asks_for_a_later_attention(model, target):
                 model, task=None, settings_given=("layers=1", "hidden=20", "heads=5", "kv_heads=1", "vocab=61")
             )
         )
-        graph = _lowered(made, recipe(target=target, opset=opset), frozenset()).model
+        graph = _lowered(made, recipe(target=target, opset=opset), frozenset(), frozenset()).model
         nodes = [node for each in (graph.graph, *graph.functions.values()) for node in each.all_nodes()]
         return [node for node in nodes if node.op_type == "Attention" and not node.domain]
 
