@@ -67,7 +67,8 @@ def _register(module: nn.Module) -> None:
         }
         hidden = {name: _BufferFirst(name, getattr(cls, name)) for name in tensors if hasattr(cls, name)}
         if hidden:
-            submodule.__class__ = type(cls)(cls.__name__, (cls,), {"__module__": cls.__module__, **hidden})
+            scope = {"__module__": cls.__module__, **hidden}
+            submodule.__class__ = type(cls)(cls.__name__, (cls,), scope)  # type: ignore[misc]  # any metaclass
         for name, tensor in tensors.items():
             vars(submodule).pop(name, None)
             # register_buffer() refuses the name of a class's attribute

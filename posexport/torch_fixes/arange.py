@@ -43,7 +43,8 @@ def _arange(
             return elements
         count = elements.shape[0]
     # a Range would add the fractions up
-    return _first(count, dtype, device) * step + start
+    whole: Tensor = _first(count, dtype, device)
+    return whole * step + start
 
 
 def _count(start: Any, end: Any, step: Any) -> Any:
