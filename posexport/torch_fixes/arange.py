@@ -43,8 +43,9 @@ def _arange(
             return elements
         count = elements.shape[0]
     # a Range would add the fractions up
-    whole: Tensor = _first(count, dtype, device)
-    return whole * step + start
+    whole = _first(count, dtype, device)
+    result: Tensor = whole * step + start
+    return result
 
 
 def _count(start: Any, end: Any, step: Any) -> Any:

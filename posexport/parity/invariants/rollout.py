@@ -86,7 +86,7 @@ def check(reference: "DefinitionReference", subject: Runner, proof: Proof) -> It
     if source.limits.length_dependent:
         y64 = rolled(truth, greedy.tokens_BK).logits_BKV
     else:
-        y64 = in_one_call(reference.whole_truth, decoder, prompts, names, greedy.tokens_BK, fixed)
+        y64 = in_one_call(reference, decoder, prompts, greedy.tokens_BK, fixed)
     baseline_error = measure(greedy.logits_BKV, y64, axes, None)
     total = length + steps - 1
     largest = baseline_error.error if np.isfinite(baseline_error.error) else 0.0
@@ -185,14 +185,13 @@ def rollout(
 
 
 def in_one_call(
-    run: Run,
+    reference: "DefinitionReference",
     decoder: DecoderInterface,
     prompts: Sequence[Sequence[int]],
-    names: Sequence[str],
     tokens_BK: Ids,
     fixed: Feeds,
 ) -> Array:
-    """The logits [B, K, V] before each of ``tokens_BK``, of prompts and tokens in one call: what decode steps give.
+    """The logits [B, K, V] before each of ``tokens_BK`` in float64, of prompts and tokens in one call.
 
     The law holds where no formula depends on the running length.
     """
@@ -201,7 +200,9 @@ def in_one_call(
     ids = np.concatenate((ids, tokens_BK[:, :-1]), 1)
     mask = np.concatenate((mask, np.ones_like(tokens_BK[:, :-1])), 1)
     named = {decoder.tokens.name: ids, decoder.mask.name: mask, **of_text(decoder, ids)}
-    logits: Array = dict(zip(names, run({**fixed, **named, **_empty(decoder, ids)}), strict=True))[LOGITS]
+    outputs = reference.whole_truth({**fixed, **named, **_empty(decoder, ids)})
+    names = [spec.name for spec in compared_outputs(reference.source)]
+    logits: Array = outputs[names.index(LOGITS)]
     return logits[:, -steps:]
 
 
