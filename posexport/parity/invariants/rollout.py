@@ -30,7 +30,7 @@ from posexport.runtime.cache import decoder_interface as ports_of
 from posexport.runtime.generate import drain, generate
 from posexport.runtime.generation import GenerationRules
 from posexport.runtime.generation_config import GenerationConfig
-from posexport.spec import BATCH, CAPACITY, LOGITS, PAST, InputSpec, LengthContract, Limits
+from posexport.spec import BATCH, CAPACITY, LOGITS, PAST, InputSpec, LengthContract, Limits, compared_outputs
 
 if TYPE_CHECKING:
     from posexport.parity.references.definition import DefinitionReference

@@ -78,7 +78,7 @@ class ChosenTokens:
             truth = self.reference.truth
             y64 = rollout.rollout(truth, decoder, prompts, steps, names, tokens_BK, fixed).logits_BKV
         else:
-            y64 = rollout.in_one_call(self.reference.whole_truth, decoder, prompts, names, tokens_BK, fixed)
+            y64 = rollout.in_one_call(self.reference, decoder, prompts, tokens_BK, fixed)
         y = rollout.rollout(self.subject, decoder, prompts, steps, names, tokens_BK, fixed).logits_BKV
         error = measure(y, y64, source.outputs[names.index(LOGITS)].axes, None)
         baseline = max((value for (_, output), value in outcome.largest.items() if output == LOGITS), default=0.0)
