@@ -37,8 +37,6 @@ def proof(
 ) -> "Report":
     """The proof, with its records in ``directory``: every point, and the sample for machines without PyTorch."""
     from posexport.parity.choose import ProofOptions, prove_model
-    from posexport.parity.full_model.records import NotComparableError, StructureError
-    from posexport.parity.reduced.prove import prove_reduced
     from posexport.parity.sample.writer import SampleWriter
 
     sample = SampleWriter()
@@ -53,6 +51,9 @@ def proof(
     )
     report = None
     if reduced is not None:
+        from posexport.parity.full_model.records import NotComparableError, StructureError
+        from posexport.parity.reduced.prove import prove_reduced
+
         try:
             report = prove_reduced(reduced.reduction, directory, proof_options, reduced.export)
         except (NotComparableError, StructureError) as err:

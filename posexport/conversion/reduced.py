@@ -11,6 +11,10 @@ if TYPE_CHECKING:
     from posexport.sources.source import Source
 
 
+#: weights from which on a model is proven by its reduced model
+LARGE = 16_000_000
+
+
 class Reduced(NamedTuple):
     """A reduced model to prove a large one by; ``export`` writes its graphs into a folder."""
 
@@ -25,19 +29,23 @@ def reduced_model(
     remark: Callable[[str], None],
 ) -> Reduced | None:
     """The reduced model that ``source`` (in float32) is proven by; None: it is proven itself."""
-    from posexport.parity.reduced.prove import worth_it
+    if proof == "full" or (proof == "auto" and _weights_of(source) < LARGE):
+        return None
     from posexport.parity.reduced.reduction import reduction_of
     from posexport.precision.half.half import with_precision
 
-    if proof == "full":
-        return None
     reduction = reduction_of(source, texts=bool(export.texts))
     if isinstance(reduction, str):
         if proof == "reduced":
             remark(f"--proof reduced: {source.public_name} is proven as a whole: {reduction}")
         return None
-    if proof == "auto" and not worth_it(reduction):
-        return None
+    if proof == "auto" and 2 * reduction.kept > reduction.layers:
+        return None  # it would cost what it saves
     full, small = (with_precision(each, export.recipe) for each in (source, reduction.source))
     original = reduction.source
     return Reduced(replace(reduction, full=full, source=small), lambda folder: export(original, folder))
+
+
+def _weights_of(source: "Source") -> int:
+    """How many elements the parameters have; tied ones count once."""
+    return sum(parameter.numel() for parameter in source.module.parameters())

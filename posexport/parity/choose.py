@@ -23,7 +23,6 @@ from posexport.parity.grid.grid import ALONE, grid, points_at_end, switches
 from posexport.parity.grid.point import Budget, GridPoint
 from posexport.parity.half_range import Range, RangeLog
 from posexport.parity.invariants.check import Invariants
-from posexport.parity.invariants.rollout import STEPS, GreedySteps
 from posexport.parity.judges import Criterion, Guarded, UserTolerance
 from posexport.parity.locate.locate import Location
 from posexport.parity.percent import Percent, cost
@@ -278,6 +277,8 @@ class _Choice:
         """The checks of what is kept between calls, and of logits."""
         source = self._source
         if source.limits.kv_cache:
+            from posexport.parity.invariants.rollout import GreedySteps
+
             yield GreedySteps(self._reference, self._subject)
         if self._foreign is None and NUM_LOGITS in self._subject.types:
             from posexport.parity.invariants.last_logits import LastLogitsHold
@@ -342,8 +343,7 @@ def _stages(points: Sequence[GridPoint]) -> dict[str, float]:
         "proving": sum(accepted),
         "PyTorch": 512.0 * len({point.length for point in points}),
         "invariants": 6 * max(accepted),
-        f"{STEPS} greedy": 1000.0,
-        "greedy search of the full model": 1000.0,
+        "greedy": 1000.0,
         "cost of": 500.0,
     }
 

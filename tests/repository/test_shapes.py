@@ -23,7 +23,6 @@ def test_shards_have_the_weights_of_one_file(tmp_path: Path, monkeypatch: pytest
     (tmp_path / "shards").mkdir()
     make.write_weights(TENSORS, torch.bfloat16, tmp_path)
     monkeypatch.setattr(make, "_SHARD", 500)
-    monkeypatch.setattr(make, "_PIECE", 100)
     make.write_weights(TENSORS, torch.bfloat16, tmp_path / "shards")
     whole = load_file(tmp_path / "model.safetensors")
     index = json.loads((tmp_path / "shards" / "model.safetensors.index.json").read_text())
@@ -32,7 +31,7 @@ def test_shards_have_the_weights_of_one_file(tmp_path: Path, monkeypatch: pytest
     for name, file in index["weight_map"].items():
         assert torch.equal(load_file(tmp_path / "shards" / file)[name], whole[name])
     assert all(tensor.dtype == torch.bfloat16 for tensor in whole.values())
-    assert float(whole["model.norm.weight"].float().mean()) == pytest.approx(1, abs=0.1)
+    assert 0.9 < float(whole["model.norm.weight"].float().mean()) < 1.1
     assert 0.01 < float(whole["model.embed_tokens.weight"].float().std()) < 0.03
 
 

@@ -62,7 +62,7 @@ class GreedySteps:
     def __call__(self, proof: Proof, outcome: Outcome, report: Report) -> Report:
         """The report with both comparisons; without, for a model without a cache or without logits."""
         del outcome
-        proof.progress(0, 0, f"{STEPS} greedy steps")
+        proof.progress(0, 0, f"greedy steps, {STEPS} of them")
         invariants = check(self.reference, self.subject, proof)
         return msgspec.structs.replace(report, invariants=[*report.invariants, *invariants])
 

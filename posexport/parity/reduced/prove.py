@@ -28,15 +28,8 @@ from posexport.parity.sample.check import FinishSample
 from posexport.parity.subjects.runner import Runner
 from posexport.sources.source import Source
 
-#: weights from which on a model is proven by its reduced model
-LARGE = 16_000_000
 #: exports the reduced model's graphs into a folder, with the options of the full model
 Export = Callable[[Path], object]
-
-
-def worth_it(reduction: Reduction) -> bool:
-    """Whether a proof by the reduced model costs less than one of the full model."""
-    return weights_of(reduction.full) >= LARGE and 2 * reduction.kept <= reduction.layers
 
 
 def weights_of(source: Source) -> int:
