@@ -233,6 +233,7 @@ CUDA = register(
         unprofitable={
             "packed-projections": "not measured on CUDA",
             "routed-experts": "not measured on CUDA",
+            "last-logits": "its number is read on the host, which waits for it in every call (seen in the dry run)",
             "flat-tokens": "on CUDA SkipLayerNormalization is one kernel for a sum, a bias and a normalisation",
         },
         # of MultiHeadAttention; cuDNN's kernels, for newer cards, take any
