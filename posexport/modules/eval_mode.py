@@ -1,5 +1,6 @@
 """Puts a user's module into eval mode, float32 and the CPU, or says in one sentence why it cannot be."""
 
+from types import new_class
 from typing import Any
 
 import torch
@@ -67,13 +68,18 @@ def _register(module: nn.Module) -> None:
         }
         hidden = {name: _BufferFirst(name, getattr(cls, name)) for name in tensors if hasattr(cls, name)}
         if hidden:
-            scope = {"__module__": cls.__module__, **hidden}
-            submodule.__class__ = type(cls)(cls.__name__, (cls,), scope)  # type: ignore[misc]  # any metaclass
+            submodule.__class__ = _subclass(cls, hidden)
         for name, tensor in tensors.items():
             vars(submodule).pop(name, None)
             # register_buffer() refuses the name of a class's attribute
             submodule._buffers[name] = tensor  # noqa: SLF001
             submodule._non_persistent_buffers_set.add(name)  # noqa: SLF001
+
+
+def _subclass(cls: type, attributes: dict[str, Any]) -> type:
+    """A class that looks like ``cls`` and has further attributes, as PyTorch's parametrizations make."""
+    attributes = {"__module__": cls.__module__, "__qualname__": cls.__qualname__, **attributes}
+    return new_class(cls.__name__, (cls,), exec_body=lambda scope: scope.update(attributes))
 
 
 class _BufferFirst:

@@ -38,14 +38,13 @@ def _arange(
     dtype = dtype or torch.get_default_dtype()
     count = _count(start, end, step)
     if count is None:
-        elements = torch.arange(start, end, step, dtype=dtype, device=device, **rest)
+        ranged = torch.arange(start, end, step, dtype=dtype, device=device, **rest)
         if not any(isinstance(number, float) and not number.is_integer() for number in (start, step)):
-            return elements
-        count = elements.shape[0]
+            return ranged
+        count = ranged.shape[0]
     # a Range would add the fractions up
-    whole = _first(count, dtype, device)
-    result: Tensor = whole * step + start
-    return result
+    elements: Tensor = _first(count, dtype, device) * step + start
+    return elements
 
 
 def _count(start: Any, end: Any, step: Any) -> Any:

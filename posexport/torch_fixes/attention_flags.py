@@ -46,7 +46,7 @@ def _importers() -> list[tuple[ModuleType, str]]:
 def _by_origin(names: tuple[str, ...]) -> tuple[list[tuple[ModuleType, str]], list[ModuleType]]:
     """Libraries' modules with the function, and users' modules, which may change their globals from call to call."""
     loaded = [sys.modules.get(name) for name in names if not name.startswith(_NO_USERS)]
-    # isinstance() asks some lazy modules for their class
+    # isinstance() would ask a lazy one for its class
     modules = [module for module in loaded if module is not None and issubclass(type(module), ModuleType)]
     of_users = [module for module in modules if is_user_module(module) or not scope_of(module).get("__file__")]
     libraries = (module for module in modules if module not in of_users)

@@ -358,9 +358,8 @@ class Axial(nn.Module):
         return y + self.attend(self.two, y)
 
 
+@pytest.mark.all  # traced twice, by both strategies of the exporter
 def test_axial_attention_with_kept_angles(tmp_path: Path) -> None:
-    module = Axial()
-    session = converted(tmp_path, module, {"x": torch.randn(2, 8, 6, 9)})
-    x = torch.randn(1, 8, 6, 17)
-    (output,) = session.run({"x": x.numpy()}).values()
-    agree(output, module(x), "model in float32", np.float32)
+    module = Axial().eval()
+    example, axes = {"x": torch.randn(2, 8, 6, 9)}, {"x": ["batch_size", 8, 6, "sequence_length"]}
+    assert posexport.convert(module, tmp_path / "b", example_inputs=example, axes=axes, lengths=(1, 17, 40)).good

@@ -3,9 +3,12 @@
 from collections import Counter
 from pathlib import Path
 
+import onnx
+import onnx_ir as ir
 import pytest
 import torch
 import torch.nn.functional as F
+from onnx_ir.passes.common import RemoveUnusedNodesPass
 from torch import Tensor, nn
 
 from posexport.bundle.read import read
@@ -16,6 +19,7 @@ from posexport.modules.live_module import module_source
 from posexport.ops.attention import AttentionSpec
 from posexport.passes import pipeline
 from posexport.passes.context import of_source
+from posexport.passes.recognise.layouts import put_in_order
 from posexport.targets.target import Target
 from tests.in_float64 import is_the_module
 from tests.small import TwoLayers
@@ -239,3 +243,35 @@ class ToSlots(Model):
 @pytest.mark.parametrize("model", [OverChannels, OtherZeros, ReadScores, ToSlots])
 def test_it_is_left_as_it_is(model: type[Model]) -> None:
     assert set(traced(model)) == {"Softmax"}
+
+
+GRAPH = """<ir_version: 10, opset_import: ["" : 18]>
+g (float[B, 3, T, 4] q, float[B, 3, 4, S] k, float[B, 3, S, 4] v, float[B, 1, 1, S] keys) => (float[B, 3, T, 4] y) {
+"""
+TRANSPOSED = """
+  scores = MatMul(q, k)
+  mask = Identity(keys)
+  masked = Add(scores, mask)
+  turned = Transpose<perm = [0, 3, 1, 2]>(masked)
+  probs = Softmax<axis = 1>(turned)
+  back = Transpose<perm = [0, 2, 3, 1]>(probs)
+  y = MatMul(back, v)
+}"""
+PLAIN = "scores = MatMul(q, k) probs = Softmax<axis = -1>(scores) y = MatMul(probs, v) }"
+
+
+def put(graph: str, unknown: str) -> list[str]:
+    """The operators of ``graph`` in order, where the sizes of the value ``unknown`` are not known."""
+    model = ir.from_proto(onnx.shape_inference.infer_shapes(onnx.parser.parse_model(GRAPH + graph)))
+    for value in (node.outputs[0] for node in model.graph):
+        value.shape = None if value.name == unknown else value.shape
+    put_in_order(next(node for node in model.graph if node.op_type == "Softmax"))
+    RemoveUnusedNodesPass()(model)
+    return [node.op_type for node in model.graph]
+
+
+def test_unknown_sizes_are_left_as_they_are() -> None:
+    """As those behind a reshape that the exporter cannot follow."""
+    assert "Transpose" not in put(TRANSPOSED, "")
+    assert put(TRANSPOSED, "mask").count("Transpose") == 2
+    assert put(PLAIN, "scores") == ["MatMul", "Softmax", "MatMul"]
