@@ -273,7 +273,8 @@ def _proven(
     if not options.verify:
         # nothing asks the module for its numbers any more, and the check's session holds the same
         drop(source.module.parameters())
-    _check_axes(source, directory, options)
+    if source.by_trial or not options.verify:  # the points of a definition's proof have sizes of all axes too
+        _check_axes(source, directory, options)
     report = proof(source, directory, options, progress, variant, reduced) if options.verify else None
     on_texts = None
     if compared is not None:

@@ -18,6 +18,7 @@ import onnx_ir as ir
 from torch import nn
 
 from posexport.graph.queries import NOTES, with_bodies
+from posexport.graph.transposed import contiguous
 from posexport.options.recipe import Recipe
 from posexport.sources.memory_mapped import release
 from posexport.sources.source import Source
@@ -124,6 +125,7 @@ class OwnFile(Store):
             return
         data = path.with_name(path.name + self.suffix)
         parameters = [] if module is None else list(module.parameters())
+        _copy_in_order(model)
         ir.save(
             model,
             path,
@@ -154,7 +156,7 @@ class SharedFile(Store):
                 tensor = value.const_value
                 if tensor is None or tensor.nbytes < KEEP_INSIDE or value.is_graph_input():
                     continue
-                array = np.ascontiguousarray(tensor.numpy())
+                array = contiguous(tensor.numpy())
                 raw = array.reshape(-1).view(np.uint8)  # of bfloat16 there is no buffer
                 key = hashlib.sha256(raw.data if array.size else b"").digest()
                 key += repr((str(tensor.dtype), array.shape)).encode()
@@ -175,6 +177,22 @@ class SharedFile(Store):
                 del array, raw
                 release(parameters)
         ir.save(model, path)
+
+
+def _copy_in_order(model: ir.Model) -> None:
+    """Large weights become contiguous while they are written, one at a time."""
+    for value in model.graph.initializers.values():
+        tensor = value.const_value
+        if tensor is None or tensor.nbytes < KEEP_INSIDE or isinstance(tensor, ir.ExternalTensor):
+            continue
+        if tensor.dtype.bitwidth >= 8:  # smaller numbers are packed by onnx-ir
+            value.const_value = ir.LazyTensor(
+                lambda tensor=tensor: ir.Tensor(contiguous(tensor.numpy()), tensor.dtype),
+                tensor.dtype,
+                tensor.shape,
+                name=tensor.name,
+                doc_string=tensor.doc_string,
+            )
 
 
 def weight_bytes(model: ir.Model) -> int:

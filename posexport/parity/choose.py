@@ -196,7 +196,9 @@ class _Choice:
             from posexport.parity.references.judged_by_forward import reference_of
 
             return reference_of(source, options.computed, options.sample, options.reference_device)
-        return DefinitionReference(source, options.computed, options.sample, options.reference_device)
+        # of some points of a model whose reduced model has shown what its modules keep
+        watched = options.some is None
+        return DefinitionReference(source, options.computed, options.sample, options.reference_device, watched=watched)
 
     def _opened(self, source: Source, model: Path | bytes, make: Make | None = None) -> Runner:
         options = self._options

@@ -13,6 +13,7 @@ import onnx_ir as ir
 from posexport.graph.builder import Builder
 from posexport.graph.edits import initializer, replace
 from posexport.graph.queries import PACKED_FROM, is_weight, matches, names_of, only, width
+from posexport.graph.transposed import beside
 from posexport.passes.graph_pass import Context, GraphPass, PassResult
 from posexport.targets.target import Target
 
@@ -158,6 +159,6 @@ def _concatenated(tensors: Sequence[ir.TensorProtocol], shape: ir.Shape) -> ir.L
     """Lazy concatenation along the last axis, computed at each read and not cached."""
 
     def concatenate() -> ir.TensorProtocol:
-        return ir.tensor(np.concatenate([np.asarray(tensor.numpy()) for tensor in tensors], -1))
+        return ir.tensor(beside([np.asarray(tensor.numpy()) for tensor in tensors]))
 
     return ir.LazyTensor(concatenate, tensors[0].dtype, shape)

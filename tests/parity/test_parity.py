@@ -152,10 +152,10 @@ def test_inputs_avoid_outputs_that_are_small_by_luck() -> None:
 
 def test_default_grid_is_what_the_contract_says() -> None:
     points = grid(Limits(trained_length=512, max_length=512, boundaries=[100]), [TOKENS, MASK])
-    lengths = [1, 2, 17, 63, 64, 65, 99, 100, 101, 257, 512]
+    lengths = [1, 2, 17, 63, 64, 65, 99, 100, 101, 129, 257, 512]
     assert sorted({p.length for p in points if not p.must_be_rejected}) == lengths
     assert [(p.batch, p.length) for p in points if p.must_be_rejected] == [(1, 513), (3, 513), (1, 1024)]
-    for length in (17, 257):
+    for length in (17, 129):
         at = {(p.batch, p.padding) for p in points if p.length == length}
         assert at == {(1, "none"), (1, "right"), (1, "left"), (3, "none"), (3, "right"), (3, "left"), (3, "ragged")}
     assert {(p.batch, p.padding) for p in points if p.length == 100} == {(1, "none"), (3, "ragged")}

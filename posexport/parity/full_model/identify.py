@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from posexport.graph.transposed import contiguous
 from posexport.sources.memory_mapped import release
 
 if TYPE_CHECKING:
@@ -242,8 +243,8 @@ def _equal_rows(stored: Array, parameter: Array) -> int:
     count = min(len(stored), len(parameter))
     for start in range(0, count, _ROWS):
         end = min(start + _ROWS, count)
-        made = np.ascontiguousarray(_as(parameter[start:end], stored.dtype))
-        equal = (_bits(made) == _bits(np.ascontiguousarray(stored[start:end]))).all(1)
+        made = contiguous(_as(parameter[start:end], stored.dtype))
+        equal = (_bits(made) == _bits(contiguous(stored[start:end]))).all(1)
         if not equal.all():
             return start + int(np.argmin(equal))
     return count

@@ -29,8 +29,9 @@ from posexport.spec import (
 )
 
 BATCHES = (1, 3)
-#: one token, two, a prime, around a power of two (block sizes), beyond 256 (bfloat16 holds integers up to there)
-LENGTHS = (1, 2, 17, 63, 64, 65, 257)
+#: one token, two, a prime, around a power of two (block sizes), the shortest with tiled attention, beyond 256 (bfloat16
+#: holds integers up to there)
+LENGTHS = (1, 2, 17, 63, 64, 65, BLOCK + 1, 257)
 
 
 def lengths_of(limits: Limits) -> list[int]:

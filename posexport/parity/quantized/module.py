@@ -7,6 +7,7 @@ import copy
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -88,12 +89,15 @@ class Form:
     places: list[int] = field(default_factory=list)
     pieces: list[tuple[Use, Array, Array]] = field(default_factory=list)
 
-    def matrix(self, dtype: torch.dtype) -> Tensor:
-        """[N, K] as it is stored, factors and all."""
+    def matrix(self, dtype: torch.dtype, some: Array | None = None) -> Tensor:
+        """[N, K] as it is stored, factors and all; ``some``: of these rows, in rising order."""
         k = self.pieces[0][0].stored.whole.shape[1]
         wide = dtype if dtype in (torch.float64, torch.float32) else torch.float32
-        result = torch.zeros((self.rows, k), dtype=wide)
+        result = torch.zeros((self.rows if some is None else len(some), k), dtype=wide)
         for use, channels, rows in self.pieces:
+            if some is not None:
+                asked = np.isin(rows, some)
+                channels, rows = channels[asked], np.searchsorted(some, rows[asked])
             result[torch.from_numpy(rows)] = torch.from_numpy(use.stored.real(channels)).to(wide)
         return result.to(dtype)
 
@@ -167,8 +171,7 @@ _KEPT = 1 << 30
 class AsStored(nn.Module):
     """``original`` with the parameters of ``forms`` in products and lookups.
 
-    Parameters are known by where their numbers lie, so that transposed ones, and rows of one, are known too. What
-    several names share is copied, as each name may have a different form.
+    Parameters are known by where their numbers lie, so that transposed ones, and rows of one, are known too.
     """
 
     def __init__(self, original: nn.Module, forms: Mapping[tuple[str, bool], Form]) -> None:
@@ -183,7 +186,7 @@ class AsStored(nn.Module):
         return getattr(self.original, "reused", ())
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "AsStored":
-        return type(self)(_untied(copy.deepcopy(self.original, memo)), self._forms)
+        return type(self)(_untied(copy.deepcopy(self.original, memo), self._forms), self._forms)
 
     def forward(self, **inputs: Tensor) -> Any:
         """Returns the outputs of the original."""
@@ -203,18 +206,28 @@ class AsStored(nn.Module):
     def known(self) -> "_StoredParameters":
         return _StoredParameters(self.original, self._forms)
 
+    @cached_property
+    def _as_given(self) -> "_StoredParameters":
+        return self.known()
 
-def _untied(module: nn.Module) -> nn.Module:
-    """``module``, changed in place: parameters that several modules share become copies, one for each."""
-    seen: set[int] = set()
-    for submodule in module.modules():
-        for name, parameter in submodule.__dict__["_parameters"].items():
-            if parameter is None:
+    def replaced(self, parameter: nn.Parameter, /, *, lookup: bool) -> bool:
+        """Whether a form is read wherever ``parameter``, one of this module's, would be."""
+        found = self._as_given.find(parameter, lookup=lookup)
+        return found is not None and all(rounding.kind != "float" for rounding in found[0].roundings)
+
+
+def _untied(module: nn.Module, forms: Mapping[tuple[str, bool], Form]) -> nn.Module:
+    """``module``, changed in place: of a parameter with several names each that has other forms gets a copy."""
+    first: dict[int, tuple[Form | None, ...]] = {}
+    for path, submodule in module.named_modules():
+        parameters = submodule.__dict__["_parameters"]
+        for parameter_name, parameter in parameters.items():
+            if parameter is None or parameter.ndim < 2:
                 continue
-            place = parameter.untyped_storage().data_ptr()
-            if place in seen and parameter.ndim > 1:
-                submodule.__dict__["_parameters"][name] = nn.Parameter(parameter.detach().clone(), requires_grad=False)
-            seen.add(place)
+            name = f"{path}.{parameter_name}" if path else parameter_name
+            own = tuple(forms.get((name, lookup)) for lookup in (False, True))
+            if first.setdefault(parameter.untyped_storage().data_ptr(), own) != own:
+                parameters[parameter_name] = nn.Parameter(parameter.detach().clone(), requires_grad=False)
     return module
 
 
@@ -306,7 +319,10 @@ class _Stored(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def embedding(self, weight: Tensor, ids: Tensor, *_: Any) -> Tensor | None:
         stored = self._parameters.find(weight, lookup=True)
-        return None if stored is None else F.embedding(ids, self._module.matrix(stored[0], weight))
+        if stored is None:
+            return None
+        rows, places = ids.unique(return_inverse=True)
+        return F.embedding(places, stored[0].matrix(weight.dtype, rows.cpu().numpy()).to(weight.device))
 
 
 _REPLACED: dict[Any, Callable[..., Tensor | None]] = {

@@ -19,7 +19,7 @@ from posexport.parity.references.definition import DefinitionReference
 from posexport.parity.report.points import Invariant
 from posexport.parity.report.points import Outcome as Verdict
 from posexport.parity.report.report import Report
-from posexport.parity.subjects.runner import Runner
+from posexport.parity.subjects.runner import RunError, Runner
 from posexport.runtime.cache import decoder_interface
 from posexport.spec import LOGITS
 
@@ -69,18 +69,17 @@ class ChosenTokens:
         name = f"{steps} greedy decode steps of the full model choose the definition's tokens"
         total = length + steps - 1
 
-        free = rollout.free_tokens(self.subject, decoder, prompts, steps, source.limits, proof.about.provider, fixed)
-        if isinstance(free, str) or any(len(row) < steps for row in free):
-            note = free if isinstance(free, str) else "greedy search ended early"
-            return _with(report, _invariant(name, total, "fail", note))
-        tokens_BK = np.array(free, np.int64)
+        try:
+            searched = rollout.rollout(self.subject, decoder, prompts, steps, names, fixed=fixed)
+        except RunError as failure:
+            return _with(report, _invariant(name, total, "fail", f"ONNX Runtime failed: {failure}"))
+        tokens_BK = searched.tokens_BK
         if source.limits.length_dependent:
             truth = self.reference.truth
             y64 = rollout.rollout(truth, decoder, prompts, steps, names, tokens_BK, fixed).logits_BKV
         else:
             y64 = rollout.in_one_call(self.reference, decoder, prompts, tokens_BK, fixed)
-        y = rollout.rollout(self.subject, decoder, prompts, steps, names, tokens_BK, fixed).logits_BKV
-        error = measure(y, y64, source.outputs[names.index(LOGITS)].axes, None)
+        error = measure(searched.logits_BKV, y64, source.outputs[names.index(LOGITS)].axes, None)
         baseline = max((value for (_, output), value in outcome.largest.items() if output == LOGITS), default=0.0)
         limit = proof.judge.tolerance(total, LOGITS, baseline)
         good = bool(error.error <= limit)
@@ -94,7 +93,7 @@ class ChosenTokens:
             note=error.note or ("" if good else f"error {error.error:.1e} exceeds {limit:.1e}"),
         )
         least = rollout.MARGIN * limit * error.scale
-        verdict, note = rollout.compare(free, y64.argmax(-1), rollout.gaps(y64), least)
+        verdict, note = rollout.compare(tokens_BK.tolist(), y64.argmax(-1), rollout.gaps(y64), least)
         return _with(report, logits, _invariant(name, total, verdict, note))
 
 

@@ -66,7 +66,10 @@ def baseline_errors(
     inputs, outputs, times = model.inputs, compared_outputs(model), more_draws(point, model, tokens)
     largest = [0.0] * len(outputs)
     masked = token_mask(point, inputs) is not None
-    paddings: list[Padding] = ["none", ragged] if ragged and masked and point.length > 1 else ["none"]
+    paddings: list[Padding] = ["none"]
+    if ragged and masked and point.length > 1:
+        # a row without padding is among them
+        paddings = [ragged] if tokens < MOST_TOKENS else ["none", ragged]
     for padding in paddings if times else []:
         many = msgspec.structs.replace(point, batch=times * point.batch, padding=padding)
         feeds = draw(many, inputs)
@@ -93,14 +96,22 @@ def _take(array: Array, spec: OutputSpec, rows: Array) -> Array:
 class DefinitionReference:
     """One copy of the definition in each precision, or one for every call, for modules that keep state.
 
-    ``device``: where PyTorch computes. ``sample`` is filled with some of the cases. Raises PosexportError where there
-    is not one, or where a user's module itself gives no numbers.
+    ``device``: where PyTorch computes. ``sample`` is filled with some of the cases. ``watched``: find out whether the
+    module keeps state, which costs a call of the first point. Raises PosexportError where there is not one, or where a
+    user's module itself gives no numbers.
     """
 
     def __init__(
-        self, source: Source, precision: PrecisionName, sample: SampleWriter | None = None, device: str = "cpu"
+        self,
+        source: Source,
+        precision: PrecisionName,
+        sample: SampleWriter | None = None,
+        device: str = "cpu",
+        *,
+        watched: bool = True,
     ) -> None:
         self.source = source
+        self._watched = watched
         self.precision = precision
         self._sample = sample
         self._device = device
@@ -143,7 +154,8 @@ class DefinitionReference:
                     f"{self.source.name}: not one point can be checked: {reason}; give a shorter --length"
                 )
             self._sample.choose(points, self.source)
-        self._first = (points[0], self._fingerprint(points[0])) if points and not self._fresh else None
+        watched = self._watched and points and not self._fresh
+        self._first = (points[0], self._fingerprint(points[0])) if watched else None
 
     def case(self, point: GridPoint) -> Case:
         """Inputs, and all outputs in float64 with PyTorch's error in the graph's precision."""

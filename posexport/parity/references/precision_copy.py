@@ -11,7 +11,8 @@ import copy
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any, TypeVar
+from functools import partial
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -65,6 +66,12 @@ def _half(value: object) -> bool:
     return isinstance(value, Tensor) and value.dtype == torch.float16
 
 
+class Replaced(Protocol):
+    """Whether other numbers are read in place of a parameter's, by products or by lookups."""
+
+    def __call__(self, parameter: nn.Parameter, /, *, lookup: bool) -> bool: ...
+
+
 #: bytes that are cast at a time
 _PIECE = 1 << 24
 #: the attribute of a cast copy that is the parameter it was cast from
@@ -72,22 +79,43 @@ ORIGIN = "_posexport_origin"
 
 
 class Reader:
-    """Casts parameters to ``dtype`` on access. Of memory-mapped ones only the last keeps its pages in memory."""
+    """Casts parameters to ``dtype`` on access. Of memory-mapped ones only the last keeps its pages in memory.
 
-    def __init__(self, dtype: torch.dtype) -> None:
+    ``replaced``: whether every product or lookup with a parameter reads other numbers in its place, so that none of
+    its own are cast.
+    """
+
+    def __init__(self, dtype: torch.dtype, replaced: "Replaced | None" = None) -> None:
         self.dtype = dtype
+        self._replaced = replaced or (lambda *_, **__: False)
         self._last: nn.Parameter | None = None
+
+    def rows(self, table: nn.Parameter, ids: Tensor) -> Tensor:
+        """The rows of an embedding table, cast: a vocabulary is much larger than a batch."""
+        if self._replaced(table, lookup=True):
+            return nn.functional.embedding(ids, self._stand_in(table))
+        return nn.functional.embedding(ids, table).to(self.dtype)
+
+    def _stand_in(self, parameter: nn.Parameter) -> nn.Parameter:
+        """Of the shape and type of the cast copy, and NaN where it is read after all."""
+        nan = torch.full((), torch.nan, dtype=self.dtype).expand(parameter.shape)
+        return self._of(parameter, nn.Parameter(nan, requires_grad=False))
+
+    @staticmethod
+    def _of(parameter: nn.Parameter, cast: nn.Parameter) -> nn.Parameter:
+        setattr(cast, ORIGIN, parameter)
+        return cast
 
     def read(self, parameter: nn.Parameter) -> nn.Parameter:
         """``parameter`` itself, or its cast copy."""
+        if _real(parameter) and self._replaced(parameter, lookup=False):
+            return self._stand_in(parameter)
         if parameter is not self._last and parameter.numel() * parameter.element_size() >= memory_mapped.LEAST:
             self.release()
             self._last = parameter
         if parameter.dtype == self.dtype or not _real(parameter):
             return parameter
-        cast = nn.Parameter(_cast(parameter, self.dtype), requires_grad=False)
-        setattr(cast, ORIGIN, parameter)
-        return cast
+        return self._of(parameter, nn.Parameter(_cast(parameter, self.dtype), requires_grad=False))
 
     def release(self) -> None:
         """Give the pages of the last one back."""
@@ -142,7 +170,10 @@ def sharing(module: nn.Module, reader: Reader) -> nn.Module:
         # PyTorch's ways do not fit: parametrize.register_parametrization writes to the parameter (``set_``), which is
         # the original's, so that `memory_mapped.release` takes it for changed and keeps its pages; functional_call
         # wants all parameters cast immediately
-        submodule.__dict__["_parameters"] = _Parameters(dict(submodule.__dict__["_parameters"]), reader)
+        parameters = dict(submodule.__dict__["_parameters"])
+        submodule.__dict__["_parameters"] = _Parameters(parameters, reader)
+        if type(submodule) is nn.Embedding and submodule.max_norm is None:
+            submodule.forward = partial(reader.rows, parameters["weight"])
         for name, buffer in submodule.__dict__["_buffers"].items():
             if buffer is not None and _real(buffer):
                 submodule.__dict__["_buffers"][name] = buffer.to(reader.dtype)
@@ -207,7 +238,8 @@ class PrecisionCopy:
         self.dtype = dtype
         self.outputs = outputs
         shares = share or memory_mapped.size_of(module.parameters()) > memory_mapped.LARGE
-        self.reader = Reader(dtype) if shares and shareable(module) and self.device.type == "cpu" else None
+        shares = shares and self.device.type == "cpu" and shareable(module)
+        self.reader = Reader(dtype, getattr(module, "replaced", None)) if shares else None
         self.copy = None if fresh else self._copied()
 
     def _copied(self) -> nn.Module:
