@@ -12,6 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 #: numbers of parameters by name
 Arrays = Mapping[str, NDArray[np.float32]]
+FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16)
 Mutant = Callable[[onnx.ModelProto, Arrays, str], bool]
 
 
@@ -21,10 +22,10 @@ def stored(model: onnx.ModelProto, arrays: Arrays, stack: str, layer: int) -> di
     for tensor in model.graph.initializer:
         if tensor.name.startswith(prefix):
             found[tensor.name.removeprefix(prefix)] = tensor
-        elif tensor.data_type == TensorProto.FLOAT and len(tensor.dims) == 2:
+        elif tensor.data_type in FLOATS and len(tensor.dims) == 2:
             transposed = numpy_helper.to_array(tensor).T
             for name, array in arrays.items():
-                if name.startswith(prefix) and array.shape == transposed.shape and np.array_equal(array, transposed):
+                if name.startswith(prefix) and array.shape == transposed.shape and np.array_equal(array.astype(transposed.dtype), transposed):
                     found[name.removeprefix(prefix)] = tensor
     return found
 
@@ -123,6 +124,8 @@ def another_base(model: onnx.ModelProto, arrays: Arrays, stack: str) -> bool:
         return False
     cosines = rotations[10].input[1]
     angle = next(node.input[0] for node in model.graph.node if cosines in node.output)
+    while (cast := next((node for node in model.graph.node if angle in node.output), None)) and cast.op_type == "Cast":
+        angle = cast.input[0]
     model.graph.initializer.append(numpy_helper.from_array(np.float32(0.5), "other_base"))
     place = list(model.graph.node).index(rotations[10])
     for op, inputs, output in (
@@ -164,7 +167,7 @@ def a_word_beyond(model: onnx.ModelProto, arrays: Arrays, stack: str) -> bool:
     """A row of the embeddings that the reduced model lacks."""
     names = {node.input[0] for node in model.graph.node if node.op_type == "Gather"}
     tensor = next((t for t in model.graph.initializer if t.name in names and len(t.dims) == 2), None)
-    if tensor is None or tensor.data_type != TensorProto.FLOAT:
+    if tensor is None or tensor.data_type not in FLOATS:
         return False
     raw = bytearray(tensor.raw_data)
     raw[-4] ^= 1

@@ -23,6 +23,8 @@ from posexport.graph.partial import Subgraph
 from posexport.precision.derived import Array, DerivedTensors
 from posexport.precision.projections import Projection, Weight, tensor_of
 
+#: the start of the names of factors that nodes multiply by, and the end of those of divided parameters
+SMOOTHING, DIVIDED = "smoothing_", "_smooth"
 #: runs a graph on its inputs by name; returns the named outputs
 Run = Callable[[Sequence[str], Mapping[str, Array]], Sequence[Any]]
 
@@ -137,7 +139,7 @@ class Smoother:
         graph = x.graph if producer is None else producer.graph
         assert isinstance(graph, ir.Graph)
         self._count += 1
-        inverse = self._tensors.number(graph, f"smoothing_{self._count}", 1 / factor)
+        inverse = self._tensors.number(graph, f"{SMOOTHING}{self._count}", 1 / factor)
         g = Builder.behind(graph, x, name=str(x.name), opset=self._tensors.opset)
         return g.Mul(x, inverse, name="smooth", shape=x.shape)
 
@@ -155,7 +157,7 @@ class Smoother:
             assert old is not None
             assert tensor is not None
             assert isinstance(node.graph, ir.Graph)
-            new = initializer(node.graph, f"{old.name}_smooth", ir.tensor(tensor.numpy() / factor))
+            new = initializer(node.graph, f"{old.name}{DIVIDED}", ir.tensor(tensor.numpy() / factor))
             node.replace_input_with(place, new)
         return True
 

@@ -9,7 +9,7 @@ from posexport.parity.full_model.digests import Digests
 from posexport.parity.full_model.file import File
 from posexport.parity.full_model.identify import Parameters
 from posexport.parity.full_model.quantized import QuantizedWeights
-from posexport.parity.full_model.records import NotComparableError, Places, Stacks
+from posexport.parity.full_model.records import Places, Stacks
 from posexport.parity.full_model.structure import compare
 from posexport.parity.full_model.weights import Weights, Words
 from posexport.spec import InputSpec
@@ -60,13 +60,3 @@ def check(
         origins = QuantizedWeights(reduced, inputs, reduced_weights, reduced_known, reduced_places).origins()
         QuantizedWeights(full, inputs, weights, known, places).check(origins, quantizer)
     return Layers(sum(len(stack.kinds) for stack in stacks.values()), len(full_file.tensors))
-
-
-def check_comparable(full: Path) -> None:
-    """Raises NotComparableError where int8 products read activations that are divided by factors.
-
-    Which layers have such factors depends on the activations that were measured.
-    """
-    for name in File(full).tensors:
-        if name.startswith("smoothing_") or name.endswith("_smooth"):
-            raise NotComparableError(f"activations of some layers are smoothed ({name})")

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from onnx import FunctionProto, NodeProto, TensorProto, helper, numpy_helper
 
 from posexport.graph.protos import bodies
+from posexport.parity.full_model.plain_rows import with_plain_rows
 
 #: types of which several numbers are in one byte
 _PACKED = {TensorProto.INT4, TensorProto.UINT4}
@@ -21,8 +22,12 @@ class File:
 
     def __init__(self, model: Path | onnx.ModelProto) -> None:
         self._axes_of: dict[str, list[int] | None] = {}
+        #: the initializer that a transposed one is
+        self.stored_as: dict[str, str] = {}
         self._folder = model.parent if isinstance(model, Path) else Path()
-        self.model = model if isinstance(model, onnx.ModelProto) else onnx.load(model, load_external_data=False)
+        self.model = onnx.ModelProto()
+        self.model.CopyFrom(model if isinstance(model, onnx.ModelProto) else onnx.load(model, load_external_data=False))
+        with_plain_rows(self.model)
 
     @cached_property
     def tensors(self) -> dict[str, TensorProto]:
@@ -34,6 +39,7 @@ class File:
             elif node.op_type == "Transpose" and node.input[0] in found:
                 found[node.output[0]] = found[node.input[0]]
                 self._axes_of[node.output[0]] = list(node.attribute[0].ints) if node.attribute else None
+                self.stored_as[node.output[0]] = self.stored_as.get(node.input[0], node.input[0])
         return found
 
     @cached_property

@@ -88,6 +88,10 @@ class Parameters:
     def array(self, name: str) -> Array:
         return np.asarray(self._tensors[name].detach().numpy())
 
+    @property
+    def vectors(self) -> list[Array]:
+        return [self.array(name) for name, tensor in self._tensors.items() if tensor.ndim == 1]
+
     def matrix(self, name: str) -> Array:
         """[N, K] of [N, ...]."""
         array = self.array(name)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from posexport.parity.full_model.identify import Array, Parameters
 from posexport.parity.full_model.records import NotComparableError, Place, Places
 from posexport.parity.full_model.weights import Weights
-from posexport.parity.quantized.match import Candidate, Matched, Matcher, check
+from posexport.parity.quantized.match import Candidate, Matched, Matcher, check, factor_of, of_rows
 from posexport.parity.quantized.read import each_use
 from posexport.parity.quantized.records import FloatProduct, Stored, StoredError, Use
 from posexport.spec import InputSpec
@@ -50,7 +50,7 @@ class QuantizedWeights:
         for use, claim, place in self._uses():
             names = self._layer(place)
             matched = Matcher({name: self._parameters.array(name) for name in names.values()}).match(
-                use.stored, smoothed=False
+                use.stored, smoothed=of_rows(use)
             )
             roles = {name: role for role, name in names.items()}
             found.setdefault(claim, []).append(_origin(matched, roles))
@@ -65,7 +65,7 @@ class QuantizedWeights:
             errors = []
             for origin in origins[claim]:
                 try:
-                    self._check(use.stored, origin, names, quantizer)
+                    self._check(use, origin, names, quantizer)
                     break
                 except StoredError as err:
                     errors.append(err)
@@ -96,9 +96,8 @@ class QuantizedWeights:
     def _of(self, name: str) -> tuple[str, int]:
         return self._places[name].stack, self._places[name].layer
 
-    def _check(
-        self, stored: Stored, origin: _Origin, names: Mapping[str, str], quantizer: QuantizerName | None
-    ) -> None:
+    def _check(self, use: Use, origin: _Origin, names: Mapping[str, str], quantizer: QuantizerName | None) -> None:
+        stored, factor = use.stored, None
         count = max(1, _AT_ONCE // max(1, stored.whole.shape[1]))
         which, row = _extended(origin, len(stored.whole))
         for start in range(0, len(stored.whole), count):
@@ -110,7 +109,10 @@ class QuantizedWeights:
                 scale=stored.scale[channels],
                 zero=stored.zero[channels],
             )
-            check(self._matched(part, origin, which[channels], row[channels], names), quantizer)
+            matched = self._matched(part, origin, which[channels], row[channels], names)
+            if of_rows(use):
+                matched.factor = factor = factor_of(matched) if factor is None else factor
+            check(matched, quantizer)
 
     def _matched(self, part: Stored, origin: _Origin, which: Array, row: Array, names: Mapping[str, str]) -> Matched:
         pieces = []

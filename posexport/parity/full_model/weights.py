@@ -13,6 +13,7 @@ from onnx import TensorProto
 
 from posexport.parity.full_model.file import File
 from posexport.parity.full_model.identify import Parameters, Piece
+from posexport.parity.full_model.plain_rows import undivided
 from posexport.parity.full_model.records import Place, Places
 
 #: names of what quantization makes of a parameter (`posexport.precision.derived`)
@@ -75,6 +76,7 @@ class Weights:
 
     def claim(self, name: str) -> tuple[str, str] | None:
         """The parameter that a quantized tensor's name says it is made of, and the end of its name."""
+        name = self._file.stored_as.get(name, name)
         end = len(name)
         while (end := name.rfind("_", 0, end)) > 0:
             if name[:end] in self._first and _QUANTIZED.fullmatch(name[end:]):
@@ -98,7 +100,7 @@ class Weights:
         if claim is not None:
             parameter, key = claim
             return Meaning("", (((self._places[parameter], (key, tensor.data_type)),),), named=True)
-        array = self._file.constant(name)
+        array = undivided(name, self._file.constant(name), self._parameters.vectors)
         content = self._parameters.content(array) if array.dtype.kind in "fV" else None
         literal = repr(self.contents(tensor, array)) if content is None or _constant(array) else ""
         if content is None:

@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 from torch import nn
 
-from posexport.parity.quantized.match import Matched, Matcher, check
+from posexport.parity.quantized.match import Matched, Matcher, check, of_rows
 from posexport.parity.quantized.module import AsStored, Form, biases_differ, forms
 from posexport.parity.quantized.read import read
 from posexport.parity.quantized.records import Array, StoredError, Use
@@ -62,8 +62,7 @@ class _Everywhere:
         self._matcher, self._quantizer = Matcher(matrices), quantizer
 
     def __call__(self, use: Use) -> Matched:
-        smoothed = any(rounding.kind in ("rows", "static") for rounding in use.roundings)
-        matched = self._matcher.match(use.stored, smoothed=smoothed)
+        matched = self._matcher.match(use.stored, smoothed=of_rows(use))
         check(matched, self._quantizer)
         return matched
 
@@ -82,7 +81,7 @@ class _InLayers:
         return "" if found is None else found[0]
 
     def __call__(self, use: Use) -> Matched:
-        return Matcher(self._layers[self._layer(use.stored.name)]).match(use.stored, smoothed=False)
+        return Matcher(self._layers[self._layer(use.stored.name)]).match(use.stored, smoothed=of_rows(use))
 
 
 def _biases(module: nn.Module) -> Mapping[str, Array]:

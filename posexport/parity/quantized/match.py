@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from posexport.parity.quantized.records import Array, Floats, Stored, StoredError
+from posexport.parity.quantized.records import Array, Floats, Stored, StoredError, Use
 from posexport.targets.precisions import QuantizerName
 
 #: the least agreement of signs for a match: 4 bits leave 0.8 and more, other channels have below 0.6
@@ -87,8 +87,10 @@ class Matcher:
                 break
         if len(left):
             pieces += self._one_by_one(stored, real, left, candidates)
-        factor = _factor(stored, real, pieces) if smoothed else np.ones(real.shape[1])
-        return Matched(stored, pieces, factor)
+        matched = Matched(stored, pieces, np.ones(real.shape[1]))
+        if smoothed:
+            matched.factor = factor_of(matched)
+        return matched
 
     def _guesses(
         self, real: Floats, left: NDArray[np.intp], candidates: Sequence[Candidate]
@@ -157,10 +159,15 @@ def _agreement(real: Floats, rows: Array) -> Floats:
     return np.asarray(agree / np.maximum(counted, 1))
 
 
-def _factor(
-    stored: Stored, real: Floats, pieces: Sequence[tuple[Candidate, NDArray[np.intp], NDArray[np.intp]]]
-) -> Floats:
+def of_rows(use: Use) -> bool:
+    """Whether its products round rows of activations, which may have been divided by powers of two."""
+    return any(rounding.kind in ("rows", "static") for rounding in use.roundings)
+
+
+def factor_of(matched: Matched) -> Floats:
     """Powers of two, [K], that bring the parameters nearest to the stored values."""
+    stored, pieces = matched.stored, matched.pieces
+    real = stored.real()
     across = np.zeros(real.shape[1])
     square = np.zeros(real.shape[1])
     for candidate, channels, rows in pieces:
@@ -203,8 +210,13 @@ def check(matched: Matched, quantizer: QuantizerName | None = None) -> None:
 
     ``quantizer``: how it was rounded; None: nobody says, and any way is right.
     """
-    stored = matched.stored
+    stored, by_order = matched.stored, quantizer in (None, "gptq")
     for candidate, channels, rows in matched.pieces:
+        near = _nearest_whole(stored, channels, candidate.matrix[rows], matched.factor)
+        if near.all():
+            continue
+        if not by_order:  # what is right of one channel does not depend on the others
+            channels, rows = channels[~near], rows[~near]
         parameter = candidate.matrix[rows].astype(np.float64) * matched.factor
         steps = stored.steps(channels, parameter)
         away = np.abs(steps)
@@ -217,9 +229,37 @@ def check(matched: Matched, quantizer: QuantizerName | None = None) -> None:
             _check_norm(stored, candidate.name, channels, parameter)
             continue
         far = wrong if wrong.any() else away > 1 + slack
-        by_order = quantizer in (None, "gptq")
         if far.any() and not (by_order and _second_order(stored, channels, parameter, steps, clipped)):
             _fail(stored, candidate.name, channels, far, away)
+
+
+#: values that are compared at once: they fit the cache of a core
+_AT_ONCE = 1 << 17
+
+
+def _nearest_whole(stored: Stored, channels: Array, parameter: Array, factor: Floats) -> NDArray[np.bool_]:
+    """Of each channel, whether all whole numbers are the nearest, about zero points in the middle: told in float32."""
+    n, k = parameter.shape
+    near = np.zeros(n, np.bool_)
+    blocks = stored.scale.shape[1]
+    if blocks * stored.size != k:
+        return near
+    count, narrow = max(1, _AT_ONCE // k), factor.astype(np.float32)
+    for start in range(0, n, count):
+        some = channels[start : start + count]
+        zero, scale = stored.zero[some], stored.scale[some].astype(np.float32)
+        whole = stored.whole[some].astype(np.float32).reshape(len(some), blocks, -1)
+        wanted = (parameter[start : start + count].astype(np.float32) * narrow).reshape(whole.shape)
+        wanted = np.divide(wanted, scale[..., None], out=wanted, where=scale[..., None] != 0)
+        wanted += _middle(stored)
+        away = wanted - whole
+        good = np.abs(away, out=away).max((1, 2)) <= 1 + SLACK / 2
+        # an end of the range stands for what is beyond it
+        np.clip(wanted, -127 if stored.highest == 127 else stored.lowest, stored.highest, out=wanted)
+        wanted -= whole
+        good &= np.abs(wanted, out=wanted).max((1, 2)) <= 0.5 + SLACK / 2
+        near[start : start + count] = good & (zero == _middle(stored)).all(1) & (scale != 0).all(1)
+    return near
 
 
 def _of_scales(stored: Stored, channels: Array) -> Floats | float:

@@ -15,7 +15,7 @@ import msgspec
 from posexport.bundle.manifest import ReducedProof, model_of
 from posexport.parity.choose import ProofOptions, about, chosen, prove_model
 from posexport.parity.engine import prove
-from posexport.parity.full_model.check import check, check_comparable
+from posexport.parity.full_model.check import check
 from posexport.parity.full_model.records import StructureError
 from posexport.parity.invariants.check import Invariants
 from posexport.parity.percent import part
@@ -46,8 +46,6 @@ def prove_reduced(reduction: Reduction, directory: Path, options: ProofOptions, 
         PosexportError: as `prove_model`.
     """
     tell = options.progress
-    for file in reduction.full.graphs:
-        check_comparable(directory / file)
     tell(0, 100, f"exporting the reduced model, {reduction.kept} of {reduction.layers} layers")
     with tempfile.TemporaryDirectory(prefix="posexport-reduced-") as name:
         folder = Path(name)

@@ -1,7 +1,7 @@
 """The tensors of a weight in blocks, as MatMulNBits and as DequantizeLinear read them."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import ml_dtypes
 import numpy as np
@@ -60,18 +60,18 @@ def for_product(weight: Weight, scheme: Scheme) -> Mapping[str, Derived]:
     Two numbers of 4 bits are a byte, the first in its low half.
     """
     (_, n), blocks = weight.sizes, scheme.count(weight)
-    key = f"bits{scheme.bits}"
+    key, rounded = f"bits{scheme.bits}", _Rounding(weight, scheme)
     tensors = {
         key: Derived(
             ir.DataType.UINT8,
             (n, blocks, scheme.size * scheme.bits // 8),
-            lambda matrix: packed(scheme.round(matrix).values, scheme.bits),
+            lambda matrix: packed(rounded.values(matrix), scheme.bits),
         ),
-        f"{key}_scale": Derived(ir.DataType.FLOAT, (n, blocks), lambda matrix: scheme.round(matrix).scales),
+        f"{key}_scale": Derived(ir.DataType.FLOAT, (n, blocks), rounded.scales),
     }
     if not scheme.symmetric:
         tensors[f"{key}_zero"] = Derived(
-            ir.DataType.UINT8, (n, -(-blocks * scheme.bits // 8)), lambda matrix: _zeros(scheme.round(matrix), scheme)
+            ir.DataType.UINT8, (n, -(-blocks * scheme.bits // 8)), lambda matrix: _zeros(rounded.zeros(matrix), scheme)
         )
     return tensors
 
@@ -80,23 +80,47 @@ def for_dequantize(weight: Weight, scheme: Scheme) -> Mapping[str, Derived]:
     """x, scale and zero point of DequantizeLinear along axis 0: [K, N], [blocks, N] and [blocks, N]."""
     (k, n), blocks = weight.sizes, scheme.count(weight)
     signed, signed_type, unsigned, unsigned_type = _TYPES[scheme.bits]
-    key = f"int{scheme.bits}"
+    key, rounded = f"int{scheme.bits}", _Rounding(weight, scheme)
 
     def values(matrix: Floats) -> Array:
-        whole = scheme.round(matrix).values.reshape(n, -1).T[:k]
+        whole = rounded.values(matrix).reshape(n, -1).T[:k]
         if scheme.symmetric:
             return (whole.astype(np.int16) - (1 << (scheme.bits - 1))).astype(signed_type)
         return whole.astype(unsigned_type)
 
     tensors = {
         key: Derived(signed if scheme.symmetric else unsigned, (k, n), values),
-        f"{key}_scale": Derived(ir.DataType.FLOAT, (blocks, n), lambda matrix: scheme.round(matrix).scales.T),
+        f"{key}_scale": Derived(ir.DataType.FLOAT, (blocks, n), lambda matrix: rounded.scales(matrix).T),
     }
     if not scheme.symmetric:
         tensors[f"{key}_zero"] = Derived(
-            unsigned, (blocks, n), lambda matrix: np.asarray(scheme.round(matrix).zeros).T.astype(unsigned_type)
+            unsigned, (blocks, n), lambda matrix: rounded.zeros(matrix).T.astype(unsigned_type)
         )
     return tensors
+
+
+class _Rounding:
+    """``scheme.round`` for the tensors of one weight; scales and zero points are kept from when its values are made."""
+
+    def __init__(self, weight: Weight, scheme: Scheme) -> None:
+        self._scheme = scheme
+        self._keeps = not weight.calls  # of a function each call has its own matrix
+        self._kept: Rounded | None = None
+
+    def values(self, matrix: Floats) -> NDArray[np.uint8]:
+        rounded = self._scheme.round(matrix)
+        if self._keeps:
+            self._kept = replace(rounded, values=rounded.values[:0])
+        return rounded.values
+
+    def scales(self, matrix: Floats) -> Floats:
+        return self._without_values(matrix).scales
+
+    def zeros(self, matrix: Floats) -> NDArray[np.uint8]:
+        return np.asarray(self._without_values(matrix).zeros)
+
+    def _without_values(self, matrix: Floats) -> Rounded:
+        return self._kept or self._scheme.round(matrix)
 
 
 def packed(whole: NDArray[np.uint8], bits: int) -> NDArray[np.uint8]:
@@ -104,6 +128,5 @@ def packed(whole: NDArray[np.uint8], bits: int) -> NDArray[np.uint8]:
     return whole if bits == 8 else (whole[..., 0::2] | whole[..., 1::2] << 4).astype(np.uint8)
 
 
-def _zeros(rounded: Rounded, scheme: Scheme) -> NDArray[np.uint8]:
-    zeros = np.asarray(rounded.zeros)
+def _zeros(zeros: NDArray[np.uint8], scheme: Scheme) -> NDArray[np.uint8]:
     return packed(np.pad(zeros, ((0, 0), (0, zeros.shape[1] % 2))), scheme.bits)

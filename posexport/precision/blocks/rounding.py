@@ -24,6 +24,8 @@ from posexport.precision.projections import Projection
 
 Floats = NDArray[np.float32]
 
+#: values that are rounded at once: they fit the cache of a core
+_AT_ONCE = 1 << 17
 #: HQQ's norm of the error, its first weight of the proximal term, its factor for every round, its rounds (the paper's
 #: section on the solver; more rounds change less than 0.1%)
 _NORM, _BETA, _GROWTH, _ROUNDS = 0.7, 10.0, 1.01, 20
@@ -58,10 +60,28 @@ def nearest(matrix: Floats, bits: int, size: int) -> Rounded:
     """
     blocks = _blocks(matrix, size)
     half = 1 << (bits - 1)
-    extreme = np.take_along_axis(blocks, np.abs(blocks).argmax(-1)[..., None], -1)
-    scale = np.where(extreme == 0, 1, extreme / -half).astype(np.float32)
-    whole = np.clip(np.rint(blocks / scale) + half, 0, 2 * half - 1).astype(np.uint8)
-    return Rounded(whole, scale[..., 0])
+    values, scales = np.empty(blocks.shape, np.uint8), np.empty(blocks.shape[:2], np.float32)
+    rows = max(1, _AT_ONCE // max(1, blocks[0].size))
+    for start in range(0, len(blocks), rows):
+        some = blocks[start : start + rows]
+        extreme = _extreme(some)
+        scale = np.where(extreme == 0, 1, extreme / -half).astype(np.float32)
+        whole = np.rint(some / scale[..., None])
+        whole += half
+        values[start : start + rows] = np.clip(whole, 0, 2 * half - 1, out=whole)
+        scales[start : start + rows] = scale
+    return Rounded(values, scales)
+
+
+def _extreme(blocks: Floats) -> Floats:
+    """The value of the largest magnitude of each block [N, blocks], the first of two."""
+    low, high = blocks.min(-1), blocks.max(-1)
+    extreme = np.where(high > -low, high, low)
+    both = high == -low
+    if both.any():
+        of_both = blocks[both]
+        extreme[both] = np.take_along_axis(of_both, np.abs(of_both).argmax(-1)[..., None], -1)[..., 0]
+    return np.asarray(extreme)
 
 
 def half_quadratic(matrix: Floats, bits: int, size: int) -> Rounded:

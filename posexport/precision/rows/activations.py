@@ -26,6 +26,21 @@ ROW_NODES = 7
 _HUGE = 1e38
 
 
+def zero_point(zero: int) -> str:
+    """What the constant is called."""
+    return "zero_point" if zero == PLAIN.zero else f"zero_point_{zero}"
+
+
+def step(steps: int) -> str:
+    """What 1 / ``steps`` is called."""
+    return f"step_of_{steps}"
+
+
+def down(zero: int) -> str:
+    """What the factor is called by which a row's lowest value asks for a scale."""
+    return f"down_{zero}"
+
+
 @dataclass(frozen=True)
 class Rows:
     """``quantized``: uint8 [..., K]; ``scale``: float32 [..., 1]; ``zero``: a uint8 scalar."""
@@ -82,15 +97,15 @@ class Activations:
     def _quantize(self, x: ir.Value, reader: ir.Node, channels: int, zero: int) -> Rows:
         graph, g = self._after(x, (reader,), "rows")
         number = self._tensors.number
-        point = number(graph, "zero_point" if zero == PLAIN.zero else f"zero_point_{zero}", np.uint8(zero))
+        point = number(graph, zero_point(zero), np.uint8(zero))
         steps = highest_step(zero)
-        step = number(graph, f"step_of_{steps}", np.float32(1 / steps))
+        unit_step = number(graph, step(steps), np.float32(1 / steps))
         top = self._highest(x, graph, g, zero)
-        scale = g.Mul(top, step, name="scale")
+        scale = g.Mul(top, unit_step, name="scale")
         if self._target.provider is None or self._target.opset < BLOCKED_OPSET:
             # with a scalar scale, which every runtime knows: the row is brought to [-1, 1] first
             unit = g.Div(x, top, name="unit", shape=x.shape)
-            quantized = g.QuantizeLinear(unit, step, point, name="uint8", shape=x.shape)
+            quantized = g.QuantizeLinear(unit, unit_step, point, name="uint8", shape=x.shape)
         else:
             # one block for every row: half the passes over x. A zero point for every block, by one operator: a value
             # # far below half a step is the zero point itself
@@ -107,5 +122,5 @@ class Activations:
         if ratio == 1:
             low = g.Neg(lowest, name="low")
         else:
-            low = g.Mul(lowest, number(graph, f"down_{zero}", np.float32(-ratio)), name="low")
+            low = g.Mul(lowest, number(graph, down(zero), np.float32(-ratio)), name="low")
         return g.Max(g.ReduceMax(x, last, name="highest"), low, tiny, name="largest")

@@ -13,7 +13,11 @@ pytestmark = pytest.mark.all
 
 
 @pytest.mark.parametrize(
-    ("name", "options"), [("decoder-rope", {}), ("decoder-rope", {"precision": "int4"}), ("encoder-absolute", {})]
+    ("name", "options"),
+    [
+        *(("decoder-rope", {"precision": precision}) for precision in ("fp32", "fp16", "int8", "int4")),
+        *(("encoder-absolute", {"precision": precision}) for precision in ("fp32", "int8")),
+    ],
 )
 def test_right_graphs_are_accepted_and_mistakes_are_found(name: str, options: dict[str, str], tmp_path: Path) -> None:
     graphs = pair(name, tmp_path, **options)
