@@ -25,13 +25,13 @@ INPUTS = {"input_ids": IDS, "attention_mask": torch.ones_like(IDS)}
 
 
 class GlowTts(TwoLayers):
-    """Rows [2T - 1, D] of tables with zeros beyond the window; scores reach hundreds."""
+    """Rows [2T - 1, D] of tables with zeros beyond the window."""
 
     window = 2
 
     def __init__(self) -> None:
-        super().__init__(C, gain=6)
-        self.keys, self.values = (nn.Parameter(torch.randn(1, 2 * self.window + 1, C // H) * 5) for _ in range(2))
+        super().__init__(C, gain=2)
+        self.keys, self.values = (nn.Parameter(torch.randn(1, 2 * self.window + 1, C // H) * 2) for _ in range(2))
 
     def rows(self, table: Tensor, length: int) -> Tensor:
         pad, start = max(length - (self.window + 1), 0), max((self.window + 1) - length, 0)

@@ -4,6 +4,7 @@ Shape letters: B batch, H heads, T queries, S keys, D channels of a head. A layo
 scores that each axis of a value is.
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -55,7 +56,7 @@ def _keys(attention: Chain, shape: Shape) -> int | None:
     for step in attention.steps:
         layout = _after(step.node, layout)
         step.layout = layout
-        if sizes(step.output) != tuple(shape[at] for at in layout):
+        if not _are_same(sizes(step.output) or (), tuple(shape[at] for at in layout)):
             return None  # a mask has more rows or heads
     keys = layout[axis(attention.softmax, -1)]
     for node in attention.after:
@@ -65,6 +66,13 @@ def _keys(attention: Chain, shape: Shape) -> int | None:
     expected = (*range(rank - 2), *((keys, queries) if attention.values_first else (queries, keys)))
     fits = rank > 2 and keys >= rank - 2 and layout == expected
     return keys if fits and _have_all_axes(attention, shape) else None
+
+
+def _are_same(shape: Shape, scores: Shape) -> bool:
+    """Whether a mask leaves the shape of ``scores``; ``mask[:T, :T]`` of 40 rows has the size ``Min(40, T)``."""
+    pairs = list(zip(shape, scores, strict=False))
+    same = all(size == full or re.fullmatch(rf"Min\(\d+, {re.escape(str(full))}\)", str(size)) for size, full in pairs)
+    return len(shape) == len(scores) and same
 
 
 def _masks_are_known(attention: Chain) -> bool:

@@ -33,7 +33,7 @@ def without_guards(softmax: ir.Node) -> None:
         return
     condition, *branches = where.inputs
     product = only(where.outputs[0])
-    is_of_rows = condition is not None and (sizes(condition) or (0,))[-1] == 1
+    is_of_rows = (sizes(condition) or (0,))[-1] == 1 and sizes(where.outputs[0]) == sizes(probs)
     if not is_of_rows or product is None or product.op_type != "MatMul" or product.inputs[0] is not where.outputs[0]:
         return
     at = branches.index(probs)
@@ -126,7 +126,8 @@ def _guarded(probs: ir.Value) -> ir.Value | None:
         value = node.outputs[0]
     # each reader leads to the guard alone
     others = [node for node in _readers(probs) if not _leads_to(node, {guard, value.producer()}, value)]
-    return None if others or value.is_graph_output() else value
+    changes_shape = sizes(value) != sizes(probs)
+    return None if others or changes_shape or value.is_graph_output() else value
 
 
 def _replaces_nan(node: ir.Node, probs: ir.Value) -> bool:
