@@ -24,7 +24,7 @@ def rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 class Falcon(nn.Module):
-    """One KV head, a feed-forward layer beside attention, and rotations or ALiBi by the mask's running sum."""
+    """One KV head, a feed-forward layer parallel to attention, and rotations or ALiBi by the mask's running sum."""
 
     def __init__(self, alibi: bool = False) -> None:
         super().__init__()

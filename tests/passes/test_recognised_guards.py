@@ -138,7 +138,7 @@ def replaced_by_more(q: Tensor, k: Tensor, v: Tensor, masked: Tensor) -> Tensor:
 
 
 def of_another(q: Tensor, k: Tensor, v: Tensor, masked: Tensor) -> Tensor:
-    """NaN of other probabilities."""
+    """The NaN that are replaced are those of other probabilities."""
     probs, other = probabilities(q, k, masked), probabilities(k, q, masked.flip(-1))
     return torch.where(other.isnan(), 0.0, probs.nan_to_num()) @ v
 

@@ -104,7 +104,7 @@ class Repeated(GlowTts):
 
 
 class Halved(GlowTts):
-    """Half of the values' term."""
+    """Half of the values' term is added."""
 
     def relative(self, x: Tensor) -> Tensor:
         return super().relative(x) / 2

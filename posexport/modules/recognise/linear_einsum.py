@@ -33,5 +33,5 @@ def as_linear(equation: object, operands: tuple[object, ...]) -> Tensor | None:
     left = x.permute([first.index(letter) for letter in [*rows, *summed]]).flatten(-len(summed))
     right = weight.permute([second.index(letter) for letter in [*summed, *columns]])
     joined = right.reshape(math.prod(size[letter] for letter in summed), -1)
-    product = (left @ joined).unflatten(-1, [size[letter] for letter in columns])
+    product = (left @ joined).reshape(*left.shape[:-1], *(size[letter] for letter in columns))
     return product.permute([[*rows, *columns].index(letter) for letter in out])

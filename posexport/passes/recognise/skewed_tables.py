@@ -28,7 +28,7 @@ _BATCH = 2
 def of_scores(
     model: ir.Model, added: Sequence[tuple[ir.Value, float]], q: ir.Value, roots: Collection[ir.Value], scale: float
 ) -> ir.Value | None:
-    """The table [2w + 3, D], zeros at both ends, whose products with q are the sum of ``added`` to the scores.
+    """The table E [2w + 3, D], zeros at both ends, so that ``added`` to the scores is q E^T by clipped distance.
 
     None where there is none.
 
@@ -60,7 +60,7 @@ def of_scores(
 def of_values(
     model: ir.Model, probs: ir.Value, product: ir.Value, context: ir.Value, total: ir.Value
 ) -> ir.Value | None:
-    """The table [2w + 3, D], zeros at both ends, of which ``total`` adds the probabilities' sums to ``context``.
+    """The table E [2w + 3, D], zeros at both ends, so that ``total`` is ``context`` and the sum of p_ij E[j - i].
 
     None where there is none.
 

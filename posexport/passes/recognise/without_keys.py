@@ -70,8 +70,8 @@ def with_guard(softmax: ir.Node) -> None:
 def zero_context(context: ir.Value, sees_none: ir.Value) -> None:
     """Set the context [B, H, T, D] of queries that see no key to zeros.
 
-    On packed heads [B, T, H D], if the module packs them next and the condition [B or 1, 1, T or 1, 1] is that of all
-    heads: attention can then compute packed heads.
+    On packed heads [B, T, H D], if the module packs them next and the condition [B or 1, 1, T or 1, 1] holds for
+    all heads: attention can then compute packed heads.
     """
     value, shape = context, sizes(sees_none) or ()
     transpose = only(context)
@@ -95,13 +95,13 @@ def zero_context(context: ir.Value, sees_none: ir.Value) -> None:
 
 
 def _put_behind(value: ir.Value, changed: ir.Value, *readers: ir.Node | None) -> None:
-    """Let ``changed`` be read in place of ``value``, but by its own node and by ``readers``."""
+    """Let ``changed`` be read in place of ``value``, except in its node and by ``readers``."""
     changed.type = value.type
-    kept = (changed.producer(), *readers)
+    unchanged = (changed.producer(), *readers)
     for user, index in tuple(value.uses()):
-        if user not in kept:
+        if user not in unchanged:
             user.replace_input_with(index, changed)
-    graph = None if kept[0] is None else kept[0].graph
+    graph = None if unchanged[0] is None else unchanged[0].graph
     for index, output in enumerate(graph.outputs if graph is not None else ()):
         if output is value and graph is not None:
             graph.outputs[index] = changed
@@ -118,16 +118,16 @@ def _guarded(probs: ir.Value) -> ir.Value | None:
     guard = next((node for node in _readers(probs) if _replaces_nan(node, probs)), None)
     if guard is None:
         return None
-    # torch.nan_to_num goes on with infinities, which probabilities never are
+    # torch.nan_to_num replaces infinities too; a probability is never infinite
     value = guard.outputs[0]
     while (node := only(value)) is not None and node.op_type == "Where" and node.inputs[2] is value:
         if producer(node.inputs[0], "And") is None or not _tests_infinity(node.inputs[0], probs):
             break
         value = node.outputs[0]
     # each reader leads to the guard alone
-    others = [node for node in _readers(probs) if not _leads_to(node, {guard, value.producer()}, value)]
-    changes_shape = sizes(value) != sizes(probs)
-    return None if others or changes_shape or value.is_graph_output() else value
+    is_read = any(not _leads_to(node, {guard, value.producer()}, value) for node in _readers(probs))
+    is_returned = value.is_graph_output() or probs.is_graph_output()
+    return None if is_read or is_returned or sizes(value) != sizes(probs) else value
 
 
 def _replaces_nan(node: ir.Node, probs: ir.Value) -> bool:
