@@ -22,6 +22,8 @@ from posexport.passes.recognise.mask_structure import may_differ_beyond
 
 #: the largest window that is examined: sums over all pairs are computed
 _WIDEST = 256
+#: tokens that are examined at least: more than the channels of a head, constants of reshapes that could be lengths
+_LEAST = 131
 _BATCH = 2
 
 
@@ -98,7 +100,7 @@ def _window(table: ir.Value) -> int:
 
 
 def _longest(table: ir.Value) -> int:
-    return 2 * _window(table) + 9
+    return max(2 * _window(table) + 9, _LEAST)
 
 
 def _is_decidable(subgraph: Subgraph, table: ir.Value) -> bool:
