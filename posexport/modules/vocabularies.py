@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
@@ -30,6 +31,11 @@ class _Lookups(TorchFunctionMode):
         named = {**dict(zip(("input", "weight"), args, strict=False)), **(kwargs or {})}
         if func is F.embedding:
             self._rows.setdefault(_elements(named["input"]), len(named["weight"]))
+        elif func is Tensor.__getitem__ and isinstance(args[0], nn.Parameter):
+            # W_E[tokens] and W_E[tokens, :], as transformer-lens has them
+            ids, *others = args[1] if isinstance(args[1], tuple) else (args[1],)
+            if isinstance(ids, Tensor) and ids.dtype == torch.int64 and all(other == slice(None) for other in others):
+                self._rows.setdefault(_elements(ids), len(args[0]))
         return func(*args, **(kwargs or {}))
 
     def rows_for(self, ids: Tensor) -> int | None:

@@ -105,7 +105,7 @@ def _unfit(source: Source, *, layers: bool) -> str:
         said = f"its inputs must be {IDS}, and may be {MASK} and {POSITIONS}; got {', '.join(names)}"
         lengths = {axis for spec in source.inputs for axis in spec.axes if isinstance(axis, str)} - {BATCH}
         if len(lengths) > 1:  # an encoder's and its decoder's
-            return said
+            return f"{said}: a decoder that reads the output of an encoder gets no cache"
         return f"{said}: leave out what forward takes None for, and call positions {POSITIONS}"
     if any(spec.axes != [BATCH, SEQUENCE] or spec.dtype != "int64" for spec in source.inputs):
         return f"its inputs must be int64 [{BATCH}, {SEQUENCE}]"
@@ -147,11 +147,13 @@ def _of_last(source: Source) -> bool:
 def _is_vocabulary(source: Source, module: nn.Module) -> bool:
     """Whether the first output is called logits, or has as many channels as the embedding of the ids has rows.
 
-    A table of positions may have as many rows as there are hidden channels.
+    A table of positions may have as many rows as there are hidden channels. The table of the ids may be a parameter.
     """
     logits, rows = source.outputs[0], rows_of(module)
     called = logits.name == "logits" and not _of_last(source)  # a classifier's output is called logits, too
-    ids = {spec.size for spec in source.inputs if spec.role == "tokens" and spec.name != POSITIONS} & rows
+    tables = {len(parameter) for parameter in module.parameters() if parameter.ndim == 2}
+    ids = {spec.size for spec in source.inputs if spec.role == "tokens" and spec.name != POSITIONS}
+    ids &= rows or tables
     return called or (bool(logits.axes) and logits.axes[-1] in (ids or rows))
 
 

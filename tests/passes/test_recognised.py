@@ -19,6 +19,7 @@ from posexport.conversion.options import ConvertOptions
 from posexport.export.trace import trace
 from posexport.modules.live_module import module_source
 from posexport.modules.recognise.attention import as_product
+from posexport.modules.recognise.linear_einsum import as_linear
 from posexport.modules.recognise.mode import Recognised
 from posexport.ops.attention import AttentionSpec
 from posexport.passes import pipeline
@@ -414,6 +415,30 @@ def test_an_einsum_is_a_product(equation: str, first: tuple[int, ...], second: t
     assert (got is not None) is product
     if got is not None:
         agree(got, torch.einsum(equation, x, y), "attention", np.float64)
+
+
+@pytest.mark.parametrize(
+    ("equation", "first", "second", "linear"),
+    [
+        ("bpd,hde->bphe", (2, 7, 5), (3, 5, 4), True),  # transformer-lens
+        ("bphe,hed->bpd", (2, 7, 3, 4), (3, 4, 5), True),
+        ("bpd,hde->bhpe", (2, 7, 5), (3, 5, 4), True),
+        ("bphe,deh->dbp", (2, 7, 3, 4), (5, 4, 3), True),
+        ("bhwc,hkc->bhwk", (2, 3, 4, 5), (3, 6, 5), False),  # SAM's
+        ("bpd,hdd->bph", (2, 7, 5), (3, 5, 5), False),
+        ("bpd,hde->bpe", (2, 7, 5), (3, 5, 4), False),
+        ("bpd,hde->bphe", (2, 7, 1), (3, 5, 4), False),
+        ("bpd,de->bpe", (2, 7, 5), (5, 4), False),
+    ],
+)
+def test_an_einsum_is_a_linear_projection(
+    equation: str, first: tuple[int, ...], second: tuple[int, ...], linear: bool
+) -> None:
+    x, weight = of(*first), of(*second)
+    computed = as_linear(equation, (x, weight))
+    assert (computed is not None) is linear
+    if computed is not None:
+        agree(computed, torch.einsum(equation, x, weight), "attention", np.float64)
 
 
 @pytest.mark.parametrize("listed", [False, True], ids=["operands", "a list of operands"])

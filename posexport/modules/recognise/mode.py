@@ -16,6 +16,7 @@ from torch.overrides import TorchFunctionMode
 
 from posexport.modules.recognise import attention
 from posexport.modules.recognise.attention import Projected, as_product, multi_head_refusal, of_one_dtype
+from posexport.modules.recognise.linear_einsum import as_linear
 from posexport.torch_fixes import adaptive_pool, arange, complex_views, vmap_index
 from posexport.torch_fixes.attention_flags import SDPA
 
@@ -42,6 +43,7 @@ class Recognised(TorchFunctionMode):
         if func is torch.einsum and args and not kwargs:
             operands = of_one_dtype(tuple(args[1:]))
             product = as_product(args[0], operands, self._matmul)
+            product = as_linear(args[0], operands) if product is None else product
             return func(args[0], *operands) if product is None else product
         if (indexed := vmap_index.indexed(func, args)) is not None:
             return indexed

@@ -1,5 +1,6 @@
 """Recognises attention that a module computes with MatMul and Softmax, and writes attention nodes."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -11,17 +12,21 @@ from posexport.graph.builder import Builder, Operand
 from posexport.graph.edits import replace
 from posexport.graph.queries import axis, only, producer, sizes
 from posexport.ops.attention import AttentionSpec, Mask
+from posexport.ops.clipped_scores import CLIPPED_SCORES
 from posexport.ops.operator import DOMAIN
 from posexport.passes.graph_pass import Context, PassResult
-from posexport.passes.recognise import content_bias, content_values
+from posexport.passes.recognise import content_bias, content_values, skewed_tables
 from posexport.passes.recognise.layouts import put_in_order
 from posexport.passes.recognise.recognition import Recognition, share_equal_nodes
 from posexport.passes.recognise.scores import Scores, before_scale, decomposed
+from posexport.passes.recognise.without_keys import replaces_nan, with_guard, without_guards, zero_context
 
 #: score of a masked key: half of the lowest float32, as `posexport.nn.attention.dropped_score` has it
 _LOWEST = float(np.finfo(np.float32).min) / 2
 _NO_PRODUCT = "its scores are no product of queries and keys, masked and scaled by constants"
 _NO_HEADS = "its queries, keys and values are not [B, H, T, D] with the heads and their size known"
+_TWO_MASKS = "NaN of its probabilities are replaced, and a mask that fills in a number is one of several"
+_MIXED = "a linear layer mixes the probabilities of its heads (talking heads), so that no head is attention by itself"
 _NOT_PLAIN = "what is added to its scores reads queries or keys, and their product is more than scaled by a constant"
 
 
@@ -58,6 +63,7 @@ class AttentionByHand(Recognition):
 
     8. By the product with v, and by a product with a table that is added to the first: a value operator
        (`content_values`).
+    9. By what replaces NaN, of queries without keys, by zeros (`without_keys`).
 
     The node computes the same sum. Not rewritten: scores that are not [B, H, T, S] with known H and D, as `layouts`
     makes them of others. Other scores of three axes are one head. Keys and values of one head, [B, 1, ..], are shared
@@ -74,6 +80,9 @@ class AttentionByHand(Recognition):
         reasons: list[str | None] = []
         contents = content_bias.Contents(model)
         for softmax in _softmaxes(model):
+            without_guards(softmax)
+        RemoveUnusedNodesPass()(model)
+        for softmax in _softmaxes(model):
             put_in_order(softmax)
         RemoveUnusedNodesPass()(model)
         for softmax in _softmaxes(model):
@@ -81,6 +90,7 @@ class AttentionByHand(Recognition):
             joined = _joined(probs)
             product = next((user for user, index in joined.uses() if user.op_type == "MatMul" and index == 0), None)
             if product is None:
+                reasons += [_MIXED] if _mixes_heads(probs) else []
                 continue
             if only(joined) is None:  # rule 8
                 recognised = content_values.recognised(contents, probs, product)
@@ -89,6 +99,9 @@ class AttentionByHand(Recognition):
                     continue
                 values = recognised
             reasons += _refusals_or_change(softmax, product, contents, values)
+        RemoveUnusedNodesPass()(model)
+        for softmax in _softmaxes(model):
+            with_guard(softmax)
         by_hand, traced = PassResult.of(reasons), context.traced_attention or PassResult()
         if by_hand.nodes:
             share_equal_nodes(model)
@@ -97,6 +110,14 @@ class AttentionByHand(Recognition):
 
 def _softmaxes(model: ir.Model) -> list[ir.Node]:
     return [node for node in model.graph if node.op_type == "Softmax" and not node.domain]
+
+
+def _mixes_heads(probs: ir.Value) -> bool:
+    """Whether a linear layer reads the probabilities [B, H, T, S] as [B, T, S, H], as in CaiT."""
+    moved = only(probs)
+    node = None if moved is None or moved.op_type != "Transpose" else only(moved.outputs[0])
+    heads = (sizes(probs) or (0, 0))[1]
+    return node is not None and node.op_type == "MatMul" and (sizes(node.inputs[1]) or ())[:1] == (heads,)
 
 
 def _joined(probs: ir.Value) -> ir.Value:
@@ -149,12 +170,16 @@ def _refusals_or_change(
         return [content]
     if not all(_added_to_all(scores.shape(value), shape) for value in scores.masks):
         return ["what is added to its scores is not [B or 1, H or 1, T or 1, S]"]
+    if replaces_nan(softmax) and scores.is_filled_with_numbers and len(scores.masks) > 1:
+        return [_TWO_MASKS]
     heads, size = (int(n) for n in (known[0] or ())[1::2])
     term = None if isinstance(content, str) else content
     if values is not None:  # the node returns the sum
         ir.convenience.replace_all_uses_with(values.sum, values.context, replace_graph_outputs=True)
     terms = _Terms(term, values, scores.heads or heads, 1 if grouped else scores.heads or heads, size)
-    _put_node(scores, (q, k, v), terms, output)
+    context = _put_node(scores, (q, k, v), terms, output)
+    if replaces_nan(softmax) and (sees_none := _sees_none(Builder.at(_node(context)), scores)) is not None:
+        zero_context(context, sees_none)
     return [None, content] if isinstance(content, str) else [None]
 
 
@@ -169,14 +194,19 @@ def _content(
     by_content = [bias for bias in scores.added if content_bias.reads(bias.value, *roots)]
     if not by_content:
         return None
-    content = contents.recognised(by_content, q, k, scores.scale) if scores.is_plain and not grouped else _NOT_PLAIN
+    content: content_bias.Content | str = _NOT_PLAIN
+    if scores.is_product:
+        table = skewed_tables.of_scores(contents.model, [(x.value, x.by) for x in by_content], q, roots, scores.scale)
+        content = _NOT_PLAIN if table is None else content_bias.Content(CLIPPED_SCORES, table)
+    if isinstance(content, str) and scores.is_plain and not grouped:
+        content = contents.recognised(by_content, q, k, scores.scale)
     if not isinstance(content, str):
         scores.added = [bias for bias in scores.added if bias not in by_content]
     return content
 
 
-def _put_node(scores: Scores, inputs: tuple[ir.Value, ir.Value, ir.Value], terms: _Terms, output: ir.Node) -> None:
-    """Replace ``output``, the product of P and V, by an attention node."""
+def _put_node(scores: Scores, inputs: tuple[ir.Value, ir.Value, ir.Value], terms: _Terms, output: ir.Node) -> ir.Value:
+    """Replace ``output``, the product of P and V, by an attention node; returns its context [B, H, T, D]."""
     # inputs: [B, H, T, D], the factors of queries, the mask, tables and positions of operators
     g, rank = Builder.at(output), len(sizes(output.outputs[0]) or ())
     q, k, v = (scores.split(g, x) for x in (inputs[0], _transposed(g, inputs[1]), inputs[2]))
@@ -217,6 +247,13 @@ def _put_node(scores: Scores, inputs: tuple[ir.Value, ir.Value, ir.Value], terms
         replace(result, context if rank == 4 else g.Squeeze(context, [1]))
     assert output.graph is not None
     output.graph.remove(output, safe=True)
+    return context
+
+
+def _node(value: ir.Value) -> ir.Node:
+    node = value.producer()
+    assert node is not None
+    return node
 
 
 def _put_joined(g: Builder, context: ir.Value, result: ir.Value) -> None:
@@ -266,21 +303,9 @@ def _transposed(g: Builder, k: ir.Value) -> ir.Value:
 
 def _mask(g: Builder, scores: Scores, q: ir.Value) -> tuple[ir.Value | None, Mask]:
     """The sum of all masks and biases, and its kind; ``q``: [B, H, T, D]."""
-    dtype = (None if scores.product is None else scores.product.outputs[0].dtype) or ir.DataType.FLOAT
-    lowest, zero = (np.asarray(number, dtype.numpy()) for number in (_LOWEST, 0))
-    parts = [
-        (g.Max(bias.value if bias.by == 1 else g.Mul(bias.value, bias.by), lowest), bias.value) for bias in scores.added
-    ]
-    parts += [
-        (g.Where(condition, zero, lowest) if keeps else g.Where(condition, lowest, zero), condition)
-        for condition, keeps in scores.fills
-    ]
-    if not parts:
+    total = _total(g, scores, _LOWEST)
+    if total is None:
         return None, "none"
-    total, *rest = (_four_axes(g, scores.split(g, x) if of in scores.in_batch else x, scores.rank) for x, of in parts)
-    for other in rest:
-        broadcast = [b if a == 1 else a for a, b in zip(sizes(total) or (), sizes(other) or (), strict=True)]
-        total = g.op("Add", total, other, shape=broadcast)
     # without an axis of queries: keys of every row, or repeated for the queries
     batch, heads, queries, keys = sizes(total) or ()
     if queries != 1 or (heads == 1 and batch != 1):
@@ -290,6 +315,33 @@ def _mask(g: Builder, scores: Scores, q: ir.Value) -> tuple[ir.Value | None, Mas
         return g.op("Expand", total, g.shape(g.size(q, 0), [1], [1], [1]), shape=[rows, 1, 1, keys]), "keys"
     repeated = g.shape([1], [1], g.size(q, 2), [1])
     return g.op("Expand", total, repeated, shape=[batch, heads, (sizes(q) or ())[2], keys]), "pairs"
+
+
+def _total(g: Builder, scores: Scores, least: float) -> ir.Value | None:
+    """The sum of all masks and biases, each at least ``least``, of four axes; None where there are none."""
+    dtype = (None if scores.product is None else scores.product.outputs[0].dtype) or ir.DataType.FLOAT
+    lowest, zero = (np.asarray(number, dtype.numpy()) for number in (least, 0))
+    added = [(bias.value if bias.by == 1 else g.Mul(bias.value, bias.by), bias.value) for bias in scores.added]
+    parts = [(x if least == -math.inf else g.Max(x, lowest), of) for x, of in added]
+    parts += [
+        (g.Where(condition, zero, lowest) if keeps else g.Where(condition, lowest, zero), condition)
+        for condition, keeps, _ in scores.fills
+    ]
+    if not parts:
+        return None
+    total, *rest = (_four_axes(g, scores.split(g, x) if of in scores.in_batch else x, scores.rank) for x, of in parts)
+    for other in rest:
+        broadcast = [b if a == 1 else a for a, b in zip(sizes(total) or (), sizes(other) or (), strict=True)]
+        total = g.op("Add", total, other, shape=broadcast)
+    return total
+
+
+def _sees_none(g: Builder, scores: Scores) -> ir.Value | None:
+    """Whether all scores of a query are -inf, [B or 1, H or 1, T or 1, 1]; None where no score is."""
+    total = None if scores.is_filled_with_numbers else _total(g, scores, -math.inf)
+    if total is None:
+        return None
+    return g.op("Equal", g.ReduceMax(total, [-1]), -math.inf, shape=[*(sizes(total) or ())[:3], 1])
 
 
 def _four_axes(g: Builder, value: ir.Value, rank: int) -> ir.Value:

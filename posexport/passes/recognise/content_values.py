@@ -1,8 +1,8 @@
 """Probabilities against a table by distance, in PyTorch operators, as a value operator.
 
-``sum_j p_ij E[row(i, j)]`` added to ``sum_j p_ij v_j`` (Shaw et al., arXiv:1803.02155, equation 3), by einsum or as
-products. The sum is computed with small integers, which floats represent exactly, and compared with the operator; rows
-are compared as for scores (`posexport.passes.recognise.content_bias`).
+``sum_j p_ij E[row(i, j)]`` added to ``sum_j p_ij v_j`` (Shaw et al., arXiv:1803.02155, equation 3), by einsum, as
+products, or by padding and reshaping (`skewed_tables`). The sum is computed with small integers, which floats represent
+exactly, and compared with the operator; rows are compared as for scores (`posexport.passes.recognise.content_bias`).
 """
 
 from collections.abc import Iterator
@@ -16,6 +16,7 @@ from posexport.graph.queries import only, sizes
 from posexport.ops.clipped_scores import CLIPPED_SCORES
 from posexport.ops.clipped_values import CLIPPED_VALUES
 from posexport.ops.operator import Operator
+from posexport.passes.recognise import skewed_tables
 from posexport.passes.recognise.content_bias import Contents, gathers
 
 _BATCH, _TOKENS = 2, 5
@@ -37,9 +38,14 @@ def recognised(contents: Contents, probs: ir.Value, product: ir.Node) -> Values 
     """The second reader of ``probs`` [B, H, T, S] as a value operator, or why it is none; the first is ``product``."""
     added = _sum(product)
     shape = sizes(probs) or ()
-    if added is None or len(shape) != 4 or len(probs.uses()) != 2:
+    if added is None or len(shape) not in (3, 4) or len(probs.uses()) != 2:
         return _READ
     context, of_table, total = added
+    skewed = skewed_tables.of_values(contents.model, probs, product.outputs[0], context, total)
+    if skewed is not None:
+        return Values(CLIPPED_VALUES, skewed, total, context)
+    if len(shape) != 4:
+        return _READ
     tokens, size = shape[2], (sizes(product.outputs[0]) or (None,))[-1]
     nodes = set(gathers(of_table, [probs], size))
     gather = nodes.pop() if len(nodes) == 1 else None

@@ -4,6 +4,7 @@ Shape letters: B batch, H heads, T queries, S keys, D channels of a head. A layo
 scores that each axis of a value is.
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -13,6 +14,7 @@ from posexport.graph.builder import Builder
 from posexport.graph.edits import replace
 from posexport.graph.queries import axis, sizes
 from posexport.passes.recognise.score_chain import Chain, Step, chain
+from posexport.passes.recognise.without_keys import keep_replacing
 
 Layout = tuple[int, ...]
 Shape = tuple[int | str, ...]
@@ -31,7 +33,8 @@ def put_in_order(softmax: ir.Node) -> None:
     3. Scores less their highest one, which changes no probability, are the scores.
     4. Probabilities that the mask of the scores sets to 0: a query without keys reads zeros.
     5. Scores that several Softmax read, as in bidirectional attention, are computed for each.
-    6. Biases that are added in another shape (of rows and columns of an image, in SAM) get the shape of the scores.
+    6. ``v @ probs.mT`` of values with channels first, [B, H, D, S], is the transpose of ``probs @ v.mT``.
+    7. Biases that are added in another shape (of rows and columns of an image, in SAM) get the shape of the scores.
     """
     attention = chain(softmax)
     shape = None if attention is None else sizes(attention.product.outputs[0])
@@ -53,15 +56,23 @@ def _keys(attention: Chain, shape: Shape) -> int | None:
     for step in attention.steps:
         layout = _after(step.node, layout)
         step.layout = layout
-        if sizes(step.output) != tuple(shape[at] for at in layout):
+        if not _are_same(sizes(step.output) or (), tuple(shape[at] for at in layout)):
             return None  # a mask has more rows or heads
     keys = layout[axis(attention.softmax, -1)]
     for node in attention.after:
         layout = _after(node, layout)
     # the product with values reads probabilities in the order of the scores
-    expected = (*range(rank - 2), *{rank - 2, rank - 1} - {keys}, keys)
+    queries = 2 * rank - 3 - keys
+    expected = (*range(rank - 2), *((keys, queries) if attention.values_first else (queries, keys)))
     fits = rank > 2 and keys >= rank - 2 and layout == expected
     return keys if fits and _have_all_axes(attention, shape) else None
+
+
+def _are_same(shape: Shape, scores: Shape) -> bool:
+    """Whether a mask leaves the shape of ``scores``; ``mask[:T, :T]`` of 40 rows has the size ``Min(40, T)``."""
+    pairs = list(zip(shape, scores, strict=False))
+    same = all(size == full or re.fullmatch(rf"Min\(\d+, {re.escape(str(full))}\)", str(size)) for size, full in pairs)
+    return len(shape) == len(scores) and same
 
 
 def _masks_are_known(attention: Chain) -> bool:
@@ -72,7 +83,7 @@ def _masks_are_known(attention: Chain) -> bool:
 
 def _have_all_axes(attention: Chain, shape: Shape) -> bool:
     """Whether queries, keys and values have the axes of the scores before the last two, of their size or 1."""
-    first, second, v = (sizes(x) or () for x in (*attention.product.inputs, attention.context.inputs[1]))
+    first, second, v = (sizes(x) or () for x in (*attention.product.inputs, attention.values))
     if not len(first) == len(second) == len(v) == len(shape):
         return False  # a weight for all rows
     lead = len(shape) - 2
@@ -123,10 +134,9 @@ class _Rewriting:
         g, attention = self.g, self.attention
         # queries, keys and values
         first, second = attention.product.inputs
-        v = attention.context.inputs[1]
+        v = self._transposed(attention.values) if attention.values_first else attention.values
         assert first is not None
         assert second is not None
-        assert v is not None
         if self.swapped:
             first, second = self._transposed(second), self._transposed(first)
         q, k, v = self._joined_operand(first), self._joined_operand(second), self._joined_operand(v)
@@ -138,13 +148,15 @@ class _Rewriting:
                 value = self._step(step, value, scores_shape)
         # probabilities, and the context
         probs = g.op("Softmax", value, axis=-1, shape=scores_shape)
+        keep_replacing(probs, attention.softmax)
         context = g.op("MatMul", probs, v, shape=[*scores_shape[:-1], (sizes(v) or ())[-1]])
         for condition in attention.zeroed:
             masked = g.Cast(self._in_order(condition, tuple(range(len(self.shape)))), to=int(ir.DataType.INT32))
             none = g.Cast(g.ReduceMin(masked, [-1]), to=int(ir.DataType.BOOL))
             context = g.op("Where", none, 0.0, context, shape=context.shape)
         result = attention.context.outputs[0]
-        replace(result, self._apart(context, result))
+        context = self._apart(context, result)
+        replace(result, self._transposed(context) if attention.values_first else context)
 
     def _step(self, step: Step, scores: ir.Value, shape: Sequence[int | str]) -> ir.Value:
         """The node of a step with ``scores`` and its other operands in order."""

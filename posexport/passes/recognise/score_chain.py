@@ -47,7 +47,9 @@ class Chain:
         steps: from the product to ``softmax``.
         after: Transposes from ``softmax`` to ``context``, the product with values.
         zeroed: conditions that set probabilities to 0 and drop scores, in the product's layout.
-        is_unusual: whether something other than masks, biases, factors and a cap is between the products.
+        values_first: whether the second product is ``v @ probs.mT``, of values [.., D, S].
+        is_unusual: whether something other than masks, biases, factors and a cap is between the products, or the second
+            one multiplies values with probabilities.
     """
 
     product: ir.Node
@@ -56,14 +58,21 @@ class Chain:
     after: list[ir.Node]
     context: ir.Node
     zeroed: list[ir.Value]
+    values_first: bool
     is_unusual: bool
+
+    @property
+    def values(self) -> ir.Value:
+        v = self.context.inputs[0 if self.values_first else 1]
+        assert v is not None
+        return v
 
 
 def chain(softmax: ir.Node) -> Chain | None:
     """The attention around ``softmax``; None for another use of it."""
     # forward to the product with values
     after, zeroed, probs = list[ir.Node](), list[ir.Value](), softmax.outputs[0]
-    while (node := _only_user(probs)) is not None and (node.op_type != "MatMul" or node.inputs[0] is not probs):
+    while (node := _only_user(probs)) is not None and node.op_type != "MatMul":
         if node.op_type == "Where" and number(node.inputs[1]) == 0 and node.inputs[2] is probs and node.inputs[0]:
             zeroed.append(node.inputs[0])
         elif node.op_type == "Transpose":
@@ -72,16 +81,17 @@ def chain(softmax: ir.Node) -> Chain | None:
             return None
         probs = node.outputs[0]
     context = node
+    values_first = context is not None and context.inputs[0] is not probs
     # back to the product of queries and keys
     steps, value, reader = list[Step](), softmax.inputs[0], softmax
-    is_unusual = bool(after or zeroed)
+    is_unusual = bool(after or zeroed or values_first)
     while context is not None and value is not None and (node := value.producer()) is not None:
         several = len(value.uses()) > 1
         if several and not _is_read_by_softmax_alone(value, reader):
             return None
         is_unusual |= several
         if node.op_type == "MatMul" and not node.domain:
-            attention = Chain(node, steps[::-1], softmax, after, context, zeroed, is_unusual)
+            attention = Chain(node, steps[::-1], softmax, after, context, zeroed, values_first, is_unusual)
             return attention if _are_filled(zeroed, steps) else None
         step = _step(node)
         if step is None:

@@ -26,7 +26,7 @@ class Scores:
         scale: the constant that the product is multiplied by, in the tangent where there is a cap.
         added: masks and biases, each with the factor it is multiplied by: -1 where it is subtracted, and scales after
             the sum.
-        fills: masks by Where: (condition, whether True keeps the key).
+        fills: masks by Where: (condition, whether True keeps the key, the score of a masked key).
         after_cap: the constant that ``tanh(scale * product)`` is multiplied by; None without a tangent.
         of_queries: (operator, factor [.., T or 1, 1]): what multiplies or divides all scores of a query, of a head.
         apart: [B, H, T, S], which the product [N, T, S] is reshaped to; None where it has heads itself.
@@ -36,7 +36,7 @@ class Scores:
     product: ir.Node | None = None
     scale: float = 1.0
     added: list[Scaled] = field(default_factory=list)
-    fills: list[tuple[ir.Value, bool]] = field(default_factory=list)
+    fills: list[tuple[ir.Value, bool, float]] = field(default_factory=list)
     after_cap: float | None = None
     of_queries: list[tuple[str, ir.Value]] = field(default_factory=list)
     apart: tuple[int | str, ...] | None = None
@@ -55,12 +55,22 @@ class Scores:
 
     @property
     def masks(self) -> list[ir.Value]:
-        return [*(bias.value for bias in self.added), *(condition for condition, _ in self.fills)]
+        return [*(bias.value for bias in self.added), *(condition for condition, *_ in self.fills)]
+
+    @property
+    def is_product(self) -> bool:
+        """Whether the masks and biases are added to the product of Q and K times a constant."""
+        return self.after_cap is None and not self.of_queries
 
     @property
     def is_plain(self) -> bool:
-        """Whether the masks and biases are added to the product of Q and K times a constant."""
-        return self.after_cap is None and not self.of_queries and self.apart is None
+        """Whether they are so, with heads apart."""
+        return self.is_product and self.apart is None
+
+    @property
+    def is_filled_with_numbers(self) -> bool:
+        """Whether a mask replaces scores by a number, not by -inf."""
+        return any(fill > -math.inf for *_, fill in self.fills)
 
     def shape(self, mask: ir.Value) -> tuple[int | str, ...] | None:
         """The sizes of a mask or bias, with heads apart."""
@@ -190,7 +200,7 @@ def _filled(node: ir.Node, total: Scores) -> ir.Value | None:
     condition, yes, no = node.inputs
     for keeps, fill, scores in ((False, number(yes), no), (True, number(no), yes)):
         if fill is not None and drops(fill) and condition is not None:
-            total.fills.append((condition, keeps))
+            total.fills.append((condition, keeps, fill))
             _note_heads(condition, node, total)
             return scores
     return None
