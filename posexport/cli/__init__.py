@@ -14,8 +14,8 @@ from posexport.system.extras import explain_missing
 from posexport.version import VERSION
 
 COMMANDS = (
-    *("audit", "bench", "check-shift", "compare", "convert", "deploy", "explain", "generate", "list", "plot"),
-    *("report", "run", "tokenizer", "verify"),
+    *("audit", "bench", "check-shift", "compare", "convert", "deploy", "env", "explain", "generate", "list"),
+    *("plot", "report", "run", "tokenizer", "verify"),
 )
 
 
