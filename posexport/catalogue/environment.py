@@ -7,7 +7,6 @@ import re
 from collections.abc import Iterator
 
 import msgspec
-import psutil
 
 from posexport.catalogue.stored import catalogue
 from posexport.registry import added_by_packages
@@ -111,7 +110,7 @@ def environment() -> Environment:
         logical_cpus=os.cpu_count(),
         usable_cpus=affinity(),
         threads=allowed_threads(),
-        memory=psutil.virtual_memory().total,
+        memory=machine.total(),
         memory_limit=machine.memory_limit(),
         memory_free=machine.available(),
         packages={name: _version(name) for name in BASE},

@@ -1,5 +1,6 @@
 """The memory of this machine, and what its processor has and lacks. Imports no torch."""
 
+import os
 import platform
 import re
 from functools import cache
@@ -17,17 +18,32 @@ _INSTRUCTIONS = re.compile(r"avx|amx|f16c|fma|sse4|asimd|bf16|i8mm|sve|sme(?!p)"
 
 def available() -> int:
     """Free memory in bytes: of the machine, or of the control group (container) if that is less."""
-    free: int = psutil.virtual_memory().available
+    free = _memory()[1]
     limit, used = memory_limit(), GROUP / "memory.current"
     if limit is not None and used.exists():
-        free = min(free, max(0, limit - int(used.read_text())))
+        free = min(free, max(0, limit - int(used.read_text(encoding="ascii"))))
     return free
+
+
+def total() -> int:
+    """Memory of the machine in bytes."""
+    return _memory()[0]
+
+
+def _memory() -> tuple[int, int]:
+    """Bytes of the machine, and those that are free."""
+    try:
+        memory = psutil.virtual_memory()
+        return memory.total, memory.available
+    except OSError:  # Linux without /proc
+        page = os.sysconf("SC_PAGE_SIZE")
+        return page * os.sysconf("SC_PHYS_PAGES"), page * os.sysconf("SC_AVPHYS_PAGES")
 
 
 def memory_limit() -> int | None:
     """The limit of the control group (container) in bytes; None: it has none, or this is not Linux."""
     try:
-        limit = (GROUP / "memory.max").read_text().strip()
+        limit = (GROUP / "memory.max").read_text(encoding="ascii").strip()
     except OSError:
         return None
     return int(limit) if limit.isdigit() else None
