@@ -12,7 +12,7 @@ project = tomllib.loads(Path("pyproject.toml").read_text())["project"]
 pins = dict(line.split("==") for line in Path("ci/constraints.txt").read_text().splitlines() if "==" in line)
 bounds = [*project["dependencies"], *(bound for extra in EXTRAS for bound in project["optional-dependencies"][extra])]
 for bound in bounds:
-    match = re.fullmatch(r"([\w-]+)>=([\d.]+)(?:; python_version.*)?", bound)
+    match = re.fullmatch(r"([\w-]+)>=([\d.]+)", bound)
     if match is None:
         raise SystemExit(f"ci/lowest: {bound!r} has no lower bound of the form name>=version")
     if match[1] not in PINNED:

@@ -73,6 +73,12 @@ def test_dev_is_installed_at_its_pins() -> None:
     assert wanted <= set(pins), "pin it in ci/constraints.txt"
 
 
+def test_an_older_python_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "version_info", (3, 10, 13))
+    with pytest.raises(SystemExit, match="posexport needs Python 3.11 or newer, this is"):
+        settings_of_setup(monkeypatch, ROOT)
+
+
 def test_recorded_pythons_are_claimed_and_passed() -> None:
     """What ci/test --python wrote."""
     records = json.loads((ROOT / "ci" / "results" / "pythons.json").read_text(encoding="utf-8"))
