@@ -75,7 +75,7 @@ def test_dev_is_installed_at_its_pins() -> None:
 
 def test_an_older_python_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "version_info", (3, 10, 13))
-    with pytest.raises(SystemExit, match="posexport needs Python 3.11 or newer, this is"):
+    with pytest.raises(SystemExit, match=r"posexport needs Python 3\.11 or newer, this is"):
         settings_of_setup(monkeypatch, ROOT)
 
 
