@@ -1,7 +1,9 @@
 """A hook of mkdocs (mkdocs.yml): help texts of commands as Markdown, in which what stays as it is written is code."""
 
+import html
 import inspect
 import re
+import textwrap
 from collections.abc import Iterator
 from typing import Any
 
@@ -23,6 +25,14 @@ def commands(command: click.Command = group) -> Iterator[click.Command]:
 def on_page_markdown(markdown: str, **_: Any) -> str:
     """Called by mkdocs for every page: GitHub wants bars in the code of tables escaped, mkdocs shows the escape."""
     return re.sub(r"`[^`\n]*`", lambda code: code[0].replace(r"\|", "|"), markdown)
+
+
+def on_post_page(output: str, *, page: Any, **_: Any) -> str:
+    """Called by mkdocs for every page: what search engines show of it is its first paragraph."""
+    first = re.search(r"</h1>.*?<p>(.*?)</p>", page.content or "", re.DOTALL)
+    text = html.unescape(re.sub(r"<[^>]*>", "", first[1])) if first else page.title
+    tag = f'<meta name="description" content="{html.escape(textwrap.shorten(text, 160))}">'
+    return re.sub(r'<meta name="description"[^>]*>', "", output).replace("</title>", f"</title>\n  {tag}", 1)
 
 
 def on_startup(**_: Any) -> None:

@@ -3,7 +3,8 @@
 The format, version 1. A manifest
 
 - is UTF-8 JSON of at most 4 MB, an object with exactly the fields of `Manifest`;
-- has ``format_version`` 1; a manifest of another version is rejected with the advice to convert again;
+- has ``format_version`` 1; a manifest of another version is rejected, a newer one with the advice to upgrade
+  (docs/compatibility.md says what a version promises);
 - holds nothing of the machine that wrote it but versions of tools: no path, no name of a user;
 - lists every other file of the bundle, by a relative name with ``/`` between its parts, with size and sha256;
 - lists ``model.onnx``, or the files of its ``parts``: graphs that run in turn, as `PartSpec` says.
@@ -11,6 +12,7 @@ The format, version 1. A manifest
 Files that are not listed do not belong to the bundle and are never read.
 """
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -29,6 +31,7 @@ from posexport.spec import (
 from posexport.targets.dtypes import MODEL_DTYPE
 from posexport.targets.precisions import PrecisionName
 from posexport.targets.target import PORTABLE
+from posexport.version import VERSION
 
 FORMAT_VERSION = 1
 MANIFEST = "posexport.json"
@@ -37,6 +40,9 @@ PARITY = "parity.json"
 #: inputs and truths for a check without PyTorch (`posexport.parity.sample.writer`)
 SAMPLE = "parity.safetensors"
 LARGEST = 4 * 1024 * 1024
+
+#: devices of Windows, whatever follows the first dot
+_RESERVED = re.compile(r"(con|prn|aux|nul|com\d|lpt\d) *(\.|$)", re.IGNORECASE)
 
 Sha256 = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
 Count = Annotated[int, msgspec.Meta(ge=0)]
@@ -289,9 +295,10 @@ class Manifest(ModelSpec, _Strict, frozen=True, kw_only=True):
 
 
 class _Version(msgspec.Struct):
-    """The field that every version of the format has; it is read first."""
+    """The fields that every version of the format has; they are read first."""
 
     format_version: int
+    posexport: str = ""
 
 
 def encode(manifest: Manifest) -> bytes:
@@ -306,18 +313,41 @@ def decode(data: bytes) -> Manifest:
     if len(data) > LARGEST:
         raise PosexportError(f"it has {len(data)} bytes, a manifest has at most {LARGEST}")
     try:
-        version = msgspec.json.decode(data, type=_Version).format_version
-        if version != FORMAT_VERSION:
+        written = msgspec.json.decode(data, type=_Version)
+        if written.format_version != FORMAT_VERSION:
+            newer = written.format_version > FORMAT_VERSION
             raise PosexportError(
-                f"it has format version {version}, this posexport reads {FORMAT_VERSION}: convert the model again"
+                f"it has format version {written.format_version}, this posexport reads {FORMAT_VERSION}: "
+                + (f"{_upgrade(written)}" if newer else "convert the model again")
             )
         manifest = msgspec.json.decode(data, type=Manifest)
     except RecursionError:
         raise PosexportError("it is nested too deeply for a manifest") from None
     except (msgspec.MsgspecError, UnicodeDecodeError) as err:
+        if isinstance(err, msgspec.ValidationError) and (advice := _newer(data)):
+            raise PosexportError(f"this posexport {VERSION} does not read it ({err}): {advice}") from err
         raise PosexportError(f"it is not a manifest: {err}") from err
     _agree(manifest)
     return manifest
+
+
+def _upgrade(written: _Version) -> str:
+    by = f", posexport {written.posexport} wrote it" if written.posexport else ""
+    return f"pip install --upgrade posexport{by}"
+
+
+def _newer(data: bytes) -> str | None:
+    """What to do about a manifest that a newer posexport wrote; None for one that this version should read."""
+    try:
+        written = msgspec.json.decode(data, type=_Version)
+    except msgspec.MsgspecError:
+        return None
+    return _upgrade(written) if _release(written.posexport) > _release(VERSION) else None
+
+
+def _release(version: str) -> list[int]:
+    """``0.10.2rc1`` as [0, 10, 2]."""
+    return [int(number) for number in re.findall(r"\d+", re.split(r"[a-z+]", version)[0])]
 
 
 def _agree(manifest: Manifest) -> None:
@@ -329,9 +359,15 @@ def _agree(manifest: Manifest) -> None:
     for file in [graph.file for graph in manifest.parts] or [MODEL]:
         if file not in manifest.files:
             raise PosexportError(f"it does not list {file}")
+    folded: dict[str, str] = {}
     for name in manifest.files:
         if not is_portable(name):
-            raise PosexportError(f"it lists the file {name!r}, whose name must be relative and stay in the bundle")
+            raise PosexportError(
+                f"it lists the file {name!r}, whose name must be relative and stay in the bundle, on Windows too"
+            )
+        # one file on Windows and macOS
+        if (other := folded.setdefault(name.casefold(), name)) != name:
+            raise PosexportError(f"it lists {other!r} and {name!r}, which differ in case only; rename one of them")
     for kind, specs in (("inputs", manifest.inputs), ("outputs", manifest.outputs)):
         names = [spec.name for spec in specs]
         if not names or len(set(names)) < len(names):
@@ -353,6 +389,6 @@ def is_portable(name: str) -> bool:
     return (
         name.isprintable()
         and not any(character in name for character in '\\:*?"<>|')
-        and all(folder not in ("", ".", "..") for folder in folders)
+        and all(folder == folder.rstrip(". ") != "" and not _RESERVED.match(folder) for folder in folders)
         and name != MANIFEST
     )

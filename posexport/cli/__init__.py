@@ -4,6 +4,7 @@ import errno
 import importlib
 import os
 import sys
+from io import TextIOWrapper
 
 import click
 
@@ -14,8 +15,8 @@ from posexport.system.extras import explain_missing
 from posexport.version import VERSION
 
 COMMANDS = (
-    *("audit", "bench", "check-shift", "compare", "convert", "deploy", "explain", "generate", "list", "plot"),
-    *("report", "run", "tokenizer", "verify"),
+    *("audit", "bench", "check-shift", "compare", "convert", "deploy", "env", "explain", "generate", "list"),
+    *("plot", "report", "run", "tokenizer", "verify"),
 )
 
 
@@ -81,6 +82,9 @@ def _own_process() -> None:
     from posexport.runtime.providers import quiet
 
     quiet()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):  # a pipe of Windows is in cp1252, which lacks most characters
+            stream.reconfigure(errors="backslashreplace")
     if "explain" in sys.argv[1:2]:  # CUDA reads it when the first session starts; kernels then run one at a time
         os.environ.setdefault("CUDA_LAUNCH_BLOCKING", "1")
 

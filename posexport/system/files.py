@@ -79,7 +79,7 @@ def aside(prefix: str, text: str) -> Path | None:
     """A new file with ``text`` in the system's directory of temporary files; None where it cannot be written."""
     try:
         handle, path = tempfile.mkstemp(prefix=prefix, suffix=".txt")
-        with os.fdopen(handle, "w") as file:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
             file.write(text)
     except OSError:
         return None

@@ -72,6 +72,6 @@ def _quotas() -> Iterator[float]:
 def _read(file: Path) -> str:
     """The text of a file; empty if it cannot be read."""
     try:
-        return file.read_text()
+        return file.read_text(encoding="utf-8", errors="replace")
     except OSError:
         return ""

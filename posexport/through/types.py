@@ -8,7 +8,7 @@ from importlib.resources import files
 
 #: task that the type's checkpoint in ci/through was proven for, by model_type, with the version TESTED of
 #: `posexport.through.library`; ci/through/run.py writes the file
-PROVEN: dict[str, str] = json.loads(files(__package__).joinpath("proven.json").read_text())
+PROVEN: dict[str, str] = json.loads(files(__package__).joinpath("proven.json").read_text(encoding="utf-8"))
 
 _MAXIMUM = "its recurrence keeps a running maximum in addition to its state, for which posexport has no operator"
 _TAPS = "the taps of its convolutions are computed from each token, for which posexport has no operator"

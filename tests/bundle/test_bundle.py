@@ -162,7 +162,14 @@ def damaged(**changes):
 @pytest.mark.parametrize(
     ("data", "says"),
     [
-        (damaged(format_version=2, news=[]), "format version 2, this posexport reads 1: convert the model again"),
+        (
+            damaged(format_version=2, news=[]),
+            "format version 2, this posexport reads 1: pip install --upgrade posexport",
+        ),
+        (
+            damaged(posexport="0.10.0", news=[]),
+            "does not read it .*news.*: pip install --upgrade posexport, posexport 0.10.0",
+        ),
         (damaged(format_version=0), "format version 0, this posexport reads 1: convert the model again"),
         (damaged(format_version="1"), "format_version"),
         (damaged(surprise=1), "surprise"),

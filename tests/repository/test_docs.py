@@ -381,3 +381,13 @@ def test_every_key_of_a_recipe_is_an_option_or_documented() -> None:
     }
     for field in msgspec.structs.fields(Recipe):
         assert field.name in options or f"    {field.name}: " in recipe, field.name
+
+
+def test_every_page_has_a_description(site: Path) -> None:
+    """What search engines show of it: its first paragraph."""
+    pages = [page for page in site.rglob("index.html") if "examples" not in page.parts]
+    assert len(pages) > 30
+    for page in pages:
+        found = re.findall(r'<meta name="description" content="([^"]*)">', page.read_text(encoding="utf-8"))
+        assert len(found) == 1, page
+        assert len(found[0]) > 40, (page, found)

@@ -1,7 +1,9 @@
 """What pip installs: the extras, the sentence that names a missing one, the wheel and the sdist."""
 
+import json
 import os
 import re
+import runpy
 import shutil
 import subprocess
 import sys
@@ -31,7 +33,9 @@ def names(requirements: Sequence[str]) -> set[str]:
     """Distributions that ``requirements`` name; extras of posexport itself are followed."""
     result: set[str] = set()
     for requirement in requirements:
-        name, inner = re.fullmatch(r"([\w-]+)(?:\[([\w,-]+)\])?(?:(?:>=|<)[\d.]+)?", requirement).groups()  # type: ignore[union-attr]
+        name, inner = re.fullmatch(
+            r"([\w-]+)(?:\[([\w,-]+)\])?(?:(?:>=|<)[\d.]+)?(?:; python.*)?", requirement
+        ).groups()  # type: ignore[union-attr]
         if name == "posexport":
             result |= {found for extra in inner.split(",") for found in names(EXTRAS[extra])}
         else:
@@ -69,14 +73,45 @@ def test_dev_is_installed_at_its_pins() -> None:
     assert wanted <= set(pins), "pin it in ci/constraints.txt"
 
 
+def test_an_older_python_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "version_info", (3, 10, 13))
+    with pytest.raises(SystemExit, match=r"posexport needs Python 3\.11 or newer, this is"):
+        settings_of_setup(monkeypatch, ROOT)
+
+
+def test_recorded_pythons_are_claimed_and_passed() -> None:
+    """What ci/test --python wrote."""
+    records = json.loads((ROOT / "ci" / "results" / "pythons.json").read_text(encoding="utf-8"))
+    claimed = {each.rpartition(" ")[2] for each in PROJECT["project"]["classifiers"] if "Python :: 3." in each}
+    assert records.keys() <= claimed
+    assert not [name for record in records.values() for name in record["failed"]]
+
+
+def settings_of_setup(monkeypatch: pytest.MonkeyPatch, folder: Path) -> dict[str, Any]:
+    """What setup.py says in ``folder``."""
+    said: list[dict[str, Any]] = []
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(setuptools, "setup", lambda **settings: said.append(settings))
+    runpy.run_path(str(ROOT / "setup.py"))
+    return said[0]
+
+
 def test_every_package_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(ROOT)
-    settings = PROJECT["tool"]["setuptools"]["packages"]["find"]
-    assert settings["namespaces"] is False
     folders = [ROOT / "posexport", *(ROOT / "posexport").rglob("*"), ROOT / "posexport" / "models"]
     wanted = {".".join(f.relative_to(ROOT).parts) for f in folders if (f / "__init__.py").is_file()}
-    assert set(setuptools.find_packages(include=settings["include"])) == wanted
+    settings = settings_of_setup(monkeypatch, ROOT)
+    assert (set(settings["packages"]), settings["package_dir"]) == (wanted, {})
     assert {"posexport", "posexport.models", "posexport.testing", "posexport.encodings.rope"} <= wanted
+
+
+def test_models_are_found_where_a_checkout_has_no_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Windows and zip downloads have a text file in place of a link; ci/release compares the wheels."""
+    (tmp_path / "posexport").mkdir()
+    (tmp_path / "posexport" / "__init__.py").touch()
+    (tmp_path / "posexport" / "models").write_text(os.readlink(ROOT / "posexport" / "models"))
+    settings = settings_of_setup(monkeypatch, tmp_path)
+    assert settings["packages"] == ["posexport", "posexport.models"]
+    assert settings["package_dir"] == {"posexport.models": "models"}
 
 
 def forget(monkeypatch: pytest.MonkeyPatch, *modules: str) -> None:
@@ -284,7 +319,7 @@ def test_a_bundle_runs_where_there_is_no_pytorch(built: Path, bundle: Path, suff
 @pytest.mark.all
 @pytest.mark.parametrize("version", ["3.12", "3.13"])
 def test_a_bundle_runs_on_other_pythons(built: Path, bundle: Path, version: str, tmp_path: Path) -> None:
-    """The runtime part; PyTorch's CPU build for these is not at hand, so that conversion is not claimed."""
+    """The runtime part; ci/test --python runs the short tests on these."""
     installed = Path.home().glob(f".pyenv/versions/{version}.*/bin/python{version}")
     candidates = [shutil.which(f"python{version}"), *sorted(installed)]
     works = [path for path in candidates if path and command(path, "--version").returncode == 0]

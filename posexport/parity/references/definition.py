@@ -42,7 +42,7 @@ def more_draws(point: GridPoint, model: Interface, tokens: int = MOST_TOKENS) ->
     ``tokens``: the most in all of them, frames of sound and other positions of inputs included.
     """
     few = min(elements(point, model.inputs, spec) for spec in compared_outputs(model))
-    longest = max(point.tokens, *(size for spec in model.inputs for size in _positions(spec, point)))
+    longest = max([point.tokens, *(size for spec in model.inputs for size in _positions(spec, point))])
     return max(0, min(MOST, ENOUGH // max(1, few) - 1, tokens // (point.batch * longest)))
 
 

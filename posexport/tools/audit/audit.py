@@ -44,7 +44,7 @@ def audit(path: Path, options: AuditOptions | None = None, progress: Callable[[s
         if progress is not None:
             progress(str(file))
         subject = Subject(file, provider=options.providers[0])
-        name = str(file.relative_to(path)) if path.is_dir() else file.name
+        name = _name(file, path)
         if books is not None:
             lines, reason = _compare(subject, books, prove=PROOF in [rule.code for rule in rules])
             known += [Recognised(file=name, kind=kind, what=what) for kind, what in lines]
@@ -56,7 +56,7 @@ def audit(path: Path, options: AuditOptions | None = None, progress: Callable[[s
         path=str(path),
         findings=tuple(findings),
         recognised=tuple(known),
-        files=tuple(str(file.relative_to(path)) if path.is_dir() else file.name for file in files),
+        files=tuple(_name(file, path) for file in files),
         rules=tuple(rule.code for rule in rules),
         skipped=skipped,
     )
@@ -115,6 +115,11 @@ def chosen_rules(options: AuditOptions) -> list[Rule]:
     check_codes(options.ignore, codes, "--ignore")
     selected = [code for code in codes if not options.select or code.startswith(tuple(options.select))]
     return [RULES[code] for code in selected if not options.ignore or not code.startswith(tuple(options.ignore))]
+
+
+def _name(file: Path, path: Path) -> str:
+    """How findings call ``file``: by its place in a folder, else by its name."""
+    return file.relative_to(path).as_posix() if path.is_dir() else file.name
 
 
 def _files(path: Path) -> list[Path]:

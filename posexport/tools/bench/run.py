@@ -18,6 +18,7 @@ import psutil
 import posexport
 from posexport.parity.agreement.cosine import cosine as cosine_of
 from posexport.parity.criterion import EPS
+from posexport.system.machine import processor, total
 from posexport.system.threads import affinity
 from posexport.targets.precisions import FP32, PrecisionName
 from posexport.tools.bench.candidate import Candidate
@@ -39,19 +40,11 @@ from posexport.tools.bench.workers.mixed import Mixed
 
 def machine() -> Machine:
     return Machine(
-        cpu=_cpu(),
+        cpu=processor(),
         cores=affinity(),
-        memory=psutil.virtual_memory().total,
+        memory=total(),
         system=platform.platform(terse=True),
         load=psutil.getloadavg()[0],
-    )
-
-
-def _cpu() -> str:
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
-    return next(
-        (line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.processor()
     )
 
 

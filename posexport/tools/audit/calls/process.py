@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import psutil
 from numpy.typing import NDArray
 
 from posexport.tools.audit.calls import frames
@@ -110,10 +111,10 @@ class Child:
 def _resident(pid: int) -> int:
     """Bytes of memory that a process holds; 0 where the system does not say."""
     try:
-        pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
-    except (OSError, ValueError, IndexError):
+        held: int = psutil.Process(pid).memory_info().rss
+    except (psutil.Error, OSError):
         return 0
-    return pages * os.sysconf("SC_PAGE_SIZE")
+    return held
 
 
 def _died(code: int) -> str:

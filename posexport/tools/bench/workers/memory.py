@@ -17,7 +17,7 @@ class Memory:
         """From here on growth is counted."""
         self._before = peak()
         try:
-            _CLEAR.write_text("5")  # Linux: resets the peak to the current size
+            _CLEAR.write_text("5", encoding="ascii")  # Linux: resets the peak to the current size
         except OSError:
             self._base = self._before
         else:
@@ -52,5 +52,5 @@ def resident() -> int:
 
 
 def _status(name: str) -> int:
-    match = re.search(rf"^{name}:\s+(\d+) kB", _STATUS.read_text(), re.MULTILINE)
+    match = re.search(rf"^{name}:\s+(\d+) kB", _STATUS.read_text(encoding="utf-8"), re.MULTILINE)
     return 1024 * int(match[1]) if match else 0
