@@ -18,8 +18,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from posexport.errors import PosexportError
 from posexport.modules.axes.classify import Varying
 from posexport.modules.axes.largest import Largest, largest_of, largest_of_tokens
+from posexport.modules.axes.memory import Growth, times_larger, within_memory
 from posexport.modules.axes.outputs import elements_per_token, output_axes
 from posexport.modules.axes.sizes import (
+    Range,
     other_ranges,
     proof_sizes,
     standard_sizes,
@@ -110,7 +112,7 @@ def dry_run(
     ]
     limits = with_ranges(limits, groups, ranges)
     # the outputs, and whether they can be exported and proven
-    first, second = two_sizes(base, limits, ranges)
+    first, second = two_sizes(base, limits, ranges, times_larger(calls.run, base) if ranges else 1.0)
     outputs = output_axes(argument, calls.run, first, second, limits.size_steps)
     drawn = example(calls.inputs, first)
     for spec, tensor in zip(outputs, calls.run(first, drawn).values(), strict=True):
@@ -120,6 +122,7 @@ def dry_run(
     outputs = [spec if spec.axes else msgspec.structs.replace(spec, axes=[1]) for spec in outputs]
     _check_repeats(calls, first)
     _check_shapes_by_values(calls, first, outputs)
+    proven, left_out = _proof_sizes(calls, first, second, ranges)
     _check_float64(calls, first)
     sequence = tokens.get(SEQUENCE)
     return DryRun(
@@ -127,14 +130,26 @@ def dry_run(
         limits=Limits.of(
             limits,
             ProofPlan(
-                proof_sizes=proof_sizes(ranges),
+                proof_sizes=proven,
                 elements_per_token=per_token,
                 trace_sizes={axis: size for axis, size in traced.items() if axis_sizes(inputs)[axis] != size},
             ),
         ),
         further=[] if sequence is None or sequence.limit is not None else sequence.cheap,
-        remarks=remarks,
+        remarks=[*remarks, *left_out],
     )
+
+
+def _proof_sizes(
+    calls: DrawnCalls, first: Sizes, second: Sizes, ranges: Mapping[str, Range]
+) -> tuple[list[Sizes], list[str]]:
+    """Sizes to prove axes at that are neither batch nor sequence, within the memory, and a remark on one left out."""
+    sizes = proof_sizes(ranges)
+    if not sizes:
+        return [], []
+    # the other axes stay, so that the growth is theirs
+    growth = Growth.of(calls.run, first, {axis: (second if axis in ranges else first)[axis] for axis in first}, ranges)
+    return within_memory(sizes, {axis: extent.inside(extent.example) for axis, extent in ranges.items()}, growth)
 
 
 def _accepted_sizes(
@@ -216,9 +231,7 @@ def _check_numbers(calls: DrawnCalls, sizes: Sizes, drawn: Mapping[str, Tensor],
 
 
 def _check_output(calls: DrawnCalls, name: str, tensor: Tensor) -> None:
-    """An output has finite float32 values or integers, and a name that no input has."""
-    if name in {spec.name for spec in calls.inputs}:
-        raise PosexportError(f"{calls.argument}: output {name} has the name of an input; return it under another name")
+    """An output has finite float32 values or integers."""
     if tensor.dtype not in _COMPARED:
         how = "in the dtype of its input, x.dtype" if tensor.is_floating_point() else "as float32"
         raise PosexportError(
