@@ -329,6 +329,7 @@ class Promises(msgspec.Struct, frozen=True, kw_only=True):
             it is not known.
         causal: outputs of a token do not depend on later tokens of ``sequence_length``.
         position_offset: unused rows at the start of a position table.
+        batch_invariant: other rows of a batch do not change a row.
     """
 
     shift_invariant: bool = False
@@ -337,6 +338,7 @@ class Promises(msgspec.Struct, frozen=True, kw_only=True):
     positional: bool | None = None
     causal: bool = False
     position_offset: int = 0
+    batch_invariant: bool = True
 
 
 class EncodingSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):

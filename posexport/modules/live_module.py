@@ -135,7 +135,11 @@ def source_of_module(
         task="features",
         sha256=hashlib.sha256(fingerprint + digest(module).encode()).hexdigest(),
         further=results.further,
-        promises=Promises(padding_invariant=False, positional=None if first is None else bool(first.hooks)),
+        promises=Promises(
+            padding_invariant=False,
+            positional=None if first is None else bool(first.hooks),
+            batch_invariant=results.batch_invariant,
+        ),
         remarks=[
             *remarks,
             *renamed,
