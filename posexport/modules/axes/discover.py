@@ -209,7 +209,7 @@ def _sides(name: str, tensor: Tensor, classified: Classified) -> list[TensorAxis
     """The height and width of images, before or behind the channels; with the channels where sizes do not tell."""
     places = [(name, tensor.dim() - number) for number in (3, 2, 1)]
     first, *_, last = tensor.shape[-3:]
-    if places[0] not in classified.fixed or last <= MOST_CHANNELS < first:
+    if not set(places[:2]) & set(classified.fixed) or last <= MOST_CHANNELS < first:
         return places[:2]
     return places if min(first, last) > MOST_CHANNELS and set(places) <= set(classified.fixed) else places[1:]
 
