@@ -5,7 +5,7 @@ import torch
 from posexport.modules.call import CallError, call
 from posexport.modules.drawn_calls import DrawnCalls, Sizes
 from posexport.sources.example import example
-from posexport.spec import BATCH, OutputSpec
+from posexport.spec import BATCH, InputSpec, OutputSpec
 
 #: the difference that is no rounding of float64, relative to the largest element
 _MIXED = 1e-7
@@ -16,7 +16,8 @@ def rows_mix(calls: DrawnCalls, sizes: Sizes, outputs: list[OutputSpec]) -> bool
     if not calls.small or not any(BATCH in spec.axes for spec in calls.inputs):
         return False
     tensors = {n: t.double() if t.is_floating_point() else t for n, t in example(calls.inputs, sizes).items()}
-    axes = {spec.name: spec.axes.index(BATCH) for spec in (*calls.inputs, *outputs) if BATCH in spec.axes}
+    specs: list[InputSpec | OutputSpec] = [*calls.inputs, *outputs]
+    axes = {spec.name: spec.axes.index(BATCH) for spec in specs if BATCH in spec.axes}
     try:
         whole = call(calls.module, tensors, torch.float64)
         for row in range(sizes[BATCH]):

@@ -31,7 +31,7 @@ class Scaled(nn.Module):
         self.project = nn.Linear(D, D)
 
     def forward(self, x: Tensor) -> Tensor:
-        y: Tensor = self.project(x)
+        y: Tensor = self.project(x + x.mean(1, keepdim=True))
         return y / y.abs().sum(-1).max()
 
 

@@ -78,7 +78,7 @@ def _inputs(sizes: Sizes, axes: Collection[str]) -> int:
 def _elements(run: Callable[[Sizes], Any], sizes: Sizes) -> float:
     with Made() as made:
         run(sizes)
-    return made.elements / sizes.get(BATCH, 1)
+    return float(made.elements) / sizes.get(BATCH, 1)
 
 
 def within_memory(proof_sizes: Sequence[Sizes], example: Sizes, growth: Growth) -> tuple[list[Sizes], list[str]]:
