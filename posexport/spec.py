@@ -66,6 +66,7 @@ SourceKind = Literal["builtin", "python", "huggingface", "transformers", "open_c
 BY_TRIAL: tuple[SourceKind, ...] = ("python", "transformers", "open_clip")
 Role = Literal[
     "tokens",
+    "numbers",
     "mask",
     "types",
     "values",
@@ -117,6 +118,7 @@ class InputSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         dtype: element type.
         axes: a name for each dynamic axis, a number for each fixed one.
         role: what the values mean: ``tokens`` (ids below ``size``), ``types`` (segment ids below ``size``),
+            ``numbers`` (integers from 0 on that no table looks up, as time steps; proven below ``size``),
             ``mask`` (1 keeps, 0 is padding, unless ``padding`` is 1; its last axis names the sequence it masks),
             ``values`` (real numbers), ``flags`` (1 marks a token, 0 none or padding), ``cache`` (keys or values of past
             tokens), ``state`` (the state after the past tokens; see ``state``), ``positions`` (of the new tokens,
@@ -327,6 +329,7 @@ class Promises(msgspec.Struct, frozen=True, kw_only=True):
             it is not known.
         causal: outputs of a token do not depend on later tokens of ``sequence_length``.
         position_offset: unused rows at the start of a position table.
+        batch_invariant: other rows of a batch do not change a row.
     """
 
     shift_invariant: bool = False
@@ -335,6 +338,7 @@ class Promises(msgspec.Struct, frozen=True, kw_only=True):
     positional: bool | None = None
     causal: bool = False
     position_offset: int = 0
+    batch_invariant: bool = True
 
 
 class EncodingSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):

@@ -4,23 +4,17 @@
 resized.
 """
 
-import dataclasses
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from posexport.errors import PosexportError
+from posexport.modules.returned import named_outputs
 from posexport.system.user_code import is_external, line_of_error, quoted, raised
 from posexport.torch_fixes.as_exported import as_exported
 from posexport.torch_fixes.default_dtype import computing_in
-
-_CACHE_IS_OURS = (
-    "; a model of transformers alone, without an example, gets a KV cache of posexport's; in a module that calls one, "
-    "set its config.use_cache = False"
-)
 
 
 class CallError(Exception):
@@ -84,47 +78,3 @@ def calling(dtype: torch.dtype = torch.float32) -> Iterator[None]:
         if isinstance(err, PosexportError) or is_external(err):
             raise
         raise CallError(err) from err
-
-
-def named_outputs(output: Any) -> dict[str, Tensor]:
-    """The output of a module as tensors by name: nested containers are flattened, ``None`` is left out.
-
-    The tensors in ``{"layers": (x, y)}`` are called ``layers.0`` and ``layers.1``, a lone tensor ``output``, the
-    tensors of a tuple ``output_0`` and ``output_1``.
-    """
-    if isinstance(output, Tensor):
-        return {"output": output}
-    outputs: dict[str, Tensor] = {}
-    prefix = "output_" if isinstance(output, tuple | list) and not hasattr(output, "_fields") else ""
-    for path, value in _leaves(output, ""):
-        name = prefix + path
-        if not isinstance(value, Tensor):
-            is_cache = type(value).__module__ == "transformers.cache_utils"
-            raise PosexportError(
-                f"the module must return tensors, alone or in tuples, dicts and dataclasses, got {type(value).__name__}"
-                + (f" as {name}" if path else "")
-                + (_CACHE_IS_OURS if is_cache else "")
-            )
-        if name in outputs:
-            raise PosexportError(f"the module returned two outputs that are both called {name}; rename one")
-        outputs[name] = value
-    if not outputs:
-        raise PosexportError(f"the module must return at least one tensor, got {type(output).__name__} without any")
-    return outputs
-
-
-def _leaves(output: Any, path: str) -> Iterator[tuple[str, Any]]:
-    """The values in nested containers that are no containers, without ``None``, each with its keys joined by dots."""
-    items: Any
-    if isinstance(output, Mapping):
-        items = output.items()
-    elif isinstance(output, tuple | list):
-        items = zip(getattr(output, "_fields", range(len(output))), output, strict=True)
-    elif dataclasses.is_dataclass(output) and not isinstance(output, type):
-        items = ((field.name, getattr(output, field.name)) for field in dataclasses.fields(output))
-    else:
-        if output is not None or not path:
-            yield path, output
-        return
-    for key, value in items:
-        yield from _leaves(value, f"{path}.{key}" if path else str(key))

@@ -102,3 +102,9 @@ def _numbered(decoder: ByForward, remarks: list[str]) -> tuple[LengthContract, l
 
 def rows_of(module: nn.Module) -> set[int]:
     return {submodule.num_embeddings for submodule in module.modules() if isinstance(submodule, nn.Embedding)}
+
+
+def table_rows_of(module: nn.Module) -> set[int]:
+    """The first sizes of parameters that a module may index, ``self.table[ids]``."""
+    own = (part.parameters(recurse=False) for part in module.modules() if not type(part).__module__.startswith("torch"))
+    return {len(table) for tables in own for table in tables if table.dim() > 1}

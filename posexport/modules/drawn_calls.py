@@ -6,7 +6,8 @@ from torch import Tensor, nn
 
 from posexport.errors import PosexportError
 from posexport.modules.call import CallError, call
-from posexport.modules.user_module import at, copied
+from posexport.modules.copied import copied
+from posexport.modules.user_module import at
 from posexport.sources import memory_mapped
 from posexport.sources.example import example
 from posexport.spec import ENCODER_SEQUENCE, SEQUENCE, InputSpec

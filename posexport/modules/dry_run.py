@@ -5,21 +5,20 @@ call may change it.
 """
 
 import contextlib
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import msgspec
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from posexport.errors import PosexportError
 from posexport.modules.axes.classify import Varying
 from posexport.modules.axes.largest import Largest, largest_of, largest_of_tokens
+from posexport.modules.axes.memory import Growth, times_larger, within_memory
 from posexport.modules.axes.outputs import elements_per_token, output_axes
 from posexport.modules.axes.sizes import (
+    Range,
     other_ranges,
     proof_sizes,
     standard_sizes,
@@ -30,6 +29,8 @@ from posexport.modules.axes.sizes import (
 from posexport.modules.call import CallError, call
 from posexport.modules.drawn_calls import TOKEN_AXES, DrawnCalls, Sizes
 from posexport.modules.left_out import has_values
+from posexport.modules.rows_alone import rows_mix
+from posexport.modules.value_reads import ValueReads
 from posexport.sources.example import axis_sizes, example
 from posexport.spec import (
     ENCODER_SEQUENCE,
@@ -40,7 +41,6 @@ from posexport.spec import (
     OutputSpec,
     ProofPlan,
 )
-from posexport.system.user_code import line_of_frame
 from posexport.torch_fixes.module_precision import in_precision
 
 _NAMES = {SEQUENCE: "inputs", ENCODER_SEQUENCE: "encoder inputs"}
@@ -59,12 +59,14 @@ class DryRun:
         limits: the lengths and sizes that it accepts.
         further: lengths beyond the default grid, cheap enough to be proven too, where there is no limit.
         remarks: the limits, in sentences.
+        batch_invariant: other rows of a batch do not change a row, as far as a call in float64 shows.
     """
 
     outputs: list[OutputSpec]
     limits: Limits
     further: list[int]
     remarks: list[str] = field(default_factory=list)
+    batch_invariant: bool = True
 
 
 def dry_run(
@@ -110,7 +112,7 @@ def dry_run(
     ]
     limits = with_ranges(limits, groups, ranges)
     # the outputs, and whether they can be exported and proven
-    first, second = two_sizes(base, limits, ranges)
+    first, second = two_sizes(base, limits, ranges, times_larger(calls.run, base) if ranges else 1.0)
     outputs = output_axes(argument, calls.run, first, second, limits.size_steps)
     drawn = example(calls.inputs, first)
     for spec, tensor in zip(outputs, calls.run(first, drawn).values(), strict=True):
@@ -120,21 +122,41 @@ def dry_run(
     outputs = [spec if spec.axes else msgspec.structs.replace(spec, axes=[1]) for spec in outputs]
     _check_repeats(calls, first)
     _check_shapes_by_values(calls, first, outputs)
+    proven, left_out = _proof_sizes(calls, first, second, ranges)
     _check_float64(calls, first)
+    invariant = not rows_mix(calls, first, outputs)
+    if not invariant:
+        left_out.append(
+            "a row's outputs depend on the other rows of its batch, in the module as in the bundle: answers for one "
+            "row differ with the batch that it is in"
+        )
     sequence = tokens.get(SEQUENCE)
     return DryRun(
         outputs=outputs,
         limits=Limits.of(
             limits,
             ProofPlan(
-                proof_sizes=proof_sizes(ranges),
+                proof_sizes=proven,
                 elements_per_token=per_token,
                 trace_sizes={axis: size for axis, size in traced.items() if axis_sizes(inputs)[axis] != size},
             ),
         ),
         further=[] if sequence is None or sequence.limit is not None else sequence.cheap,
-        remarks=remarks,
+        remarks=[*remarks, *left_out],
+        batch_invariant=invariant,
     )
+
+
+def _proof_sizes(
+    calls: DrawnCalls, first: Sizes, second: Sizes, ranges: Mapping[str, Range]
+) -> tuple[list[Sizes], list[str]]:
+    """Sizes to prove axes at that are neither batch nor sequence, within the memory, and a remark on one left out."""
+    sizes = proof_sizes(ranges)
+    if not sizes:
+        return [], []
+    # the other axes stay, so that the growth is theirs
+    growth = Growth.of(calls.run, first, {axis: (second if axis in ranges else first)[axis] for axis in first}, ranges)
+    return within_memory(sizes, {axis: extent.inside(extent.example) for axis, extent in ranges.items()}, growth)
 
 
 def _accepted_sizes(
@@ -216,9 +238,7 @@ def _check_numbers(calls: DrawnCalls, sizes: Sizes, drawn: Mapping[str, Tensor],
 
 
 def _check_output(calls: DrawnCalls, name: str, tensor: Tensor) -> None:
-    """An output has finite float32 values or integers, and a name that no input has."""
-    if name in {spec.name for spec in calls.inputs}:
-        raise PosexportError(f"{calls.argument}: output {name} has the name of an input; return it under another name")
+    """An output has finite float32 values or integers."""
     if tensor.dtype not in _COMPARED:
         how = "in the dtype of its input, x.dtype" if tensor.is_floating_point() else "as float32"
         raise PosexportError(
@@ -310,35 +330,3 @@ def _check_float64(calls: DrawnCalls, sizes: Sizes) -> None:
                 f"{calls.argument}: output {name} is NaN or infinite in float64, the precision of the reference, and "
                 "finite in float32; a constant or a branch of the module fits one dtype alone"
             )
-
-
-#: what the user writes, by the operators that PyTorch calls for it
-_WRITTEN = {
-    "aten::_local_scalar_dense": "`.item()`",
-    "aten::nonzero": "a mask as index",
-    "aten::masked_select": "`masked_select`",
-    "aten::_unique2": "`unique`",
-    "aten::unique_consecutive": "`unique_consecutive`",
-}
-
-
-class ValueReads(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Records operators that read values, or make a shape of them: ``lines`` has what the user wrote, and where."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.lines: list[str] = []
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        name = func.name().split(".")[0]
-        operation = _WRITTEN.get(name)
-        if name == "aten::index" and any(t is not None and t.dtype in (torch.bool, torch.uint8) for t in args[1]):
-            operation = "a mask as index"
-        if operation is not None:
-            line = line_of_frame(sys._getframe(1))  # noqa: SLF001 (inspect.stack reads files)
-            entry = f"{operation}, {line}" if line else operation
-            if entry not in self.lines:
-                self.lines.append(entry)
-        return func(*args, **(kwargs or {}))

@@ -22,11 +22,13 @@ from posexport.errors import PosexportError
 from posexport.modules.axes.discover import Discovered, discover
 from posexport.modules.axes.example_calls import counts_tokens
 from posexport.modules.axes.sizes import STANDARD, in_steps
+from posexport.modules.copied import copied
 from posexport.modules.drawn_calls import DrawnCalls
 from posexport.modules.dry_run import dry_run
 from posexport.modules.eval_mode import in_eval_mode
 from posexport.modules.padding_values import with_padding_values
-from posexport.modules.user_module import PAST_IS_OURS, by_name, copied
+from posexport.modules.returned import names_beside
+from posexport.modules.user_module import PAST_IS_OURS, by_name
 from posexport.modules.value_branches import remarks_on, ways_that_fit
 from posexport.modules.vocabularies import with_vocabularies
 from posexport.sources.example import axis_sizes
@@ -42,6 +44,7 @@ from posexport.spec import (
     WIDTH,
     Axis,
     InputSpec,
+    OutputSpec,
     Promises,
 )
 from posexport.targets.dtypes import DTYPES, MODEL_DTYPE
@@ -114,8 +117,9 @@ def source_of_module(
     limits = results.limits
     if discovered.tokens is not None:
         limits = msgspec.structs.replace(limits, min_length=discovered.tokens, max_length=discovered.tokens)
-    specs, bounded = with_vocabularies(module, specs, tensors)
-    user = by_name(argument, module, specs, results.outputs)
+    specs, bounded = with_vocabularies(argument, module, specs, tensors)
+    outputs, on_names = _beside(specs, results.outputs)
+    user = by_name(argument, module, specs, outputs)
     user.ways = ways_that_fit(DrawnCalls(argument, module, specs).module, specs, results.limits.trace_sizes)
     encodings = [submodule for submodule in module.modules() if isinstance(submodule, Encoding)]
     first = encodings[0] if encodings else None
@@ -125,24 +129,36 @@ def source_of_module(
         kind="python",
         module=user,
         inputs=specs,
-        outputs=results.outputs,
+        outputs=outputs,
         limits=limits,
         encoding=None if first is None else first.spec,
         task="features",
         sha256=hashlib.sha256(fingerprint + digest(module).encode()).hexdigest(),
         further=results.further,
-        promises=Promises(padding_invariant=False, positional=None if first is None else bool(first.hooks)),
+        promises=Promises(
+            padding_invariant=False,
+            positional=None if first is None else bool(first.hooks),
+            batch_invariant=results.batch_invariant,
+        ),
         remarks=[
             *remarks,
             *renamed,
             *discovered.remarks,
             *on_masks,
             *bounded,
+            *on_names,
             *results.remarks,
             *remarks_on(user.ways),
         ],
         notes=discovered.notes,
     )
+
+
+def _beside(inputs: Sequence[InputSpec], outputs: Sequence[OutputSpec]) -> tuple[list[OutputSpec], list[str]]:
+    """``outputs`` with names that no input has, and a remark on each that is another one."""
+    names = names_beside([spec.name for spec in inputs], [spec.name for spec in outputs])
+    remarks = [f"output {name} is called {new}: an input has its name" for name, new in names.items() if name != new]
+    return [msgspec.structs.replace(spec, name=names[spec.name]) for spec in outputs], remarks
 
 
 def _random_in_training(module: nn.Module) -> str:

@@ -18,6 +18,7 @@ from posexport.definition.definition import reads_numbers
 from posexport.definition.forward_decoder import IDS, MASK, POSITIONS
 from posexport.encodings.encoding import Encoding
 from posexport.errors import PosexportError
+from posexport.modules.copied import copied
 from posexport.modules.decoder_facts import as_source, limited, small, tokens_of
 from posexport.modules.in_parts import differ, in_calls
 from posexport.modules.user_module import UserModule
@@ -111,7 +112,7 @@ class OwnDecoder(CachedDecoder):
 
 def _called(user: UserModule) -> list[str]:
     """The paths of the attention layers, in the order in which forward calls them."""
-    module = copy.deepcopy(user.module) if small(user) else user.module
+    module = copied(user.argument, user.module) if small(user) else user.module
     mask_11 = torch.ones((1, 1), dtype=torch.int64)
     call = CachedCall(Reach.by_mask(mask_11, 1, Caching()), mask_11, None)
     tensors = {IDS: torch.zeros_like(mask_11), MASK: mask_11, POSITIONS: call.at.queries.ids_BT}

@@ -6,26 +6,23 @@ a PosexportError with the exception, the sizes, the user's line, and the longest
 
 import copy
 import inspect
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from types import CellType, FunctionType
-from typing import Any, ClassVar, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from posexport.errors import PosexportError
-from posexport.modules.call import CallError, call, computed_dtype, named_outputs
+from posexport.modules.call import CallError, call, computed_dtype
+from posexport.modules.copied import copying, deep_copied, with_copied_closures
 from posexport.modules.recognise.mode import called, traced
+from posexport.modules.returned import named_outputs, names_beside
 from posexport.modules.value_branches import TakingWays, Ways
 from posexport.sources.source import TracedModule
 from posexport.spec import BATCH, SEQUENCE, InputSpec, OutputSpec
-from posexport.system.user_code import is_external, raised
 from posexport.torch_fixes.as_exported import as_exported
 from posexport.torch_fixes.module_state import with_state_kept
 
-_M = TypeVar("_M", bound=nn.Module)
-_TWO_PRECISIONS = "the proof needs copies of it in two precisions"
 #: what to do about an example that holds past keys and values
 PAST_IS_OURS = (
     "leave it out, and let forward take None for it: past keys and values are posexport's, which gives a decoder a KV "
@@ -76,13 +73,14 @@ class UserModule(TracedModule):
     def __deepcopy__(self, memo: dict[int, Any]) -> "UserModule":
         other = copy.copy(self)
         memo[id(self)] = other
-        with _copying(self.argument):
-            other.__dict__ = copy.deepcopy(self.__dict__, memo)
-            return _with_copied_closures(other, memo)
+        with copying(self.argument):
+            other.__dict__ = deep_copied(self.__dict__, memo)
+            return with_copied_closures(other, memo)
 
     def _declared(self, outputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The outputs that are declared; a number has one axis of size 1."""
-        declared = {name: tensor for name, tensor in outputs.items() if name not in self.dropped}
+        """The outputs that are declared, by their names in the graph; a number has one axis of size 1."""
+        names = names_beside([spec.name for spec in self.inputs], outputs)
+        declared = {names[name]: tensor for name, tensor in outputs.items() if names[name] not in self.dropped}
         return {name: tensor if tensor.dim() else tensor[None] for name, tensor in declared.items()}
 
     def _sentence(self, failed: CallError, sizes: dict[str, int]) -> str:
@@ -167,48 +165,3 @@ def at(sizes: Mapping[str, int]) -> str:
     words = {SEQUENCE: "length", BATCH: "batch"}
     order = sorted(sizes, key=lambda axis: (axis != SEQUENCE, axis != BATCH))
     return ", ".join(f"{words.get(axis, axis)} {sizes[axis]}" for axis in order) or "fixed sizes"
-
-
-def copied(argument: str, module: _M, why: str = _TWO_PRECISIONS) -> _M:
-    """A copy of a user's module.
-
-    Raises:
-        PosexportError: it cannot be copied; ``why`` says what the copy is for.
-    """
-    memo: dict[int, Any] = {}
-    with _copying(argument, why):
-        return _with_copied_closures(copy.deepcopy(module, memo), memo)
-
-
-@contextmanager
-def _copying(argument: str, why: str = _TWO_PRECISIONS) -> Iterator[None]:
-    """Errors of ``copy.deepcopy`` inside the block as one sentence."""
-    try:
-        yield
-    except Exception as err:
-        if is_external(err) or isinstance(err, PosexportError):
-            raise
-        raise PosexportError(
-            f"{argument}: the module cannot be copied, and {why}: copy.deepcopy raised {raised(err)}"
-        ) from err
-
-
-def _with_copied_closures(module: _M, memo: dict[int, Any]) -> _M:
-    """``module``, a copy, with closures over copies: ``copy.deepcopy`` copies no function.
-
-    ``self.feed = lambda x: proj(x)`` would otherwise call the submodule of the original.
-    """
-    for submodule in module.modules():
-        for name, value in vars(submodule).items():
-            if isinstance(value, FunctionType) and value.__closure__:
-                vars(submodule)[name] = _with_copied_cells(value, memo)
-    return module
-
-
-def _with_copied_cells(function: FunctionType, memo: dict[int, Any]) -> FunctionType:
-    """``function``, closed over the copies in ``memo``."""
-    values = [cell.cell_contents for cell in function.__closure__ or ()]
-    cells = tuple(CellType(memo.get(id(value), value)) for value in values)
-    same = FunctionType(function.__code__, function.__globals__, function.__name__, function.__defaults__, cells)
-    same.__kwdefaults__ = function.__kwdefaults__
-    return same

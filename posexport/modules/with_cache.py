@@ -15,7 +15,7 @@ from torch import nn
 from posexport.definition.forward_decoder import IDS, MASK, POSITIONS
 from posexport.encodings.encoding import Encoding
 from posexport.errors import PosexportError
-from posexport.modules.decoder_facts import TASK, rows_of
+from posexport.modules.decoder_facts import TASK, rows_of, table_rows_of
 from posexport.modules.inserted_cache import by_pass
 from posexport.modules.kept_layers import stateful_layers
 from posexport.modules.own_decoder import by_layers
@@ -151,9 +151,8 @@ def _is_vocabulary(source: Source, module: nn.Module) -> bool:
     """
     logits, rows = source.outputs[0], rows_of(module)
     called = logits.name == "logits" and not _of_last(source)  # a classifier's output is called logits, too
-    tables = {len(parameter) for parameter in module.parameters() if parameter.ndim == 2}
-    ids = {spec.size for spec in source.inputs if spec.role == "tokens" and spec.name != POSITIONS}
-    ids &= rows or tables
+    sizes = {spec.size for spec in source.inputs if spec.role == "tokens" and spec.name != POSITIONS}
+    ids = sizes & (rows | table_rows_of(module))
     return called or (bool(logits.axes) and logits.axes[-1] in (ids or rows))
 
 

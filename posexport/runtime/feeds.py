@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 Row = TypeVar("Row", bound=Any)
 #: roles of inputs that have no default
-_NEEDED = ("tokens", "values", "grids", "boxes", "points", "prompts", "places", "shapes", "indices")
+_NEEDED = ("tokens", "numbers", "values", "grids", "boxes", "points", "prompts", "places", "shapes", "indices")
 
 
 def rows_of(manifest: Manifest, tokenizer: "Tokenizer") -> int | None:
@@ -297,6 +297,8 @@ def _check_values(spec: InputSpec, array: Array, reals: tuple[int, int]) -> None
         bad, needed = (array < reals[0]) | (array > reals[1]), f"lengths from {reals[0]} to {reals[1]}, the sequence's"
     elif spec.role == "indices":
         bad, needed = _bad_indices(array, reals[1])
+    elif spec.role == "numbers":
+        bad, needed = array < 0, "integers from 0 on"
     elif spec.role in _BAD:
         bad, needed = _BAD[spec.role](spec, array)
     else:

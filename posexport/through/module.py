@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from posexport.checkpoints.opened import Checkpoint
 from posexport.errors import PosexportError
-from posexport.modules.call import named_outputs
 from posexport.modules.live_module import source_of_module
+from posexport.modules.returned import named_outputs
 from posexport.modules.user_module import UserModule, returning
 from posexport.sizes import samples
 from posexport.sources.example import axis_sizes, example

@@ -12,7 +12,7 @@ from torch import Tensor
 from posexport.bundle.read import read
 from posexport.cli import main
 from posexport.errors import PosexportError
-from posexport.modules.user_module import named_outputs
+from posexport.modules.returned import named_outputs
 
 SOURCE = '''
 import dataclasses
@@ -183,8 +183,14 @@ def convert(monkeypatch: pytest.MonkeyPatch, factory: str, output: Path) -> int:
         ("on_meta", "got shape [2, 16] on the device meta"),
         ("negative", "input input_ids: the example must hold ids from 0 on, got -3"),
         # outputs
-        ("returns_none", "must return tensors, alone or in tuples, dicts and dataclasses, got NoneType"),
-        ("returns_text", "must return tensors, alone or in tuples, dicts and dataclasses, got str as by.0"),
+        (
+            "returns_none",
+            "must return tensors, alone or in tuples, dicts, dataclasses and objects, got NoneType",
+        ),
+        (
+            "returns_text",
+            "must return tensors, alone or in tuples, dicts, dataclasses and objects, got str as by.0",
+        ),
         ("returns_number", "output loss is one number for the whole batch"),
         ("twice", "the module returned two outputs that are both called a.b"),
     ],

@@ -18,7 +18,7 @@ from posexport.bundle.read import read
 from posexport.cli import main
 from posexport.conversion.convert import convert
 from posexport.conversion.options import ConvertOptions
-from posexport.modules.user_module import named_outputs
+from posexport.modules.returned import named_outputs
 from tests.small import in_short
 
 HERE = Path(__file__).parents[1] / "twelve_modules"

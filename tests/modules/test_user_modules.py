@@ -189,7 +189,6 @@ seq = lambda: (Bag(), {"input_ids": IDS}, {"input_ids": ["N", "seq"]})
 two = lambda: (Bag(), {"input_ids": IDS}, {"input_ids": ["length", "seq"]})
 odd_name = lambda: (Bag(), {"input ids": IDS})
 two_lengths = lambda: (Cross(), (X, X[:, :5]), dict.fromkeys(("x", "memory"), ["batch_size", "sequence_length", D]))
-input_s_name = lambda: (type("Same", (nn.Module,), {"forward": lambda self, x: {"x": x * 2}})(), {"x": X})
 uncopied = lambda: (type("Lock", (Bag,), {"__deepcopy__": lambda self, memo: fail(TypeError("cannot pickle"))})(), IDS)
 
 nan = does(lambda self, x: x / 0.0 * 0.0)
@@ -261,7 +260,6 @@ def run(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> C
         ("nan", "output output holds NaN where nothing is padded"),
         ("small_numbers", "output output is torch.uint8; posexport compares torch.float32, int64, int32 and bool"),
         ("double", "output output is torch.float64; posexport compares torch.float32"),
-        ("input_s_name", "output x has the name of an input"),
         ("counts", "changes from call to call with the same inputs"),
         ("random", "changes from call to call with the same inputs"),
         # what it raises

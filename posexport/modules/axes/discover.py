@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from posexport.errors import PosexportError
 from posexport.modules.axes.classify import Classified, Classify, Varying
 from posexport.modules.axes.example_calls import ExampleCalls, SpentError, TensorAxis, counts_rows, resized
-from posexport.modules.axes.names import named
+from posexport.modules.axes.names import MOST_CHANNELS, named
 from posexport.modules.axes.sizes import STANDARD
 from posexport.spec import BATCH, SEQUENCE, Axis
 
@@ -17,6 +17,8 @@ from posexport.spec import BATCH, SEQUENCE, Axis
 MOST, _PER_AXIS = 44, 6
 #: parts of names of inputs about the tokens of another input
 _FOLLOWERS = ("mask", "type", "position", "segment")
+#: the rank of a batch of images
+_OF_IMAGES = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,11 +162,13 @@ def _fixed_images(
     """Remarks on images [..., channels, height, width] of a size that the module fixes and the user did not name."""
     remarks = []
     for name, tensor in tensors.items():
-        sides = [(name, tensor.dim() - 2), (name, tensor.dim() - 1)]
+        if tensor.dim() < _OF_IMAGES or not tensor.is_floating_point() or name in declared:
+            continue
+        sides = _sides(name, tensor, classified)
         reasons = [classified.fixed[side] for side in sides if side in classified.fixed]
-        if tensor.dim() >= 4 and tensor.is_floating_point() and name not in declared and reasons:
-            height, width = tensor.shape[-2:]
-            remarks.append(f"the image size of {name} stays {height}x{width}, since at another size {reasons[0]}")
+        if reasons:
+            size = "x".join(str(tensor.shape[axis]) for _, axis in sides)
+            remarks.append(f"the image size of {name} stays {size}, since at another size {reasons[0]}")
     return remarks
 
 
@@ -199,6 +203,15 @@ def _described(shapes: Mapping[str, Sequence[Axis]], groups: Mapping[str, Varyin
     least = [f"{label} from {group.least}" for label, group in groups.items() if group.least > 1]
     steps = [f"{label} in steps of {group.step}" for label, group in groups.items() if group.step > 1]
     return "; ".join([inputs, *least, *steps])
+
+
+def _sides(name: str, tensor: Tensor, classified: Classified) -> list[TensorAxis]:
+    """The height and width of images, before or behind the channels; with the channels where sizes do not tell."""
+    places = [(name, tensor.dim() - number) for number in (3, 2, 1)]
+    first, *_, last = tensor.shape[-3:]
+    if not set(places[:2]) & set(classified.fixed) or last <= MOST_CHANNELS < first:
+        return places[:2]
+    return places if min(first, last) > MOST_CHANNELS and set(places) <= set(classified.fixed) else places[1:]
 
 
 #: the difference by rounding that is allowed, relative to the largest element

@@ -8,8 +8,8 @@ from torch import Tensor, nn
 
 from posexport.errors import PosexportError
 from posexport.modules.call import CallError, call
+from posexport.modules.copied import copied
 from posexport.modules.left_out import has_values
-from posexport.modules.user_module import copied
 from posexport.sources import memory_mapped
 from posexport.system.user_code import raised
 

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from posexport.errors import PosexportError
+from posexport.modules.axes.memory import times_larger
 from posexport.modules.axes.sizes import Range
 from posexport.modules.drawn_calls import DrawnCalls, NoRoomError, Sizes
 from posexport.spec import BATCH, SAMPLES, LengthContract
@@ -170,6 +171,7 @@ def largest_of(calls: DrawnCalls, base: Sizes, axis: str, extent: Range, per_tok
             return _largest_of_samples(failure, base[axis], extent, per_token)
         # the end of a table of positions; few steps, as images grow by the square
         furthest = _FURTHER * max(extent.example, base[axis])
+        furthest = max(base[axis], min(furthest, int(base[axis] * times_larger(calls.run, alone))))
         largest = search(lambda steps: failure(steps * extent.step), base[axis] // extent.step, furthest // extent.step)
         return Largest(largest.size * extent.step, largest.reason)
     except NoRoomError:

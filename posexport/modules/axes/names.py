@@ -14,7 +14,9 @@ _READ = ("encoder", "memory", "context", "source", "src", "cross", "kv", "key", 
 _INPUTS = re.compile("(pixel|input)_values")  # images and sounds of transformers, which no queries read
 _READING = ("decoder", "target", "tgt", "quer")
 #: the most channels of an image
-_CHANNELS = 4
+MOST_CHANNELS = 4
+#: the ranks of ids [B, T] and of one image
+_IDS, _IMAGE = 2, 3
 #: the axes of images and videos
 _SIDES = ("depth", HEIGHT, WIDTH)
 
@@ -70,10 +72,17 @@ class _Names:
                 self._names.append((f"{name}_{BATCH}", group))
 
     def _conventional(self) -> Varying | None:
-        """The first axis of ids [B, T], where no rows are independent."""
+        """The first axis of ids [B, T] or of values [B, ..., C], where no rows are independent.
+
+        Rows may share a number, as the largest sum by which Nystrom attention scales; one image is [H, W, C].
+        """
         for name, tensor in self._tensors.items():
-            group = self._classified.of((name, 0))
-            if tensor.dim() == 2 and not tensor.is_floating_point() and group is not None and self._is_open(group):
+            group, rank = self._classified.of((name, 0)), tensor.dim()
+            if tensor.is_floating_point():
+                has_batch = rank > _IMAGE or (rank == _IMAGE and tensor.shape[-1] > MOST_CHANNELS)
+            else:
+                has_batch = rank == _IDS
+            if has_batch and group is not None and self._is_open(group):
                 return group
         return None
 
@@ -107,7 +116,7 @@ class _Names:
         if rank == 2:
             return groups[:1]
         lone = {other for other, _ in groups[0].members} == {name}
-        return groups[1:] if lone and shape[batched] <= _CHANNELS else groups[1:2]
+        return groups[1:] if lone and shape[batched] <= MOST_CHANNELS else groups[1:2]
 
     def _batched(self, name: str) -> int:
         """1 where the input has a batch axis."""

@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from posexport.errors import PosexportError
+from posexport.modules.axes.memory import Made
 from posexport.spec import BATCH, ENCODER_SEQUENCE, FRAMES, HEIGHT, PATCHES, SAMPLES, SEQUENCE, WIDTH, Axis, OutputSpec
 
 Sizes = dict[str, int]
@@ -97,7 +98,8 @@ def elements_per_token(
 ) -> float:
     """The elements of ``axes`` per token, for estimates of memory; ``run`` calls ``module`` at ``sizes``.
 
-    Tokens are the largest number of vectors in a row of the batch that a linear layer or a normalisation reads.
+    Tokens are the largest number of vectors in a row of the batch that a linear layer, a normalisation or attention
+    reads.
     """
     counts = [1]
 
@@ -109,8 +111,10 @@ def elements_per_token(
     layers = [submodule for submodule in module.modules() if isinstance(submodule, nn.Linear | nn.LayerNorm)]
     hooks = [submodule.register_forward_pre_hook(count) for submodule in layers]
     try:
-        run(sizes)
+        with Made() as made:
+            run(sizes)
     finally:
         for hook in hooks:
             hook.remove()
+    counts.append(made.tokens)
     return math.prod(sizes[axis] for axis in axes) / max(counts) if axes else 1.0

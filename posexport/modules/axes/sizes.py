@@ -22,6 +22,8 @@ _TRACED = 4
 _PROVEN = ((0, 0), (1, 3), (2.5, 4.5), (3, 4), (5, 3), (7, 6))
 #: by how much the two sizes of a batch or a sequence differ, where it has no step
 _FURTHER = 4
+#: the rows of the second of two calls, and how many times as large as the first an image is there at least
+_FEW_ROWS, _LEAST_TIMES = 2, 1.25
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,12 +98,17 @@ def standard_sizes(groups: Mapping[str, Varying], sizes: Mapping[str, int]) -> S
     return {axis: size for axis, size in accepted.items() if size != sizes[axis]}
 
 
-def two_sizes(base: Sizes, limits: LengthContract, ranges: Mapping[str, Range]) -> tuple[Sizes, Sizes]:
-    """Two different sizes of every axis, within the limits, so far apart that they make different numbers of tokens."""
+def two_sizes(base: Sizes, limits: LengthContract, ranges: Mapping[str, Range], times: float) -> tuple[Sizes, Sizes]:
+    """Two different sizes of every axis, within the limits, so far apart that they make different numbers of tokens.
+
+    ``times``: how many times as large as ``base`` all ``ranges`` together may be.
+    """
     steps, least = limits.size_steps, {SEQUENCE: limits.min_length, **limits.min_sizes}
     first, second = dict(base), dict(base)
     for axis in base:
         second[axis] += multiple(max(_FURTHER, least.get(axis, 1)), steps.get(axis, 1))
+    if first.get(BATCH, 1) > _FEW_ROWS and BATCH not in steps:
+        second[BATCH] = _FEW_ROWS  # calls at both sizes of an image are large enough
     # where a limit is near, the first is made smaller
     for axis in limits.limited_axes if limits.max_length is not None else []:
         if axis in second:
@@ -109,7 +116,8 @@ def two_sizes(base: Sizes, limits: LengthContract, ranges: Mapping[str, Range]) 
             first[axis] = min(first[axis], max(1, second[axis] - steps.get(axis, 1)))
     # axes that are neither batch nor sequence
     for axis, extent in ranges.items():
-        larger = extent.inside(max(extent.example, 2 * first[axis]))
+        largest = int(first[axis] * max(_LEAST_TIMES, times ** (1 / len(ranges))))
+        larger = extent.inside(min(max(extent.example, 2 * first[axis]), largest))
         second[axis] = larger if larger != first[axis] else extent.least
     return first, second
 

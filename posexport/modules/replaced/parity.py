@@ -14,9 +14,10 @@ import torch
 from torch import Tensor, nn
 
 from posexport.errors import PosexportError
+from posexport.modules.copied import copied
 from posexport.modules.replaced.calls import Call, recorded
 from posexport.modules.replaced.stand_ins import StandIn
-from posexport.modules.user_module import UserModule, copied
+from posexport.modules.user_module import UserModule
 from posexport.sizes import multiple
 from posexport.sources.example import axis_sizes, example
 from posexport.sources.source import Source

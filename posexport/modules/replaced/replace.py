@@ -15,11 +15,11 @@ from torch import Tensor, nn
 from posexport.encodings.build import lookup, settings
 from posexport.encodings.encoding import Encoding
 from posexport.errors import PosexportError
+from posexport.modules.copied import copied
 from posexport.modules.live_module import module_source
 from posexport.modules.replaced.calls import Call, Reads
 from posexport.modules.replaced.parity import Reference, check
 from posexport.modules.replaced.stand_ins import STAND_INS, StandIn, for_calls
-from posexport.modules.user_module import copied
 from posexport.nn.named_encoding import encoding_of
 from posexport.options.check import did_you_mean
 

@@ -263,10 +263,11 @@ def comparisons(promise: Promise, base: GridPoint) -> list[tuple[str, Comparison
     checks: list[tuple[str, Comparison]] = []
     # a text of an image is no row: without its neighbours it belongs to another image
     if base.batch > 1 and BATCH not in promise.limits.multiple_of:
-        checks += [
-            ("batch neighbours do not change a row", lambda p: changes.alone(p, _point(base, ragged))),
-            ("reordering the batch reorders the outputs", lambda p: changes.reordered(p, _point(base, ragged))),
-        ]
+        if promise.promises.batch_invariant:
+            checks.append(("batch neighbours do not change a row", lambda p: changes.alone(p, _point(base, ragged))))
+        checks.append(
+            ("reordering the batch reorders the outputs", lambda p: changes.reordered(p, _point(base, ragged)))
+        )
     if promise.promises.causal and length > 1:
         checks.append(("later tokens change nothing", lambda p: changes.later(p, _point(base))))
     if SEQUENCE in promise.masked and length > samples(1, base.convolutions):

@@ -169,10 +169,10 @@ def _gather(read: Read) -> int:
 
 @_rule("GatherND")
 def _gather_nd(read: Read) -> int:
-    """Rows of a table, ``table[tokens, :]``, or a part of each token."""
-    at = read.node.inputs[1]
+    """Rows of a table that tokens are ids of, ``table[ids]``; or a part of each token."""
     if list(read.tokens) == [1] and read.axis < read.rank_in - 1 and not read.node.attributes.get_int("batch_dims", 0):
         return read.axis
+    at = read.node.inputs[1]
     known = None if at is None or at.const_value is None else at.const_value.shape.numpy()
     if known is None or list(read.tokens) != [0] or read.node.attributes.get_int("batch_dims", 0) != 0:
         read.mixes()

@@ -16,7 +16,7 @@ from posexport.conversion.options import ConvertOptions
 from posexport.conversion.result import Conversion
 from posexport.errors import PosexportError
 from posexport.modules.call import CallError, calling
-from posexport.modules.user_module import copied
+from posexport.modules.copied import copied
 from posexport.serve.drop_in import finish
 from posexport.serve.drop_in.axes import TensorAxis, from_dynamic_axes, from_dynamic_shapes
 from posexport.serve.drop_in.equal_axes import Symbol, equal_axes

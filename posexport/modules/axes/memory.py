@@ -1,0 +1,95 @@
+"""Keeps the sizes of a proof within a bound of memory: the scores of attention grow with the square of an image."""
+
+import math
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from posexport.spec import BATCH
+from posexport.system.machine import readable
+
+Sizes = dict[str, int]
+#: float64 tensors as large as the largest in memory together; the most rows of a point
+_TOGETHER, _ROWS = 4, 3
+#: bytes that a point of a chosen size may need, and one of the example's size
+_CHOSEN, _EXAMPLES = 1 << 30, 4 << 30
+
+
+class Made(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """What calls make: ``elements`` of the largest tensor, or of fused attention's scores; ``tokens`` of scores."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.elements, self.tokens = 1, 1
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        output = func(*args, **(kwargs or {}))
+        name = func.name()
+        if "scaled_dot_product" in name:
+            queries, keys = args[:2]
+            self._scores((*queries.shape[:-1], keys.shape[-2]))
+        elif name.startswith("aten::_softmax") and output.dim() > 1:
+            self._scores(output.shape)
+        elif isinstance(output, Tensor):
+            self.elements = max(self.elements, output.numel())
+        return output
+
+    def _scores(self, shape: Sequence[int]) -> None:
+        self.elements = max(self.elements, math.prod(shape))
+        self.tokens = max(self.tokens, min(shape[-2:]))
+
+
+@dataclass(frozen=True)
+class Growth:
+    """The elements by row of the largest tensor of a call, as a power of its inputs' sizes, from two calls."""
+
+    axes: tuple[str, ...]
+    inputs: int
+    elements: float
+    power: float
+
+    @staticmethod
+    def of(run: Callable[[Sizes], Any], first: Sizes, second: Sizes, axes: Collection[str]) -> "Growth":
+        """From calls of ``run`` at two sizes, which differ in ``axes``."""
+        (a, at_first), (b, at_second) = ((_inputs(sizes, axes), _elements(run, sizes)) for sizes in (first, second))
+        power = 1.0 if a == b else math.log(at_second / at_first) / math.log(b / a)
+        return Growth(tuple(axes), b, at_second, min(max(power, 0.0), 2.0))
+
+    def bytes_at(self, sizes: Sizes) -> int:
+        """About what a point of these sizes needs."""
+        elements = self.elements * (_inputs(sizes, self.axes) / self.inputs) ** self.power
+        return int(8 * _TOGETHER * _ROWS * elements)
+
+
+def times_larger(run: Callable[[Sizes], Any], sizes: Sizes) -> float:
+    """How many times as large an axis of one row may be in trial calls: scores grow with the square."""
+    return max(1.0, math.sqrt(_CHOSEN / (4 * _TOGETHER * _elements(run, sizes))))
+
+
+def _inputs(sizes: Sizes, axes: Collection[str]) -> int:
+    return math.prod(sizes[axis] for axis in axes)
+
+
+def _elements(run: Callable[[Sizes], Any], sizes: Sizes) -> float:
+    with Made() as made:
+        run(sizes)
+    return float(made.elements) / sizes.get(BATCH, 1)
+
+
+def within_memory(proof_sizes: Sequence[Sizes], example: Sizes, growth: Growth) -> tuple[list[Sizes], list[str]]:
+    """The sizes of which a point needs little memory, the smallest at least; a remark where the example's does not."""
+    least = min(proof_sizes, key=lambda sizes: _inputs(sizes, growth.axes))
+    bounds = {True: _EXAMPLES, False: _CHOSEN}
+    kept = [sizes for sizes in proof_sizes if sizes is least or growth.bytes_at(sizes) <= bounds[sizes == example]]
+    if example in kept or example not in proof_sizes:
+        return kept, []
+    shown = " and ".join(f"{axis} {size}" for axis, size in example.items())
+    return kept, [
+        f"the proof has no call with the example's {shown}, which would need about "
+        f"{readable(growth.bytes_at(example))} of memory; give --length for other sizes"
+    ]

@@ -1,0 +1,98 @@
+"""Copies of a user's module.
+
+``copy.deepcopy`` copies no closure, and raises an exception at tensors with a history of gradients and at objects such
+as locks, staticmethods and modules of Python. Such objects are shared: they hold no tensors, and where they count
+calls, repeated calls show it.
+"""
+
+import copy
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import CellType, FunctionType
+from typing import Any, TypeVar
+
+from torch import Tensor, nn
+
+from posexport.errors import PosexportError
+from posexport.system.user_code import is_external, raised
+
+_M = TypeVar("_M", bound=nn.Module)
+_T = TypeVar("_T")
+#: objects that are made anew for every copy would be endless
+_MOST_SHARED = 256
+_TWO_PRECISIONS = "the proof needs copies of it in two precisions"
+
+
+def copied(argument: str, module: _M, why: str = _TWO_PRECISIONS) -> _M:
+    """A copy of a user's module.
+
+    Raises:
+        PosexportError: it cannot be copied; ``why`` says what the copy is for.
+    """
+    memo: dict[int, Any] = {}
+    with copying(argument, why):
+        return with_copied_closures(deep_copied(module, memo), memo)
+
+
+@contextmanager
+def copying(argument: str, why: str = _TWO_PRECISIONS) -> Iterator[None]:
+    """Errors of `deep_copied` inside the block as one sentence."""
+    try:
+        yield
+    except Exception as err:
+        if is_external(err) or isinstance(err, PosexportError):
+            raise
+        raise PosexportError(
+            f"{argument}: the module cannot be copied, and {why}: copy.deepcopy raised {raised(err)}"
+        ) from err
+
+
+def deep_copied(value: _T, memo: dict[int, Any]) -> _T:
+    """``copy.deepcopy`` with ``memo``; objects that it cannot copy are shared, tensors with a history are detached."""
+    known, most = dict(memo), len(memo) + _MOST_SHARED
+    while True:
+        try:
+            return copy.deepcopy(value, memo)
+        except Exception as err:
+            part = _refused(err)
+            if isinstance(part, nn.Module) or _has_state(part) or len(known) == most or is_external(err):
+                raise
+            known[id(part)] = part.detach().clone() if isinstance(part, Tensor) else part
+            # without what is copied halfway
+            memo.clear()
+            memo.update(known)
+
+
+def _refused(err: BaseException) -> Any:
+    """The object that the innermost call of ``copy.deepcopy`` was to copy."""
+    frames = [frame for frame, _ in traceback.walk_tb(err.__traceback__) if frame.f_code is copy.deepcopy.__code__]
+    return frames[-1].f_locals["x"]
+
+
+def _has_state(value: Any) -> bool:
+    """Whether an object holds tensors or submodules, which copies in two precisions cannot share."""
+    return any(isinstance(held, Tensor | nn.Module) for held in getattr(value, "__dict__", {}).values())
+
+
+def with_copied_closures(module: _M, memo: dict[int, Any]) -> _M:
+    """``module``, a copy, with closures over copies: ``copy.deepcopy`` copies no function.
+
+    ``self.feed = lambda x: proj(x)`` would otherwise call the submodule of the original.
+    """
+    for submodule in module.modules():
+        for name, value in vars(submodule).items():
+            function = value.__func__ if isinstance(value, staticmethod) else value
+            if isinstance(function, FunctionType) and function.__closure__:
+                same = _with_copied_cells(function, memo)
+                vars(submodule)[name] = staticmethod(same) if isinstance(value, staticmethod) else same
+    return module
+
+
+def _with_copied_cells(function: FunctionType, memo: dict[int, Any]) -> FunctionType:
+    """``function``, closed over the copies in ``memo``."""
+    values = [cell.cell_contents for cell in function.__closure__ or ()]
+    cells = tuple(CellType(memo.get(id(value), value)) for value in values)
+    same = FunctionType(function.__code__, function.__globals__, function.__name__, function.__defaults__, cells)
+    same.__kwdefaults__ = function.__kwdefaults__
+    return same

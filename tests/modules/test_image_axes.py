@@ -1,0 +1,80 @@
+"""Images with channels last, rows that depend on their batch, and the memory of attention between all pixels."""
+
+import torch
+from torch import Tensor, nn
+
+from posexport.modules.axes.memory import Growth, within_memory
+from posexport.modules.live_module import module_source
+
+D, HEADS = 12, 3
+
+
+class Pixels(nn.Module):
+    """All pixels attend to all, channels last; positions of one size are added where there are some."""
+
+    def __init__(self, size: tuple[int, int] | None = None) -> None:
+        super().__init__()
+        self.attention = nn.MultiheadAttention(D, HEADS, batch_first=True)
+        self.positions = None if size is None else nn.Parameter(torch.randn(*size, D))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x if self.positions is None else x + self.positions
+        pixels = x.flatten(1, 2)
+        return self.attention(pixels, pixels, pixels)[0].reshape(x.shape)  # type: ignore[no-any-return]
+
+
+class Scaled(nn.Module):
+    """A row is scaled by the largest value of its batch, as Nystrom attention's first estimate is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.project = nn.Linear(D, D)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.project(x + x.mean(1, keepdim=True))
+        return y / y.abs().sum(-1).max()
+
+
+def test_channels_behind_an_image_are_no_side() -> None:
+    source = module_source(Pixels().eval(), {"x": torch.randn(2, 10, 8, D)})
+    assert source.inputs[0].axes == ["batch_size", "height", "width", D]
+    assert source.remarks == []
+
+
+def test_the_size_of_an_image_with_channels_last_is_named() -> None:
+    source = module_source(Pixels((10, 8)).eval(), {"x": torch.randn(2, 10, 8, D)})
+    assert "the image size of x stays 10x8x12" in source.remarks[0]
+
+
+def test_rows_that_depend_on_their_batch_are_a_batch() -> None:
+    source = module_source(Scaled().eval(), {"x": torch.randn(2, 9, D)})
+    assert source.inputs[0].axes == ["batch_size", "sequence_length", D]
+    assert not source.promises.batch_invariant
+    assert any("depend on the other rows of its batch" in remark for remark in source.remarks)
+
+
+def test_sizes_of_a_proof_stay_within_memory() -> None:
+    heads = 64
+
+    def run(sizes: dict[str, int]) -> Tensor:
+        pixels = sizes["height"] * sizes["width"]
+        return torch.zeros(2 * heads, pixels, pixels)
+
+    first = {"batch_size": 2, "height": 4, "width": 5}
+    growth = Growth.of(run, first, {**first, "height": 8, "width": 10}, ["height", "width"])
+    assert round(growth.power, 2) == 2
+    chosen = [{"height": 8, "width": 8}, {"height": 56, "width": 48}, {"height": 64, "width": 64}]
+    kept, remarks = within_memory(chosen, chosen[-1], growth)
+    assert kept == chosen[:1]
+    assert "no call with the example's height 64 and width 64" in remarks[0]
+
+
+def test_maps_without_attention_keep_all_sizes() -> None:
+    first = {"height": 4, "width": 5}
+
+    def run(sizes: dict[str, int]) -> Tensor:
+        return torch.zeros(8, sizes["height"], sizes["width"])
+
+    growth = Growth.of(run, first, {"height": 8, "width": 10}, ["height", "width"])
+    large = {"height": 512, "width": 512}
+    assert within_memory([first, large], large, growth) == ([first, large], [])

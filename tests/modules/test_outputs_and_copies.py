@@ -1,0 +1,147 @@
+"""Outputs as packages return them, named as their inputs are; and modules that hold what cannot be copied."""
+
+import copy
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import posexport
+from posexport.errors import PosexportError
+from posexport.modules.copied import copied
+from posexport.modules.live_module import module_source
+from posexport.modules.returned import named_outputs, names_beside
+from tests.tolerances import agree
+
+D = 12
+X = torch.randn(2, 9, D, generator=torch.Generator().manual_seed(0))
+
+
+class ByAttributes:
+    """Tensors as attributes, as an autoencoder returns a distribution."""
+
+    def __init__(self, mean: Tensor) -> None:
+        self.mean, self.parts, self.deterministic, self._cached = mean, [mean + 1, None], False, mean
+
+
+class Declared:
+    """As attrs makes a class with slots."""
+
+    __slots__ = ("pooled", "states")
+    __attrs_attrs__ = (SimpleNamespace(name="states"), SimpleNamespace(name="pooled"))
+
+    def __init__(self, states: Tensor, pooled: Tensor | None = None) -> None:
+        self.states, self.pooled = states, pooled
+
+
+class Denoiser(nn.Module):
+    """Its output has the name of its input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.project = nn.Linear(D, D)
+
+    def forward(self, sample: Tensor) -> dict[str, Tensor]:
+        return {"sample": self.project(sample).sigmoid()}
+
+
+def test_tensors_are_read_from_attributes() -> None:
+    answer = {"posterior": ByAttributes(X), "encoder": Declared(X)}
+    assert list(named_outputs(answer)) == ["posterior.mean", "posterior.parts.0", "encoder.states"]
+
+
+def test_an_object_without_tensors_is_refused() -> None:
+    with pytest.raises(PosexportError, match="dataclasses and objects, got SimpleNamespace"):
+        named_outputs(SimpleNamespace(size=3))
+
+
+def test_an_output_beside_an_input_of_its_name_gets_another(tmp_path: Path) -> None:
+    done = posexport.convert(Denoiser().eval(), tmp_path / "b", example_inputs={"sample": X}, lengths=[5], threads=1)
+    assert done.good
+    assert "output sample is called sample_out: an input has its name" in done.remarks
+    assert list(posexport.load(tmp_path / "b").run({"sample": X.numpy()})) == ["sample_out"]
+
+
+def test_a_new_name_is_free() -> None:
+    names = names_beside(["x", "y"], ["x", "x_out", "y", "z"])
+    assert names == {"x": "x_out_out", "x_out": "x_out", "y": "y_out", "z": "z"}
+
+
+class Held(nn.Module):
+    """Holds a lock, a staticmethod with a closure, a module of Python and a tensor with a history of gradients."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.project, inner = nn.Linear(D, D), nn.Linear(D, D)
+        self.inner, self.settings = inner, {"lock": threading.RLock(), "seen": [0]}
+        self.feed, self.functions = staticmethod(lambda x: inner(x)), F
+        self.doubled = self.project.weight * 2
+
+    def forward(self, x: Tensor) -> Tensor:
+        with self.settings["lock"]:
+            return self.functions.linear(self.feed(self.project(x)), self.doubled)
+
+
+def test_what_cannot_be_copied_is_shared(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    module = Held().eval()
+    with pytest.raises((TypeError, RuntimeError)):
+        copy.deepcopy(module)
+    before, expected = {n: t.clone() for n, t in module.state_dict().items()}, module(X)
+    done = posexport.convert(module, tmp_path / "b", example_inputs={"x": X}, lengths=[5], threads=1)
+    assert done.good
+    (output,) = posexport.load(tmp_path / "b").run({"x": X.numpy()}).values()
+    agree(output, expected, "model in float32", np.float32)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in module.state_dict().items())
+    assert all(parameter.dtype == torch.float32 for parameter in module.parameters())
+
+
+def test_a_copy_shares_no_weights() -> None:
+    module = Held()
+    other = copied("held", module).double()
+    assert other.feed(X.double()).dtype == torch.float64
+    assert module.feed(X).dtype == torch.float32
+    assert other.settings["seen"] is not module.settings["seen"]
+
+
+class Forbids(nn.Module):
+    """Its author allows no copies."""
+
+    def __deepcopy__(self, memo: object) -> "Forbids":
+        raise NotImplementedError("make a new one")
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x
+
+
+def test_a_module_that_forbids_copies_is_refused() -> None:
+    with pytest.raises(PosexportError, match=r"cannot be copied.*make a new one"):
+        module_source(nn.Sequential(Forbids()).eval(), {"x": X})
+
+
+class CountsByGenerator(nn.Module):
+    """State in an object that cannot be copied."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.project, self.numbers = nn.Linear(D, D), iter_of_numbers()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.project(x) + next(self.numbers)  # type: ignore[no-any-return]
+
+
+def iter_of_numbers():  # type: ignore[no-untyped-def]
+    number = 0
+    while True:
+        yield number
+        number += 1
+
+
+def test_state_that_is_shared_shows_in_calls() -> None:
+    with pytest.raises(PosexportError, match="changes from call to call"):
+        module_source(CountsByGenerator().eval(), {"x": X})
