@@ -25,7 +25,11 @@ def stored(model: onnx.ModelProto, arrays: Arrays, stack: str, layer: int) -> di
         elif tensor.data_type in FLOATS and len(tensor.dims) == 2:
             transposed = numpy_helper.to_array(tensor).T
             for name, array in arrays.items():
-                if name.startswith(prefix) and array.shape == transposed.shape and np.array_equal(array.astype(transposed.dtype), transposed):
+                if (
+                    name.startswith(prefix)
+                    and array.shape == transposed.shape
+                    and np.array_equal(array.astype(transposed.dtype), transposed)
+                ):
                     found[name.removeprefix(prefix)] = tensor
     return found
 
