@@ -21,6 +21,7 @@ from posexport.spec import SEQUENCE, LengthContract
 from posexport.system.user_code import is_external, is_user_module
 from posexport.torch_fixes.as_exported import as_exported
 from posexport.torch_fixes.exporter_output import without_exporter_output
+from posexport.torch_fixes.floor_division import with_floor_division
 from posexport.torch_fixes.helper_lines import with_helper_lines
 from posexport.torch_fixes.shape_solver import with_unsolved_sizes
 from posexport.torch_fixes.size_uses import SizeUses, recording_size_uses
@@ -83,6 +84,7 @@ def _traced(source: Source, opset: int, uses: SizeUses, *, optimize: bool) -> ir
             without_exporter_output(),
             as_exported(),
             with_unsolved_sizes(),
+            with_floor_division(),
             with_helper_lines(),
             recording_size_uses(uses),
         ):
