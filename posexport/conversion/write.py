@@ -4,6 +4,7 @@ import json
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from math import lcm
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,7 @@ from posexport.conversion.result import MissedError, Written
 from posexport.conversion.tokenizer import with_tokenizer_made
 from posexport.errors import PosexportError
 from posexport.runtime import preparation
+from posexport.spec import BATCH
 from posexport.targets.precisions import FP32
 from posexport.targets.providers import CPU
 
@@ -28,11 +30,11 @@ if TYPE_CHECKING:
 
     from posexport.export.build import Built
     from posexport.export.layout import Layout
-    from posexport.export.written import Step
+    from posexport.export.messages import FixedAxisError
     from posexport.options.recipe import Recipe
     from posexport.parity.proof import Progress
     from posexport.parity.report.report import Report
-    from posexport.sources.load_options import LoadOptions
+    from posexport.sources.load_options import LoadOptions, Shown
     from posexport.sources.source import Source
     from posexport.targets.precisions import PrecisionName
 
@@ -41,12 +43,16 @@ class _CacheNotTracedError(PosexportError):
     """A decoder cannot be traced with the KV cache that it got by default, or its graph cannot have one."""
 
 
-class _OtherStepsError(Exception):
-    """A graph that ``failed`` was traced on one side of branches by remainders; ``steps``: by axis."""
+#: conversions of one module, each with more known of its axes
+_MOST = 4
 
-    def __init__(self, steps: Mapping[str, "Step"], failed: Exception) -> None:
+
+class _ShownError(Exception):
+    """What ``failed`` has ``shown`` of the module's axes, with a remark on each: with it, another graph may not fail."""
+
+    def __init__(self, failed: Exception, shown: "Shown", remarks: Mapping[str, str]) -> None:
         super().__init__()
-        self.steps, self.failed = steps, failed
+        self.failed, self.shown, self.remarks = failed, shown, remarks
 
 
 def write(
@@ -62,9 +68,9 @@ def write(
 ) -> Written:
     """Write the files of a bundle, with the proof.
 
-    A user's decoder without a named task that cannot be traced with a KV cache is converted for features. A module that
-    treats multiples of a number in another way than other sizes, and has a graph that fails, is converted for these
-    multiples.
+    A user's decoder without a named task that cannot be traced with a KV cache is converted for features. A module with
+    a graph that fails is converted with what this shows: for multiples of a number, where it treats other sizes in
+    another way; for one size of an axis that it unrolls.
 
     Args:
         name: what the source is called in place of its name.
@@ -76,25 +82,24 @@ def write(
     """
 
     def attempt(options: ConvertOptions) -> Written:
-        loading = replace(options.load, name=name)
-
-        def in_steps(steps: Mapping[str, int]) -> Written:
-            chosen = replace(loading, steps=steps)
-            return _write(directory, argument, options, chosen, progress, remark, variant, before_proof)
-
-        try:
-            return in_steps({})
-        except _OtherStepsError as failed:
+        loading, remarks, failures = replace(options.load, name=name), dict[str, str](), list[Exception]()
+        # only a module gets another graph; what was said of the one before is then not true of it
+        of_module = not isinstance(argument, str) or ".py:" in argument
+        for _ in range(_MOST):
+            heard: list[str] = []
+            tell = heard.append if of_module else remark
             try:
-                result = in_steps({axis: step.divisor for axis, step in failed.steps.items()})
-            except _OtherStepsError:  # other steps do not help: what failed first
-                raise failed.failed from None
-            for axis, step in failed.steps.items():
-                remark(
-                    f"{axis} must be a multiple of {step.divisor}: {step.line} treats other sizes in another way, and "
-                    "a graph has one of the two"
-                )
-            return result
+                result = _write(directory, argument, options, loading, progress, tell, variant, before_proof)
+                heard += remarks.values()
+                return result
+            except _ShownError as err:
+                heard.clear()
+                failures.append(err.failed)
+                loading, remarks = replace(loading, shown=err.shown), remarks | dict(err.remarks)
+            finally:
+                for sentence in heard:
+                    remark(sentence)
+        raise failures[0]  # nothing that was shown helps
 
     try:
         return attempt(options)
@@ -128,11 +133,11 @@ def _write(
     """As `write`, for the task that the options or the source name, with the source as ``loading`` says.
 
     Raises:
-        _OtherStepsError: the graph failed, and another one for some of the sizes may not.
+        _ShownError: the graph failed, and another one for some of the sizes may not.
     """
     from posexport.conversion.proof import explained, reasons
     from posexport.export.layout import layout_named
-    from posexport.export.messages import NotTracedError
+    from posexport.export.messages import FixedAxisError, NotTracedError
     from posexport.lowering import plan
     from posexport.parity.grid.grid import grid
     from posexport.passes.graph_pass import NotInsertedError
@@ -160,6 +165,9 @@ def _write(
     try:
         export = Export(recipe, layout, texts, options.threads)
         built = export(source, directory, with_float32=compared is not None)
+    except FixedAxisError as err:
+        _retry_fixed(source, loading.shown, err)
+        raise
     except (NotTracedError, NotInsertedError) as err:
         if options.task is None and source.kind == "python" and source.limits.kv_cache:
             raise _CacheNotTracedError(str(err)) from err
@@ -173,12 +181,12 @@ def _write(
     try:
         report, on_texts = _proven(source, directory, options, progress, variant, compared, reduced)
     except MissedError as missed:
-        _retry_in_steps(source, built, missed)
+        _retry_in_steps(source, built, loading.shown, missed)
         for sentence in reasons(built, missed.report):
             remark(sentence)
         raise
     except PosexportError as err:
-        _retry_in_steps(source, built, err)
+        _retry_in_steps(source, built, loading.shown, err)
         raise explained(source.name, built, err) from err
     # the files next to them
     _copy_files(source, directory)
@@ -211,11 +219,34 @@ def _opset(options: ConvertOptions, layout: "Layout") -> int:
     )
 
 
-def _retry_in_steps(source: "Source", built: "list[Built]", failed: Exception) -> None:
-    """Raises _OtherStepsError where a line branches by a remainder that the source's steps do not settle."""
-    steps = {axis: step for graph in built for axis, step in graph.written.steps.items()}
-    if {axis: step for axis, step in steps.items() if source.limits.size_steps.get(axis, 1) % step.divisor}:
-        raise _OtherStepsError(steps, failed) from failed
+def _retry_in_steps(source: "Source", built: "list[Built]", shown: "Shown", failed: Exception) -> None:
+    """Raises _ShownError where a line branches by a remainder that the source's steps do not settle."""
+    lines = {axis: step for graph in built for axis, step in graph.written.steps.items()}
+    before = source.limits.size_steps
+    steps = {axis: lcm(step.divisor, before.get(axis, 1)) for axis, step in lines.items()}
+    if any(step != before.get(axis, 1) for axis, step in steps.items()):
+        remarks = {
+            axis: f"{axis} must be a multiple of {step}: {lines[axis].line} treats other sizes in another way, and a "
+            "graph has one of the two"
+            for axis, step in steps.items()
+        }
+        raise _ShownError(failed, replace(shown, steps={**shown.steps, **steps}), remarks) from failed
+
+
+def _retry_fixed(source: "Source", shown: "Shown", failed: "FixedAxisError") -> None:
+    """Raises _ShownError where the trace fixed an axis that the module may do without: one like channels or frames.
+
+    Its input has another dynamic axis than the batch then, as the tokens of codes [B, K, T].
+    """
+    axes = next(spec.axes for spec in source.inputs if spec.name == failed.input_name)
+    axis, place = axes[failed.number], (failed.input_name, failed.number)
+    others = [other for other in axes if isinstance(other, str) and other not in (axis, BATCH)]
+    if source.by_trial and others and axis != BATCH and place not in shown.fixed:
+        sentence = (
+            f"axis {failed.number} of {failed.input_name} has the example's size in the bundle: "
+            f"{failed.line or 'the module'} makes a constant of it"
+        )
+        raise _ShownError(failed, replace(shown, fixed=shown.fixed | {place}), {str(place): sentence}) from failed
 
 
 def _prepared(

@@ -13,7 +13,7 @@ from torch import nn
 from posexport.definition.forward_decoder import ForwardDecoder
 from posexport.errors import PosexportError
 from posexport.export import defaults
-from posexport.export.messages import NotTracedError, cannot_trace, meaning
+from posexport.export.messages import FixedAxisError, NotTracedError, cannot_trace, meaning
 from posexport.graph.edits import free_names
 from posexport.sources.example import axis_sizes, example
 from posexport.sources.source import Source
@@ -151,9 +151,10 @@ def _name_axes(model: ir.Model, source: Source, uses: SizeUses) -> None:
     # inputs: every dynamic axis must still be one
     for value, spec in zip(model.graph.inputs, source.inputs, strict=True):
         got = [dim if isinstance(dim, int) else dim.value for dim in value.shape or ()]
-        for size, axis in zip(got, spec.axes, strict=True):
+        for number, (size, axis) in enumerate(zip(got, spec.axes, strict=True)):
             if isinstance(axis, str) and isinstance(size, int):
-                raise _fixed(source, f"axis {axis} of input {spec.name}", size, uses)
+                sentence = _fixed(source, f"axis {axis} of input {spec.name}", size, uses)
+                raise FixedAxisError(sentence, spec.name, number, uses.line_of_constant(size))
         steps = source.limits.size_steps
         fits = len(got) == len(spec.axes) and all(
             isinstance(dim, str) if axis in steps else dim == axis for dim, axis in zip(got, spec.axes, strict=True)
@@ -179,15 +180,15 @@ def _name_axes(model: ir.Model, source: Source, uses: SizeUses) -> None:
             )
         for traced, axis in zip(value.shape or (), out.axes, strict=True):
             if isinstance(axis, str) and isinstance(traced, int):
-                raise _fixed(source, f"axis {axis} of output {out.name}", traced, uses)
+                raise NotTracedError(_fixed(source, f"axis {axis} of output {out.name}", traced, uses))
         value.name, value.shape = out.name, ir.Shape(out.axes)
 
 
-def _fixed(source: Source, axis: str, size: int, uses: SizeUses) -> NotTracedError:
+def _fixed(source: Source, axis: str, size: int, uses: SizeUses) -> str:
     """What fixed an axis: a line of the user's, or a recurrent layer, which has none."""
     line, what = uses.line_of_constant(size), f"{axis} was fixed at {size} by the trace"
     layers = [(path, layer) for path, layer in source.module.named_modules() if isinstance(layer, nn.RNNBase)]
     if layers and not line:
         path, layer = layers[0]
         what += f" (nn.{type(layer).__name__} {path.removeprefix('module.')})"
-    return NotTracedError(f"{source.name}: {what}: {meaning(what, line)}")
+    return f"{source.name}: {what}: {meaning(what, line)}"

@@ -63,7 +63,7 @@ def written_by(model: ir.Model) -> Written:
     }
     inputs = {value.name: value.shape for value in model.graph.inputs}
     steps: dict[str, Step] = {}
-    for line, remainder in uses.remainders.items():
+    for remainder, line in uses.remainders.items():
         shape = inputs.get(remainder.input)
         if shape is not None and remainder.axis < len(shape):
             axis = str(shape[remainder.axis])
