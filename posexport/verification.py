@@ -174,7 +174,9 @@ def _source(
 
     loading = options or LoadOptions()
     if manifest is not None:
-        loading = replace(loading, bundle_inputs=manifest.inputs, shown=replace(loading.shown, steps=manifest.limits.size_steps))
+        loading = replace(
+            loading, bundle_inputs=manifest.inputs, shown=replace(loading.shown, steps=manifest.limits.size_steps)
+        )
     if recipe is None or origin is None:
         source = prepare(against, loading)
     else:

@@ -21,6 +21,7 @@ from posexport.conversion.result import MissedError, Written
 from posexport.conversion.tokenizer import with_tokenizer_made
 from posexport.errors import PosexportError
 from posexport.runtime import preparation
+from posexport.sizes import multiple
 from posexport.spec import BATCH
 from posexport.targets.precisions import FP32
 from posexport.targets.providers import CPU
@@ -48,7 +49,7 @@ _MOST = 4
 
 
 class _ShownError(Exception):
-    """What ``failed`` has ``shown`` of the module's axes, with a remark on each: with it, another graph may not fail."""
+    """What a graph that ``failed`` has ``shown`` of the module's axes, with a remark on each: another may not fail."""
 
     def __init__(self, failed: Exception, shown: "Shown", remarks: Mapping[str, str]) -> None:
         super().__init__()
@@ -181,12 +182,12 @@ def _write(
     try:
         report, on_texts = _proven(source, directory, options, progress, variant, compared, reduced)
     except MissedError as missed:
-        _retry_in_steps(source, built, loading.shown, missed)
+        _retry_shown(source, built, loading.shown, missed)
         for sentence in reasons(built, missed.report):
             remark(sentence)
         raise
     except PosexportError as err:
-        _retry_in_steps(source, built, loading.shown, err)
+        _retry_shown(source, built, loading.shown, err)
         raise explained(source.name, built, err) from err
     # the files next to them
     _copy_files(source, directory)
@@ -217,6 +218,31 @@ def _opset(options: ConvertOptions, layout: "Layout") -> int:
         made_for=options.target,
         blocked=options.blocked and "MatMulNBits" not in layout.microsoft,
     )
+
+
+def _retry_shown(source: "Source", built: "list[Built]", shown: "Shown", failed: Exception) -> None:
+    """Raises _ShownError where a line branches by a size, and the graph may have the wrong side."""
+    _retry_in_steps(source, built, shown, failed)
+    _retry_larger(source, built, shown, failed)
+
+
+def _retry_larger(source: "Source", built: "list[Built]", shown: "Shown", failed: Exception) -> None:
+    """Raises _ShownError where a line takes another branch for larger inputs, which may be right for all.
+
+    ``if length <= self.filled``: what an earlier call filled is read up to there, and computed beyond.
+    """
+    sides = {axis: side for graph in built for axis, side in graph.written.other_sides.items()}
+    limits = source.limits
+    most = {**limits.max_sizes, **dict.fromkeys(limits.limited_axes, limits.max_length)}
+    traced = {axis: multiple(side.size + 1, limits.size_steps.get(axis, 1)) for axis, side in sides.items()}
+    traced = {axis: size for axis, size in traced.items() if size <= (most.get(axis) or size)}
+    if traced.keys() - shown.traced.keys():
+        remarks = {
+            axis: f"traced at {axis} {size}, where {sides[axis].line} goes on as for every input of more than "
+            f"{sides[axis].size - 1}"
+            for axis, size in traced.items()
+        }
+        raise _ShownError(failed, replace(shown, traced={**traced, **shown.traced}), remarks) from failed
 
 
 def _retry_in_steps(source: "Source", built: "list[Built]", shown: "Shown", failed: Exception) -> None:

@@ -24,9 +24,11 @@ from posexport.torch_fixes.exporter_output import without_exporter_output
 from posexport.torch_fixes.floor_division import with_floor_division
 from posexport.torch_fixes.helper_lines import with_helper_lines
 from posexport.torch_fixes.shape_solver import with_unsolved_sizes
-from posexport.torch_fixes.size_uses import SizeUses, recording_size_uses
+from posexport.torch_fixes.size_uses import Choice, SizeUses, recording_size_uses
 from posexport.torch_fixes.symbolic_int import with_symbolic_ints
 
+#: a size for an axis without a limit
+_FAR = 2**20
 #: of `ir.Model.meta`: `SizeUses`, what a user's module did with sizes while it was traced
 SIZE_USES = "posexport.size_uses"
 
@@ -42,14 +44,34 @@ def trace(source: Source, opset: int, *, optimize: bool = True) -> ir.Model:
     """
     uses = SizeUses()
     try:
-        return _traced(source, opset, uses, optimize=optimize)
+        model = _traced(source, opset, uses, optimize=optimize)
+        if all(_holds(choice, source) for choice in uses.choices if choice.is_of_call):
+            return model
     except NotTracedError:
-        if not (uses.int_lines or uses.constants):
+        if not (uses.int_lines or uses.constants or uses.choices):
             raise
         # once more, with sizes that stay symbolic where the module makes a number of one; its first error counts
-        with contextlib.suppress(NotTracedError), with_symbolic_ints(source.module, _is_users):
-            return _traced(source, opset, SizeUses(), optimize=optimize)
+        with contextlib.suppress(NotTracedError):
+            return _symbolic(source, opset, optimize=optimize)
         raise
+    # the same where `min` or `max` of a size is decided otherwise at other sizes
+    with contextlib.suppress(NotTracedError):
+        return _symbolic(source, opset, optimize=optimize)
+    return model
+
+
+def _symbolic(source: Source, opset: int, *, optimize: bool) -> ir.Model:
+    with with_symbolic_ints(source.module, _is_users):
+        return _traced(source, opset, SizeUses(), optimize=optimize)
+
+
+def _holds(choice: Choice, source: Source) -> bool:
+    """Whether a comparison of a size is decided in the same way at the least and the largest size."""
+    limits, axes = source.limits, next(spec.axes for spec in source.inputs if spec.name == choice.input)
+    axis = str(axes[choice.axis])
+    least = limits.min_length if axis == SEQUENCE else limits.min_sizes.get(axis, 1)
+    most = limits.max_length if axis in limits.limited_axes else limits.max_sizes.get(axis)
+    return choice.is_same(least) and choice.is_same(_FAR if most is None else most)
 
 
 def as_traced(source: Source) -> Source:

@@ -109,13 +109,15 @@ def source_of_module(
     limits = limits_of_module(module)
     if any(spec.role == "lengths" for spec in specs):
         limits = msgspec.structs.replace(limits, paddings=["right", "ragged-right"])
-    results = dry_run(argument, module, specs, tensors, limits, in_steps(discovered.groups, axis_sizes(specs), shown.steps))
-    limits = results.limits
+    results = dry_run(
+        argument, module, specs, tensors, limits, in_steps(discovered.groups, axis_sizes(specs), shown.steps)
+    )
+    limits = msgspec.structs.replace(results.limits, trace_sizes={**results.limits.trace_sizes, **shown.traced})
     if discovered.tokens is not None:
         limits = msgspec.structs.replace(limits, min_length=discovered.tokens, max_length=discovered.tokens)
     specs, bounded = with_vocabularies(module, specs, tensors)
     user = by_name(argument, module, specs, results.outputs)
-    user.ways = ways_that_fit(DrawnCalls(argument, module, specs).module, specs, results.limits.trace_sizes)
+    user.ways = ways_that_fit(DrawnCalls(argument, module, specs).module, specs, limits.trace_sizes)
     encodings = [submodule for submodule in module.modules() if isinstance(submodule, Encoding)]
     first = encodings[0] if encodings else None
     return Source(

@@ -18,10 +18,12 @@ class Shown:
     Attributes:
         steps: numbers that sizes are multiples of, where the module accepts other sizes too and a graph does not.
         fixed: axes of inputs, by number, that have one size in a graph.
+        traced: sizes to trace at, beyond a branch of the module.
     """
 
     steps: Mapping[str, int] = field(default_factory=dict)
     fixed: frozenset[tuple[str, int]] = frozenset()
+    traced: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,21 +6,25 @@ Its error for a specialised axis names no line. The methods that are patched are
 Issues: pytorch/pytorch 138853 (``int()`` of a size), 152918 (the error names no line). Seen in 2.13.
 """
 
+import dis
 import itertools
 import math
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from types import FrameType
 from typing import Any
 
 import torch
+from sympy.core.relational import GreaterThan, LessThan, StrictGreaterThan, StrictLessThan
 from torch.fx.experimental.symbolic_shapes import ShapeEnv, statically_known_false, statically_known_true
 from torch.utils._sympy.functions import FloorDiv, Mod, PythonMod
 
 from posexport.system.user_code import cite, is_user_file, line_of_frame
 from posexport.torch_fixes.patch import patched
 
+_COMPARISONS = (GreaterThan, LessThan, StrictGreaterThan, StrictLessThan)
 #: how many divisions after one another are looked through, up to which divisor, and how many multiples are tried
 _LEVELS, _LARGEST, _MULTIPLES = 4, 256, 4
 
@@ -33,12 +37,14 @@ class SizeUses:
         constants: sizes that became numbers, each with the user's line, empty where none is known.
         int_lines: the user's lines that call ``int()`` of a size.
         branches: the user's lines that branch on a size, each with the branch that was traced.
+        choices: comparisons of the size of an axis, each with the line.
         remainders: axes whose multiples of a number a line treats in another way than other sizes, each with the line.
     """
 
     constants: list[tuple[int, str]] = field(default_factory=list)
     int_lines: list[str] = field(default_factory=list)
     branches: dict[str, bool] = field(default_factory=dict)
+    choices: dict["Choice", str] = field(default_factory=dict)
     remainders: dict["Remainder", str] = field(default_factory=dict)
 
     def line_of_constant(self, size: int) -> str:
@@ -54,6 +60,30 @@ class Remainder:
     input: str
     axis: int
     divisor: int
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A comparison ``condition`` of the ``size`` of an axis, by input and number, that was decided as ``way``.
+
+    ``is_of_call``: it decided a call, as of ``min`` and ``max``, and no branch. ``traced``: the size in the trace.
+    """
+
+    input: str
+    axis: int
+    size: Any
+    condition: Any
+    way: bool
+    is_of_call: bool
+    traced: int
+
+    def other_side(self, most: int) -> int | None:
+        """The first size from the traced one on, up to ``most``, that is decided otherwise; None where none is."""
+        return next((size for size in range(self.traced, most + 1) if not self.is_same(size)), None)
+
+    def is_same(self, size: int) -> bool:
+        """Whether it is decided in the same way at another size."""
+        return bool(self.condition.subs(self.size, size)) == self.way
 
 
 @contextmanager
@@ -72,13 +102,20 @@ def recording_size_uses(uses: SizeUses | None = None) -> Iterator[SizeUses]:
         if caller.f_code is of_size and caller.f_back is not None:  # `if n % 2`, without a comparison
             caller = caller.f_back
         known = statically_known_true(self) or statically_known_false(self)
-        remainder = None if known else _remainder(self)  # a condition that was decided has no sizes any more
+        condition = self.node.expr  # once decided, it has no sizes any more
+        axis = None if known else _axis(self)
+        divisor = None if axis is None else _divisor(condition)
         branch = to_bool(self)
         if not known and is_user_file(caller.f_code.co_filename):
             line = cite(caller.f_code.co_filename, caller.f_lineno)
             uses.branches.setdefault(line, branch)
-            if remainder is not None:
-                uses.remainders.setdefault(remainder, line)
+            if axis is not None and divisor is not None:
+                uses.remainders.setdefault(Remainder(*axis, divisor), line)
+            if axis is not None and isinstance(condition, _COMPARISONS):
+                (size,) = condition.free_symbols
+                traced = int(self.node.shape_env.var_to_val[size])
+                choice = Choice(*axis, size, condition, branch, _is_in_call(caller), traced)
+                uses.choices.setdefault(choice, line)
         return branch
 
     def record_int(self: torch.SymInt | torch.SymFloat) -> int:
@@ -101,16 +138,23 @@ def recording_size_uses(uses: SizeUses | None = None) -> Iterator[SizeUses]:
         yield uses
 
 
-def _remainder(branch: torch.SymBool) -> Remainder | None:
-    """The size and the divisor of a branch like ``if length % 8: pad``; None for another branch."""
-    condition = branch.node.expr
-    if len(condition.free_symbols) != 1:
-        return None
+def _is_in_call(frame: FrameType) -> bool:
+    """Whether a frame is in a call of a function without one, as ``min`` is."""
+    return dis.opname[frame.f_code.co_code[frame.f_lasti]].startswith("CALL")
+
+
+def _axis(branch: torch.SymBool) -> tuple[str, int] | None:
+    """The axis, by input and number, of the only size in a branch; None for another branch."""
+    symbols = branch.node.expr.free_symbols
+    sources = branch.node.shape_env.var_to_sources.get(next(iter(symbols)), []) if len(symbols) == 1 else []
+    named = (source for source in sources if hasattr(getattr(source, "base", None), "local_name"))
+    return next(((source.base.local_name, source.idx) for source in named), None)
+
+
+def _divisor(condition: Any) -> int | None:
+    """The number whose multiples are treated apart, as in ``if length % 8: pad``; None where there is none."""
     (size,) = condition.free_symbols
-    sources = branch.node.shape_env.var_to_sources.get(size, [])
-    axis = next((source for source in sources if hasattr(getattr(source, "base", None), "local_name")), None)
-    divisor = next((number for number in _divisors(condition) if _is_apart(condition, size, number)), None)
-    return None if axis is None or divisor is None else Remainder(axis.base.local_name, axis.idx, divisor)
+    return next((number for number in _divisors(condition) if _is_apart(condition, size, number)), None)
 
 
 def _divisors(condition: Any) -> list[int]:

@@ -49,8 +49,9 @@ def discover(
 ) -> Discovered:
     """Calls ``module``, which is in eval mode and float32, with its example in other sizes.
 
-    ``declared``: the axes that the user named, by input; ``fixed``: others that keep the example's size. Where the module fails with its example, or the calls that are
-    allowed do not suffice, the first two axes of every input are assumed to be batch and sequence.
+    ``declared``: the axes that the user named, by input; ``fixed``: others that keep the example's size. Where the
+    module fails with its example, or the calls that are allowed do not suffice, the first two axes of every input are
+    assumed to be batch and sequence.
     """
     # inputs that others depend on, and the user's names
     most = max(MOST, _PER_AXIS * sum(tensor.dim() for tensor in tensors.values()))
