@@ -1,4 +1,4 @@
-"""Modules that compute sizes in Python: floors of negative numbers, ceilings, limits, loops, tables of earlier calls."""
+"""Modules that compute sizes in Python: floors of negative numbers, ceilings, limits, loops, kept tables."""
 
 import math
 from pathlib import Path
@@ -129,6 +129,7 @@ def _converted(tmp_path: Path, module: nn.Module, example: dict[str, Tensor]) ->
     return result
 
 
+@pytest.mark.all(but=("Centre",))
 @pytest.mark.parametrize("module", [Centre, Ceiling, Best])
 def test_every_length_is_right(tmp_path: Path, module: type[nn.Module]) -> None:
     torch.manual_seed(0)
@@ -141,6 +142,7 @@ def test_every_length_is_right(tmp_path: Path, module: type[nn.Module]) -> None:
             agree(session.run({"x": x.numpy()})["output"], model(x), "model in float32", "float32")
 
 
+@pytest.mark.all
 def test_a_codec_is_traced_with_several_frames(tmp_path: Path) -> None:
     torch.manual_seed(0)
     model = Codec().eval()
@@ -152,6 +154,7 @@ def test_a_codec_is_traced_with_several_frames(tmp_path: Path) -> None:
             agree(session.run({"samples": x.numpy()})["output"], model(x), "model in float32", "float32")
 
 
+@pytest.mark.all
 def test_an_axis_that_is_unrolled_keeps_its_size(tmp_path: Path) -> None:
     codes = torch.randint(32, (2, 4, 9))
     result = _converted(tmp_path, Codebooks(), {"codes": codes})
@@ -162,6 +165,7 @@ def test_an_axis_that_is_unrolled_keeps_its_size(tmp_path: Path) -> None:
     assert not any("at most 4 tokens" in remark for remark in result.remarks)
 
 
+@pytest.mark.all
 def test_a_bundle_with_such_an_axis_is_compared_again(tmp_path: Path) -> None:
     model, example = Codebooks().eval(), {"codes": torch.randint(32, (2, 4, 9))}
     _converted(tmp_path, model, example)
@@ -183,6 +187,7 @@ def test_a_table_of_an_earlier_call_is_traced_beyond_it(tmp_path: Path) -> None:
         agree(got, Filled().eval().requires_grad_(False)(x), "model in float32", "float32")
 
 
+@pytest.mark.all
 def test_remainders_of_both_sides_become_steps(tmp_path: Path) -> None:
     torch.manual_seed(0)
     model = Skips().eval()

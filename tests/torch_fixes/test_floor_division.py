@@ -1,5 +1,6 @@
 """Floor division of sizes in traced graphs, compared with Python's at every size."""
 
+import contextlib
 from typing import Any
 
 import numpy as np
@@ -20,9 +21,9 @@ class Sizes(nn.Module):
         return x.sum() + torch.arange(1) + self.compute(x.shape[0])
 
 
-def _exported(compute: Any) -> Any:
+def _exported(compute: Any, fix: Any = with_floor_division) -> Any:
     axes = {"x": {0: torch.export.Dim("n")}}
-    with with_floor_division():
+    with fix():
         return torch.onnx.export(
             Sizes(compute).eval(), (), kwargs={"x": torch.zeros(7)}, dynamic_shapes=axes, dynamo=True, verbose=False
         )
@@ -43,6 +44,13 @@ def test_it_rounds_down(compute: Any) -> None:
     for n in range(1, 20):
         (got,) = session.run(None, {"x": np.zeros(n, np.float32)})
         assert got[0] == compute(n), n
+
+
+def test_it_is_still_needed() -> None:
+    model = _exported(lambda n: (12 - n) // 2, contextlib.nullcontext).model_proto.SerializeToString()
+    session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
+    (got,) = session.run(None, {"x": np.zeros(5, np.float32)})
+    assert got[0] == 4  # 7 // 2 is 3
 
 
 @pytest.mark.parametrize("compute", [lambda n: n // 2, lambda n: (n - 1) // 2 + 1])
