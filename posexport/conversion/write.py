@@ -2,9 +2,8 @@
 
 import json
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
-from math import lcm
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,11 +17,10 @@ from posexport.conversion.options import ConvertOptions
 from posexport.conversion.proof import OnTexts, agreement_on_texts, proof
 from posexport.conversion.reduced import Reduced, reduced_model
 from posexport.conversion.result import MissedError, Written
+from posexport.conversion.shown_axes import ShownError, retry_fixed, retry_shown
 from posexport.conversion.tokenizer import with_tokenizer_made
 from posexport.errors import PosexportError
 from posexport.runtime import preparation
-from posexport.sizes import multiple
-from posexport.spec import BATCH
 from posexport.targets.precisions import FP32
 from posexport.targets.providers import CPU
 
@@ -31,11 +29,10 @@ if TYPE_CHECKING:
 
     from posexport.export.build import Built
     from posexport.export.layout import Layout
-    from posexport.export.messages import FixedAxisError
     from posexport.options.recipe import Recipe
     from posexport.parity.proof import Progress
     from posexport.parity.report.report import Report
-    from posexport.sources.load_options import LoadOptions, Shown
+    from posexport.sources.load_options import LoadOptions
     from posexport.sources.source import Source
     from posexport.targets.precisions import PrecisionName
 
@@ -46,14 +43,6 @@ class _CacheNotTracedError(PosexportError):
 
 #: conversions of one module, each with more known of its axes
 _MOST = 4
-
-
-class _ShownError(Exception):
-    """What a graph that ``failed`` has ``shown`` of the module's axes, with a remark on each: another may not fail."""
-
-    def __init__(self, failed: Exception, shown: "Shown", remarks: Mapping[str, str]) -> None:
-        super().__init__()
-        self.failed, self.shown, self.remarks = failed, shown, remarks
 
 
 def write(
@@ -93,7 +82,7 @@ def write(
                 result = _write(directory, argument, options, loading, progress, tell, variant, before_proof)
                 heard += remarks.values()
                 return result
-            except _ShownError as err:
+            except ShownError as err:
                 heard.clear()
                 failures.append(err.failed)
                 loading, remarks = replace(loading, shown=err.shown), remarks | dict(err.remarks)
@@ -134,7 +123,7 @@ def _write(
     """As `write`, for the task that the options or the source name, with the source as ``loading`` says.
 
     Raises:
-        _ShownError: the graph failed, and another one for some of the sizes may not.
+        ShownError: the graph failed, and another one for some of the sizes may not.
     """
     from posexport.conversion.proof import explained, reasons
     from posexport.export.layout import layout_named
@@ -166,10 +155,9 @@ def _write(
     try:
         export = Export(recipe, layout, texts, options.threads)
         built = export(source, directory, with_float32=compared is not None)
-    except FixedAxisError as err:
-        _retry_fixed(source, loading.shown, err)
-        raise
     except (NotTracedError, NotInsertedError) as err:
+        if isinstance(err, FixedAxisError):
+            retry_fixed(source, loading.shown, err)
         if options.task is None and source.kind == "python" and source.limits.kv_cache:
             raise _CacheNotTracedError(str(err)) from err
         raise
@@ -182,12 +170,12 @@ def _write(
     try:
         report, on_texts = _proven(source, directory, options, progress, variant, compared, reduced)
     except MissedError as missed:
-        _retry_shown(source, built, loading.shown, missed)
+        retry_shown(source, built, loading.shown, missed)
         for sentence in reasons(built, missed.report):
             remark(sentence)
         raise
     except PosexportError as err:
-        _retry_shown(source, built, loading.shown, err)
+        retry_shown(source, built, loading.shown, err)
         raise explained(source.name, built, err) from err
     # the files next to them
     _copy_files(source, directory)
@@ -218,61 +206,6 @@ def _opset(options: ConvertOptions, layout: "Layout") -> int:
         made_for=options.target,
         blocked=options.blocked and "MatMulNBits" not in layout.microsoft,
     )
-
-
-def _retry_shown(source: "Source", built: "list[Built]", shown: "Shown", failed: Exception) -> None:
-    """Raises _ShownError where a line branches by a size, and the graph may have the wrong side."""
-    _retry_in_steps(source, built, shown, failed)
-    _retry_larger(source, built, shown, failed)
-
-
-def _retry_larger(source: "Source", built: "list[Built]", shown: "Shown", failed: Exception) -> None:
-    """Raises _ShownError where a line takes another branch for larger inputs, which may be right for all.
-
-    ``if length <= self.filled``: what an earlier call filled is read up to there, and computed beyond.
-    """
-    sides = {axis: side for graph in built for axis, side in graph.written.other_sides.items()}
-    limits = source.limits
-    most = {**limits.max_sizes, **dict.fromkeys(limits.limited_axes, limits.max_length)}
-    traced = {axis: multiple(side.size + 1, limits.size_steps.get(axis, 1)) for axis, side in sides.items()}
-    traced = {axis: size for axis, size in traced.items() if size <= (most.get(axis) or size)}
-    if traced.keys() - shown.traced.keys():
-        remarks = {
-            axis: f"traced at {axis} {size}, where {sides[axis].line} goes on as for every input of more than "
-            f"{sides[axis].size - 1}"
-            for axis, size in traced.items()
-        }
-        raise _ShownError(failed, replace(shown, traced={**traced, **shown.traced}), remarks) from failed
-
-
-def _retry_in_steps(source: "Source", built: "list[Built]", shown: "Shown", failed: Exception) -> None:
-    """Raises _ShownError where a line branches by a remainder that the source's steps do not settle."""
-    lines = {axis: step for graph in built for axis, step in graph.written.steps.items()}
-    before = source.limits.size_steps
-    steps = {axis: lcm(step.divisor, before.get(axis, 1)) for axis, step in lines.items()}
-    if any(step != before.get(axis, 1) for axis, step in steps.items()):
-        remarks = {
-            axis: f"{axis} must be a multiple of {step}: {lines[axis].line} treats other sizes in another way, and a "
-            "graph has one of the two"
-            for axis, step in steps.items()
-        }
-        raise _ShownError(failed, replace(shown, steps={**shown.steps, **steps}), remarks) from failed
-
-
-def _retry_fixed(source: "Source", shown: "Shown", failed: "FixedAxisError") -> None:
-    """Raises _ShownError where the trace fixed an axis that the module may do without: one like channels or frames.
-
-    Its input has another dynamic axis than the batch then, as the tokens of codes [B, K, T].
-    """
-    axes = next(spec.axes for spec in source.inputs if spec.name == failed.input_name)
-    axis, place = axes[failed.number], (failed.input_name, failed.number)
-    others = [other for other in axes if isinstance(other, str) and other not in (axis, BATCH)]
-    if source.by_trial and others and axis != BATCH and place not in shown.fixed:
-        sentence = (
-            f"axis {failed.number} of {failed.input_name} has the example's size in the bundle: "
-            f"{failed.line or 'the module'} makes a constant of it"
-        )
-        raise _ShownError(failed, replace(shown, fixed=shown.fixed | {place}), {str(place): sentence}) from failed
 
 
 def _prepared(

@@ -76,7 +76,7 @@ def test_a_failure_that_steps_do_not_mend_is_raised(tmp_path, monkeypatch):
     from posexport.conversion import write
 
     def fails(*_):
-        raise write._ShownError(PosexportError("parity was missed"), Shown(steps={"num_samples": 2}), {})
+        raise write.ShownError(PosexportError("parity was missed"), Shown(steps={"num_samples": 2}), {})
 
     monkeypatch.setattr(write, "_write", fails)
     with pytest.raises(PosexportError, match="parity was missed"):
