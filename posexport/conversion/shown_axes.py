@@ -1,10 +1,10 @@
 """What a graph that failed shows of a module's axes: with it, another graph of the module may not fail."""
 
-from collections.abc import Mapping
 from dataclasses import replace
 from math import lcm
 from typing import TYPE_CHECKING
 
+from posexport.conversion.result import ShownError
 from posexport.sizes import multiple
 from posexport.spec import BATCH
 
@@ -13,14 +13,6 @@ if TYPE_CHECKING:
     from posexport.export.messages import FixedAxisError
     from posexport.sources.load_options import Shown
     from posexport.sources.source import Source
-
-
-class ShownError(Exception):
-    """What a graph that ``failed`` has ``shown`` of the module's axes, with a remark on each: another may not fail."""
-
-    def __init__(self, failed: Exception, shown: "Shown", remarks: Mapping[str, str]) -> None:
-        super().__init__()
-        self.failed, self.shown, self.remarks = failed, shown, remarks
 
 
 def retry_shown(source: "Source", built: "list[Built]", shown: "Shown", failed: Exception) -> None:

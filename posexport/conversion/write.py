@@ -16,8 +16,7 @@ from posexport.conversion.manifest import manifest_of, recipe_of
 from posexport.conversion.options import ConvertOptions
 from posexport.conversion.proof import OnTexts, agreement_on_texts, proof
 from posexport.conversion.reduced import Reduced, reduced_model
-from posexport.conversion.result import MissedError, Written
-from posexport.conversion.shown_axes import ShownError, retry_fixed, retry_shown
+from posexport.conversion.result import MissedError, ShownError, Written
 from posexport.conversion.tokenizer import with_tokenizer_made
 from posexport.errors import PosexportError
 from posexport.runtime import preparation
@@ -157,6 +156,8 @@ def _write(
         built = export(source, directory, with_float32=compared is not None)
     except (NotTracedError, NotInsertedError) as err:
         if isinstance(err, FixedAxisError):
+            from posexport.conversion.shown_axes import retry_fixed
+
             retry_fixed(source, loading.shown, err)
         if options.task is None and source.kind == "python" and source.limits.kv_cache:
             raise _CacheNotTracedError(str(err)) from err
@@ -170,12 +171,12 @@ def _write(
     try:
         report, on_texts = _proven(source, directory, options, progress, variant, compared, reduced)
     except MissedError as missed:
-        retry_shown(source, built, loading.shown, missed)
+        _retry(source, built, loading, missed)
         for sentence in reasons(built, missed.report):
             remark(sentence)
         raise
     except PosexportError as err:
-        retry_shown(source, built, loading.shown, err)
+        _retry(source, built, loading, err)
         raise explained(source.name, built, err) from err
     # the files next to them
     _copy_files(source, directory)
@@ -206,6 +207,13 @@ def _opset(options: ConvertOptions, layout: "Layout") -> int:
         made_for=options.target,
         blocked=options.blocked and "MatMulNBits" not in layout.microsoft,
     )
+
+
+def _retry(source: "Source", built: "list[Built]", loading: "LoadOptions", failed: Exception) -> None:
+    """Raises ShownError where another graph of the module may not fail as ``built`` does."""
+    from posexport.conversion.shown_axes import retry_shown
+
+    retry_shown(source, built, loading.shown, failed)
 
 
 def _prepared(

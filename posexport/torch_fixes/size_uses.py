@@ -17,14 +17,13 @@ from types import FrameType
 from typing import Any
 
 import torch
-from sympy.core.relational import GreaterThan, LessThan, StrictGreaterThan, StrictLessThan
 from torch.fx.experimental.symbolic_shapes import ShapeEnv, statically_known_false, statically_known_true
 from torch.utils._sympy.functions import FloorDiv, Mod, PythonMod
 
 from posexport.system.user_code import cite, is_user_file, line_of_frame
 from posexport.torch_fixes.patch import patched
 
-_COMPARISONS = (GreaterThan, LessThan, StrictGreaterThan, StrictLessThan)
+_COMPARISONS = ("<", "<=", ">", ">=")
 #: how many divisions after one another are looked through, up to which divisor, and how many multiples are tried
 _LEVELS, _LARGEST, _MULTIPLES = 4, 256, 4
 
@@ -111,7 +110,7 @@ def recording_size_uses(uses: SizeUses | None = None) -> Iterator[SizeUses]:
             uses.branches.setdefault(line, branch)
             if axis is not None and divisor is not None:
                 uses.remainders.setdefault(Remainder(*axis, divisor), line)
-            if axis is not None and isinstance(condition, _COMPARISONS):
+            if axis is not None and getattr(condition, "rel_op", "") in _COMPARISONS:
                 (size,) = condition.free_symbols
                 traced = int(self.node.shape_env.var_to_val[size])
                 choice = Choice(*axis, size, condition, branch, _is_in_call(caller), traced)

@@ -129,7 +129,7 @@ def _converted(tmp_path: Path, module: nn.Module, example: dict[str, Tensor]) ->
     return result
 
 
-@pytest.mark.all(but=("Centre",))
+@pytest.mark.all
 @pytest.mark.parametrize("module", [Centre, Ceiling, Best])
 def test_every_length_is_right(tmp_path: Path, module: type[nn.Module]) -> None:
     torch.manual_seed(0)
@@ -172,6 +172,7 @@ def test_a_bundle_with_such_an_axis_is_compared_again(tmp_path: Path) -> None:
     assert posexport.verify(tmp_path / "bundle", against=model, example_inputs=example).passed
 
 
+@pytest.mark.all
 def test_a_table_of_an_earlier_call_is_traced_beyond_it(tmp_path: Path) -> None:
     torch.manual_seed(0)
     model = Filled().eval()

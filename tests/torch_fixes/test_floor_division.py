@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from posexport.torch_fixes.exporter_output import without_exporter_output
 from posexport.torch_fixes.floor_division import with_floor_division
 
 
@@ -23,7 +24,7 @@ class Sizes(nn.Module):
 
 def _exported(compute: Any, fix: Any = with_floor_division) -> Any:
     axes = {"x": {0: torch.export.Dim("n")}}
-    with fix():
+    with without_exporter_output(), fix():
         return torch.onnx.export(
             Sizes(compute).eval(), (), kwargs={"x": torch.zeros(7)}, dynamic_shapes=axes, dynamo=True, verbose=False
         )

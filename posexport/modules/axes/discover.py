@@ -91,16 +91,16 @@ def discover(
         name: list(declared[name]) if name in declared else _shape(name, tensors, groups, classified)
         for name in tensors
     }
-    fixed = _fixed_tokens(tensors, shapes, declared, classified)
+    fixed_tokens = _fixed_tokens(tensors, shapes, declared, classified)
     return Discovered(
         shapes=shapes,
         groups=dict(groups),
-        tokens=next(iter(fixed.values()), None),
+        tokens=next(iter(fixed_tokens.values()), None),
         remarks=[
             *_remarks(tensors, shapes, classified),
             *_fixed_images(tensors, declared, classified),
             *_fixed_rows(tensors, shapes, declared, classified),
-            *(_remark_on_tokens(name, tokens, classified) for name, tokens in fixed.items()),
+            *(_remark_on_tokens(name, tokens, classified) for name, tokens in fixed_tokens.items()),
         ],
         notes=[f"axes found in {len(calls.failures)} calls: {_described(shapes, dict(groups))}"],
     )
