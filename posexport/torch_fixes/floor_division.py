@@ -42,14 +42,15 @@ def _floored(a: Any, b: Any) -> Any:
 
 
 def _is_never_negative(arg: Any) -> bool:
-    """Whether a number, or a size as the tracer knows it, is 0 or more at every size of the inputs from 1 on."""
+    """Whether a number, or a size as the tracer knows it, is 0 or more at every size of the inputs."""
     value = arg.meta["val"] if isinstance(arg, torch.fx.Node) else arg
     if not isinstance(value, torch.SymInt):
         return bool(value >= 0)
     known = value.node.shape_env.var_to_range
-    ranges = {symbol: _from_one(known[symbol]) for symbol in value.node.expr.free_symbols}
+    ranges = {symbol: _from_zero(known[symbol]) for symbol in value.node.expr.free_symbols}
     return bool(bound_sympy(value.node.expr, ranges).lower >= 0)
 
 
-def _from_one(sizes: Any) -> Any:
-    return ValueRanges(min(sizes.lower, 1), sizes.upper) if sizes.lower <= _ASSUMED else sizes
+def _from_zero(sizes: Any) -> Any:
+    """A range with 0, as of past tokens, unless a least size was declared."""
+    return ValueRanges(min(sizes.lower, 0), sizes.upper) if sizes.lower <= _ASSUMED else sizes

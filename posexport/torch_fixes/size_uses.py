@@ -112,8 +112,7 @@ def recording_size_uses(uses: SizeUses | None = None) -> Iterator[SizeUses]:
                 uses.remainders.setdefault(Remainder(*axis, divisor), line)
             if axis is not None and getattr(condition, "rel_op", "") in _COMPARISONS:
                 (size,) = condition.free_symbols
-                traced = int(self.node.shape_env.var_to_val[size])
-                choice = Choice(*axis, size, condition, branch, _is_in_call(caller), traced)
+                choice = Choice(*axis, size, condition, branch, _is_in_call(caller), _traced(self.node.shape_env, size))
                 uses.choices.setdefault(choice, line)
         return branch
 
@@ -135,6 +134,12 @@ def recording_size_uses(uses: SizeUses | None = None) -> Iterator[SizeUses]:
         patched(ShapeEnv, "_set_replacement", record_constant),
     ):
         yield uses
+
+
+def _traced(sizes: ShapeEnv, size: Any) -> int:
+    """The size in the trace; ``var_to_val`` is its name before 2.13."""
+    values = getattr(sizes, "backed_var_to_val", None) or sizes.var_to_val
+    return int(values[size])
 
 
 def _is_in_call(frame: FrameType) -> bool:
