@@ -174,7 +174,9 @@ def _source(
 
     loading = options or LoadOptions()
     if manifest is not None:
-        loading = replace(loading, bundle_inputs=manifest.inputs, steps=manifest.limits.size_steps)
+        loading = replace(
+            loading, bundle_inputs=manifest.inputs, shown=replace(loading.shown, steps=manifest.limits.size_steps)
+        )
     if recipe is None or origin is None:
         source = prepare(against, loading)
     else:
@@ -189,9 +191,23 @@ def _source(
             if manifest is None or prepare(against, loading).sha256 == manifest.source.sha256:
                 raise
             raise PosexportError(f"{_not_the_source(against, target, manifest)}; verify it against that") from err
+    if manifest is not None and (fixed := _fixed_axes(manifest, source) - loading.shown.fixed):
+        loading = replace(loading, shown=replace(loading.shown, fixed=fixed))
+        return _source(target, manifest, against, loading, recipe, origin, remark)
     if manifest is not None and manifest.source.sha256 != source.sha256:
         remark(_not_the_source(source.public_name, target, manifest))
     return source
+
+
+def _fixed_axes(manifest: Manifest, source: "Source") -> frozenset[tuple[str, int]]:
+    """The axes of inputs, by number, that have one size in the bundle and vary in calls of the source."""
+    axes = {spec.name: spec.axes for spec in source.inputs}
+    return frozenset(
+        (spec.name, number)
+        for spec in manifest.inputs
+        for number, (of_bundle, of_source) in enumerate(zip(spec.axes, axes.get(spec.name, ()), strict=False))
+        if source.by_trial and isinstance(of_bundle, int) and isinstance(of_source, str)
+    )
 
 
 def source_again(bundle: Path, against: str) -> "Source":

@@ -1,6 +1,7 @@
 """The result of a conversion."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -12,6 +13,7 @@ from posexport.system.files import size_text
 
 if TYPE_CHECKING:
     from posexport.parity.report.report import Report
+    from posexport.sources.load_options import Shown
 
 
 class MissedError(Exception):
@@ -20,6 +22,14 @@ class MissedError(Exception):
     def __init__(self, report: "Report") -> None:
         super().__init__()
         self.report = report
+
+
+class ShownError(Exception):
+    """What a graph that ``failed`` has ``shown`` of the module's axes, with a remark on each: another may not fail."""
+
+    def __init__(self, failed: Exception, shown: "Shown", remarks: Mapping[str, str]) -> None:
+        super().__init__()
+        self.failed, self.shown, self.remarks = failed, shown, remarks
 
 
 class Written(NamedTuple):

@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,7 +16,7 @@ from posexport.conversion.manifest import manifest_of, recipe_of
 from posexport.conversion.options import ConvertOptions
 from posexport.conversion.proof import OnTexts, agreement_on_texts, proof
 from posexport.conversion.reduced import Reduced, reduced_model
-from posexport.conversion.result import MissedError, Written
+from posexport.conversion.result import MissedError, ShownError, Written
 from posexport.conversion.tokenizer import with_tokenizer_made
 from posexport.errors import PosexportError
 from posexport.runtime import preparation
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
     from posexport.export.build import Built
     from posexport.export.layout import Layout
-    from posexport.export.written import Step
     from posexport.options.recipe import Recipe
     from posexport.parity.proof import Progress
     from posexport.parity.report.report import Report
@@ -41,12 +40,8 @@ class _CacheNotTracedError(PosexportError):
     """A decoder cannot be traced with the KV cache that it got by default, or its graph cannot have one."""
 
 
-class _OtherStepsError(Exception):
-    """A graph that ``failed`` was traced on one side of branches by remainders; ``steps``: by axis."""
-
-    def __init__(self, steps: Mapping[str, "Step"], failed: Exception) -> None:
-        super().__init__()
-        self.steps, self.failed = steps, failed
+#: conversions of one module, each with more known of its axes
+_MOST = 4
 
 
 def write(
@@ -62,9 +57,9 @@ def write(
 ) -> Written:
     """Write the files of a bundle, with the proof.
 
-    A user's decoder without a named task that cannot be traced with a KV cache is converted for features. A module that
-    treats multiples of a number in another way than other sizes, and has a graph that fails, is converted for these
-    multiples.
+    A user's decoder without a named task that cannot be traced with a KV cache is converted for features. A module with
+    a graph that fails is converted with what this shows: for multiples of a number, where it treats other sizes in
+    another way; for one size of an axis that it unrolls.
 
     Args:
         name: what the source is called in place of its name.
@@ -76,25 +71,24 @@ def write(
     """
 
     def attempt(options: ConvertOptions) -> Written:
-        loading = replace(options.load, name=name)
-
-        def in_steps(steps: Mapping[str, int]) -> Written:
-            chosen = replace(loading, steps=steps)
-            return _write(directory, argument, options, chosen, progress, remark, variant, before_proof)
-
-        try:
-            return in_steps({})
-        except _OtherStepsError as failed:
+        loading, remarks, failures = replace(options.load, name=name), dict[str, str](), list[Exception]()
+        # only a module gets another graph; what was said of the one before is then not true of it
+        of_module = not isinstance(argument, str) or ".py:" in argument
+        for _ in range(_MOST):
+            heard: list[str] = []
+            tell = heard.append if of_module else remark
             try:
-                result = in_steps({axis: step.divisor for axis, step in failed.steps.items()})
-            except _OtherStepsError:  # other steps do not help: what failed first
-                raise failed.failed from None
-            for axis, step in failed.steps.items():
-                remark(
-                    f"{axis} must be a multiple of {step.divisor}: {step.line} treats other sizes in another way, and "
-                    "a graph has one of the two"
-                )
-            return result
+                result = _write(directory, argument, options, loading, progress, tell, variant, before_proof)
+                heard += remarks.values()
+                return result
+            except ShownError as err:
+                heard.clear()
+                failures.append(err.failed)
+                loading, remarks = replace(loading, shown=err.shown), remarks | dict(err.remarks)
+            finally:
+                for sentence in heard:
+                    remark(sentence)
+        raise failures[0]  # nothing that was shown helps
 
     try:
         return attempt(options)
@@ -128,11 +122,11 @@ def _write(
     """As `write`, for the task that the options or the source name, with the source as ``loading`` says.
 
     Raises:
-        _OtherStepsError: the graph failed, and another one for some of the sizes may not.
+        ShownError: the graph failed, and another one for some of the sizes may not.
     """
     from posexport.conversion.proof import explained, reasons
     from posexport.export.layout import layout_named
-    from posexport.export.messages import NotTracedError
+    from posexport.export.messages import FixedAxisError, NotTracedError
     from posexport.lowering import plan
     from posexport.parity.grid.grid import grid
     from posexport.passes.graph_pass import NotInsertedError
@@ -161,6 +155,10 @@ def _write(
         export = Export(recipe, layout, texts, options.threads)
         built = export(source, directory, with_float32=compared is not None)
     except (NotTracedError, NotInsertedError) as err:
+        if isinstance(err, FixedAxisError):
+            from posexport.conversion.shown_axes import retry_fixed
+
+            retry_fixed(source, loading.shown, err)
         if options.task is None and source.kind == "python" and source.limits.kv_cache:
             raise _CacheNotTracedError(str(err)) from err
         raise
@@ -173,12 +171,12 @@ def _write(
     try:
         report, on_texts = _proven(source, directory, options, progress, variant, compared, reduced)
     except MissedError as missed:
-        _retry_in_steps(source, built, missed)
+        _retry(source, built, loading, missed)
         for sentence in reasons(built, missed.report):
             remark(sentence)
         raise
     except PosexportError as err:
-        _retry_in_steps(source, built, err)
+        _retry(source, built, loading, err)
         raise explained(source.name, built, err) from err
     # the files next to them
     _copy_files(source, directory)
@@ -211,11 +209,11 @@ def _opset(options: ConvertOptions, layout: "Layout") -> int:
     )
 
 
-def _retry_in_steps(source: "Source", built: "list[Built]", failed: Exception) -> None:
-    """Raises _OtherStepsError where a line branches by a remainder that the source's steps do not settle."""
-    steps = {axis: step for graph in built for axis, step in graph.written.steps.items()}
-    if {axis: step for axis, step in steps.items() if source.limits.size_steps.get(axis, 1) % step.divisor}:
-        raise _OtherStepsError(steps, failed) from failed
+def _retry(source: "Source", built: "list[Built]", loading: "LoadOptions", failed: Exception) -> None:
+    """Raises ShownError where another graph of the module may not fail as ``built`` does."""
+    from posexport.conversion.shown_axes import retry_shown
+
+    retry_shown(source, built, loading.shown, failed)
 
 
 def _prepared(

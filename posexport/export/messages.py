@@ -111,7 +111,8 @@ REFUSALS: dict[str, Refusal] = {
         ),
         meaning="makes a constant of a size, so that the graph takes no other",
         remedy=(
-            "compute it from x.shape with torch.arange(x.shape[1]) and the like, not int(), range(), NumPy or a loop"
+            "compute it from x.shape with torch.arange(x.shape[1]) and the like, not int(), range(), NumPy or a loop, "
+            "or give its size as a number with axes="
         ),
         threads=("pytorch/pytorch 140011", "pytorch/pytorch 133653"),
     ),
@@ -147,6 +148,14 @@ _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 class NotTracedError(PosexportError):
     """PyTorch's tracer cannot follow a module."""
+
+
+class FixedAxisError(NotTracedError):
+    """A ``line`` of a module fixes axis ``number`` of an input, which varies in calls of the module."""
+
+    def __init__(self, message: str, input_name: str, number: int, line: str) -> None:
+        super().__init__(message)
+        self.input_name, self.number, self.line = input_name, number, line
 
 
 def cannot_trace(name: str, err: BaseException) -> NotTracedError:

@@ -9,6 +9,7 @@ import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, MutableMapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -186,13 +187,12 @@ def _copy_in_order(model: ir.Model) -> None:
         if tensor is None or tensor.nbytes < KEEP_INSIDE or isinstance(tensor, ir.ExternalTensor):
             continue
         if tensor.dtype.bitwidth >= 8:  # smaller numbers are packed by onnx-ir
-            value.const_value = ir.LazyTensor(
-                lambda tensor=tensor: ir.Tensor(contiguous(tensor.numpy()), tensor.dtype),
-                tensor.dtype,
-                tensor.shape,
-                name=tensor.name,
-                doc_string=tensor.doc_string,
-            )
+            made = partial(_in_order, tensor)
+            value.const_value = ir.LazyTensor(made, tensor.dtype, ir.Shape(tensor.shape), name=tensor.name)
+
+
+def _in_order(tensor: ir.TensorProtocol) -> ir.Tensor:
+    return ir.Tensor(contiguous(tensor.numpy()), tensor.dtype)
 
 
 def weight_bytes(model: ir.Model) -> int:

@@ -13,7 +13,7 @@ from torch import nn
 from posexport.definition.forward_decoder import ForwardDecoder
 from posexport.errors import PosexportError
 from posexport.export import defaults
-from posexport.export.messages import NotTracedError, cannot_trace, meaning
+from posexport.export.messages import FixedAxisError, NotTracedError, cannot_trace, meaning
 from posexport.graph.edits import free_names
 from posexport.sources.example import axis_sizes, example
 from posexport.sources.source import Source
@@ -21,11 +21,14 @@ from posexport.spec import SEQUENCE, LengthContract
 from posexport.system.user_code import is_external, is_user_module
 from posexport.torch_fixes.as_exported import as_exported
 from posexport.torch_fixes.exporter_output import without_exporter_output
+from posexport.torch_fixes.floor_division import with_floor_division
 from posexport.torch_fixes.helper_lines import with_helper_lines
 from posexport.torch_fixes.shape_solver import with_unsolved_sizes
-from posexport.torch_fixes.size_uses import SizeUses, recording_size_uses
+from posexport.torch_fixes.size_uses import Choice, SizeUses, recording_size_uses
 from posexport.torch_fixes.symbolic_int import with_symbolic_ints
 
+#: a size for an axis without a limit
+_FAR = 2**20
 #: of `ir.Model.meta`: `SizeUses`, what a user's module did with sizes while it was traced
 SIZE_USES = "posexport.size_uses"
 
@@ -41,14 +44,34 @@ def trace(source: Source, opset: int, *, optimize: bool = True) -> ir.Model:
     """
     uses = SizeUses()
     try:
-        return _traced(source, opset, uses, optimize=optimize)
+        model = _traced(source, opset, uses, optimize=optimize)
+        if all(_holds(choice, source) for choice in uses.choices if choice.is_of_call):
+            return model
     except NotTracedError:
-        if not (uses.int_lines or uses.constants):
+        if not (uses.int_lines or uses.constants or uses.choices):
             raise
         # once more, with sizes that stay symbolic where the module makes a number of one; its first error counts
-        with contextlib.suppress(NotTracedError), with_symbolic_ints(source.module, _is_users):
-            return _traced(source, opset, SizeUses(), optimize=optimize)
+        with contextlib.suppress(NotTracedError):
+            return _symbolic(source, opset, optimize=optimize)
         raise
+    # the same where `min` or `max` of a size is decided otherwise at other sizes
+    with contextlib.suppress(NotTracedError):
+        return _symbolic(source, opset, optimize=optimize)
+    return model
+
+
+def _symbolic(source: Source, opset: int, *, optimize: bool) -> ir.Model:
+    with with_symbolic_ints(source.module, _is_users):
+        return _traced(source, opset, SizeUses(), optimize=optimize)
+
+
+def _holds(choice: Choice, source: Source) -> bool:
+    """Whether a comparison of a size is decided in the same way at the least and the largest size."""
+    limits, axes = source.limits, next(spec.axes for spec in source.inputs if spec.name == choice.input)
+    axis = str(axes[choice.axis])
+    least = limits.min_length if axis == SEQUENCE else limits.min_sizes.get(axis, 1)
+    most = limits.max_length if axis in limits.limited_axes else limits.max_sizes.get(axis)
+    return choice.is_same(least) and choice.is_same(_FAR if most is None else most)
 
 
 def as_traced(source: Source) -> Source:
@@ -83,6 +106,7 @@ def _traced(source: Source, opset: int, uses: SizeUses, *, optimize: bool) -> ir
             without_exporter_output(),
             as_exported(),
             with_unsolved_sizes(),
+            with_floor_division(),
             with_helper_lines(),
             recording_size_uses(uses),
         ):
@@ -149,9 +173,10 @@ def _name_axes(model: ir.Model, source: Source, uses: SizeUses) -> None:
     # inputs: every dynamic axis must still be one
     for value, spec in zip(model.graph.inputs, source.inputs, strict=True):
         got = [dim if isinstance(dim, int) else dim.value for dim in value.shape or ()]
-        for size, axis in zip(got, spec.axes, strict=True):
+        for number, (size, axis) in enumerate(zip(got, spec.axes, strict=True)):
             if isinstance(axis, str) and isinstance(size, int):
-                raise _fixed(source, f"axis {axis} of input {spec.name}", size, uses)
+                sentence = _fixed(source, f"axis {axis} of input {spec.name}", size, uses)
+                raise FixedAxisError(sentence, spec.name, number, uses.line_of_constant(size))
         steps = source.limits.size_steps
         fits = len(got) == len(spec.axes) and all(
             isinstance(dim, str) if axis in steps else dim == axis for dim, axis in zip(got, spec.axes, strict=True)
@@ -177,15 +202,15 @@ def _name_axes(model: ir.Model, source: Source, uses: SizeUses) -> None:
             )
         for traced, axis in zip(value.shape or (), out.axes, strict=True):
             if isinstance(axis, str) and isinstance(traced, int):
-                raise _fixed(source, f"axis {axis} of output {out.name}", traced, uses)
+                raise NotTracedError(_fixed(source, f"axis {axis} of output {out.name}", traced, uses))
         value.name, value.shape = out.name, ir.Shape(out.axes)
 
 
-def _fixed(source: Source, axis: str, size: int, uses: SizeUses) -> NotTracedError:
+def _fixed(source: Source, axis: str, size: int, uses: SizeUses) -> str:
     """What fixed an axis: a line of the user's, or a recurrent layer, which has none."""
     line, what = uses.line_of_constant(size), f"{axis} was fixed at {size} by the trace"
     layers = [(path, layer) for path, layer in source.module.named_modules() if isinstance(layer, nn.RNNBase)]
     if layers and not line:
         path, layer = layers[0]
         what += f" (nn.{type(layer).__name__} {path.removeprefix('module.')})"
-    return NotTracedError(f"{source.name}: {what}: {meaning(what, line)}")
+    return f"{source.name}: {what}: {meaning(what, line)}"

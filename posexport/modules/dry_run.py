@@ -19,6 +19,7 @@ from posexport.modules.axes.memory import Growth, times_larger, within_memory
 from posexport.modules.axes.outputs import elements_per_token, output_axes
 from posexport.modules.axes.sizes import (
     Range,
+    further_sizes,
     other_ranges,
     proof_sizes,
     standard_sizes,
@@ -29,6 +30,7 @@ from posexport.modules.axes.sizes import (
 from posexport.modules.call import CallError, call
 from posexport.modules.drawn_calls import TOKEN_AXES, DrawnCalls, Sizes
 from posexport.modules.left_out import has_values
+from posexport.modules.many_frames import example_sizes, with_many_frames
 from posexport.modules.rows_alone import rows_mix
 from posexport.modules.value_reads import ValueReads
 from posexport.sources.example import axis_sizes, example
@@ -87,11 +89,12 @@ def dry_run(
     calls = DrawnCalls(argument, module, inputs)
     # sizes to begin with
     ranges = other_ranges(list(axis_sizes(inputs)), groups)
+    steps = {axis: group.step for axis, group in groups.items()}
     base = _accepted_sizes(calls, tensors, limits, groups)
+    base = with_many_frames(calls, base, tensors, steps)
     # a table that the first call makes is made in the graph as well
     calls.watched = not calls.grown(base)
     # the longest input, in tokens
-    steps = {axis: group.step for axis, group in groups.items()}
     tokens = {
         axis: largest_of_tokens(calls, base, axis, limits, steps.get(axis, 1)) for axis in TOKEN_AXES if axis in base
     }
@@ -113,7 +116,7 @@ def dry_run(
     limits = with_ranges(limits, groups, ranges)
     # the outputs, and whether they can be exported and proven
     first, second = two_sizes(base, limits, ranges, times_larger(calls.run, base) if ranges else 1.0)
-    outputs = output_axes(argument, calls.run, first, second, limits.size_steps)
+    outputs = output_axes(argument, calls.run, first, second, further_sizes(first, second, limits))
     drawn = example(calls.inputs, first)
     for spec, tensor in zip(outputs, calls.run(first, drawn).values(), strict=True):
         _check_output(calls, spec.name, tensor)
@@ -168,7 +171,7 @@ def _accepted_sizes(
     first = {**default, **chosen, **standard_sizes(groups, default)}
     if limits.max_length is not None and SEQUENCE in first:
         first[SEQUENCE] = min(first[SEQUENCE], limits.max_length)
-    of_example = _example_sizes(calls, tensors)
+    of_example = example_sizes(calls, tensors)
     if tensors:
         calls.run(of_example, tensors, " (the example's)")
     # fewer tokens, then less of the other axes too
@@ -181,24 +184,6 @@ def _accepted_sizes(
                 return sizes
     calls.run(smaller)
     return smaller
-
-
-def _example_sizes(calls: DrawnCalls, tensors: Mapping[str, Tensor]) -> Sizes:
-    """The sizes of the example's named axes."""
-    sizes: dict[str, tuple[int, str]] = {}
-    for spec in calls.inputs:
-        if spec.name not in tensors:
-            continue
-        for axis, size in zip(spec.axes, tensors[spec.name].shape, strict=True):
-            if isinstance(axis, int):
-                continue
-            before, name = sizes.setdefault(axis, (size, spec.name))
-            if before != size:
-                raise PosexportError(
-                    f"{calls.argument}: axis {axis} has the size {before} in the example's {name} and {size} in its "
-                    f"{spec.name}; name the axes, as the third thing that the factory returns"
-                )
-    return {axis: size for axis, (size, _) in sizes.items()}
 
 
 def _limited(

@@ -7,9 +7,8 @@ parameters of ``forward``. `posexport.modules.axes` finds out which axes vary; `
 
 import hashlib
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from keyword import iskeyword
-from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -32,6 +31,7 @@ from posexport.modules.user_module import PAST_IS_OURS, by_name
 from posexport.modules.value_branches import remarks_on, ways_that_fit
 from posexport.modules.vocabularies import with_vocabularies
 from posexport.sources.example import axis_sizes
+from posexport.sources.load_options import Shown
 from posexport.sources.source import Source, digest
 from posexport.spec import (
     BATCH,
@@ -53,8 +53,8 @@ from posexport.targets.dtypes import DTYPES, MODEL_DTYPE
 _AXES = (BATCH, SEQUENCE, ENCODER_SEQUENCE, HEIGHT, WIDTH, SAMPLES)
 
 
-#: no steps but those that calls show
-_NO_STEPS: Mapping[str, int] = MappingProxyType({})
+#: nothing but what calls show
+NOTHING_SHOWN = Shown()
 
 
 def module_source(
@@ -62,16 +62,16 @@ def module_source(
     inputs: Any,
     axes: Any = None,
     known: Sequence[InputSpec] = (),
-    steps: Mapping[str, int] = _NO_STEPS,
+    shown: Shown = NOTHING_SHOWN,
 ) -> Source:
-    """The source of a copy of ``module``, which stays as it is; ``known`` and ``steps``: see `source_of_module`.
+    """The source of a copy of ``module``, which stays as it is; ``known`` and ``shown``: see `source_of_module`.
 
     Raises:
         PosexportError: the module cannot be copied, the inputs do not tell its arguments, or it fails.
     """
     name = type(module).__name__
     copy = copied(name, module, "the conversion must not change yours")
-    return source_of_module(name, copy, inputs, axes, label=name, fingerprint=b"", known=known, steps=steps)
+    return source_of_module(name, copy, inputs, axes, label=name, fingerprint=b"", known=known, shown=shown)
 
 
 def source_of_module(
@@ -83,14 +83,13 @@ def source_of_module(
     label: str,
     fingerprint: bytes,
     known: Sequence[InputSpec] = (),
-    steps: Mapping[str, int] = _NO_STEPS,
+    shown: Shown = NOTHING_SHOWN,
 ) -> Source:
     """The source of ``module``, from calls of it; it is put into eval mode and float32 in place.
 
     ``argument``: its name in messages. ``fingerprint``: bytes that are hashed together with its weights. ``known``: the
     inputs of a bundle that it is compared with, for a module without an example and without an attribute ``inputs``.
-    ``steps``: numbers that the sizes of axes are multiples of, where the module accepts other sizes too and a graph
-    does not.
+    ``shown``: what graphs showed of its axes.
     """
     remarks = []
     if module.training and (unsure := _random_in_training(module)):
@@ -99,7 +98,7 @@ def source_of_module(
     # the inputs, from the example or without one
     tensors = {} if inputs is None else _tensors(argument, module, inputs)
     if tensors:
-        discovered, renamed = _discovered(argument, module, tensors, axes)
+        discovered, renamed = _discovered(argument, module, tensors, axes, shown.fixed)
         length = _length(discovered.shapes, tensors)
         specs = [_spec(name, tensor, discovered.shapes[name], length) for name, tensor in tensors.items()]
         # numbers that fit other inputs' sizes are drawn as the module declares them
@@ -113,14 +112,16 @@ def source_of_module(
     limits = limits_of_module(module)
     if any(spec.role == "lengths" for spec in specs):
         limits = msgspec.structs.replace(limits, paddings=["right", "ragged-right"])
-    results = dry_run(argument, module, specs, tensors, limits, in_steps(discovered.groups, axis_sizes(specs), steps))
-    limits = results.limits
+    results = dry_run(
+        argument, module, specs, tensors, limits, in_steps(discovered.groups, axis_sizes(specs), shown.steps)
+    )
+    limits = msgspec.structs.replace(results.limits, trace_sizes={**results.limits.trace_sizes, **shown.traced})
     if discovered.tokens is not None:
         limits = msgspec.structs.replace(limits, min_length=discovered.tokens, max_length=discovered.tokens)
     specs, bounded = with_vocabularies(argument, module, specs, tensors)
     outputs, on_names = _beside(specs, results.outputs)
     user = by_name(argument, module, specs, outputs)
-    user.ways = ways_that_fit(DrawnCalls(argument, module, specs).module, specs, results.limits.trace_sizes)
+    user.ways = ways_that_fit(DrawnCalls(argument, module, specs).module, specs, limits.trace_sizes)
     encodings = [submodule for submodule in module.modules() if isinstance(submodule, Encoding)]
     first = encodings[0] if encodings else None
     return Source(
@@ -241,9 +242,12 @@ def _without_example(argument: str, module: nn.Module, known: Sequence[InputSpec
 
 
 def _discovered(
-    argument: str, module: nn.Module, tensors: Mapping[str, Tensor], axes: Any
+    argument: str, module: nn.Module, tensors: Mapping[str, Tensor], axes: Any, fixed: Collection[tuple[str, int]]
 ) -> tuple[Discovered, list[str]]:
-    """The axes of the inputs, and a remark where the bundle has other names for axes than the user."""
+    """The axes of the inputs, and a remark where the bundle has other names for axes than the user.
+
+    ``fixed``: axes that do not vary in a graph, where the user did not name them.
+    """
     axes = {} if axes is None else axes
     if not isinstance(axes, Mapping):
         raise PosexportError(f"{argument}: axes must map names of inputs to lists, got {type(axes).__name__}")
@@ -258,7 +262,7 @@ def _discovered(
         name: [names[axis] if isinstance(axis, str) else axis for axis in shape] for name, shape in shapes.items()
     }
     complete = len(declared) == len(tensors) and set(names.values()) <= set(STANDARD)
-    discovered = Discovered(shapes=declared) if complete else discover(argument, module, tensors, declared)
+    discovered = Discovered(shapes=declared) if complete else discover(argument, module, tensors, declared, fixed)
     return discovered, ["; ".join(renamed)] if renamed else []
 
 

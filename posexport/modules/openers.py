@@ -20,7 +20,7 @@ def _open_module(module: "nn.Module", options: "LoadOptions") -> "Source":
     from posexport.modules.live_module import module_source
     from posexport.modules.with_cache import with_cache
 
-    source = module_source(module, options.example_inputs, options.axes, options.bundle_inputs, options.steps)
+    source = module_source(module, options.example_inputs, options.axes, options.bundle_inputs, options.shown)
     return with_cache(source, options.task)
 
 
@@ -35,7 +35,7 @@ def _open_python_file(argument: str, options: "LoadOptions") -> "Source":
 
     if not names_a_factory(argument):
         raise PosexportError(f"{argument} names no factory; write {argument}:FACTORY")
-    return python_source(argument, options.bundle_inputs, options.task, options.steps)
+    return python_source(argument, options.bundle_inputs, options.task, options.shown)
 
 
 MODULE = Opener(

@@ -14,18 +14,18 @@ import importlib.util
 import inspect
 import sys
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import MappingProxyType, ModuleType
+from types import ModuleType
 from typing import Any
 
 from torch import nn
 
 from posexport.errors import PosexportError
-from posexport.modules.live_module import source_of_module
+from posexport.modules.live_module import NOTHING_SHOWN, source_of_module
 from posexport.modules.with_cache import with_cache
 from posexport.sources.load import load_source
-from posexport.sources.load_options import LoadOptions
+from posexport.sources.load_options import LoadOptions, Shown
 from posexport.sources.source import Source
 from posexport.sources.transformers_model import called, is_transformers_model, saved
 from posexport.spec import InputSpec
@@ -36,12 +36,12 @@ def python_source(
     argument: str,
     known: Sequence[InputSpec] = (),
     task: str | None = None,
-    steps: Mapping[str, int] = MappingProxyType({}),
+    shown: Shown = NOTHING_SHOWN,
 ) -> Source:
     """Runs the file, calls the factory, and finds out the module's inputs and outputs.
 
     ``known``: the inputs of a bundle to compare with, for a factory that returns the module alone. ``task``: the
-    task of a transformers model. ``steps``: see `source_of_module`.
+    task of a transformers model. ``shown``: see `source_of_module`.
 
     Raises:
         PosexportError: the file or the factory does not exist, or the factory failed or returned something else.
@@ -59,7 +59,7 @@ def python_source(
     if len(parts) == 1 and is_transformers_model(parts[0]):
         return _checkpoint(argument, parts[0], task, label)
     code = path.read_bytes()
-    source = source_of_module(argument, *parts, label=label, fingerprint=code, known=known, steps=steps)
+    source = source_of_module(argument, *parts, label=label, fingerprint=code, known=known, shown=shown)
     return with_cache(source, task)
 
 

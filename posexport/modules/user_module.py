@@ -116,8 +116,8 @@ class UserModule(TracedModule):
             if len(got) != len(expected) or any(w not in (None, g) for w, g in zip(expected, got, strict=True)):
                 raise PosexportError(
                     f"{self.argument}: output {spec.name} has the shape {got} at {at(sizes)}, and {expected} was "
-                    "expected: its shape depends on the values of the inputs, not on their sizes alone; posexport "
-                    "cannot tell which tokens it keeps"
+                    "expected from calls at other sizes: its shape depends on the values of the inputs, or on their "
+                    "sizes in a way that those calls did not show; return one of a fixed size, or of an input's"
                 )
 
 

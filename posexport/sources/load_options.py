@@ -12,6 +12,21 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Shown:
+    """What a bundle, or a graph that failed, shows of a module's axes beside calls of the module.
+
+    Attributes:
+        steps: numbers that sizes are multiples of, where the module accepts other sizes too and a graph does not.
+        fixed: axes of inputs, by number, that have one size in a graph.
+        traced: sizes to trace at, beyond a branch of the module.
+    """
+
+    steps: Mapping[str, int] = field(default_factory=dict)
+    fixed: frozenset[tuple[str, int]] = frozenset()
+    traced: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
 class LoadOptions:
     """The options of a source; None: not stated by the user, so that a recorded recipe's value applies.
 
@@ -20,8 +35,7 @@ class LoadOptions:
     ``drop_weights``: patterns of tensors of a checkpoint that are left out.
     ``name`` and ``label``: what the source of a checkpoint's folder is called, in place of its path and its type.
     ``example_inputs`` and ``axes`` describe the inputs of a module in memory (`posexport.modules.live_module`).
-    ``bundle_inputs``: the inputs of a bundle to compare with, where the user gives no example. ``steps``: numbers that
-    the sizes of a module's axes are multiples of, beside those that its calls show.
+    ``bundle_inputs``: the inputs of a bundle to compare with, where the user gives no example.
     """
 
     task: str | None = None
@@ -34,7 +48,7 @@ class LoadOptions:
     example_inputs: Any = None
     axes: Any = None
     bundle_inputs: Sequence["InputSpec"] = ()
-    steps: Mapping[str, int] = field(default_factory=dict)
+    shown: Shown = field(default_factory=Shown)
 
     @classmethod
     def of(cls, options: object) -> "LoadOptions":

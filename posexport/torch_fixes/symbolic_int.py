@@ -2,12 +2,14 @@
 
 ``int(height * patch_size)``, transformers' ``torch_int(height)``, ``len(x)``, ``math.sqrt(length)``,
 ``torch.as_tensor([height, width])``, ``torch.linspace(0, height, height)`` and ``x.split(batch)`` make numbers of
-sizes, so that the graph takes no others. Inside the block the first four return symbols, and the others compute with
-them. Other values are converted as usual; the proof at other sizes decides whether the graph is right.
+sizes, so that the graph takes no others; ``min(7, len(x))`` is decided for all sizes. Inside the block the first four
+and the last return symbols, and the others compute with them. Other values are converted as usual; the proof at other
+sizes decides whether the graph is right.
 
 Issue: pytorch/pytorch 138853. Seen in 2.13.
 """
 
+import functools
 import math
 import sys
 from collections.abc import Callable, Iterator
@@ -52,6 +54,18 @@ def _torch_int(x: Any) -> Any:
 def _len(x: Any) -> Any:
     """``len`` that returns the symbolic size of a tensor's first axis."""
     return x.shape[0] if isinstance(x, Tensor) else len(x)
+
+
+def _chosen(function: Callable[..., Any], symbolic: Callable[[Any, Any], Any]) -> Callable[..., Any]:
+    """``min`` or ``max`` that keeps a symbol of symbolic ints."""
+
+    def choose(*args: Any, **kwargs: Any) -> Any:
+        is_of_sizes = len(args) > 1 and any(isinstance(arg, torch.SymInt) for arg in args)
+        if not is_of_sizes or kwargs or not all(isinstance(arg, int | torch.SymInt) for arg in args):
+            return function(*args, **kwargs)
+        return functools.reduce(symbolic, args)
+
+    return choose
 
 
 class _Math(ModuleType):
@@ -105,7 +119,12 @@ def _stacked(data: Any, dtype: torch.dtype | None) -> Tensor:
     return torch.scalar_tensor(data, dtype=dtype or default)
 
 
-_BUILTIN = {"int": _SymbolicInt, "len": _len}
+_BUILTIN = {
+    "int": _SymbolicInt,
+    "len": _len,
+    "min": _chosen(min, torch.sym_min),
+    "max": _chosen(max, torch.sym_max),
+}
 _IMPORTED = {"torch_int": _torch_int, "torch_compilable_check": _check}
 
 

@@ -1,13 +1,12 @@
 """Modules that treat multiples of a number in another way than other sizes, such as padding to whole patches."""
 
-from types import SimpleNamespace
-
 import pytest
 import torch
 from torch import nn
 
 import posexport
 from posexport.errors import PosexportError
+from posexport.sources.load_options import Shown
 from posexport.torch_fixes.size_uses import Remainder, recording_size_uses
 from tests.tolerances import agree
 
@@ -43,7 +42,7 @@ def test_branches_by_a_remainder_are_recorded(module, samples):
     axes = {0: torch.export.Dim("batch"), 1: torch.export.Dim.AUTO}
     with recording_size_uses() as uses:
         torch.export.export(module(), (), {"context": torch.randn(3, samples)}, dynamic_shapes={"context": axes})
-    assert list(uses.remainders.values()) == [Remainder("context", 1, PATCH)]
+    assert list(uses.remainders) == [Remainder("context", 1, PATCH)]
 
 
 @pytest.mark.all
@@ -77,8 +76,7 @@ def test_a_failure_that_steps_do_not_mend_is_raised(tmp_path, monkeypatch):
     from posexport.conversion import write
 
     def fails(*_):
-        steps = {"num_samples": SimpleNamespace(divisor=2, line="x")}
-        raise write._OtherStepsError(steps, PosexportError("parity was missed"))
+        raise write.ShownError(PosexportError("parity was missed"), Shown(steps={"num_samples": 2}), {})
 
     monkeypatch.setattr(write, "_write", fails)
     with pytest.raises(PosexportError, match="parity was missed"):

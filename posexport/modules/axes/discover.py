@@ -1,6 +1,6 @@
 """Finds the axes of a module's inputs from its example alone: `Classify` resizes them, `named` names them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -15,6 +15,8 @@ from posexport.spec import BATCH, SEQUENCE, Axis
 
 #: the number of calls that are allowed, and for every axis where that is more; most modules need half
 MOST, _PER_AXIS = 44, 6
+#: the rank of values in rows, [batch, rows, channels]
+_WITH_ROWS = 3
 #: parts of names of inputs about the tokens of another input
 _FOLLOWERS = ("mask", "type", "position", "segment")
 #: the rank of a batch of images
@@ -41,12 +43,17 @@ class Discovered:
 
 
 def discover(
-    argument: str, module: nn.Module, tensors: Mapping[str, Tensor], declared: Mapping[str, Sequence[Axis]]
+    argument: str,
+    module: nn.Module,
+    tensors: Mapping[str, Tensor],
+    declared: Mapping[str, Sequence[Axis]],
+    fixed: Collection[TensorAxis] = (),
 ) -> Discovered:
     """Calls ``module``, which is in eval mode and float32, with its example in other sizes.
 
-    ``declared``: the axes that the user named, by input. Where the module fails with its example, or the calls that are
-    allowed do not suffice, the first two axes of every input are assumed to be batch and sequence.
+    ``declared``: the axes that the user named, by input; ``fixed``: others that keep the example's size. Where the
+    module fails with its example, or the calls that are allowed do not suffice, the first two axes of every input are
+    assumed to be batch and sequence.
     """
     # inputs that others depend on, and the user's names
     most = max(MOST, _PER_AXIS * sum(tensor.dim() for tensor in tensors.values()))
@@ -60,7 +67,8 @@ def discover(
     by_label = _declared_axes(declared)
     # classify the axes, then name them
     try:
-        classified = Classify(calls, list(by_label.values()), followers).run(_fixed_axes(declared))
+        known = _fixed_axes(declared) | {(name, number) for name, number in fixed if name not in declared}
+        classified = Classify(calls, list(by_label.values()), followers).run(known)
         if classified is None:
             return Discovered(shapes=_conventional(tensors, declared))
         groups_declared = {label: classified.of(group[0]) for label, group in by_label.items()}
@@ -85,15 +93,16 @@ def discover(
         name: list(declared[name]) if name in declared else _shape(name, tensors, groups, classified)
         for name in tensors
     }
-    fixed = _fixed_tokens(tensors, shapes, declared, classified)
+    fixed_tokens = _fixed_tokens(tensors, shapes, declared, classified)
     return Discovered(
         shapes=shapes,
         groups=dict(groups),
-        tokens=next(iter(fixed.values()), None),
+        tokens=next(iter(fixed_tokens.values()), None),
         remarks=[
             *_remarks(tensors, shapes, classified),
             *_fixed_images(tensors, declared, classified),
-            *(_remark_on_tokens(name, tokens, classified) for name, tokens in fixed.items()),
+            *_fixed_rows(tensors, shapes, declared, classified),
+            *(_remark_on_tokens(name, tokens, classified) for name, tokens in fixed_tokens.items()),
         ],
         notes=[f"axes found in {len(calls.failures)} calls: {_described(shapes, dict(groups))}"],
     )
@@ -170,6 +179,24 @@ def _fixed_images(
             size = "x".join(str(tensor.shape[axis]) for _, axis in sides)
             remarks.append(f"the image size of {name} stays {size}, since at another size {reasons[0]}")
     return remarks
+
+
+def _fixed_rows(
+    tensors: Mapping[str, Tensor],
+    shapes: Mapping[str, Sequence[Axis]],
+    declared: Mapping[str, Sequence[Axis]],
+    classified: Classified,
+) -> list[str]:
+    """Remarks on values [batch, rows, channels] with a number of rows that the module fixes, as of a square."""
+    return [
+        f"axis 1 of {name} stays {tensor.shape[1]}, since at another size {classified.fixed[name, 1]}"
+        for name, tensor in tensors.items()
+        if tensor.dim() == _WITH_ROWS
+        and tensor.is_floating_point()
+        and name not in declared
+        and (name, 1) in classified.fixed
+        and all(isinstance(axis, int) for axis in shapes[name][1:])
+    ]
 
 
 def _fixed_tokens(

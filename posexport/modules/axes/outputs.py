@@ -12,8 +12,7 @@ from posexport.modules.axes.memory import Made
 from posexport.spec import BATCH, ENCODER_SEQUENCE, FRAMES, HEIGHT, PATCHES, SAMPLES, SEQUENCE, WIDTH, Axis, OutputSpec
 
 Sizes = dict[str, int]
-#: the sizes of an axis at the first sizes, at the second, and with one axis at a time of the second size
-_Computed = tuple[int, ...]
+Shapes = dict[str, tuple[int, ...]]
 
 
 def output_axes(
@@ -21,11 +20,12 @@ def output_axes(
     run: Callable[[Sizes], Mapping[str, Tensor]],
     first: Sizes,
     second: Sizes,
-    steps: Mapping[str, int],
+    further: Sequence[Sizes],
 ) -> list[OutputSpec]:
     """The axes of every output, from calls of ``run`` at sizes.
 
-    ``first`` and ``second`` differ in every axis, which varies in ``steps``.
+    ``first`` and ``second`` differ in every axis. ``further`` sizes, which the module may refuse, tell an axis of an
+    input, or a fixed one, from one that is so only there: at multiples of a patch, or ``min(7, length)``.
 
     Raises:
         PosexportError: outputs have other names or numbers of axes at other sizes.
@@ -37,28 +37,29 @@ def output_axes(
             f"{argument}: the module gives outputs with other names or numbers of axes, {ranks[0]} and {ranks[1]}, "
             f"at sizes {first} and {second}; they must not depend on sizes"
         )
-    shapes = [{name: tuple(tensor.shape) for name, tensor in outputs.items()} for outputs in results]
+    trials = [(sizes, _shapes(outputs)) for sizes, outputs in zip((first, second), results, strict=True)]
+    for sizes in further:
+        with suppress(PosexportError):
+            shapes = _shapes(run(sizes))
+            if {name: len(shape) for name, shape in shapes.items()} == ranks[0]:
+                trials.append((sizes, shapes))
     computed = _ComputedAxes(run, first, second)
-    # a third call tells an axis of an input from one that has its size only at multiples of a step
-    third = {axis: min(size + steps.get(axis, 1), second[axis]) for axis, size in first.items()}
-    near = _shapes(run, third)
     specs = []
-    for name, shape in shapes[0].items():
+    for name, rank in ranks[0].items():
         axes: list[Axis] = []
-        for number, (a, b) in enumerate(zip(shape, shapes[1][name], strict=True)):
-            match = [axis for axis in first if (first[axis], second[axis]) == (a, b)]
-            # patches put together again have an image's size only where that is a multiple of theirs
-            match = [axis for axis in match if name not in near or near[name][number] == third[axis]]
-            axes.append(int(a) if a == b else match[0] if match else computed.name(name, number, (a, b)))
+        for number in range(rank):
+            sizes_of_axis = tuple(shapes[name][number] for _, shapes in trials)
+            match = [axis for axis in first if sizes_of_axis == tuple(sizes[axis] for sizes, _ in trials)]
+            if len(set(sizes_of_axis)) == 1:
+                axes.append(sizes_of_axis[0])
+            else:
+                axes.append(match[0] if match else computed.name(name, number, sizes_of_axis))
         specs.append(OutputSpec(name=name, axes=axes))
     return specs
 
 
-def _shapes(run: Callable[[Sizes], Mapping[str, Tensor]], sizes: Sizes) -> dict[str, tuple[int, ...]]:
-    """The shapes of outputs; none where the module refuses the sizes."""
-    with suppress(PosexportError):
-        return {name: tuple(tensor.shape) for name, tensor in run(sizes).items()}
-    return {}
+def _shapes(outputs: Mapping[str, Tensor]) -> Shapes:
+    return {name: tuple(tensor.shape) for name, tensor in outputs.items()}
 
 
 class _ComputedAxes:
@@ -66,18 +67,18 @@ class _ComputedAxes:
 
     def __init__(self, run: Callable[[Sizes], Mapping[str, Tensor]], first: Sizes, second: Sizes) -> None:
         self._run, self._first, self._second = run, first, second
-        self._alone: list[dict[str, tuple[int, ...]]] = []
-        self._names: dict[_Computed, str] = {}
+        self._alone: list[Shapes] = []
+        self._names: dict[tuple[int, ...], str] = {}
 
-    def name(self, output: str, number: int, ends: tuple[int, int]) -> str:
-        """The name of axis ``number`` of an output, which has the sizes ``ends`` at the first and the second sizes."""
+    def name(self, output: str, number: int, before: tuple[int, ...]) -> str:
+        """The name of axis ``number`` of an output, which has the sizes ``before`` from the first ones on."""
         if not self._alone:
             for axis in self._first:
-                outputs = self._run({**self._first, axis: self._second[axis]})
-                self._alone.append({name: tuple(tensor.shape) for name, tensor in outputs.items()})
-        sizes = (*ends, *(shapes[output][number] for shapes in self._alone))
+                self._alone.append(_shapes(self._run({**self._first, axis: self._second[axis]})))
+        alone = [shapes[output][number] for shapes in self._alone]
+        sizes = (*before, *alone)
         if sizes not in self._names:
-            changing = [axis for axis, size in zip(self._first, sizes[2:], strict=True) if size != ends[0]]
+            changing = [axis for axis, size in zip(self._first, alone, strict=True) if size != before[0]]
             label = _label(changing) or f"{output}_axis_{number}"
             self._names[sizes] = label if label not in self._names.values() else f"{output}_axis_{number}"
         return self._names[sizes]
@@ -90,7 +91,7 @@ def _label(inputs: Sequence[str]) -> str:
         if axis.endswith((SEQUENCE, ENCODER_SEQUENCE, SAMPLES)):
             return FRAMES
         return f"output_{axis}" if axis.endswith((HEIGHT, WIDTH)) else ""
-    return PATCHES if all(axis.endswith((HEIGHT, WIDTH)) for axis in inputs) else ""
+    return PATCHES if inputs and all(axis.endswith((HEIGHT, WIDTH)) for axis in inputs) else ""
 
 
 def elements_per_token(

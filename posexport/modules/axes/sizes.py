@@ -24,6 +24,8 @@ _PROVEN = ((0, 0), (1, 3), (2.5, 4.5), (3, 4), (5, 3), (7, 6))
 _FURTHER = 4
 #: the rows of the second of two calls, and how many times as large as the first an image is there at least
 _FEW_ROWS, _LEAST_TIMES = 2, 1.25
+#: times a sequence that shows which axes of outputs end
+_FAR = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,6 +122,17 @@ def two_sizes(base: Sizes, limits: LengthContract, ranges: Mapping[str, Range], 
         larger = extent.inside(min(max(extent.example, 2 * first[axis]), largest))
         second[axis] = larger if larger != first[axis] else extent.least
     return first, second
+
+
+def further_sizes(first: Sizes, second: Sizes, limits: LengthContract) -> list[Sizes]:
+    """Sizes near the first ones, the least ones, and sequences far longer than the second ones."""
+    steps, least = limits.size_steps, {SEQUENCE: limits.min_length, **limits.min_sizes}
+    near = {axis: min(size + steps.get(axis, 1), second[axis]) for axis, size in first.items()}
+    smallest = {axis: multiple(least.get(axis, 1), steps.get(axis, 1)) for axis in first}
+    far = {axis: _FAR * size if axis in (SEQUENCE, ENCODER_SEQUENCE) else size for axis, size in second.items()}
+    if limits.max_length is not None:
+        far |= {axis: min(far[axis], limits.max_length) for axis in limits.limited_axes if axis in far}
+    return [near, smallest, far]
 
 
 def proof_sizes(ranges: Mapping[str, Range]) -> list[Sizes]:

@@ -321,7 +321,7 @@ class _Stored(TorchDispatchMode):  # type: ignore[no-untyped-call]
         stored = self._parameters.find(weight, lookup=True)
         if stored is None:
             return None
-        rows, places = ids.unique(return_inverse=True)
+        rows, places = torch.unique(ids, return_inverse=True)
         return F.embedding(places, stored[0].matrix(weight.dtype, rows.cpu().numpy()).to(weight.device))
 
 

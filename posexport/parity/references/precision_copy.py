@@ -173,7 +173,7 @@ def sharing(module: nn.Module, reader: Reader) -> nn.Module:
         parameters = dict(submodule.__dict__["_parameters"])
         submodule.__dict__["_parameters"] = _Parameters(parameters, reader)
         if type(submodule) is nn.Embedding and submodule.max_norm is None:
-            submodule.forward = partial(reader.rows, parameters["weight"])
+            submodule.forward = partial(reader.rows, parameters["weight"])  # type: ignore[method-assign]
         for name, buffer in submodule.__dict__["_buffers"].items():
             if buffer is not None and _real(buffer):
                 submodule.__dict__["_buffers"][name] = buffer.to(reader.dtype)

@@ -1,0 +1,70 @@
+"""What a graph that failed shows of a module's axes: with it, another graph of the module may not fail."""
+
+from dataclasses import replace
+from math import lcm
+from typing import TYPE_CHECKING
+
+from posexport.conversion.result import ShownError
+from posexport.sizes import multiple
+from posexport.spec import BATCH
+
+if TYPE_CHECKING:
+    from posexport.export.build import Built
+    from posexport.export.messages import FixedAxisError
+    from posexport.sources.load_options import Shown
+    from posexport.sources.source import Source
+
+
+def retry_shown(source: "Source", built: "list[Built]", shown: "Shown", failed: Exception) -> None:
+    """Raises ShownError where a line branches by a size, and the graph may have the wrong side."""
+    _retry_in_steps(source, built, shown, failed)
+    _retry_larger(source, built, shown, failed)
+
+
+def _retry_larger(source: "Source", built: "list[Built]", shown: "Shown", failed: Exception) -> None:
+    """Raises ShownError where a line takes another branch for larger inputs, which may be right for all.
+
+    ``if length <= self.filled``: what an earlier call filled is read up to there, and computed beyond.
+    """
+    sides = {axis: side for graph in built for axis, side in graph.written.other_sides.items()}
+    limits = source.limits
+    most = {**limits.max_sizes, **dict.fromkeys(limits.limited_axes, limits.max_length)}
+    traced = {axis: multiple(side.size + 1, limits.size_steps.get(axis, 1)) for axis, side in sides.items()}
+    traced = {axis: size for axis, size in traced.items() if size <= (most.get(axis) or size)}
+    if traced.keys() - shown.traced.keys():
+        remarks = {
+            axis: f"traced at {axis} {size}, where {sides[axis].line} goes on as for every input of more than "
+            f"{sides[axis].size - 1}"
+            for axis, size in traced.items()
+        }
+        raise ShownError(failed, replace(shown, traced={**traced, **shown.traced}), remarks) from failed
+
+
+def _retry_in_steps(source: "Source", built: "list[Built]", shown: "Shown", failed: Exception) -> None:
+    """Raises ShownError where a line branches by a remainder that the source's steps do not settle."""
+    lines = {axis: step for graph in built for axis, step in graph.written.steps.items()}
+    before = source.limits.size_steps
+    steps = {axis: lcm(step.divisor, before.get(axis, 1)) for axis, step in lines.items()}
+    if any(step != before.get(axis, 1) for axis, step in steps.items()):
+        remarks = {
+            axis: f"{axis} must be a multiple of {step}: {lines[axis].line} treats other sizes in another way, and a "
+            "graph has one of the two"
+            for axis, step in steps.items()
+        }
+        raise ShownError(failed, replace(shown, steps={**shown.steps, **steps}), remarks) from failed
+
+
+def retry_fixed(source: "Source", shown: "Shown", failed: "FixedAxisError") -> None:
+    """Raises ShownError where the trace fixed an axis that the module may do without: one like channels or frames.
+
+    Its input has another dynamic axis than the batch then, as the tokens of codes [B, K, T].
+    """
+    axes = next(spec.axes for spec in source.inputs if spec.name == failed.input_name)
+    axis, place = axes[failed.number], (failed.input_name, failed.number)
+    others = [other for other in axes if isinstance(other, str) and other not in (axis, BATCH)]
+    if source.by_trial and others and axis != BATCH and place not in shown.fixed:
+        sentence = (
+            f"axis {failed.number} of {failed.input_name} has the example's size in the bundle: "
+            f"{failed.line or 'the module'} makes a constant of it"
+        )
+        raise ShownError(failed, replace(shown, fixed=shown.fixed | {place}), {str(place): sentence}) from failed

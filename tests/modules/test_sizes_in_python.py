@@ -1,0 +1,206 @@
+"""Modules that compute sizes in Python: floors of negative numbers, ceilings, limits, loops, kept tables."""
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import posexport
+from posexport.modules.live_module import module_source
+from tests.tolerances import agree
+
+
+class Centre(nn.Module):
+    """Rows in the middle of a table, as Stable Diffusion 3 crops its positions: the tracer writes ``6 + -n // 2``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.norm = nn.Parameter(torch.randn(12, 8)), nn.LayerNorm(8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        n = x.shape[1]
+        if n > 12:
+            raise ValueError(f"{n} is more than 12")
+        start = (12 - n) // 2
+        result: Tensor = self.norm(x + self.table[start : start + n])
+        return result
+
+
+class Ceiling(nn.Module):
+    """Padding to whole frames, by a floor of a negative number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv1d(8, 8, 4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        n = x.shape[1]
+        result: Tensor = self.conv(F.pad(x.mT, (0, -(-n // 4) * 4 - n))).mT
+        return result
+
+
+class Codec(nn.Module):
+    """EnCodec's causal convolutions: a frame more where the stride does not divide the samples."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv1d(1, 8, 7, 3), nn.Conv1d(8, 8, 8, 4)
+
+    def padded(self, x: Tensor, kernel: int, stride: int) -> Tensor:
+        length, total = x.shape[-1], kernel - stride
+        frames = (length - kernel + total) / stride + 1
+        whole = (math.ceil(frames) - 1) * stride + (kernel - total)
+        return F.pad(x, (total, whole - length))
+
+    def forward(self, samples: Tensor) -> Tensor:
+        x = F.elu(self.first(self.padded(samples, 7, 3)))
+        result: Tensor = self.second(self.padded(x, 8, 4)).mT
+        return result
+
+
+class Best(nn.Module):
+    """At most 7 of the rows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.score = nn.Linear(8, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        best = self.score(x)[..., 0].topk(min(7, x.shape[1]), 1).indices
+        return x.gather(1, best[..., None].expand(-1, -1, 8))
+
+
+class Codebooks(nn.Module):
+    """Ids [B, K, T], with a table for each of the K codebooks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tables, self.norm = nn.ModuleList(nn.Embedding(32, 8) for _ in range(4)), nn.LayerNorm(8)
+
+    def forward(self, codes: Tensor) -> Tensor:
+        result: Tensor = self.norm(sum(self.tables[k](codes[:, k]) for k in range(codes.shape[1])))
+        return result
+
+
+class Filled(nn.Module):
+    """Angles that are filled up to the longest input so far."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.filled = nn.LayerNorm(8), 0
+        self.register_buffer("angles", torch.zeros(128, 8), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        n = x.shape[1]
+        if n <= self.filled:
+            angles = self.angles[:n]
+        else:
+            angles = torch.arange(n)[:, None] * 10.0 ** -torch.arange(8.0)
+            self.angles[:n], self.filled = angles, n
+        result: Tensor = self.norm(x) * angles.cos()
+        return result
+
+
+class Skips(nn.Module):
+    """A UNet's two levels, which asks for the remainders of both sides in one line."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.down, self.out = nn.Conv2d(3, 4, 3, stride=2, padding=1), nn.Conv2d(7, 3, 1)
+
+    def forward(self, image: Tensor) -> Tensor:
+        size = None
+        for side in image.shape[-2:]:
+            if side % 2:
+                size = image.shape[-2:]
+        y = self.down(image)
+        y = F.interpolate(y, scale_factor=2.0) if size is None else F.interpolate(y, size=size)
+        result: Tensor = self.out(torch.cat([image, y], 1))
+        return result
+
+
+def _converted(tmp_path: Path, module: nn.Module, example: dict[str, Tensor]) -> posexport.Conversion:
+    result = posexport.convert(module.eval(), tmp_path / "bundle", example_inputs=example)
+    assert result.good, result.to_text()
+    return result
+
+
+@pytest.mark.all
+@pytest.mark.parametrize("module", [Centre, Ceiling, Best])
+def test_every_length_is_right(tmp_path: Path, module: type[nn.Module]) -> None:
+    torch.manual_seed(0)
+    model = module().eval()
+    _converted(tmp_path, model, {"x": torch.randn(2, 9, 8)})
+    session = posexport.load(tmp_path / "bundle")
+    for length in range(1, 13):
+        x = torch.randn(2, length, 8)
+        with torch.no_grad():
+            agree(session.run({"x": x.numpy()})["output"], model(x), "model in float32", "float32")
+
+
+@pytest.mark.all
+def test_a_codec_is_traced_with_several_frames(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = Codec().eval()
+    _converted(tmp_path, model, {"samples": torch.randn(2, 1, 120)})
+    session = posexport.load(tmp_path / "bundle")
+    for samples in (1, 11, 12, 13, 47, 121):
+        x = torch.randn(2, 1, samples)
+        with torch.no_grad():
+            agree(session.run({"samples": x.numpy()})["output"], model(x), "model in float32", "float32")
+
+
+@pytest.mark.all
+def test_an_axis_that_is_unrolled_keeps_its_size(tmp_path: Path) -> None:
+    codes = torch.randint(32, (2, 4, 9))
+    result = _converted(tmp_path, Codebooks(), {"codes": codes})
+    assert result.manifest is not None
+    assert result.manifest.inputs[0].axes == ["batch_size", 4, "sequence_length"]
+    assert any(remark.startswith("axis 1 of codes has the example's size in the bundle") for remark in result.remarks)
+    # no remark of the graph that was given up
+    assert not any("at most 4 tokens" in remark for remark in result.remarks)
+
+
+@pytest.mark.all
+def test_a_bundle_with_such_an_axis_is_compared_again(tmp_path: Path) -> None:
+    model, example = Codebooks().eval(), {"codes": torch.randint(32, (2, 4, 9))}
+    _converted(tmp_path, model, example)
+    assert posexport.verify(tmp_path / "bundle", against=model, example_inputs=example).passed
+
+
+@pytest.mark.all
+def test_a_table_of_an_earlier_call_is_traced_beyond_it(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = Filled().eval()
+    model(torch.randn(1, 30, 8))
+    result = _converted(tmp_path, model, {"x": torch.randn(2, 9, 8)})
+    assert result.manifest is not None
+    assert result.manifest.limits.max_length == 128
+    assert any("traced at sequence_length 32" in remark for remark in result.remarks)
+    assert model.filled == 30
+    x = torch.randn(2, 100, 8)
+    with torch.no_grad():
+        got = posexport.load(tmp_path / "bundle").run({"x": x.numpy()})["output"]
+        agree(got, Filled().eval().requires_grad_(False)(x), "model in float32", "float32")
+
+
+@pytest.mark.all
+def test_remainders_of_both_sides_become_steps(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = Skips().eval()
+    result = _converted(tmp_path, model, {"image": torch.randn(2, 3, 16, 12)})
+    assert result.manifest is not None
+    assert result.manifest.limits.size_steps == {"height": 2, "width": 2}
+    image = torch.randn(1, 3, 10, 22)
+    with torch.no_grad():
+        got = posexport.load(tmp_path / "bundle").run({"image": np.asarray(image)})["output"]
+        agree(got, model(image), "model in float32", "float32")
+
+
+def test_the_axes_of_outputs_are_compared_at_the_least_sizes() -> None:
+    source = module_source(Best().eval(), {"x": torch.randn(2, 12, 8)})
+    assert source.outputs[0].axes == ["batch_size", "output_axis_1", 8]
