@@ -188,10 +188,10 @@ def _copy_in_order(model: ir.Model) -> None:
             continue
         if tensor.dtype.bitwidth >= 8:  # smaller numbers are packed by onnx-ir
             made = partial(_in_order, tensor)
-            value.const_value = ir.LazyTensor(made, tensor.dtype, ir.Shape(tensor.shape), name=tensor.name)
+            value.const_value = ir.LazyTensor(made, tensor.dtype, ir.Shape(list(tensor.shape)), name=tensor.name)
 
 
-def _in_order(tensor: ir.TensorProtocol) -> ir.Tensor:
+def _in_order(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
     return ir.Tensor(contiguous(tensor.numpy()), tensor.dtype)
 
 
