@@ -188,7 +188,8 @@ def _copy_in_order(model: ir.Model) -> None:
             continue
         if tensor.dtype.bitwidth >= 8:  # smaller numbers are packed by onnx-ir
             made = partial(_in_order, tensor)
-            value.const_value = ir.LazyTensor(made, tensor.dtype, ir.Shape(list(tensor.shape)), name=tensor.name)
+            sizes = ir.Shape(tensor.shape)  # type: ignore[arg-type]  # constants have sizes
+            value.const_value = ir.LazyTensor(made, tensor.dtype, sizes, name=tensor.name)
 
 
 def _in_order(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
