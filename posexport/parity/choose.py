@@ -42,6 +42,7 @@ from posexport.targets.providers import DEFAULT_PROVIDER, provider_named
 
 if TYPE_CHECKING:
     from posexport.parity.foreign.fit import Foreign
+    from posexport.parity.quantized.match import Matches
 
 #: bfloat16 has the range of float32
 WATCHED: PrecisionName = "fp16"
@@ -57,7 +58,7 @@ class ProofOptions:
         precision: that the graph is stored in.
         emulate: prove a copy that computes in float32 and rounds to this precision; of a float32 graph everything is.
         quantizer: how the weights of the file were rounded; None: nobody says, as of another tool's file.
-        stacks: paths of lists of layers, of a full model whose weights were compared (`posexport.parity.full_model`).
+        matches: by file, what the weights of a full model are, which were compared (`posexport.parity.full_model`).
         lengths: in place of the grid's.
         memory_limit: bytes a point may need, by default most of the free memory; larger points are reported as skipped.
         tolerance: the largest error that passes, in place of the criterion.
@@ -71,7 +72,7 @@ class ProofOptions:
     precision: PrecisionName = FP32.name
     emulate: PrecisionName | None = None
     quantizer: QuantizerName | None = None
-    stacks: Sequence[str] = ()
+    matches: "Mapping[str, Matches] | None" = None
     lengths: Sequence[int] | None = None
     threads: int = 0
     memory_limit: int | None = None
@@ -186,7 +187,7 @@ class _Choice:
         if self._quantized and self._options.tolerance is None:
             from posexport.parity.quantized.as_stored import as_stored
 
-            source = as_stored(source, self._model, self._options.quantizer, self._options.stacks)
+            source = as_stored(source, self._model, self._options.quantizer, self._options.matches)
         return _widened_parts(source) if self._options.copied else source
 
     def _definition(self) -> DefinitionReference:

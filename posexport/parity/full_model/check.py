@@ -12,6 +12,7 @@ from posexport.parity.full_model.quantized import QuantizedWeights
 from posexport.parity.full_model.records import Places, Stacks
 from posexport.parity.full_model.structure import compare
 from posexport.parity.full_model.weights import Weights, Words
+from posexport.parity.quantized.match import Matches
 from posexport.spec import InputSpec
 from posexport.targets.precisions import QuantizerName
 
@@ -21,10 +22,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Layers:
-    """What was compared: layers of the full model, and its stored weights."""
+    """What was compared: layers of the full model, and its stored weights; ``matches``: what quantized ones are."""
 
     layers: int
     weights: int
+    matches: Matches
 
 
 def check(
@@ -56,7 +58,8 @@ def check(
     weights = Weights(full_file, known, places, words)
     digests = Digests(full_file, weights, stacks)
     compare(digests, reduced_digests)
+    matches: Matches = {}
     if any(weights.claim(name) is not None for name in full_file.tensors):
         origins = QuantizedWeights(reduced, inputs, reduced_weights, reduced_known, reduced_places).origins()
-        QuantizedWeights(full, inputs, weights, known, places).check(origins, quantizer)
-    return Layers(sum(len(stack.kinds) for stack in stacks.values()), len(full_file.tensors))
+        matches = QuantizedWeights(full, inputs, weights, known, places).check(origins, quantizer)
+    return Layers(sum(len(stack.kinds) for stack in stacks.values()), len(full_file.tensors), matches)

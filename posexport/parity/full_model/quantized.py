@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from posexport.parity.full_model.identify import Array, Parameters
 from posexport.parity.full_model.records import NotComparableError, Place, Places
 from posexport.parity.full_model.weights import Weights
-from posexport.parity.quantized.match import Candidate, Matched, Matcher, check, factor_of, of_rows
+from posexport.parity.quantized.match import Candidate, Matched, Matcher, Matches, Pieces, check, factor_of, of_rows
 from posexport.parity.quantized.read import each_use
-from posexport.parity.quantized.records import FloatProduct, Stored, StoredError, Use
+from posexport.parity.quantized.records import FloatProduct, Floats, Stored, StoredError, Use
 from posexport.spec import InputSpec
 from posexport.targets.precisions import QuantizerName
 
@@ -56,8 +56,9 @@ class QuantizedWeights:
             found.setdefault(claim, []).append(_origin(matched, roles))
         return found
 
-    def check(self, origins: Mapping[_Claim, list[_Origin]], quantizer: QuantizerName | None) -> None:
-        """Raises StoredError where one is not its parameter, rounded."""
+    def check(self, origins: Mapping[_Claim, list[_Origin]], quantizer: QuantizerName | None) -> Matches:
+        """What they are; raises StoredError where one is not its parameter, rounded."""
+        matches = {}
         for use, claim, place in self._uses():
             if claim not in origins:
                 raise StoredError(f"{use.stored.name} is quantized, and the reduced model's is not")
@@ -65,13 +66,14 @@ class QuantizedWeights:
             errors = []
             for origin in origins[claim]:
                 try:
-                    self._check(use, origin, names, quantizer)
+                    matches[use.stored.name, use.lookup] = self._check(use, origin, names, quantizer)
                     break
                 except StoredError as err:
                     errors.append(err)
             else:
                 raise errors[0]
             self._parameters.free(names.values())
+        return matches
 
     def _uses(self) -> Iterator[tuple[Use, _Claim, Place]]:
         seen: set[tuple[str, bool]] = set()
@@ -96,7 +98,9 @@ class QuantizedWeights:
     def _of(self, name: str) -> tuple[str, int]:
         return self._places[name].stack, self._places[name].layer
 
-    def _check(self, use: Use, origin: _Origin, names: Mapping[str, str], quantizer: QuantizerName | None) -> None:
+    def _check(
+        self, use: Use, origin: _Origin, names: Mapping[str, str], quantizer: QuantizerName | None
+    ) -> tuple[Pieces, Floats]:
         stored, factor = use.stored, None
         count = max(1, _AT_ONCE // max(1, stored.whole.shape[1]))
         which, row = _extended(origin, len(stored.whole))
@@ -113,6 +117,8 @@ class QuantizedWeights:
             if of_rows(use):
                 matched.factor = factor = factor_of(matched) if factor is None else factor
             check(matched, quantizer)
+        whole = self._matched(stored, origin, which, row, names)
+        return whole.pieces, whole.factor if factor is None else factor
 
     def _matched(self, part: Stored, origin: _Origin, which: Array, row: Array, names: Mapping[str, str]) -> Matched:
         pieces = []

@@ -1,14 +1,14 @@
 """The source of a quantized file: its definition with the file's weights, rounding activations as the file does."""
 
-import re
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
 import msgspec
 import numpy as np
 from torch import nn
 
-from posexport.parity.quantized.match import Matched, Matcher, check, of_rows
+from posexport.parity.quantized.match import Matched, Matcher, Matches, check, of_rows
 from posexport.parity.quantized.module import AsStored, Form, biases_differ, forms
 from posexport.parity.quantized.read import read
 from posexport.parity.quantized.records import Array, StoredError, Use
@@ -17,13 +17,15 @@ from posexport.targets.precisions import QuantizerName
 
 
 def as_stored(
-    source: Source, model: Path | bytes, quantizer: QuantizerName | None = None, stacks: Collection[str] = ()
+    source: Source,
+    model: Path | bytes,
+    quantizer: QuantizerName | None = None,
+    matches: Mapping[str, Matches] | None = None,
 ) -> Source:
     """``source`` with the quantized weights of ``model``, a file or, of parts, the directory of their files.
 
-    ``quantizer``: how weights of 4 bits were rounded, if a recipe says so. ``stacks``: paths of lists of layers, where
-    `posexport.parity.full_model` has compared all weights with the parameters that their names claim: they are looked
-    for in that layer only, and not compared again.
+    ``quantizer``: how weights of 4 bits were rounded, if a recipe says so. ``matches``: by file, where
+    `posexport.parity.full_model` has compared all weights: they are not looked for again.
 
     Its float64 run is what the file says; its float32 run has PyTorch's errors, and falls to the other side of ties.
 
@@ -35,7 +37,7 @@ def as_stored(
         for name, parameter in source.module.named_parameters()
         if parameter.ndim >= 2 and parameter.is_floating_point()
     }
-    match = _InLayers(matrices, stacks) if stacks else _Everywhere(matrices, quantizer)
+    everywhere = None if matches else _Everywhere(matrices, quantizer)
     biases = _biases(source.module)
     zeros = {
         name: set(np.flatnonzero(~array.reshape(len(array), -1).any(1)).tolist()) for name, array in matrices.items()
@@ -46,6 +48,7 @@ def as_stored(
     for file, inputs in graphs.items():
         path = model / file if file and isinstance(model, Path) else model
         uses, float_products = read(path, inputs)
+        match = everywhere or partial(_known, _of_file(matches or {}, file))
         matched = [(use, match(use)) for use in uses]
         for sentence in biases_differ(matched, biases):
             raise StoredError(sentence)
@@ -67,21 +70,14 @@ class _Everywhere:
         return matched
 
 
-class _InLayers:
-    """Matches a stored weight with the parameters of the layer that its name claims."""
+def _of_file(matches: Mapping[str, Matches], file: str) -> Matches:
+    """Of a source without parts there is one file, whatever it is called."""
+    return matches[file] if file else next(iter(matches.values()))
 
-    def __init__(self, matrices: Mapping[str, Array], stacks: Collection[str]) -> None:
-        self._layers: dict[str, dict[str, Array]] = {}
-        self._number = re.compile("|".join(rf"{re.escape(path)}\.\d+\." for path in stacks))
-        for name, array in matrices.items():
-            self._layers.setdefault(self._layer(name), {})[name] = array
 
-    def _layer(self, name: str) -> str:
-        found = self._number.match(name)
-        return "" if found is None else found[0]
-
-    def __call__(self, use: Use) -> Matched:
-        return Matcher(self._layers[self._layer(use.stored.name)]).match(use.stored, smoothed=of_rows(use))
+def _known(matches: Matches, use: Use) -> Matched:
+    pieces, factor = matches[use.stored.name, use.lookup]
+    return Matched(use.stored, pieces, factor)
 
 
 def _biases(module: nn.Module) -> Mapping[str, Array]:

@@ -36,18 +36,26 @@ class Candidate:
     transposed: bool
 
 
+#: parameters, with the stored channels and the parameter's rows that these are
+Pieces = list[tuple[Candidate, NDArray[np.intp], NDArray[np.intp]]]
+
+
 @dataclass
 class Matched:
     """Where the channels of a stored weight come from.
 
     Attributes:
-        pieces: of each parameter: the stored channels and the parameter's rows that these are.
+        pieces: of each parameter.
         factor: [K], powers of two that all channels were multiplied by.
     """
 
     stored: Stored
-    pieces: list[tuple[Candidate, NDArray[np.intp], NDArray[np.intp]]] = field(default_factory=list)
+    pieces: Pieces = field(default_factory=list)
     factor: Floats = field(default_factory=lambda: np.ones(1))
+
+
+#: by the name of a stored weight, and whether it is looked up: `Matched.pieces` and `Matched.factor`
+Matches = Mapping[tuple[str, bool], tuple[Pieces, Floats]]
 
 
 class Matcher:
@@ -72,7 +80,7 @@ class Matcher:
         """
         real = stored.real()
         left = np.flatnonzero(real.any(1))
-        pieces: list[tuple[Candidate, NDArray[np.intp], NDArray[np.intp]]] = []
+        pieces: Pieces = []
         candidates = self._candidates.get(real.shape[1], [])
         # whole parameters in their order, then channels one by one
         for candidate, offset in self._guesses(real, left, candidates):
@@ -105,7 +113,7 @@ class Matcher:
 
     def _one_by_one(
         self, stored: Stored, real: Floats, left: NDArray[np.intp], candidates: Sequence[Candidate]
-    ) -> list[tuple[Candidate, NDArray[np.intp], NDArray[np.intp]]]:
+    ) -> Pieces:
         places: dict[int, list[tuple[int, int]]] = {}
         for start in range(0, len(left), 1024):
             some = left[start : start + 1024]

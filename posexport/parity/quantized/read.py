@@ -14,6 +14,7 @@ from posexport.parity.quantized.experts import experts
 from posexport.parity.quantized.records import (
     Array,
     FloatProduct,
+    Packed,
     Rounding,
     Stored,
     StoredError,
@@ -55,7 +56,7 @@ def _quantized(
     producer = None if value is None else value.producer()
     if producer is not None and producer.op_type == "DequantizeLinear":
         stored = dequantized(producer, known, across=across)
-        return None if stored is None else (stored.whole, stored.scale, float(stored.zero.flat[0]), stored.size)
+        return None if stored is None else (stored.whole[:], stored.scale, float(stored.zero.flat[0]), stored.size)
     table = constant(value)
     if table is None or table.ndim < 2 or table.dtype.kind not in "iuV" or table.dtype.itemsize > 1:
         return None
@@ -245,16 +246,17 @@ def _few_bits(node: ir.Node, known: set[ir.Value]) -> Use | None:
     sizes = {name: node.attributes.get_int(name, 0) for name in ("K", "N", "bits", "block_size")}
     k, n, bits, size = sizes["K"], sizes["N"], sizes["bits"] or 4, sizes["block_size"]
     blocks = -(-k // size)
-    whole = unpacked(packed.reshape(n, -1), bits)[:, :k]
+    whole = Packed(packed.reshape(n, -1), bits, k)
     zeros = array_of(node, 3) if len(node.inputs) > 3 else None
     if zeros is None:
-        zero = np.full((n, blocks), float(1 << (bits - 1)))
+        zero = np.broadcast_to(np.float64(1 << (bits - 1)), (n, blocks))
     elif zeros.dtype == np.uint8:
         zero = unpacked(zeros.reshape(n, -1), bits)[:, :blocks].astype(np.float64)
         known.add(node.inputs[3])  # type: ignore[arg-type]  # it is there
     else:
         zero = zeros.reshape(n, blocks).astype(np.float64)
-    scales = scale.reshape(n, blocks).astype(np.float64)
+    scales = scale.reshape(n, blocks)
+    scales = scales if scales.dtype == np.float32 else scales.astype(np.float64)
     stored = Stored(tensor_name(node.inputs[1]), whole, scales, zero, size, 0, (1 << bits) - 1)
     rounds = node.attributes.get_int("accuracy_level", 0) == ROUNDS_ACTIVATIONS
     bias = array_of(node, 5) if len(node.inputs) > 5 else _bias(node.outputs[0], n)

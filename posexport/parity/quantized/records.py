@@ -46,7 +46,7 @@ class Stored:
     Attributes:
         name: of the tensor in its file.
         whole: whole numbers, [N, K].
-        scale: [N, B].
+        scale: [N, B], numbers of float32.
         zero: [N, B], the whole number that means 0.
         size: how many values of a channel share a scale; the last block may have fewer.
         lowest: the least whole number of its type.
@@ -54,7 +54,7 @@ class Stored:
     """
 
     name: str
-    whole: Array
+    whole: "Array | Packed"
     scale: Floats
     zero: Floats
     size: int
@@ -75,12 +75,14 @@ class Stored:
     def real(self, channels: Any = slice(None)) -> Floats:
         """The real values, [channels, K]."""
         wide = self.whole[channels].astype(np.float64)
-        if self.scale.shape[1] == 1:
-            wide -= self.zero[channels]
-            wide *= self.scale[channels]
-        else:
-            wide -= self.zero[channels][:, self.blocks]
-            wide *= self.scale[channels][:, self.blocks]
+        zero, scale = self.zero[channels], self.scale[channels]
+        if scale.shape[1] * self.size == wide.shape[1]:
+            by_block = wide.reshape(*scale.shape, self.size)
+            by_block -= zero[..., None]
+            by_block *= scale[..., None]
+        else:  # one block, or a last one that has fewer
+            wide -= zero[:, self.blocks]
+            wide *= scale[:, self.blocks]
         return np.asarray(wide)
 
     def steps(self, channels: Array, values: Floats) -> Floats:
@@ -220,6 +222,20 @@ def dequantized(node: ir.Node, known: set[ir.Value], across: int) -> Stored | No
     tensor = node.inputs[0]
     assert tensor is not None
     return Stored(tensor_name(tensor), matrix, scale, zero, size, *number_range(whole))
+
+
+class Packed:
+    """Whole numbers of few bits, [N, K], unpacked where channels are read: what a file maps takes no memory."""
+
+    def __init__(self, packed: Array, bits: int, width: int) -> None:
+        self._packed, self._bits, self._width = packed, bits, width
+        self.shape = len(packed), width
+
+    def __len__(self) -> int:
+        return len(self._packed)
+
+    def __getitem__(self, channels: Any) -> Array:
+        return unpacked(self._packed[channels], self._bits)[:, : self._width]
 
 
 def unpacked(packed: Array, bits: int) -> Array:

@@ -15,7 +15,7 @@ import msgspec
 from posexport.bundle.manifest import ReducedProof, model_of
 from posexport.parity.choose import ProofOptions, about, chosen, prove_model
 from posexport.parity.engine import prove
-from posexport.parity.full_model.check import check
+from posexport.parity.full_model.check import Layers, check
 from posexport.parity.full_model.records import StructureError
 from posexport.parity.invariants.check import Invariants
 from posexport.parity.percent import part
@@ -52,16 +52,18 @@ def prove_reduced(reduction: Reduction, directory: Path, options: ProofOptions, 
         export(folder)
         tell(3, 100, "comparing the full model's layers and weights")
         try:
-            weights = _compare_files(reduction, directory, folder, options)
+            compared = _compare_files(reduction, directory, folder, options)
         except StructureError:
             raise
         except StoredError as err:  # a wrong weight: no point needs to run
             return msgspec.structs.replace(about(options), reduced=_record(reduction, 0), findings=[str(err)])
+        weights = sum(layers.weights for layers in compared.values())
         grid_options = replace(options, sample=None, progress=part(tell, 20, 75))
         grid = prove_model(reduction.source, model_of(folder, reduction.source.parts), grid_options)
         if not grid.passed:
             return msgspec.structs.replace(grid, reduced=_record(reduction, weights))
-    of_calls = replace(options, progress=part(tell, 75, 100), stacks=tuple(reduction.stacks))
+    matches = {file: layers.matches for file, layers in compared.items()}
+    of_calls = replace(options, progress=part(tell, 75, 100), matches=matches)
     calls = _calls(reduction.full, directory, of_calls)
     return msgspec.structs.replace(
         grid,
@@ -77,12 +79,12 @@ def _record(reduction: Reduction, weights: int) -> ReducedProof:
     return ReducedProof(layers=reduction.layers, kept=reduction.kept, words=words, weights=weights)
 
 
-def _compare_files(reduction: Reduction, directory: Path, folder: Path, options: ProofOptions) -> int:
-    """Compare each graph with the reduced model's; how many stored weights were compared."""
+def _compare_files(reduction: Reduction, directory: Path, folder: Path, options: ProofOptions) -> dict[str, Layers]:
+    """Compare each graph with the reduced model's."""
     full, reduced = reduction.full, reduction.source
     parameters, of_reduced = parameters_of(full.module), parameters_of(reduced.module)
-    return sum(
-        check(
+    return {
+        file: check(
             directory / file,
             folder / file,
             reduction.stacks,
@@ -91,9 +93,9 @@ def _compare_files(reduction: Reduction, directory: Path, folder: Path, options:
             inputs=graph.inputs,
             words=reduction.words,
             quantizer=options.quantizer,
-        ).weights
+        )
         for file, graph in full.graphs.items()
-    )
+    }
 
 
 def _calls(source: Source, directory: Path, options: ProofOptions) -> Report:
