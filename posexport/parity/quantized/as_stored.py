@@ -39,9 +39,11 @@ def as_stored(
     }
     everywhere = None if matches else _Everywhere(matrices, quantizer)
     biases = _biases(source.module)
-    zeros = {
-        name: set(np.flatnonzero(~array.reshape(len(array), -1).any(1)).tolist()) for name, array in matrices.items()
-    }
+
+    def zeros(name: str) -> set[int]:
+        array = matrices[name]
+        return set(np.flatnonzero(~array.reshape(len(array), -1).any(1)).tolist())
+
     by_file: dict[str, dict[tuple[str, bool], Form]] = {}
     # one file may be two parts, of the same inputs
     graphs = {part.spec.file: part.spec.inputs for part in source.parts} or {"": source.inputs}

@@ -112,8 +112,8 @@ class Form:
         self.places, self.roundings = ([pair[which] for pair in placed] for which in (0, 1))  # type: ignore[assignment]
 
 
-def forms(matches: Sequence[tuple[Use, Matched]], zero_rows: Mapping[str, set[int]]) -> dict[tuple[str, bool], Form]:
-    """By parameter, and whether it is looked up.
+def forms(matches: Sequence[tuple[Use, Matched]], zero_rows: Callable[[str], set[int]]) -> dict[tuple[str, bool], Form]:
+    """By parameter, and whether it is looked up; ``zero_rows``: of a parameter, which a file need not have.
 
     Raises:
         StoredError: of a parameter some rows are stored and others are not.
@@ -132,10 +132,10 @@ def forms(matches: Sequence[tuple[Use, Matched]], zero_rows: Mapping[str, set[in
                 raise StoredError(f"{use.stored.name}: its part of {form.name} is not stored as the others are")
             form.pieces.append((use, channels, rows))
     for form in result.values():
-        missing = set(range(form.rows)) - zero_rows.get(form.name, set())
+        missing = set(range(form.rows))
         for _, _, rows in form.pieces:
             missing -= set(rows.tolist())
-        if missing:
+        if missing and (missing := missing - zero_rows(form.name)):
             raise StoredError(
                 f"{form.pieces[0][0].stored.name} has {form.name} without its row {min(missing)}"
                 f"{f' and {len(missing) - 1} more' if len(missing) > 1 else ''}"
