@@ -218,8 +218,8 @@ def _images(shape: Sequence[int], first: int, rng: np.random.Generator) -> NDArr
 
 def unused_kind(point: GridPoint) -> str:
     """The index into `UNUSED` for the static KV caches of a point; points of one length cover all of them."""
-    # lengths by their remainder of 7: those with every padding, 17 and 257, begin differently
-    turn = point.batch // 2 + point.length % 7 + PADDINGS.index(point.padding) + len(point.calls)
+    # lengths by their remainder of 5: those with every padding, 17 and 129, begin differently
+    turn = point.batch // 2 + point.length % 5 + PADDINGS.index(point.padding) + len(point.calls)
     return UNUSED[turn % len(UNUSED)]
 
 
