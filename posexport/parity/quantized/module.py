@@ -89,6 +89,9 @@ class Form:
     places: list[int] = field(default_factory=list)
     pieces: list[tuple[Use, Array, Array]] = field(default_factory=list)
 
+    def nbytes(self, dtype: torch.dtype) -> int:
+        return self.rows * int(self.pieces[0][0].stored.whole.shape[1]) * dtype.itemsize
+
     def matrix(self, dtype: torch.dtype, some: Array | None = None) -> Tensor:
         """[N, K] as it is stored, factors and all; ``some``: of these rows, in rising order."""
         k = self.pieces[0][0].stored.whole.shape[1]
@@ -169,6 +172,8 @@ def biases_differ(matches: Sequence[tuple[Use, Matched]], biases: Mapping[str, A
 _aten = torch.ops.aten
 #: bytes of stored weights that are kept unpacked; above it they are unpacked where they are read
 _KEPT = 1 << 30
+#: bytes of a matrix above which so many of its rows are unpacked at once: a vocabulary's
+_AT_ONCE, _ROWS = 1 << 28, 1 << 13
 
 
 class AsStored(nn.Module):
@@ -296,11 +301,10 @@ class _Stored(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if stored is None:
             return None
         form, start, end, other = stored
-        whole = self._module.matrix(form, x)
         # the parameter is [K, N] where the form is transposed, and the weight may be its transpose
         if (form.transposed == other) == transposed:
             return None
-        matrix = whole if form.transposed else whole[start:end]
+        rows = range(form.rows) if form.transposed else range(start, end)
         turn = self._used[id(form)]
         self._used[id(form)] += 1
         how = form.roundings[min(turn, len(form.roundings) - 1)]
@@ -308,7 +312,12 @@ class _Stored(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return None
         if (form.factor != 1).any():
             x = x / torch.from_numpy(form.factor).to(x)
-        return F.linear(rounded(x, how), matrix, bias)
+        x = rounded(x, how)
+        if form.nbytes(x.dtype) <= _AT_ONCE:
+            return F.linear(x, self._module.matrix(form, x)[rows.start : rows.stop], bias)
+        parts = [rows[at : at + _ROWS] for at in range(0, len(rows), _ROWS)]
+        y = torch.cat([F.linear(x, form.matrix(x.dtype, np.array(part)).to(x.device)) for part in parts], -1)
+        return y if bias is None else y + bias
 
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor | None:
         return self.product(x, weight, transposed=False, bias=bias)
