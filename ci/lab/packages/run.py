@@ -23,8 +23,8 @@ import onnxruntime
 import torch
 from torch import Tensor, nn
 
+import ci.lab.packages.drawn  # noqa: F401 - registers its cases
 import posexport
-import ci.lab.packages.drawn  # registers its cases
 from ci.lab.packages.modules import AXES, CASES
 from posexport.bundle.manifest import Manifest
 from posexport.modules.call import named_outputs
@@ -120,16 +120,23 @@ def converted(name: str, into: Path) -> dict[str, Any]:
     except posexport.PosexportError as err:
         line |= {"outcome": "refused", "said": str(err)}
     else:
-        assert result.manifest is not None
+        if result.manifest is None:
+            line |= {"outcome": "refused", "said": result.to_text()}
+            return line | cost(began)
         line |= {"outcome": "right", "said": result.verdict}
         line["attention"] = any("ttention" in str(lowering) for lowering in result.manifest.lowerings)
         line["off"] = judged(name, bundle, result.manifest)
         if line["off"] > TOLERANCE:
             line["outcome"] = "wrong"
+    return line | cost(began)
+
+
+def cost(began: float) -> dict[str, Any]:
+    """Seconds of processor time since ``began``, peak memory and what was run."""
     seconds = round(time.process_time() - began)
     memory = round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6, 2)
     commit = subprocess.check_output(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, text=True).strip()
-    return {**line, "cpu_seconds": seconds, "gigabytes": memory, "commit": commit, "torch": torch.__version__}
+    return {"cpu_seconds": seconds, "gigabytes": memory, "commit": commit, "torch": torch.__version__}
 
 
 def record(line: dict[str, Any]) -> None:
