@@ -1,11 +1,13 @@
 """Converts modules of public packages by the default command and judges the graphs; run by ``ci/lab/packages/run``.
 
-The judge is plain ONNX Runtime against the module's forward at other sizes than the example's: 1e-4 of the largest
-value may differ. ci/results/packages.jsonl has a line for each module; one that is there is left out without
-``--again``.
+The judge is plain ONNX Runtime against the module's forward in float64 (float32 if it has dtypes of its own) at other
+sizes than the example's: 1e-4 of the largest value may differ. ci/results/packages.jsonl has a line for each module;
+one that is there is left out without ``--again``, which keeps the outcome of the first try as ``first``.
 """
 
 import argparse
+import copy
+import fcntl
 import json
 import os
 import resource
@@ -21,6 +23,7 @@ import onnxruntime
 import torch
 from torch import Tensor, nn
 
+import ci.lab.packages.drawn  # noqa: F401 - registers its cases
 import posexport
 from ci.lab.packages.modules import AXES, CASES
 from posexport.bundle.manifest import Manifest
@@ -34,7 +37,7 @@ RECORD = ROOT / "ci/results/packages.jsonl"
 TOLERANCE = 1e-4
 #: batch, and by how much other axes are larger than at least
 _SIZES = ((1, 9), (3, 14), (2, 23))
-_LIMIT = 400
+_LIMIT = 240
 
 
 def made(name: str) -> tuple[nn.Module, dict[str, Tensor]]:
@@ -55,13 +58,22 @@ def judged(name: str, bundle: Path, manifest: Manifest) -> float:
     for batch, more in _SIZES:
         module, example = made(name)
         tensors, fed = drawn(manifest, example, batch, more)
-        with torch.no_grad():
-            expected = named_outputs(module(**tensors))
+        expected = reference(module, tensors)
         for want, got in zip(expected.values(), session.run(outputs, fed), strict=True):
             if want.dim() and tuple(want.shape) != got.shape:
                 return float("inf")
             worst = max(worst, float(np.abs(got - want.numpy()).max() / max(float(want.abs().max()), 1e-30)))
     return worst
+
+
+def reference(module: nn.Module, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The module's outputs in float64, or in float32 where its forward makes tensors of that type."""
+    wide = {name: tensor.double() if tensor.is_floating_point() else tensor for name, tensor in tensors.items()}
+    with torch.no_grad():
+        try:
+            return named_outputs(copy.deepcopy(module).double()(**wide))
+        except (RuntimeError, TypeError):
+            return named_outputs(module(**tensors))
 
 
 def drawn(
@@ -108,22 +120,35 @@ def converted(name: str, into: Path) -> dict[str, Any]:
     except posexport.PosexportError as err:
         line |= {"outcome": "refused", "said": str(err)}
     else:
-        assert result.manifest is not None
+        if result.manifest is None:
+            line |= {"outcome": "refused", "said": result.to_text()}
+            return line | cost(began)
         line |= {"outcome": "right", "said": result.verdict}
         line["attention"] = any("ttention" in str(lowering) for lowering in result.manifest.lowerings)
         line["off"] = judged(name, bundle, result.manifest)
         if line["off"] > TOLERANCE:
             line["outcome"] = "wrong"
+    return line | cost(began)
+
+
+def cost(began: float) -> dict[str, Any]:
+    """Seconds of processor time since ``began``, peak memory and what was run."""
     seconds = round(time.process_time() - began)
     memory = round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6, 2)
     commit = subprocess.check_output(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, text=True).strip()
-    return {**line, "cpu_seconds": seconds, "gigabytes": memory, "commit": commit, "torch": torch.__version__}
+    return {"cpu_seconds": seconds, "gigabytes": memory, "commit": commit, "torch": torch.__version__}
 
 
 def record(line: dict[str, Any]) -> None:
-    lines = RECORD.read_text().splitlines() if RECORD.exists() else []
-    kept = [old for old in lines if json.loads(old)["module"] != line["module"]]
-    RECORD.write_text("\n".join(sorted([*kept, json.dumps(line)])) + "\n")
+    with RECORD.open("a+") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        file.seek(0)
+        lines = {old["module"]: old for old in map(json.loads, file)}
+        if old := lines.get(line["module"]):
+            line["first"] = old.get("first", old["outcome"])
+        lines[line["module"]] = line
+        file.truncate(0)
+        file.writelines(sorted(json.dumps(line) + "\n" for line in lines.values()))
 
 
 def main() -> None:
@@ -143,15 +168,16 @@ def main() -> None:
         if options.again or name not in done:
             # a process for each: what packages change in PyTorch stays there
             command = [sys.executable, "-m", "ci.lab.packages.run", "--one", name, "--into", str(options.into)]
+            outcome = "crashed"
             try:
                 ended = subprocess.run(
                     command, cwd=ROOT, stderr=subprocess.PIPE, text=True, timeout=_LIMIT, check=False
                 )
                 said = ended.stderr.strip().splitlines()[-1:] if ended.returncode else []
             except subprocess.TimeoutExpired:
-                said = [f"not done within {_LIMIT} s"]
+                outcome, said = "unfinished", [f"not done within {_LIMIT} s"]
             if said:
-                record({"module": name, "package": CASES[name][0], "outcome": "crashed", "said": said[0]})
+                record({"module": name, "package": CASES[name][0], "outcome": outcome, "said": said[0]})
             print(name, *said, flush=True)
 
 
