@@ -220,16 +220,19 @@ def _placed(request: Request, interface: _Interface, conversion: Conversion, fol
 
 def _with_file_names(remarks: Sequence[str], adapters: Sequence[InputAdapter]) -> list[str]:
     """The conversion's remarks; a count, which the bundle has as ids from 0 on, is described as in the file."""
-    counts = {f"input {adapter.bundle_name}: ids from 0": adapter for adapter in adapters if adapter.shift == "counted"}
+    counted = {f"input {adapter.bundle_name}": adapter for adapter in adapters if adapter.shift == "counted"}
     sentences = []
     for remark in remarks:
-        adapter = next((adapter for start, adapter in counts.items() if remark.startswith(start)), None)
-        most = "" if adapter is None else str(int(remark.partition(" to ")[2].split()[0]) + 1)
-        sentences.append(
-            remark
-            if adapter is None
-            else f"input {adapter.name}: counts from 1 to {most} are proven, as the example has; give the largest there"
-        )
+        subject, _, said = remark.partition(": ")
+        adapter = counted.get(subject)
+        if adapter is not None and said.startswith("ids from 0"):
+            most = int(said.partition(" to ")[2].split()[0]) + 1
+            remark = (
+                f"input {adapter.name}: counts from 1 to {most} are proven, as the example has; give the largest there"
+            )
+        elif adapter is not None and said.startswith("all integers from 0 on"):
+            remark = f"input {adapter.name}: all counts from 1 on are taken, as the module refuses no larger ones"
+        sentences.append(remark)
     return sentences
 
 
