@@ -57,6 +57,8 @@ def layers_exchanged(model: onnx.ModelProto, arrays: Arrays, stack: str) -> bool
     one, other = (stored(model, arrays, stack, layer) for layer in (3, 4))
     changed = False
     for role, tensor in one.items():
+        if role not in other:  # int8 smooths some layers
+            continue
         old = tensor.raw_data
         changed |= put(tensor, other[role].raw_data)
         put(other[role], old)
@@ -65,7 +67,7 @@ def layers_exchanged(model: onnx.ModelProto, arrays: Arrays, stack: str) -> bool
 
 def layer_twice(model: onnx.ModelProto, arrays: Arrays, stack: str) -> bool:
     one, other = (stored(model, arrays, stack, layer) for layer in (5, 6))
-    return sum(put(other[role], tensor.raw_data) for role, tensor in one.items()) > 0  # each is put
+    return sum(put(other[role], tensor.raw_data) for role, tensor in one.items() if role in other) > 0  # each is put
 
 
 def _residuals(model: onnx.ModelProto) -> list[str]:
@@ -183,6 +185,62 @@ def states_exchanged(model: onnx.ModelProto, arrays: Arrays, stack: str) -> bool
     return rewire(model, one, "kept") and rewire(model, other, one) and rewire(model, "kept", other)
 
 
+def _factors(model: onnx.ModelProto) -> list[TensorProto]:
+    return [t for t in model.graph.initializer if t.name.startswith("smoothing_") or t.name.endswith("_smooth")]
+
+
+def a_factor_doubled(model: onnx.ModelProto, arrays: Arrays, stack: str) -> bool:
+    """Of one channel, of activations that int8 divides by powers of two."""
+    for tensor in _factors(model):
+        array = numpy_helper.to_array(tensor).copy()
+        array[np.flatnonzero(array)[7:8]] *= 2
+        return put(tensor, array.tobytes())
+    return False
+
+
+def factors_exchanged(model: onnx.ModelProto, arrays: Arrays, stack: str) -> bool:
+    for one in _factors(model):
+        for other in _factors(model):
+            if other.dims == one.dims and other.raw_data != one.raw_data:
+                one.raw_data, other.raw_data = other.raw_data, one.raw_data
+                return True
+    return False
+
+
+def factors_of_one(model: onnx.ModelProto, arrays: Arrays, stack: str) -> bool:
+    """Weights that were multiplied by factors read activations that are not divided."""
+    for tensor in _factors(model):
+        if tensor.name.startswith("smoothing_"):
+            return put(tensor, np.ones(tensor.dims, np.float32).tobytes())
+    return False
+
+
+def another_zero_point(model: onnx.ModelProto, arrays: Arrays, stack: str) -> bool:
+    """Where rows are rounded and multiplied, but not where they are scaled."""
+    names = {tensor.name for tensor in model.graph.initializer}
+    if "zero_point" not in names:
+        return False
+    if "zero_point_24" not in names:
+        model.graph.initializer.append(numpy_helper.from_array(np.uint8(24), "zero_point_24"))
+    for node in model.graph.node:
+        if node.op_type in ("QuantizeLinear", "MatMulInteger", "MatMulIntegerToFloat"):
+            for at, name in enumerate(node.input):
+                node.input[at] = "zero_point_24" if name == "zero_point" else name
+    return True
+
+
+def another_step(model: onnx.ModelProto, arrays: Arrays, stack: str) -> bool:
+    for node in model.graph.node:
+        if node.op_type == "Mul" and "step_of_127" in node.input and ".7." not in node.name:
+            if all(tensor.name != "step_of_231" for tensor in model.graph.initializer):
+                model.graph.initializer.append(numpy_helper.from_array(np.float32(1 / 231), "step_of_231"))
+            node.input[list(node.input).index("step_of_127")] = "step_of_231"
+            return True
+    return False
+
+
+#: of what int8 chooses for the activations of a layer
+OF_ROWS: tuple[Mutant, ...] = (a_factor_doubled, factors_exchanged, factors_of_one, another_zero_point, another_step)
 MUTANTS: tuple[Mutant, ...] = (
     layers_exchanged,
     layer_twice,

@@ -101,7 +101,7 @@ class QuantizedWeights:
     def _check(
         self, use: Use, origin: _Origin, names: Mapping[str, str], quantizer: QuantizerName | None
     ) -> tuple[Pieces, Floats]:
-        stored, factor = use.stored, None
+        stored, factor = use.stored, self._weights.factor(use.stored.name, use.stored.whole.shape[1])
         count = max(1, _AT_ONCE // max(1, stored.whole.shape[1]))
         which, row = _extended(origin, len(stored.whole))
         for start in range(0, len(stored.whole), count):
@@ -114,11 +114,11 @@ class QuantizedWeights:
                 zero=stored.zero[channels],
             )
             matched = self._matched(part, origin, which[channels], row[channels], names)
-            if of_rows(use):
-                matched.factor = factor = factor_of(matched) if factor is None else factor
+            # where activations are 0 whatever divides them, any factor is right
+            factor = np.where(np.isnan(factor), factor_of(matched), factor) if np.isnan(factor).any() else factor
+            matched.factor = factor
             check(matched, quantizer)
-        whole = self._matched(stored, origin, which, row, names)
-        return whole.pieces, whole.factor if factor is None else factor
+        return self._matched(stored, origin, which, row, names).pieces, factor
 
     def _matched(self, part: Stored, origin: _Origin, which: Array, row: Array, names: Mapping[str, str]) -> Matched:
         pieces = []

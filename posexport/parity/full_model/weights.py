@@ -13,7 +13,7 @@ from onnx import TensorProto
 
 from posexport.parity.full_model.file import File
 from posexport.parity.full_model.identify import Parameters, Piece
-from posexport.parity.full_model.plain_rows import undivided
+from posexport.parity.full_model.plain_rows import factor, undivided
 from posexport.parity.full_model.records import Place, Places
 
 #: names of what quantization makes of a parameter (`posexport.precision.derived`)
@@ -82,6 +82,10 @@ class Weights:
             if name[:end] in self._first and _QUANTIZED.fullmatch(name[end:]):
                 return self._first[name[:end]], name[end:]
         return None
+
+    def factor(self, name: str, size: int) -> NDArray[np.float64]:
+        """`posexport.parity.full_model.plain_rows.factor` of a quantized tensor with ``size`` input channels."""
+        return factor(name, self._file.factors(name), self._parameters.vectors, size).astype(np.float64)
 
     def contents(self, tensor: TensorProto, array: NDArray[Any] | None = None) -> tuple[Any, ...]:
         """Type, sizes and numbers of a constant, with the reduced model's vocabulary."""

@@ -5,8 +5,9 @@ from pathlib import Path
 import onnx
 import pytest
 
+from posexport.parity.full_model.records import NotComparableError
 from posexport.parity.quantized.records import StoredError
-from tests.full_model_mutants import MUTANTS
+from tests.full_model_mutants import MUTANTS, OF_ROWS
 from tests.full_models import pair, parameters
 
 pytestmark = pytest.mark.all
@@ -22,11 +23,10 @@ pytestmark = pytest.mark.all
 def test_right_graphs_are_accepted_and_mistakes_are_found(name: str, options: dict[str, str], tmp_path: Path) -> None:
     graphs = pair(name, tmp_path, **options)
     assert graphs.check().layers == 10
-    if name.startswith("encoder"):
-        return
     arrays = {key: parameter.detach().numpy() for key, parameter in parameters(graphs.full).items()}
     tried, missed, wrong = 0, [], tmp_path / "wrong.onnx"
-    for mutant in MUTANTS:
+    mutants = (*(MUTANTS if name.startswith("decoder") else ()), *OF_ROWS)
+    for mutant in mutants:
         model = onnx.load(graphs.path)
         if not mutant(model, arrays, graphs.stack):
             continue
@@ -34,8 +34,8 @@ def test_right_graphs_are_accepted_and_mistakes_are_found(name: str, options: di
         onnx.save(model, wrong)
         try:
             graphs.check(wrong)
-        except StoredError:
+        except (StoredError, NotComparableError):  # where it cannot be said, the whole model is proven
             continue
         missed.append(mutant.__name__)
     assert not missed
-    assert tried >= 10
+    assert tried >= (10 if name.startswith("decoder") else 2 if options["precision"] == "int8" else 0)
