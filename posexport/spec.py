@@ -1,6 +1,7 @@
 """Specifications of a model: inputs, outputs, limits and invariants, shared by all layers. Imports no torch.
 
-Axis names follow Hugging Face's exporters: ``batch_size``, ``sequence_length``; an integer is a fixed size.
+Axis names follow Hugging Face's exporters: ``batch_size``, ``sequence_length``; an integer is a fixed size. These are
+the types of one file, ``posexport.json``: whoever reads it finds all of its fields here.
 """
 
 import json

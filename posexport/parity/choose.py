@@ -19,7 +19,7 @@ from posexport.encodings.encoding import ENCODINGS
 from posexport.parity.agreement.on_grid import CostOnGrid
 from posexport.parity.branches.coverage import Branches, cover
 from posexport.parity.engine import prove
-from posexport.parity.grid.grid import ALONE, grid, points_at_end, switches
+from posexport.parity.grid.grid import grid, switches, with_ends
 from posexport.parity.grid.point import Budget, GridPoint
 from posexport.parity.half_range import Range, RangeLog
 from posexport.parity.invariants.check import Invariants
@@ -36,7 +36,7 @@ from posexport.parity.sample.writer import SampleWriter
 from posexport.parity.subjects.half import HALVES, computes, emulated_if, loads, widened, widened_parts
 from posexport.parity.subjects.runner import Make, Runner
 from posexport.sources.source import Source
-from posexport.spec import ENCODER_SEQUENCE, NUM_LOGITS, SEQUENCE
+from posexport.spec import NUM_LOGITS, SEQUENCE
 from posexport.targets.precisions import FP32, PRECISIONS, PrecisionName, QuantizerName
 from posexport.targets.providers import DEFAULT_PROVIDER, provider_named
 
@@ -223,12 +223,8 @@ class _Choice:
         points = grid(source.limits, source.inputs, lengths=options.lengths, further=self._budget.further(further))
         # the reference of a decoder that got its cache by a pass has ids in place of keys
         drawable = source.limits.kv_cache and not isinstance(self._widened_source.module, ForwardDecoder)
-        # nor is it known how long a drawn encoder would be
-        drawable = drawable and not any(ENCODER_SEQUENCE in spec.axes for spec in source.inputs)
         if drawable and options.lengths is None and self._foreign is None:
-            # decode steps reach lengths at which a whole sequence costs too much
-            points = [point for point in points if point.tokens <= ALONE or point.must_be_rejected]
-            points += points_at_end(source.limits, self._budget.fits_easily)
+            return with_ends(points, source.limits, source.inputs, self._budget.fits_easily)
         return points
 
     def _judge(self) -> Judge:

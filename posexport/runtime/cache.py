@@ -16,7 +16,6 @@ from posexport.runtime import wrapped_session
 from posexport.runtime.captured import CapturedSession, CapturedStep
 from posexport.runtime.chain import Chain, Link
 from posexport.runtime.ort_values import run, run_bound, run_placed, to_array, to_value
-from posexport.runtime.providers import make_session
 from posexport.spec import (
     BATCH,
     CAPACITY,
@@ -36,6 +35,7 @@ from posexport.targets.providers import DEFAULT_PROVIDER, HOST, provider_named
 if TYPE_CHECKING:
     from onnxruntime import OrtValue
 
+    from posexport.runtime.on_device import GatherRows, LastToken
     from posexport.runtime.pictures_in_prompts import Pictures
 
 #: the most elements of the logits of all tokens of a chunk (256 MB of float32)
@@ -173,7 +173,8 @@ class Cache:
         self._pictures = pictures
         device = provider_named(provider).device
         self._session, self._device, self._room = last.session, device, room
-        self._provider, self._gathers = provider, dict[tuple[str, int], GatherRows]()
+        self._provider = provider
+        self._gathers: dict[tuple[str, int], GatherRows] = {}
         self._embedding = chain.embedding(decoder.tokens.name)
         required = {value.name for value in last.session.get_inputs()}
         decoder = renamed(decoder, last, self._embedding)
@@ -182,7 +183,11 @@ class Cache:
         inputs = {whole: name for name, whole in last.input_names.items()}
         embeddings = self._embedding.output_names.values() if self._embedding is not None else ()
         self._embedding_names = [inputs[whole] for whole in embeddings]
-        self._last = None if device == HOST else LastToken(provider, self._logits_type().ort)
+        self._last: LastToken | None = None
+        if device != HOST:
+            from posexport.runtime.on_device import LastToken
+
+            self._last = LastToken(provider, self._logits_type().ort)
         self._prompt_at_once = NUM_LOGITS in last.input_names
         # in the host's memory, where its reader is
         self._number = {NUM_LOGITS: to_value(np.array(1))} if self._prompt_at_once else {}
@@ -333,6 +338,8 @@ class Cache:
             return self._on_device(np.take(to_array(value), index, axis=axis))
         key = (value.data_type(), axis)
         if key not in self._gathers:
+            from posexport.runtime.on_device import GatherRows
+
             self._gathers[key] = GatherRows(self._provider, BY_ORT_TYPE[value.data_type()].ort, axis)
         return self._gathers[key](value, index, self._device)
 
@@ -353,42 +360,6 @@ class Cache:
             else:
                 held = np.take(held, range(start, held.shape[spec.axes.index(PAST)]), axis=spec.axes.index(PAST))
             self._held[spec.name] = self._on_device(held)
-
-
-class GatherRows:
-    """Gathers rows of a tensor on the device."""
-
-    def __init__(self, provider: str, dtype: str, axis: int) -> None:
-        import onnx.parser
-
-        model = onnx.parser.parse_model(
-            f'<ir_version: 8, opset_import: ["": 18]> rows ({dtype}[] x, int64[n] rows) => '
-            f"({dtype}[] y) {{y = Gather <axis = {axis}> (x, rows)}}"
-        )
-        self._session = make_session(model.SerializeToString(), provider=provider)
-
-    def __call__(self, value: "OrtValue", index: NDArray[np.intp], device: str) -> "OrtValue":
-        (gathered,) = run_bound(self._session, {"rows": index.astype(np.int64)}, {"x": value}, {"y": device})
-        return gathered
-
-
-class LastToken:
-    """Selects the logits of the last token on the device, so that other logits of a prefill are not copied."""
-
-    def __init__(self, provider: str, dtype: str) -> None:
-        import onnx.parser
-
-        model = onnx.parser.parse_model(
-            f'<ir_version: 8, opset_import: ["": 18]> last ({dtype}[b, t, v] x) => (float[b, v] y) '
-            "<int64 place = {-1}> {z = Gather <axis = 1> (x, place) y = Cast <to = 1> (z)}"
-        )
-        self._session = make_session(model.SerializeToString(), provider=provider)
-
-    def __call__(self, logits: "OrtValue") -> NDArray[Any]:
-        """[B, T, V] on the device to [B, V] in memory."""
-        (last,) = run_bound(self._session, {}, {"x": logits}, {"y": HOST})
-        last_BV: NDArray[Any] = last.numpy().copy()
-        return last_BV
 
 
 def refuse(task: str, inputs: Sequence[InputSpec], outputs: Sequence[OutputSpec]) -> PosexportError:

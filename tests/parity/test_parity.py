@@ -11,7 +11,7 @@ import torch
 
 from posexport.errors import PosexportError
 from posexport.parity import criterion
-from posexport.parity.grid.grid import grid, lengths_of, points_at_end, splits
+from posexport.parity.grid.grid import grid, lengths_of, points_at_end, splits, with_ends
 from posexport.parity.grid.inputs import DRAWS, draw, inputs_of, keep_mask
 from posexport.parity.grid.point import GridPoint, available, needed_bytes
 from posexport.parity.references.definition import MOST, baseline_errors, more_draws
@@ -182,6 +182,18 @@ def test_the_end_of_a_long_context_is_reached_by_decode_steps() -> None:
     feeds = draw(points[0], [TOKENS, InputSpec(name="m", dtype="int64", axes=[BATCH, TOTAL], role="mask"), past])
     assert [feeds[name].shape for name in ("input_ids", "m", "past")] == [(1, 1), (1, 8192), (1, 5, 8191, 7)]
     assert feeds["m"].all()
+
+
+def test_every_point_of_a_decoder_can_be_drawn() -> None:
+    """Also of one that reads an encoder's states, as T5's, which has no limit either."""
+    mask = InputSpec(name="m", dtype="int64", axes=[BATCH, TOTAL], role="mask")
+    past = InputSpec(name="past", dtype="float32", axes=[BATCH, 5, PAST, 7], role="cache")
+    limits = Limits(kv_cache=True)
+    for inputs, ends in (([TOKENS, mask, past], 2), ([TOKENS, mask, past, STATES], 0)):
+        points = with_ends(grid(limits, inputs), limits, inputs, lambda _: True)
+        assert sum(point.cached > 0 for point in points) == ends
+        for point in points:
+            draw(point, inputs)
 
 
 def test_grid_beyond_the_trained_length() -> None:

@@ -21,9 +21,10 @@ from posexport.bundle.read import read
 from posexport.bundle.write import seal
 from posexport.cli import group
 from posexport.errors import PosexportError
-from posexport.runtime.cache import Cache, LastToken, decoder_interface
+from posexport.runtime.cache import Cache, decoder_interface
 from posexport.runtime.chain import Chain
 from posexport.runtime.completion import SequentialStreamer
+from posexport.runtime.on_device import LastToken
 from posexport.runtime.ort_values import run_bound
 from posexport.runtime.session import Session
 from posexport.sources import builtin

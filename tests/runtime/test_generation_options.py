@@ -16,10 +16,11 @@ from posexport.bundle.read import read
 from posexport.bundle.write import seal
 from posexport.cli import group
 from posexport.errors import PosexportError
-from posexport.runtime.cache import Cache, GatherRows
+from posexport.runtime.cache import Cache
 from posexport.runtime.generation_config import GenerationConfig
 from posexport.runtime.generation_file import Stated, read_stated, remarks
 from posexport.runtime.logits.processor import NONE, TokenRows
+from posexport.runtime.on_device import GatherRows
 from posexport.runtime.resolve_options import resolve
 from posexport.runtime.session import Session
 from posexport.runtime.whisper import WhisperTokens, begin, language_token, segments, with_room

@@ -192,6 +192,19 @@ _AT_END = (1, BLOCK + 1)
 _FAR = 8192
 
 
+def with_ends(
+    points: Sequence[GridPoint],
+    limits: Limits,
+    inputs: Sequence[InputSpec],
+    fits: Callable[[GridPoint], bool],
+) -> list[GridPoint]:
+    """``points`` of a decoder, with `points_at_end` in place of whole sequences that cost too much."""
+    if any(ENCODER_SEQUENCE in spec.axes for spec in inputs):
+        return list(points)  # nobody knows how long the encoder's input would be
+    short = [point for point in points if point.tokens <= ALONE or point.must_be_rejected]
+    return short + points_at_end(limits, fits)
+
+
 def points_at_end(limits: Limits, fits: Callable[[GridPoint], bool]) -> list[GridPoint]:
     """Decode steps and chunks at the longest lengths, and at the boundaries on the way, behind drawn caches.
 
