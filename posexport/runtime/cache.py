@@ -183,11 +183,7 @@ class Cache:
         inputs = {whole: name for name, whole in last.input_names.items()}
         embeddings = self._embedding.output_names.values() if self._embedding is not None else ()
         self._embedding_names = [inputs[whole] for whole in embeddings]
-        self._last: LastToken | None = None
-        if device != HOST:
-            from posexport.runtime.on_device import LastToken
-
-            self._last = LastToken(provider, self._logits_type().ort)
+        self._last = None if device == HOST else self._last_token()
         self._prompt_at_once = NUM_LOGITS in last.input_names
         # in the host's memory, where its reader is
         self._number = {NUM_LOGITS: to_value(np.array(1))} if self._prompt_at_once else {}
@@ -203,6 +199,11 @@ class Cache:
     def _logits_type(self) -> DType:
         types = {value.name: value.type for value in self._session.get_outputs()}
         return BY_ORT_TYPE[types[LOGITS]]
+
+    def _last_token(self) -> "LastToken":
+        from posexport.runtime.on_device import LastToken
+
+        return LastToken(self._provider, self._logits_type().ort)
 
     def reopen(self, rows: int, room: int) -> None:
         """Remove all tokens, and set the capacity of a static KV cache to ``room``."""
