@@ -32,19 +32,19 @@ class File:
     @cached_property
     def tensors(self) -> dict[str, TensorProto]:
         """Constants: initializers, what Constant nodes hold, and transposed ones (large weights are not folded)."""
-        found = {tensor.name: tensor for tensor in self.model.graph.initializer}
+        constants = {tensor.name: tensor for tensor in self.model.graph.initializer}
         for node in self.model.graph.node:
             if node.op_type == "Constant" and not node.domain and node.attribute[0].name == "value":
-                found[node.output[0]] = node.attribute[0].t
-            elif node.op_type == "Transpose" and node.input[0] in found:
-                found[node.output[0]] = found[node.input[0]]
+                constants[node.output[0]] = node.attribute[0].t
+            elif node.op_type == "Transpose" and node.input[0] in constants:
+                constants[node.output[0]] = constants[node.input[0]]
                 self._axes_of[node.output[0]] = list(node.attribute[0].ints) if node.attribute else None
                 self.stored_as[node.output[0]] = self.stored_as.get(node.input[0], node.input[0])
-        return found
+        return constants
 
     @cached_property
     def nodes(self) -> list[NodeProto]:
-        """All but those of ``tensors``."""
+        """The nodes that compute no constant."""
         return [node for node in self.model.graph.node if node.output[0] not in self.tensors]
 
     @cached_property
@@ -54,23 +54,23 @@ class File:
             value.name: [axis.dim_param for axis in value.type.tensor_type.shape.dim]
             for value in self.model.graph.input
         }
-        made = {node.output[0]: node for node in self.nodes}
+        producers = {node.output[0]: node for node in self.nodes}
         for node in self.nodes:
-            target = made.get(node.input[1]) if node.op_type == "Reshape" else None
-            shape = made.get(target.input[0]) if target is not None and target.op_type == "Add" else None
+            target = producers.get(node.input[1]) if node.op_type == "Reshape" else None
+            shape = producers.get(target.input[0]) if target is not None and target.op_type == "Add" else None
             if shape is not None and shape.op_type == "Shape" and shape.input[0] == node.input[0] in axes:
                 axes[node.output[0]] = axes[node.input[0]]
         return axes
 
     def size_of_axis(self, node: NodeProto) -> str:
         """The axis that a Shape reads the size of: axes of one name are equal, and any of them may be read."""
-        found = {attribute.name: attribute.i for attribute in node.attribute} if node.op_type == "Shape" else {}
-        start = found.get("start", 0)
-        axes = self._axes.get(node.input[0], ()) if found.get("end") == start + 1 else ()
+        attributes = {attribute.name: attribute.i for attribute in node.attribute} if node.op_type == "Shape" else {}
+        start = attributes.get("start", 0)
+        axes = self._axes.get(node.input[0], ()) if attributes.get("end") == start + 1 else ()
         return axes[start] if start < len(axes) else ""
 
     def constant(self, name: str) -> NDArray[Any]:
-        """The numbers of a constant."""
+        """A constant as an array."""
         array = self.array(self.tensors[name])
         return array.transpose(self._axes_of[name]) if name in self._axes_of else array
 
@@ -106,13 +106,13 @@ class File:
 
     @cached_property
     def _functions(self) -> dict[tuple[str, str, str], FunctionProto]:
-        return {(each.domain, each.name, each.overload): each for each in self.model.functions}
+        return {(function.domain, function.name, function.overload): function for function in self.model.functions}
 
     def array(self, tensor: TensorProto) -> NDArray[Any]:
         """The numbers of ``tensor``; of a large file's, pages of it. Of 4 bits: their bytes."""
         if tensor.data_location != TensorProto.EXTERNAL:
             return np.asarray(numpy_helper.to_array(tensor))
-        entry = {each.key: each.value for each in tensor.external_data}
+        entry = {item.key: item.value for item in tensor.external_data}
         dtype = np.dtype(np.uint8) if tensor.data_type in _PACKED else helper.tensor_dtype_to_np_dtype(tensor.data_type)
         count = int(entry["length"]) // dtype.itemsize
         mapped = np.memmap(

@@ -1,7 +1,7 @@
 """Which parameters a stored tensor of floating point numbers holds, bit by bit.
 
 Graphs transpose weights, pack several into one, split one, fold small ones (1 + w), and name them as they like: what
-they hold says which they are. Candidates are found by the first elements of every row, then compared whole.
+they hold says which they are. Candidates are selected by the first elements of every row, then compared whole.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Array = NDArray[Any]
-#: elements at the start of a row that candidates are found by
+#: elements at the start of a row that select candidates
 _PREFIX = 8
 #: rows that are compared at once, and candidates of one row that are tried
 _ROWS, _TRIED = 256, 64
@@ -93,7 +93,7 @@ class Parameters:
         return [self.array(name) for name, tensor in self._tensors.items() if tensor.ndim == 1]
 
     def matrix(self, name: str) -> Array:
-        """[N, K] of [N, ...]."""
+        """A parameter [N, ...] as a matrix [N, K]."""
         array = self.array(name)
         return array.reshape(len(array), -1)
 
@@ -192,12 +192,12 @@ class Parameters:
                 continue
             parameter = self.array(name).reshape([size for size in tensor.shape if size > 1] or [1])
             for fold, make in _FOLDED.items():
-                made = _as(make(parameter), array.dtype)
-                if _same(made.reshape(-1), array.reshape(-1)):
+                cast = _as(make(parameter), array.dtype)
+                if _same(cast.reshape(-1), array.reshape(-1)):
                     yield Piece(name, fold)
                     continue
-                for axes in permutations(range(made.ndim)) if 1 < made.ndim <= 4 else ():
-                    if made.transpose(axes).shape == array.shape and _same(made.transpose(axes), array):
+                for axes in permutations(range(cast.ndim)) if 1 < cast.ndim <= 4 else ():
+                    if cast.transpose(axes).shape == array.shape and _same(cast.transpose(axes), array):
                         yield Piece(name, f"{fold} by {axes}")
                         break
 
@@ -217,8 +217,10 @@ class _Table:
 
     def at(self, prefix: Array, place: int) -> Sequence[tuple[str, str, int]]:
         """Candidates, those at the start of a parameter or at the same place first."""
-        found = self._rows.get(prefix.tobytes(), [])
-        return sorted(found, key=lambda row: row[2] not in (0, place))[:_TRIED] if len(found) > _TRIED else found
+        candidates = self._rows.get(prefix.tobytes(), [])
+        if len(candidates) <= _TRIED:
+            return candidates
+        return sorted(candidates, key=lambda row: row[2] not in (0, place))[:_TRIED]
 
 
 def _as(array: Array, dtype: np.dtype[Any]) -> Array:
@@ -231,9 +233,9 @@ def _bits(array: Array) -> Array:
 
 
 def _same(parameter: Array, stored: Array) -> bool:
-    made = _as(parameter, stored.dtype)
-    return made.shape == stored.shape and bool(
-        (_bits(np.ascontiguousarray(made)) == _bits(np.ascontiguousarray(stored))).all()
+    cast = _as(parameter, stored.dtype)
+    return cast.shape == stored.shape and bool(
+        (_bits(np.ascontiguousarray(cast)) == _bits(np.ascontiguousarray(stored))).all()
     )
 
 
@@ -247,8 +249,8 @@ def _equal_rows(stored: Array, parameter: Array) -> int:
     count = min(len(stored), len(parameter))
     for start in range(0, count, _ROWS):
         end = min(start + _ROWS, count)
-        made = contiguous(_as(parameter[start:end], stored.dtype))
-        equal = (_bits(made) == _bits(contiguous(stored[start:end]))).all(1)
+        cast = contiguous(_as(parameter[start:end], stored.dtype))
+        equal = (_bits(cast) == _bits(contiguous(stored[start:end]))).all(1)
         if not equal.all():
             return start + int(np.argmin(equal))
     return count

@@ -73,7 +73,7 @@ def _smooths(node: NodeProto) -> bool:
 
 def _check_zero_points(nodes: Sequence[NodeProto]) -> None:
     """Raises StoredError where the constants that scale and round a row belong to several zero points."""
-    made = {output: node for node in nodes for output in node.output}
+    producers = {output: node for node in nodes for output in node.output}
     of_value: dict[str, int] = dict(_CONSTANTS)
     for node in nodes:
         read = {
@@ -83,7 +83,7 @@ def _check_zero_points(nodes: Sequence[NodeProto]) -> None:
             "QuantizeLinear": node.input[1:],
         }.get(node.op_type, [])
         zeros = {of_value[name] for name in read if name in of_value}
-        if node.op_type == "Neg" and node.input[0] in made and made[node.input[0]].op_type == "ReduceMin":
+        if node.op_type == "Neg" and node.input[0] in producers and producers[node.input[0]].op_type == "ReduceMin":
             zeros = {PLAIN.zero}
         if len(zeros) > 1:
             raise StoredError(f"{node.output[0]}: rows have the zero points {sorted(zeros)} at once, and need one")
@@ -91,15 +91,15 @@ def _check_zero_points(nodes: Sequence[NodeProto]) -> None:
 
 
 def _factors(nodes: Sequence[NodeProto]) -> dict[str, list[str]]:
-    made = {output: node for node in nodes for output in node.output}
+    producers = {output: node for node in nodes for output in node.output}
     factors: dict[str, list[str]] = {}
     for node in nodes:
-        rounding = made.get(node.input[0]) if node.op_type in _PRODUCTS else None
+        rounding = producers.get(node.input[0]) if node.op_type in _PRODUCTS else None
         if rounding is None or rounding.op_type != "QuantizeLinear":
             continue
-        row = made.get(rounding.input[0])
+        row = producers.get(rounding.input[0])
         if row is not None and row.op_type == "Div":
-            row = made.get(row.input[0])
+            row = producers.get(row.input[0])
         if row is None:
             continue
         divided = [row.input[1]] if _smooths(row) else [name for name in row.input if name.endswith(DIVIDED)]
@@ -127,16 +127,16 @@ def factor(name: str, constants: Mapping[str, Floats], parameters: Sequence[Floa
     ``constants``: those of `with_plain_rows`, by name. Raises StoredError where these do not agree, or are no powers
     of two.
     """
-    found = np.full(size, np.nan if constants else 1, np.float32)
+    result = np.full(size, np.nan if constants else 1, np.float32)
     for constant, array in constants.items():
         if constant.startswith(SMOOTHING):
             divisor = 1 / array.reshape(-1)
         else:
             parameter = undivided(constant, array, parameters)
             divisor = np.divide(parameter, array, out=np.full_like(array, np.nan), where=array != 0)
-        both = ~np.isnan(found) & ~np.isnan(divisor)
+        both = ~np.isnan(result) & ~np.isnan(divisor)
         mantissa, _ = np.frexp(divisor[~np.isnan(divisor)])
-        if (found[both] != divisor[both]).any() or (mantissa != 0.5).any():
+        if (result[both] != divisor[both]).any() or (mantissa != 0.5).any():
             raise StoredError(f"{name}: its activations are divided by {constant}, which is not what smooths them")
-        found = np.where(np.isnan(found), divisor, found)
-    return found
+        result = np.where(np.isnan(result), divisor, result)
+    return result

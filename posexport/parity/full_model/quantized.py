@@ -36,7 +36,7 @@ class _Origin:
 
 
 class QuantizedWeights:
-    """Of one file."""
+    """The quantized weights of one file."""
 
     def __init__(
         self, path: Path, inputs: Sequence[InputSpec], weights: Weights, parameters: Parameters, places: Places
@@ -45,16 +45,16 @@ class QuantizedWeights:
         self._parameters, self._places = parameters, places
 
     def origins(self) -> dict[_Claim, list[_Origin]]:
-        """Where channels come from, found by their signs: for a reduced model."""
-        found: dict[_Claim, list[_Origin]] = {}
+        """Where the channels of a reduced model come from, by their signs."""
+        origins: dict[_Claim, list[_Origin]] = {}
         for use, claim, place in self._uses():
             names = self._layer(place)
             matched = Matcher({name: self._parameters.array(name) for name in names.values()}).match(
                 use.stored, smoothed=of_rows(use)
             )
             roles = {name: role for role, name in names.items()}
-            found.setdefault(claim, []).append(_origin(matched, roles))
-        return found
+            origins.setdefault(claim, []).append(_origin(matched, roles))
+        return origins
 
     def check(self, origins: Mapping[_Claim, list[_Origin]], quantizer: QuantizerName | None) -> Matches:
         """What they are; raises StoredError where one is not its parameter, rounded."""
@@ -106,36 +106,36 @@ class QuantizedWeights:
         which, row = _extended(origin, len(stored.whole))
         for start in range(0, len(stored.whole), count):
             channels = slice(start, start + count)
-            part = replace(
+            chunk = replace(
                 stored,
                 name=f"{stored.name}" if len(stored.whole) <= count else f"{stored.name} from channel {start} on",
                 whole=stored.whole[channels],
                 scale=stored.scale[channels],
                 zero=stored.zero[channels],
             )
-            matched = self._matched(part, origin, which[channels], row[channels], names)
+            matched = self._matched(chunk, origin, which[channels], row[channels], names)
             # where activations are 0 whatever divides them, any factor is right
             factor = np.where(np.isnan(factor), factor_of(matched), factor) if np.isnan(factor).any() else factor
             matched.factor = factor
             check(matched, quantizer)
         return self._matched(stored, origin, which, row, names).pieces, factor
 
-    def _matched(self, part: Stored, origin: _Origin, which: Array, row: Array, names: Mapping[str, str]) -> Matched:
+    def _matched(self, chunk: Stored, origin: _Origin, which: Array, row: Array, names: Mapping[str, str]) -> Matched:
         pieces = []
         for number, (role, transposed) in enumerate(origin.parameters):
             channels = np.flatnonzero(which == number)
             if not len(channels):
                 continue
             if role not in names:
-                raise StoredError(f"{part.name}: its layer has no {role}")
+                raise StoredError(f"{chunk.name}: its layer has no {role}")
             matrix = self._parameters.matrix(names[role])
             matrix = matrix.T if transposed else matrix
-            if matrix.shape[1] != part.whole.shape[1] or row[channels].max() >= len(matrix):
-                raise StoredError(f"{part.name} has other sizes than {names[role]}")
+            if matrix.shape[1] != chunk.whole.shape[1] or row[channels].max() >= len(matrix):
+                raise StoredError(f"{chunk.name} has other sizes than {names[role]}")
             pieces.append((Candidate(names[role], matrix, transposed), channels, row[channels]))
-        if sum(len(channels) for _, channels, _ in pieces) < len(part.whole):
-            raise NotComparableError(f"{part.name}: it is not known where all of its channels come from")
-        return Matched(part, pieces)
+        if sum(len(channels) for _, channels, _ in pieces) < len(chunk.whole):
+            raise NotComparableError(f"{chunk.name}: it is not known where all of its channels come from")
+        return Matched(chunk, pieces)
 
 
 def _origin(matched: Matched, roles: Mapping[str, str]) -> _Origin:

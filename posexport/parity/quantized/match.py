@@ -257,15 +257,15 @@ def _nearest_whole(stored: Stored, channels: Array, parameter: Array, factor: Fl
         some = channels[start : start + count]
         zero, scale = stored.zero[some], stored.scale[some].astype(np.float32)
         whole = stored.whole[some].astype(np.float32).reshape(len(some), blocks, -1)
-        wanted = (parameter[start : start + count].astype(np.float32) * narrow).reshape(whole.shape)
-        wanted = np.divide(wanted, scale[..., None], out=wanted, where=scale[..., None] != 0)
-        wanted += _middle(stored)
-        away = wanted - whole
+        scaled = (parameter[start : start + count].astype(np.float32) * narrow).reshape(whole.shape)
+        scaled = np.divide(scaled, scale[..., None], out=scaled, where=scale[..., None] != 0)
+        scaled += _middle(stored)
+        away = scaled - whole
         good = np.abs(away, out=away).max((1, 2)) <= 1 + SLACK / 2
         # an end of the range stands for what is beyond it
-        np.clip(wanted, -127 if stored.highest == 127 else stored.lowest, stored.highest, out=wanted)
-        wanted -= whole
-        good &= np.abs(wanted, out=wanted).max((1, 2)) <= 0.5 + SLACK / 2
+        np.clip(scaled, -127 if stored.highest == 127 else stored.lowest, stored.highest, out=scaled)
+        scaled -= whole
+        good &= np.abs(scaled, out=scaled).max((1, 2)) <= 0.5 + SLACK / 2
         near[start : start + count] = good & (zero == _middle(stored)).all(1) & (scale != 0).all(1)
     return near
 
