@@ -3,7 +3,7 @@
 The exporter writes ONNX's Div, which rounds towards zero. A size below 0 is common, also where the user wrote none:
 PyTorch makes ``6 + -n // 2`` of ``(12 - n) // 2``. Without a word, a crop at the centre of a table starts one row late.
 
-Source: ``operator_floordiv`` of onnxscript, "only for positive inputs". Seen in onnxscript 0.7, torch 2.13.
+Reason: ``operator_floordiv`` of onnxscript, "only for positive inputs". Seen in 2.13 with onnxscript 0.7.
 """
 
 import operator
