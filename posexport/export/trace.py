@@ -23,6 +23,7 @@ from posexport.torch_fixes.as_exported import as_exported
 from posexport.torch_fixes.exporter_output import without_exporter_output
 from posexport.torch_fixes.floor_division import with_floor_division
 from posexport.torch_fixes.helper_lines import with_helper_lines
+from posexport.torch_fixes.rules_by_operator import with_rules_by_operator
 from posexport.torch_fixes.shape_solver import with_unsolved_sizes
 from posexport.torch_fixes.size_uses import Choice, SizeUses, recording_size_uses
 from posexport.torch_fixes.symbolic_int import with_symbolic_ints
@@ -108,6 +109,7 @@ def _traced(source: Source, opset: int, uses: SizeUses, *, optimize: bool) -> ir
             with_unsolved_sizes(),
             with_floor_division(),
             with_helper_lines(),
+            with_rules_by_operator(),
             recording_size_uses(uses),
         ):
             program = torch.onnx.export(

@@ -63,6 +63,7 @@ class ProofOptions:
         memory_limit: bytes a point may need, by default most of the free memory; larger points are reported as skipped.
         tolerance: the largest error that passes, in place of the criterion.
         sample: is filled for the bundle.
+        agreement: also report what quantizing costs on the grid (`CostOnGrid`).
         some: chooses among the grid's points; then only their values are proven, and where nodes ran.
         reference_device: PyTorch's name of where the definition computes.
         provider_options: of the graph's sessions, as `posexport.load` takes them.
@@ -79,6 +80,7 @@ class ProofOptions:
     tolerance: float | None = None
     progress: Progress = field(default=lambda *_: None)
     sample: SampleWriter | None = None
+    agreement: bool = True
     some: Callable[[list[GridPoint]], list[GridPoint]] | None = None
     reference_device: str = "cpu"
     provider_options: Mapping[str, Any] = field(default_factory=dict)
@@ -311,7 +313,7 @@ class _Choice:
             from posexport.parity.positions import Positions
 
             yield Positions(self._widened_source, self._model)
-        if self._quantized:
+        if self._quantized and options.agreement:
             yield CostOnGrid(self._widened_source)
 
 

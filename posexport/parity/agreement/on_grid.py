@@ -20,7 +20,7 @@ from posexport.sources.source import Source
 from posexport.spec import compared_outputs
 
 #: more tokens than these say nothing more
-_LONGEST = 257
+_LONGEST = 129
 
 
 @dataclass(frozen=True)
@@ -32,16 +32,16 @@ class CostOnGrid:
     def __call__(self, proof: Proof, outcome: Outcome, report: Report) -> Report:
         """The report with mean and least cosine of every output; the tensors of a KV cache count as one."""
         source = self.source
-        definition = whole(PrecisionCopy(source.module, torch.float64, outputs=len(source.outputs), share=True), source)
+        definition = whole(PrecisionCopy(source.module, torch.float32, outputs=len(source.outputs), share=True), source)
         subject = whole(proof.subject, source)
         by_output: dict[str, list[Cosines]] = {}
         points = few([p for p in proof.points if p not in outcome.skipped])
         for done, point in enumerate(points):
             proof.progress(done, len(points), f"cost of {report.precision}, {point}")
             feeds = draw(point, source.inputs)
-            for spec, y, y64 in zip(compared_outputs(source), subject(feeds), definition(feeds), strict=True):
+            for spec, y, y32 in zip(compared_outputs(source), subject(feeds), definition(feeds), strict=True):
                 name = CACHE if spec.name.startswith(CACHE[:-1]) else spec.name
-                by_output.setdefault(name, []).append(cosines(y, y64, spec, token_mask(point, source.inputs, spec)))
+                by_output.setdefault(name, []).append(cosines(y, y32, spec, token_mask(point, source.inputs, spec)))
         cost = {
             name: agreement for name, parts in by_output.items() if (agreement := total(parts).agreement) is not None
         }

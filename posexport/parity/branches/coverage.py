@@ -13,9 +13,11 @@ from pathlib import Path
 import msgspec
 
 from posexport.bundle.manifest import BranchRun
+from posexport.lowering.blocks import BLOCK
 from posexport.parity.branches.probes import Branch, Watched
 from posexport.parity.grid.inputs import draw
 from posexport.parity.grid.point import Budget, GridPoint, needed_bytes
+from posexport.parity.percent import cost
 from posexport.parity.proof import Outcome, Progress, Proof
 from posexport.parity.report.report import Report
 from posexport.parity.subjects.runner import RunError, in_calls
@@ -229,13 +231,13 @@ def _scaled(point: GridPoint, factor: int, largest: Mapping[str, int]) -> GridPo
 
 
 def _telling(points: Sequence[GridPoint]) -> list[GridPoint]:
-    """Of each way to call the model the largest and the smallest point, which reach most branches."""
+    """Of each way to call the model the smallest point, the smallest with tiled attention, the largest; by cost."""
     ways: dict[object, list[GridPoint]] = {}
     for point in points:
-        ways.setdefault((point.padding, len(point.calls), point.position_ids_given), []).append(point)
+        way = (point.padding, len(point.calls), point.cached > 0, point.position_ids_given)
+        ways.setdefault(way, []).append(point)
 
-    def size(point: GridPoint) -> tuple[int, int]:
-        return point.length, point.batch
-
-    ends = [end(group, key=size) for end in (max, min) for group in ways.values()]
-    return sorted(dict.fromkeys(ends), key=size, reverse=True)
+    tiled = ([point for point in group if point.tokens > BLOCK] for group in ways.values())
+    chosen = [min(group, key=cost) for group in (*ways.values(), *tiled) if group]
+    chosen += [max(group, key=cost) for group in ways.values()]
+    return sorted(dict.fromkeys(chosen), key=cost)

@@ -107,31 +107,40 @@ class Sequences:
         return chosen if SEQUENCE in self._axes else chosen[:1]
 
     def accepted(self, lengths: Sequence[int]) -> list[GridPoint]:
-        """Every length within the limit: a row without padding, and a batch of rows that are padded in all ways.
+        """Every length within the limit: a batch of rows that are padded in all ways, one of them not at all.
 
-        Rows are independent, so that one ragged batch has the paddings of several. At the `_IN_FULL` lengths each
-        padding has a point of its own in each batch size: where all rows are padded, graphs may take other branches.
-        Beyond `ALONE` tokens there is a single row.
+        Rows are independent, so that one ragged batch has the paddings of several. Where all rows are padded, or none,
+        graphs may take other branches: at the `_IN_FULL` lengths each padding has a point of its own, at the shorter in
+        each batch size, at the longer of one row. Up to the shorter rows are also alone. Beyond `ALONE` tokens there
+        is a single row.
         """
         within = [length for length in lengths if self.limit is None or length <= self.limit]
         alone = [self.point(1, length) for length in within if self.point(1, length).tokens > ALONE]
         within = within[: len(within) - len(alone)]
         least = [samples(tokens, self.limits.convolutions) for tokens in _IN_FULL] if within else []
-        in_full = {next((length for length in within if length >= n), within[-1]) for n in least}
+        short, tiled = (next((n for n in within if n >= length), within[-1]) for length in least) if within else (0, 0)
         return [
             self.point(batch, length, padding)
             for length in within
-            for batch in self.batches
-            for padding in self._paddings(batch, length, in_full=length in in_full)
+            for batch, padding in self._ways(length, short, tiled)
         ] + alone
 
-    def _paddings(self, batch: int, length: int, *, in_full: bool) -> list[Padding]:
+    def _ways(self, length: int, short: int, tiled: int) -> list[tuple[int, Padding]]:
+        """Batch sizes and paddings of a length; where rows are padded differently, the last is all of it."""
         padded = self._masked and length > max(samples(1, self.limits.convolutions), self.limits.min_length)
-        paddings = self.limits.paddings if padded else []
-        if in_full:
-            return ["none", *(padding for padding in paddings if batch > 1 or not padding.startswith("ragged"))]
-        ragged = self.limits.ragged if padded and batch > 1 else None
-        return [ragged or "none"]
+        ragged = (self.limits.ragged if padded else None) or "none"
+        ways: list[tuple[int, Padding]] = [
+            (batch, padding)
+            for batch in self.batches
+            for padding in ("none", *(self.limits.paddings if padded else ()))
+            if batch > 1 or not padding.startswith("ragged")
+        ]
+        if length == short:
+            return ways
+        if length == tiled:
+            return [(batch, padding) for batch, padding in ways if batch == 1 or padding == ragged]
+        together = [(batch, padding) for batch, padding in ways if padding == (ragged if batch > 1 else "none")]
+        return together if length < short else together[-1:]
 
     def rejected(self, shortest: int) -> Iterator[GridPoint]:
         """Inputs outside the limits of every axis, which the length guard must reject."""

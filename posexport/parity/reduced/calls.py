@@ -27,8 +27,8 @@ from posexport.spec import LOGITS
 _TOKENS = 17
 #: decode steps that follow greedy search
 STEPS = 16
-#: weights up to which a call is long enough for tiled attention
-_SHORT = 2_000_000_000
+#: weights up to which a call is long enough for tiled attention; of more a decode step is at the end of a context
+_SHORT = 1_000_000_000
 
 
 def few(points: Sequence[GridPoint], weights: int) -> list[GridPoint]:
@@ -42,8 +42,9 @@ def few(points: Sequence[GridPoint], weights: int) -> list[GridPoint]:
     of_one_draw = [p for p in padded if p.padding == padded[-1].padding]
     chosen = [p for p in of_one_draw if not p.calls][:1] + [p for p in of_one_draw if p.calls][:1]
     tiled = [p for p in accepted if p.tokens > BLOCK and p.padding == "none" and not p.calls and p.image is None]
-    if tiled and weights <= _SHORT:
-        chosen.append(min(tiled, key=lambda p: (p.length, p.batch)))
+    at_end = [p for p in points if p.cached and p.tokens == 1]
+    last = tiled if weights <= _SHORT else at_end
+    chosen += sorted(last, key=lambda p: (p.length, p.batch))[:1]
     return [*dict.fromkeys(chosen), *(p for p in points if p.must_be_rejected)]
 
 

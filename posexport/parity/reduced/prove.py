@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 
 from posexport.bundle.manifest import ReducedProof, model_of
+from posexport.parity.agreement.on_grid import CostOnGrid
 from posexport.parity.choose import ProofOptions, about, chosen, prove_model
 from posexport.parity.engine import prove
 from posexport.parity.full_model.check import Layers, check
@@ -25,8 +26,10 @@ from posexport.parity.reduced.reduction import Reduction, parameters_of
 from posexport.parity.references.definition import DefinitionReference
 from posexport.parity.report.report import Report
 from posexport.parity.sample.check import FinishSample
+from posexport.parity.subjects.half import widened
 from posexport.parity.subjects.runner import Runner
 from posexport.sources.source import Source
+from posexport.targets.precisions import PRECISIONS
 
 #: exports the reduced model's graphs into a folder, with the options of the full model
 Export = Callable[[Path], object]
@@ -58,7 +61,7 @@ def prove_reduced(reduction: Reduction, directory: Path, options: ProofOptions, 
         except StoredError as err:  # a wrong weight: no point needs to run
             return msgspec.structs.replace(about(options), reduced=_record(reduction, 0), findings=[str(err)])
         weights = sum(layers.weights for layers in compared.values())
-        grid_options = replace(options, sample=None, progress=part(tell, 20, 75))
+        grid_options = replace(options, sample=None, agreement=False, progress=part(tell, 20, 75))
         grid = prove_model(reduction.source, model_of(folder, reduction.source.parts), grid_options)
         if not grid.passed:
             return msgspec.structs.replace(grid, reduced=_record(reduction, weights))
@@ -69,6 +72,7 @@ def prove_reduced(reduction: Reduction, directory: Path, options: ProofOptions, 
         grid,
         reduced=_record(reduction, weights),
         calls=calls.points,
+        agreement=calls.agreement,
         invariants=[*grid.invariants, *calls.invariants],
         findings=[*grid.findings, *calls.findings],
     )
@@ -106,5 +110,6 @@ def _calls(source: Source, directory: Path, options: ProofOptions) -> Report:
         if isinstance(proof.reference, DefinitionReference) and isinstance(proof.subject, Runner):
             checks.append(Invariants(proof.reference, of_texts_alone=True))
             checks.append(ChosenTokens(proof.reference, proof.subject))
+            checks += [CostOnGrid(widened(source))] if PRECISIONS[options.precision].quantized else []
         checks += [] if options.sample is None else [FinishSample(options.sample)]
         return prove(replace(proof, checks=checks))

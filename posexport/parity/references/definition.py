@@ -202,8 +202,7 @@ class DefinitionReference:
         """PyTorch's errors over more draws of every length, where the outputs of its points have few elements."""
         source = self.source
         plain = [p for p in self._points if not (p.calls or p.cached or p.position_ids_given)]
-        eligible = [p for p in plain if p.padding == "none"]
-        lengths = {point.length: point for point in eligible}
+        lengths = {point.length: msgspec.structs.replace(point, padding="none") for point in plain}
         for done, point in enumerate(lengths.values()):
             progress(
                 done, len(lengths), f"PyTorch {self.precision} against float64, more inputs of length {point.length}"
