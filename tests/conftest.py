@@ -14,7 +14,7 @@ from torch.onnx._internal.exporter import _registration
 from tests.tiers import check, is_long
 from tests.traces import Traces
 
-pytest_plugins = ["tests.sample", "tests.tiers"]
+pytest_plugins = ["tests.sample", "tests.record_long"]
 
 
 @pytest.fixture(scope="session", autouse=True)
