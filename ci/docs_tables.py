@@ -193,7 +193,7 @@ def _length(found: Explanation) -> int:
     return int(found.call.rpartition("length ")[2])
 
 
-#: rows of the README's table: how the benchmark and how readers call an exporter
+#: rows of the table of ratios: how the benchmark and how readers call an exporter
 _EXPORTERS = {
     "posexport": "posexport, `--target cpu`",
     "posexport portable": "posexport, default (`--target portable`)",
@@ -205,7 +205,7 @@ _EXPORTERS = {
 
 
 def speed_short() -> str:
-    """The README's table: BERT-base with three encodings through every exporter, 512 tokens, as ratios."""
+    """BERT-base with three encodings through every exporter, 512 tokens, as ratios."""
     document = msgspec.json.decode((RESULTS / "rivals.json").read_bytes(), type=Document)
     results = [r for r in document.results if r.valid and r.point.new == 512 and r.model.startswith("bert-")]
     heads = [result.model.removeprefix("bert-") for result in results]
@@ -226,55 +226,6 @@ def _ratio(figure: Figure) -> str:
     if figure.wrong:
         return "wrong output"
     return "not measured" if figure.to_baseline is None else f"{figure.to_baseline:.2f}"
-
-
-def encoding_names() -> str:
-    """Every encoding's name, grouped by where it acts; one that acts in two places is in the first."""
-    groups: dict[str, list[str]] = {text: [] for text in _GROUPS.values()}
-    for row in sorted(catalogue("encodings"), key=lambda row: row["name"]):
-        groups[_GROUPS[row["families"][0]]].append(f"`{row['name']}`")
-    return "\n".join(f"- {where}: {', '.join(names)}" for where, names in groups.items())
-
-
-_GROUPS = {
-    "input": "added to the embeddings",
-    "rotation": "rotating queries and keys",
-    "bias": "added to the attention scores, by position alone",
-    "query-key": "added to the attention scores, by query or key and position",
-    "control": "none, as the baseline",
-}
-
-
-def family_names() -> str:
-    """Every checkpoint family's ``model_type``, grouped by what it is for, and how many more transformers reads."""
-    groups: dict[str, list[str]] = {}
-    for row in defined():
-        what = next(text for task, text in _KINDS.items() if task in row["tasks"])
-        groups.setdefault(what, []).append(row["name"])
-    order = ("text encoders", "decoders", "encoder-decoders", "images", "audio")
-    rows = [f"- {what}: {', '.join(sorted(groups[what]))}" for what in order]
-    further = [row for row in catalogue("families") if row["how"] == "through transformers"]
-    tasks = Counter(task for row in further for task in row["tasks"]).most_common()
-    most = [f"{task} ({count})" for task, count in tasks if count >= _MANY]
-    rows.append(
-        f"- [through transformers](docs/checkpoints.md#other-types-through-transformers), {len(further)} more types: "
-        f"{', '.join(most)} and {len(tasks) - len(most)} other tasks"
-    )
-    return "\n".join(rows)
-
-
-#: types of a task from which on the README names the task
-_MANY = 4
-#: the first task that a family has says what it is
-_KINDS = {
-    "image-classification": "images",
-    "ctc": "audio",
-    "automatic-speech-recognition": "encoder-decoders",
-    "text2text-generation": "encoder-decoders",
-    "text-generation": "decoders",
-    "sequence-classification": "text encoders",
-    "features": "text encoders",
-}
 
 
 def compared() -> str:
@@ -471,7 +422,6 @@ TABLES: dict[str, Callable[[], str]] = {
     "half-errors": half_errors,
     "half-encodings": half_encodings,
     "encodings": encodings,
-    "encoding-names": encoding_names,
     "families": families,
     "rules": rules,
     "audit-corpus": corpus,
@@ -479,7 +429,6 @@ TABLES: dict[str, Callable[[], str]] = {
     "through": through,
     "golden": golden,
     "clients-states": clients_states,
-    "family-names": family_names,
     "compared": compared,
     "profiles": profiles,
     "speed": speed_short,

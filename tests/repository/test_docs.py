@@ -140,7 +140,7 @@ def test_every_generated_block_has_a_place(write_docs: ModuleType) -> None:
 
 def test_the_readme_is_short() -> None:
     lines = README.read_text().splitlines()
-    assert len(lines) <= 200
+    assert len(lines) <= 110
     assert not [line for line in lines if len(line) > 140 and not line.startswith(("|", "- "))]
 
 
