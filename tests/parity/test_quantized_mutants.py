@@ -1,11 +1,15 @@
 """Quantized graphs are proven against what they store: right ones pass, and every known mistake is found."""
 
+import re
 from pathlib import Path
 
+import numpy as np
+import onnx
 import pytest
 
 import posexport
 from posexport.parity.choose import ProofOptions, prove_model
+from posexport.parity.quantized.read import read
 from posexport.sources import builtin
 from posexport.sources.source import Source
 from posexport.tokenizer.byte_pair import train
@@ -68,3 +72,31 @@ def test_right_graphs_pass_and_mistakes_are_found(name: str, scheme: str, target
             missed.append(mutant.__name__)
     assert not missed
     assert len(tried) >= 5, tried
+
+
+def a_step_away(source: Source, model: Path, to: Path) -> str:
+    """Write a copy with one value of 4 bits on the far side of its parameter's, as rounding by second order may."""
+    use = next(use for use in read(model, source.inputs)[0] if ".1." in use.stored.name and not use.lookup)
+    name, whole = use.stored.name, use.stored.whole[:].astype(int)
+    parameter = dict(source.module.named_parameters())[re.sub("(_packed)?_bits4$", "", name)].detach().numpy()
+    steps = use.stored.steps(np.arange(len(whole)), parameter.astype(np.float64))
+    within = (whole > use.stored.lowest) & (whole < use.stored.highest)
+    channel, k = np.unravel_index(np.where(within, np.abs(np.abs(steps) - 0.3), 1).argmin(), whole.shape)
+    loaded = onnx.load(model)
+    tensor = next(tensor for tensor in loaded.graph.initializer if tensor.name == name)
+    packed = onnx.numpy_helper.to_array(tensor).copy()
+    step = int(np.sign(steps[channel, k])) * (16 if k % 2 else 1)
+    packed.reshape(len(whole), -1)[channel, k // 2] += np.array(step).astype(np.uint8)
+    tensor.raw_data = packed.tobytes()
+    onnx.save(loaded, to)
+    return f"{name}: 1 of {whole.size} values are further .* first in channel {channel} at {k}, by 0.7"
+
+
+def test_a_value_a_step_away_is_refused_where_the_recipe_rounds_to_nearest(tmp_path: Path) -> None:
+    source, model = converted("encoder-absolute", "int4", "cpu", tmp_path / "bundle")
+    sentence = a_step_away(source, model, wrong := tmp_path / "wrong.onnx")
+    # of what nobody says how it was rounded, second order is right too
+    assert not found(source, wrong, "int4")
+    report = posexport.verify(wrong, against="encoder-absolute", settings=SETTINGS, lengths=[1], threads=1)
+    assert not report.passed
+    assert re.search(sentence, report.describe())

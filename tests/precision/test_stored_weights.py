@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from posexport.parity.quantized.match import SLACK, Matched, Matcher, check
+from posexport.parity.quantized.match import SLACK, Matched, Matcher, check, factor_of
 from posexport.parity.quantized.module import AsStored, Form, forms
 from posexport.parity.quantized.module import rounded as rounded_activations
 from posexport.parity.quantized.read import read
@@ -67,7 +67,7 @@ def test_what_is_read_is_what_onnx_runtime_multiplies_by(scheme: str, target: Ta
     (bias,) = use.biases
     assert np.array_equal(bias, b)
     assert not plain
-    matched = Matcher({"w": w}).match(use.stored, smoothed=False)
+    matched = Matcher({"w": w}).match(use.stored)
     check(matched)
     ((candidate, channels, found),) = matched.pieces
     assert (candidate.name, candidate.transposed) == ("w", True)
@@ -86,7 +86,7 @@ def test_a_table_that_is_read_is_what_onnx_runtime_looks_up(scheme: str, target:
     for (z,) in answers(model, ids=np.arange(VOCAB)[None]):
         agree(z[0], use.stored.real(), "rounded", np.float32)
     assert (use.stored.lowest, use.stored.highest) in ((-128, 127), (0, 255))
-    check(Matcher({"table": table}).match(use.stored, smoothed=False))
+    check(Matcher({"table": table}).match(use.stored))
 
 
 def test_quantized_constants_that_nothing_reads_are_refused() -> None:
@@ -302,7 +302,8 @@ def test_a_factor_is_told_where_all_it_multiplies_is_a_few_steps() -> None:
     factor = np.exp2(np.arange(K) % 3 - 1.0)
     scale = np.abs(w * factor).max(1, keepdims=True) / 127
     stored = Stored("w_int", np.rint(w * factor / scale), scale, np.zeros(scale.shape), K, -128, 127)
-    matched = Matcher({"w": w}).match(stored, smoothed=True)
+    matched = Matcher({"w": w}).match(stored)
+    matched.factor = factor_of(matched)
     check(matched)
     away = np.abs(stored.steps(np.arange(N), w.astype(np.float64) * matched.factor))
     assert away.max() <= 0.5 + SLACK

@@ -27,7 +27,7 @@ class File:
         self._folder = model.parent if isinstance(model, Path) else Path()
         self.model = onnx.ModelProto()
         self.model.CopyFrom(model if isinstance(model, onnx.ModelProto) else onnx.load(model, load_external_data=False))
-        self._factors = with_plain_rows(self.model)
+        with_plain_rows(self.model)
 
     @cached_property
     def tensors(self) -> dict[str, TensorProto]:
@@ -73,12 +73,6 @@ class File:
         """A constant as an array."""
         array = self.array(self.tensors[name])
         return array.transpose(self._axes_of[name]) if name in self._axes_of else array
-
-    def factors(self, weight: str) -> dict[str, NDArray[Any]]:
-        """The constants, by name, that divide the activations which a stored weight multiplies."""
-        initializers = {name: self.stored_as.get(name, name) for name in self.tensors}
-        names = next((names for name, names in self._factors.items() if initializers.get(name) == weight), [])
-        return {name: self.constant(name) for name in names}
 
     def reads(self, node: NodeProto) -> list[str]:
         """What ``node`` and its bodies read, but for inputs of the graph whose sizes alone they read."""

@@ -6,6 +6,7 @@ they hold says which they are. Candidates are selected by the first elements of 
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import permutations
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from posexport.graph.transposed import contiguous
+from posexport.parity.quantized.factors import vectors
 from posexport.sources.memory_mapped import release
 
 if TYPE_CHECKING:
@@ -88,9 +90,9 @@ class Parameters:
     def array(self, name: str) -> Array:
         return np.asarray(self._tensors[name].detach().numpy())
 
-    @property
-    def vectors(self) -> list[Array]:
-        return [self.array(name) for name, tensor in self._tensors.items() if tensor.ndim == 1]
+    @cached_property
+    def vectors(self) -> Mapping[str, Array]:
+        return vectors({name: self.array(name) for name, tensor in self._tensors.items() if tensor.ndim == 1})
 
     def matrix(self, name: str) -> Array:
         """A parameter [N, ...] as a matrix [N, K]."""

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from posexport.parity.full_model.identify import Array, Parameters
 from posexport.parity.full_model.records import NotComparableError, Place, Places
 from posexport.parity.full_model.weights import Weights
-from posexport.parity.quantized.match import Candidate, Matched, Matcher, Matches, Pieces, check, factor_of, of_rows
+from posexport.parity.quantized.factors import set_factor
+from posexport.parity.quantized.match import Candidate, Matched, Matcher, Matches, Pieces, check
 from posexport.parity.quantized.read import each_use
 from posexport.parity.quantized.records import FloatProduct, Floats, Stored, StoredError, Use
 from posexport.spec import InputSpec
@@ -49,9 +50,7 @@ class QuantizedWeights:
         origins: dict[_Claim, list[_Origin]] = {}
         for use, claim, place in self._uses():
             names = self._layer(place)
-            matched = Matcher({name: self._parameters.array(name) for name in names.values()}).match(
-                use.stored, smoothed=of_rows(use)
-            )
+            matched = Matcher({name: self._parameters.array(name) for name in names.values()}).match(use.stored)
             roles = {name: role for role, name in names.items()}
             origins.setdefault(claim, []).append(_origin(matched, roles))
         return origins
@@ -101,7 +100,7 @@ class QuantizedWeights:
     def _check(
         self, use: Use, origin: _Origin, names: Mapping[str, str], quantizer: QuantizerName | None
     ) -> tuple[Pieces, Floats]:
-        stored, factor = use.stored, self._weights.factor(use.stored.name, use.stored.whole.shape[1])
+        stored, factor = use.stored, None
         count = max(1, _AT_ONCE // max(1, stored.whole.shape[1]))
         which, row = _extended(origin, len(stored.whole))
         for start in range(0, len(stored.whole), count):
@@ -114,8 +113,9 @@ class QuantizedWeights:
                 zero=stored.zero[channels],
             )
             matched = self._matched(chunk, origin, which[channels], row[channels], names)
-            # where activations are 0 whatever divides them, any factor is right
-            factor = np.where(np.isnan(factor), factor_of(matched), factor) if np.isnan(factor).any() else factor
+            if factor is None:
+                set_factor(matched, use, self._parameters.vectors)
+                factor = matched.factor
             matched.factor = factor
             check(matched, quantizer)
         return self._matched(stored, origin, which, row, names).pieces, factor

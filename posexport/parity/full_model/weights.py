@@ -13,8 +13,8 @@ from onnx import TensorProto
 
 from posexport.parity.full_model.file import File
 from posexport.parity.full_model.identify import Parameters, Piece
-from posexport.parity.full_model.plain_rows import factor, undivided
 from posexport.parity.full_model.records import Place, Places
+from posexport.parity.quantized.factors import undivided
 
 #: names of what quantization makes of a parameter (`posexport.precision.derived`)
 _QUANTIZED = re.compile(r"(_packed)?(_(bits|int)[48])?(_rows?)?(_scale)?")
@@ -83,10 +83,6 @@ class Weights:
                 return self._first[name[:end]], name[end:]
         return None
 
-    def factor(self, name: str, size: int) -> NDArray[np.float64]:
-        """`posexport.parity.full_model.plain_rows.factor` of a quantized tensor with ``size`` input channels."""
-        return factor(name, self._file.factors(name), self._parameters.vectors, size).astype(np.float64)
-
     def contents(self, tensor: TensorProto, array: NDArray[Any] | None = None) -> tuple[Any, ...]:
         """Type, sizes and numbers of a constant, with the reduced model's vocabulary."""
         array = self._file.array(tensor) if array is None else array
@@ -104,7 +100,9 @@ class Weights:
         if claim is not None:
             parameter, key = claim
             return Meaning("", (((self._places[parameter], (key, tensor.data_type)),),), named=True)
-        array = undivided(name, self._file.constant(name), self._parameters.vectors)
+        array = self._file.constant(name)
+        parameter = undivided(name, array, self._parameters.vectors)
+        array = array if parameter is None else parameter
         content = self._parameters.content(array) if array.dtype.kind in "fV" else None
         literal = repr(self.contents(tensor, array)) if content is None or _constant(array) else ""
         if content is None:

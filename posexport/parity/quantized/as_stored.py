@@ -8,7 +8,8 @@ import msgspec
 import numpy as np
 from torch import nn
 
-from posexport.parity.quantized.match import Matched, Matcher, Matches, check, of_rows
+from posexport.parity.quantized.factors import set_factor, vectors
+from posexport.parity.quantized.match import Matched, Matcher, Matches, check
 from posexport.parity.quantized.module import AsStored, Form, biases_differ, forms
 from posexport.parity.quantized.read import read
 from posexport.parity.quantized.records import Array, StoredError, Use
@@ -37,7 +38,7 @@ def as_stored(
         for name, parameter in source.module.named_parameters()
         if parameter.ndim >= 2 and parameter.is_floating_point()
     }
-    everywhere = None if matches else _Everywhere(matrices, quantizer)
+    everywhere = None if matches else _Everywhere(matrices, _vectors(source.module), quantizer)
     biases = _biases(source.module)
 
     def zeros(name: str) -> set[int]:
@@ -63,11 +64,14 @@ def as_stored(
 class _Everywhere:
     """Matches a stored weight with all parameters, and compares it with those that it is."""
 
-    def __init__(self, matrices: Mapping[str, Array], quantizer: QuantizerName | None) -> None:
-        self._matcher, self._quantizer = Matcher(matrices), quantizer
+    def __init__(
+        self, matrices: Mapping[str, Array], vectors: Mapping[str, Array], quantizer: QuantizerName | None
+    ) -> None:
+        self._matcher, self._vectors, self._quantizer = Matcher(matrices), vectors, quantizer
 
     def __call__(self, use: Use) -> Matched:
-        matched = self._matcher.match(use.stored, smoothed=of_rows(use))
+        matched = self._matcher.match(use.stored)
+        set_factor(matched, use, self._vectors)
         check(matched, self._quantizer)
         return matched
 
@@ -80,6 +84,12 @@ def _of_file(matches: Mapping[str, Matches], file: str) -> Matches:
 def _known(matches: Matches, use: Use) -> Matched:
     pieces, factor = matches[use.stored.name, use.lookup]
     return Matched(use.stored, pieces, factor)
+
+
+def _vectors(module: nn.Module) -> Mapping[str, Array]:
+    """What normalisations may multiply by: parameters, and buffers, where a module keeps constants."""
+    tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    return vectors({name: tensor.detach().numpy() for name, tensor in tensors.items() if tensor.ndim == 1})
 
 
 def _biases(module: nn.Module) -> Mapping[str, Array]:

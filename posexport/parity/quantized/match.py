@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from posexport.parity.quantized.records import Array, Floats, Stored, StoredError, Use
+from posexport.parity.quantized.records import Array, Floats, Stored, StoredError
 from posexport.targets.precisions import QuantizerName
 
 #: the least agreement of signs for a match: 4 bits leave 0.8 and more, other channels have below 0.6
@@ -72,12 +72,8 @@ class Matcher:
         self._random = np.random.default_rng(0)
         self._plans: dict[int, NDArray[np.float32] | None] = {}
 
-    def match(self, stored: Stored, *, smoothed: bool) -> Matched:
-        """``smoothed``: factors for each of K may have been multiplied in.
-
-        Raises:
-            StoredError: a channel is no parameter's.
-        """
+    def match(self, stored: Stored) -> Matched:
+        """Its factor is 1. Raises StoredError if a channel is no parameter's."""
         real = stored.real()
         left = np.flatnonzero(real.any(1))
         pieces: Pieces = []
@@ -95,10 +91,7 @@ class Matcher:
                 break
         if len(left):
             pieces += self._one_by_one(stored, real, left, candidates)
-        matched = Matched(stored, pieces, np.ones(real.shape[1]))
-        if smoothed:
-            matched.factor = factor_of(matched)
-        return matched
+        return Matched(stored, pieces, np.ones(real.shape[1]))
 
     def _guesses(
         self, real: Floats, left: NDArray[np.intp], candidates: Sequence[Candidate]
@@ -165,11 +158,6 @@ def _agreement(real: Floats, rows: Array) -> Floats:
     agree = (signs * np.sign(rows)).sum(1)
     # where most of a channel is 0, the little that is not must not decide alone
     return np.asarray(agree / np.maximum(counted, 1))
-
-
-def of_rows(use: Use) -> bool:
-    """Whether its products round rows of activations, which may have been divided by powers of two."""
-    return any(rounding.kind in ("rows", "static") for rounding in use.roundings)
 
 
 def factor_of(matched: Matched) -> Floats:

@@ -11,6 +11,7 @@ from onnx_ir.passes.common import InlinePass
 
 from posexport.graph.dataflow import content_values, reachable
 from posexport.parity.quantized.experts import experts
+from posexport.parity.quantized.factors import constants_of
 from posexport.parity.quantized.records import (
     Array,
     FloatProduct,
@@ -162,6 +163,7 @@ def each_use(model: Path | bytes, inputs: Sequence[InputSpec]) -> Iterator[Use |
     loaded = ir.from_proto(onnx.ModelProto.FromString(model)) if isinstance(model, bytes) else ir.load(model)
     InlinePass()(loaded)
     known: set[ir.Value] = set()
+    divided: dict[str, set[str]] = {}
     content = content_values(loaded, {spec.name: spec.role for spec in inputs})
     for place, node in enumerate(loaded.graph.all_nodes()):
         product = _product(node, known) or lookup(node, known, content)
@@ -170,6 +172,9 @@ def each_use(model: Path | bytes, inputs: Sequence[InputSpec]) -> Iterator[Use |
             yield from _float_product(node, place)
         for use in found:
             use.places = [place] * len(use.roundings)
+            name = use.stored.name
+            if not use.lookup and divided.setdefault(name, set(use.divided)) != set(use.divided):
+                raise StoredError(f"{name} multiplies rows that are divided by several factors")
             yield use
         del product, found
         _release(node)
@@ -208,7 +213,7 @@ def _product(node: ir.Node, known: set[ir.Value]) -> Use | None:
 def _integer_to_float(node: ir.Node, known: set[ir.Value]) -> Use | None:
     stored = _by_channel(node, array_of(node, 3), known)
     bias = array_of(node, 6) if len(node.inputs) > 6 else _bias(node.outputs[0], len(stored.whole))
-    return Use(stored, False, [_rounding(node)], [bias])
+    return Use(stored, False, [_rounding(node)], [bias], divided=_divided(node))
 
 
 def _integer(node: ir.Node, known: set[ir.Value]) -> Use | None:
@@ -224,7 +229,7 @@ def _integer(node: ir.Node, known: set[ir.Value]) -> Use | None:
         if scale is not None:
             break
     stored = _by_channel(node, scale, known)
-    return Use(stored, False, [_rounding(node)], [_bias(value, len(stored.whole))])
+    return Use(stored, False, [_rounding(node)], [_bias(value, len(stored.whole))], divided=_divided(node))
 
 
 def _by_channel(node: ir.Node, scale: Array | None, known: set[ir.Value]) -> Stored:
@@ -283,12 +288,28 @@ def _dequantized(node: ir.Node, known: set[ir.Value]) -> Use | None:
     return Use(stored, False, [Rounding("blocks", size=size) if fused else Rounding()], [bias])
 
 
+def _producer(value: ir.Value | None) -> ir.Node | None:
+    return None if value is None else value.producer()
+
+
+def _rounded_by(node: ir.Node) -> ir.Node | None:
+    """The node, a QuantizeLinear, that an integer product reads."""
+    producer = _producer(node.inputs[0])
+    while producer is not None and producer.op_type in ("Reshape", "Transpose", "Identity"):
+        producer = _producer(producer.inputs[0])
+    return producer
+
+
+def _divided(node: ir.Node) -> dict[str, Array]:
+    """Constants that divide the activations which an integer product reads, before their scales."""
+    rounded = _rounded_by(node)
+    row = None if rounded is None else _producer(rounded.inputs[0])
+    return constants_of(_producer(row.inputs[0]) if row is not None and row.op_type == "Div" else row)
+
+
 def _rounding(node: ir.Node) -> Rounding:
     """Of the QuantizeLinear that an integer product reads."""
-    activation = node.inputs[0]
-    producer = None if activation is None else activation.producer()
-    while producer is not None and producer.op_type in ("Reshape", "Transpose", "Identity"):
-        producer = None if producer.inputs[0] is None else producer.inputs[0].producer()
+    producer = _rounded_by(node)
     at = 4 if node.op_type == "MatMulIntegerToFloat" else 2
     zero = array_of(node, at) if len(node.inputs) > at else np.array(0)
     if producer is None or producer.op_type != "QuantizeLinear" or zero is None or zero.size != 1:
@@ -298,8 +319,7 @@ def _rounding(node: ir.Node) -> Rounding:
         raise StoredError(
             f"{tensor_name(node.inputs[1])} is multiplied by activations about {offset} as if they were about {zero}"
         )
-    source = producer.inputs[0]
-    divided = None if source is None else source.producer()
+    divided = _producer(producer.inputs[0])
     if scale is not None and not (divided is not None and divided.op_type == "Div"):
         return Rounding("static", zero=int(zero.reshape(-1)[0]), step=float(scale.reshape(-1)[0]))
     divisor = divided.inputs[1] if divided is not None and divided.op_type == "Div" else producer.inputs[1]

@@ -101,6 +101,7 @@ class Use:
         roundings: of the products that it is multiplied in, in the order of the nodes; of a lookup none.
         biases: that is added to its products, [N]; None: it cannot be read off.
         places: of these products among all nodes.
+        divided: by name, constants that divide the rows of activations that it multiplies (`factors.constants_of`).
     """
 
     stored: Stored
@@ -108,6 +109,7 @@ class Use:
     roundings: list[Rounding] = field(default_factory=list)
     biases: list[Array | None] = field(default_factory=list)
     places: list[int] = field(default_factory=list)
+    divided: dict[str, Array] = field(default_factory=dict)
 
     def is_like(self, other: "Use") -> bool:
         """Whether it is another reader of the same tensor."""
