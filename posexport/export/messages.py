@@ -79,12 +79,12 @@ REFUSALS: dict[str, Refusal] = {
         ),
         threads=("pytorch/pytorch 153955", "pytorch/pytorch 157355", "pytorch/pytorch 163791"),
     ),
-    # LSTM, GRU and RNN: the exporter unrolls the steps of the traced length.
+    # LSTM with projections, packed sequences: the exporter unrolls the steps of the traced length.
     "recurrent": Refusal(
         says="axis sequence_length of output output was fixed at 11 by the trace (nn.LSTM)",
         pattern=r"fixed at \d+ by the trace.*\((nn\.(?:LSTM|GRU|RNN)\b[^)]*)\)",
-        meaning="uses {0}, which PyTorch's exporter unrolls to the traced length",
-        remedy="put attention or a causal convolution in its place, or export it with one fixed length",
+        meaning="uses {0} with proj_size or packed sequences, which PyTorch's exporter unrolls to the traced length",
+        remedy="use proj_size=0 and padded rows, or a causal convolution",
         threads=(),
     ),
     # Antialiased interpolation, as of tables of image positions: the graph is written and runs, and its values differ.
