@@ -118,8 +118,12 @@ def dry_run(
     first, second = two_sizes(base, limits, ranges, times_larger(calls.run, base) if ranges else 1.0)
     outputs = output_axes(argument, calls.run, first, second, further_sizes(first, second, limits))
     drawn = example(calls.inputs, first)
-    for spec, tensor in zip(outputs, calls.run(first, drawn).values(), strict=True):
+    results = calls.run(first, drawn)
+    for spec, tensor in zip(outputs, results.values(), strict=True):
         _check_output(calls, spec.name, tensor)
+    zero = [name for name, tensor in results.items() if not bool(tensor.any())]
+    if zero and len(zero) < len(results):
+        remarks.append(f"{', '.join(zero)}: zero for all inputs that were tried; the proof takes nothing but zeros")
     _check_numbers(calls, first, drawn, [spec.name for spec in outputs if not spec.axes])
     # a constant number, as a scale of logits
     outputs = [spec if spec.axes else msgspec.structs.replace(spec, axes=[1]) for spec in outputs]
