@@ -26,7 +26,7 @@ def layer_node(
     ``weights``: of each direction PyTorch's input and recurrent weights, and its biases if it has them. ``states``: the
     hidden states before, [D, B, H], and the cells of an LSTM. ``activation``: of an RNN.
     """
-    directions, (length, batch), hidden = len(weights), x_TBC.shape[:2], states[0].shape[2]
+    directions, (length, batch), hidden = len(weights), x_TBC.shape[:2], weights[0][1].shape[1]
     ordered = [[gates_in_order(kind, parameter) for parameter in parameters] for parameters in weights]
     inputs = [torch.stack(parts) for parts in zip(*[parameters[:2] for parameters in ordered], strict=True)]
     biases = torch.stack([torch.cat(parameters[2:]) for parameters in ordered]) if len(ordered[0]) > 2 else None

@@ -20,36 +20,20 @@ _KINDS: dict[Callable[..., Any], tuple[str, str]] = {
     torch.rnn_tanh: ("RNN", ""),
     torch.rnn_relu: ("RNN", "Relu"),
 }
+#: how many arguments a call with padded rows has
+_ARGUMENTS = 9
 
 
 def recurrent(func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Tensor, ...] | None:
     """What a layer returns; None for other functions, packed sequences and projections."""
-    # packed sequences have their batch sizes, a tensor, in the third place from the states
+    # a call with packed sequences has a list of parameters in the place of the flag
     if func not in _KINDS or kwargs or len(args) != _ARGUMENTS or not isinstance(args[3], bool):
         return None
-    return _layers(*_KINDS[func], *args)
-
-
-#: of a call with padded rows
-_ARGUMENTS = 9
-
-
-def _layers(
-    kind: str,
-    activation: str,
-    x: Tensor,
-    before: Any,
-    parameters: list[Tensor],
-    biased: bool,
-    layers: int,
-    dropout: float,
-    training: bool,
-    both_ways: bool,
-    batch_first: bool,
-) -> tuple[Tensor, ...] | None:
+    x, before, parameters, biased, layers, _, _, both_ways, batch_first = args
     states = [before] if isinstance(before, Tensor) else list(before)
-    if len(states) == 2 and states[0].shape[2] != states[1].shape[2]:  # an LSTM with projections
+    if states[0].shape[2] != states[-1].shape[2]:  # an LSTM with projections
         return None
+    kind, activation = _KINDS[func]
     directions, each = 1 + both_ways, 4 if biased else 2
     x, after = x.transpose(0, 1) if batch_first else x, []
     for layer in range(layers):

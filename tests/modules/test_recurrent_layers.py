@@ -38,7 +38,9 @@ class Started(nn.Module):
 @pytest.mark.parametrize(
     ("kind", "states", "settings"),
     [
-        pytest.param(nn.LSTM, "inputs", {"num_layers": 2, "bidirectional": True, "batch_first": True}, id="LSTM of two layers"),
+        pytest.param(
+            nn.LSTM, "inputs", {"num_layers": 2, "bidirectional": True, "batch_first": True}, id="LSTM of two layers"
+        ),
         pytest.param(nn.LSTM, "zeros", {"bias": False}, id="zeros, tokens first"),
         pytest.param(nn.GRU, "zeros", {"num_layers": 2, "batch_first": True}, id="GRU"),
         pytest.param(nn.GRU, "parameter", {"bidirectional": True, "batch_first": True}, id="rows of a parameter"),
@@ -53,7 +55,8 @@ def test_a_layer_with_states(tmp_path: Path, kind: Any, states: str, settings: d
         given = ("h", "c")[: 1 + (kind is nn.LSTM)] if states == "inputs" else ()
         return {"x": x, **{name: torch.randn(module.count, batch, OUT) for name in given}}
 
-    done = posexport.convert(module, tmp_path / "b", example_inputs=inputs(3, 9), lengths=[1, 23])
+    # as many rows as layers and directions: which of the two axes of the states varies is found out
+    done = posexport.convert(module, tmp_path / "b", example_inputs=inputs(2, 9), lengths=[1, 23])
     assert done.good
     tensors = inputs(2, 17)
     got = posexport.load(tmp_path / "b").run({name: tensor.numpy() for name, tensor in tensors.items()})
