@@ -103,6 +103,17 @@ REFUSALS: dict[str, Refusal] = {
         remedy="compute both ways and choose with torch.where, or convert with a --max-length below its limit",
         threads=("pytorch/pytorch 148568", "pytorch/pytorch 168908"),
     ),
+    # A Python loop over tokens, each step of which reads the one before.
+    "loop_over_tokens": Refusal(
+        says="fixed at 11 by the trace: model.py line 7: for t in range(x.shape[1]):",
+        pattern=r"fixed at \d+ by the trace[^`]*line \d+: `?for \w+",
+        meaning="loops over a size, and a graph has as many steps as were traced",
+        remedy=(
+            "compute all tokens at once, by nn.GRU, nn.LSTM or nn.RNN where a step reads the one before, or give the "
+            "size as a number with axes="
+        ),
+        threads=(),
+    ),
     # A length that became a constant: a Python int, a loop over tokens, a NumPy mask, a view with literals.
     "fixed_length": Refusal(
         says="your code specialized it to be a constant (11)",
