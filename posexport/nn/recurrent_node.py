@@ -4,6 +4,7 @@ Shape letters: T tokens, B batch, C channels of the input, D directions (1 or 2)
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -30,7 +31,7 @@ def layer_node(
     ordered = [[gates_in_order(kind, parameter) for parameter in parameters] for parameters in weights]
     inputs = [torch.stack(parts) for parts in zip(*[parameters[:2] for parameters in ordered], strict=True)]
     biases = torch.stack([torch.cat(parameters[2:]) for parameters in ordered]) if len(ordered[0]) > 2 else None
-    attributes: dict[str, int | str | list[str]] = {"hidden_size": hidden}
+    attributes: dict[str, Any] = {"hidden_size": hidden}
     if directions == 2:
         attributes["direction"] = "bidirectional"
     if kind == "GRU":

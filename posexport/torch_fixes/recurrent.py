@@ -2,7 +2,7 @@
 
 PyTorch's exporter decomposes them: it unrolls the traced number of tokens, or fixes a batch where the states are given.
 
-Issues: none known. Seen in 2.13.
+Issue: none known. Seen in 2.13.
 """
 
 from collections.abc import Callable, Mapping
