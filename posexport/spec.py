@@ -274,6 +274,11 @@ class LengthContract(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     kv_cache: bool = False
 
     @property
+    def needs_whole_row(self) -> bool:
+        """Whether one row of a batch must have no padding: its row lengths are counted up to the largest of them."""
+        return self.paddings == ["ragged-right"]
+
+    @property
     def ragged(self) -> Padding | None:
         """The padding that it accepts for rows of different lengths."""
         return next((padding for padding in self.paddings if padding.startswith("ragged")), None)

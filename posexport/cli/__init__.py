@@ -98,6 +98,9 @@ def _sentence(err: Exception) -> str | None:
     # the second is how PyTorch says it
     if isinstance(err, MemoryError) or (isinstance(err, RuntimeError) and "can't allocate memory" in str(err)):
         return "out of memory; use a smaller model, shorter --length values or a larger machine"
+    unreadable = [ascii(word) for word in sys.argv[1:] if word.encode(errors="replace") != os.fsencode(word)]
+    if isinstance(err, UnicodeEncodeError) and unreadable:
+        return f"the argument {unreadable[0]} is not UTF-8; give text in UTF-8"
     if isinstance(err, OSError) and err.filename is not None:
         return f"cannot use {err.filename}: {err.strerror}; give a path that can be read and written"
     if isinstance(err, OSError) and err.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO):

@@ -57,12 +57,15 @@ def _retry_in_steps(source: "Source", built: "list[Built]", shown: "Shown", fail
 def retry_fixed(source: "Source", shown: "Shown", failed: "FixedAxisError") -> None:
     """Raises ShownError where the trace fixed an axis that the module may do without: one like channels or frames.
 
-    Its input has another dynamic axis than the batch then, as the tokens of codes [B, K, T].
+    Its input has another dynamic axis than the batch then, as the tokens of codes [B, K, T]; or the module takes few
+    sizes of it, as those that are cut into a fixed number of patches.
     """
     axes = next(spec.axes for spec in source.inputs if spec.name == failed.input_name)
     axis, place = axes[failed.number], (failed.input_name, failed.number)
     others = [other for other in axes if isinstance(other, str) and other not in (axis, BATCH)]
-    if source.by_trial and others and axis != BATCH and place not in shown.fixed:
+    least, most = source.limits.min_sizes.get(str(axis), 1), source.limits.max_sizes.get(str(axis))
+    takes_few = most is not None and most < 2 * least
+    if source.by_trial and (others or takes_few) and axis != BATCH and place not in shown.fixed:
         sentence = (
             f"axis {failed.number} of {failed.input_name} has the example's size in the bundle: "
             f"{failed.line or 'the module'} makes a constant of it"

@@ -79,12 +79,12 @@ REFUSALS: dict[str, Refusal] = {
         ),
         threads=("pytorch/pytorch 153955", "pytorch/pytorch 157355", "pytorch/pytorch 163791"),
     ),
-    # LSTM, GRU and RNN: the exporter unrolls the steps of the traced length.
+    # LSTM with projections, packed sequences: the exporter unrolls the steps of the traced length.
     "recurrent": Refusal(
         says="axis sequence_length of output output was fixed at 11 by the trace (nn.LSTM)",
         pattern=r"fixed at \d+ by the trace.*\((nn\.(?:LSTM|GRU|RNN)\b[^)]*)\)",
-        meaning="uses {0}, which PyTorch's exporter unrolls to the traced length",
-        remedy="put attention or a causal convolution in its place, or export it with one fixed length",
+        meaning="uses {0} with proj_size or packed sequences, which PyTorch's exporter unrolls to the traced length",
+        remedy="use proj_size=0 and padded rows, or a causal convolution",
         threads=(),
     ),
     # Antialiased interpolation, as of tables of image positions: the graph is written and runs, and its values differ.
@@ -102,6 +102,17 @@ REFUSALS: dict[str, Refusal] = {
         meaning="was decided once for all lengths, as {0}, when the module was traced",
         remedy="compute both ways and choose with torch.where, or convert with a --max-length below its limit",
         threads=("pytorch/pytorch 148568", "pytorch/pytorch 168908"),
+    ),
+    # A Python loop over tokens, each step of which reads the one before.
+    "loop_over_tokens": Refusal(
+        says="fixed at 11 by the trace: model.py line 7: for t in range(x.shape[1]):",
+        pattern=r"fixed at \d+ by the trace[^`]*line \d+: `?for \w+",
+        meaning="loops over a size, and a graph has as many steps as were traced",
+        remedy=(
+            "compute all tokens at once, by nn.GRU, nn.LSTM or nn.RNN where a step reads the one before, or give the "
+            "size as a number with axes="
+        ),
+        threads=(),
     ),
     # A length that became a constant: a Python int, a loop over tokens, a NumPy mask, a view with literals.
     "fixed_length": Refusal(

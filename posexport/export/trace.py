@@ -43,6 +43,8 @@ def trace(source: Source, opset: int, *, optimize: bool = True) -> ir.Model:
         NotTracedError: the module cannot be traced, or fixes an axis that it declares dynamic.
         PosexportError: PyTorch cannot write ``opset``.
     """
+    if source.limits.needs_whole_row:  # `int` and `max` of row lengths are sizes
+        return _symbolic(source, opset, optimize=optimize)
     uses = SizeUses()
     try:
         model = _traced(source, opset, uses, optimize=optimize)

@@ -118,13 +118,20 @@ def dry_run(
     first, second = two_sizes(base, limits, ranges, times_larger(calls.run, base) if ranges else 1.0)
     outputs = output_axes(argument, calls.run, first, second, further_sizes(first, second, limits))
     drawn = example(calls.inputs, first)
-    for spec, tensor in zip(outputs, calls.run(first, drawn).values(), strict=True):
+    results = calls.run(first, drawn)
+    for spec, tensor in zip(outputs, results.values(), strict=True):
         _check_output(calls, spec.name, tensor)
+    zero = [name for name, tensor in results.items() if not bool(tensor.any())]
+    if zero and len(zero) < len(results):
+        remarks.append(f"{', '.join(zero)}: zero for all inputs that were tried; the proof takes nothing but zeros")
     _check_numbers(calls, first, drawn, [spec.name for spec in outputs if not spec.axes])
     # a constant number, as a scale of logits
     outputs = [spec if spec.axes else msgspec.structs.replace(spec, axes=[1]) for spec in outputs]
     _check_repeats(calls, first)
-    _check_shapes_by_values(calls, first, outputs)
+    whole_row = _check_shapes_by_values(calls, first, outputs)
+    if whole_row:
+        limits = msgspec.structs.replace(limits, paddings=["ragged-right"])
+        remarks.append(whole_row)
     proven, left_out = _proof_sizes(calls, first, second, ranges)
     _check_float64(calls, first)
     invariant = not rows_mix(calls, first, outputs)
@@ -248,15 +255,24 @@ def _check_repeats(calls: DrawnCalls, sizes: Sizes) -> None:
             )
 
 
-def _check_shapes_by_values(calls: DrawnCalls, sizes: Sizes, outputs: list[OutputSpec]) -> None:
-    """Outputs keep their shapes where tokens are padded, and for other ids and values."""
-    drawn = example(calls.inputs, sizes)
+def _check_shapes_by_values(calls: DrawnCalls, sizes: Sizes, outputs: list[OutputSpec]) -> str:
+    """Outputs keep their shapes where tokens are padded, and for other ids and values.
+
+    Returns a remark where that needs one row without padding.
+    """
+    drawn, remark = example(calls.inputs, sizes), ""
     expected = {name: list(tensor.shape) for name, tensor in calls.run(sizes, drawn).items()}
     for spec in calls.inputs:
         # run it with one input changed
         changed = _changed(spec, drawn[spec.name])
         if changed is None:
             continue
+        if spec.role == "lengths" and not _keeps_shapes(calls, {**drawn, spec.name: changed}, expected):
+            changed[0] = drawn[spec.name][0]
+            remark = (
+                f"each batch must have one row without padding, {spec.name}.max() == x.shape[1], and others are "
+                f"refused: the module takes {spec.name}.max() for the size of the sequence"
+            )
         what, other = _described_change(spec), {**drawn, spec.name: changed}
         got = {name: list(tensor.shape) for name, tensor in calls.run(sizes, other, what).items()}
         if got == expected:
@@ -271,12 +287,20 @@ def _check_shapes_by_values(calls: DrawnCalls, sizes: Sizes, outputs: list[Outpu
             f"{line}; posexport cannot tell which tokens it keeps (output {name}: {got.get(name)} instead of "
             f"{expected[name]})"
         )
+    return remark
+
+
+def _keeps_shapes(calls: DrawnCalls, tensors: Mapping[str, Tensor], expected: Mapping[str, list[int]]) -> bool:
+    try:
+        return {name: list(tensor.shape) for name, tensor in call(calls.module, tensors).items()} == expected
+    except CallError:
+        return False
 
 
 def _described_change(spec: InputSpec) -> str:
     """What `_changed` changes, as a string."""
     if spec.role == "lengths":
-        return f" where no row is whole (a sequence's size is x.shape[1], which {spec.name}.max() may be below)"
+        return f" where {spec.name} are shorter than the sequence, all or all but the first"
     return " with padding" if spec.role == "mask" else f" with other values of {spec.name}"
 
 

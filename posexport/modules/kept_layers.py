@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from posexport.nn.cached_call import NotCachedError
 from posexport.nn.layer_states import CONV, RECURRENT, States
+from posexport.nn.recurrent_node import gates_in_order
 from posexport.ops.states import convolution
 from posexport.torch_fixes.patch import patched
 
@@ -134,10 +135,6 @@ def _row_by_row(layer: Any, x_BTC: Tensor, past: Tensor, mask_BT: Tensor) -> tup
     return out_BTH, present
 
 
-#: PyTorch's order of gates -> ONNX's
-_GATES = {"LSTM": (0, 3, 1, 2), "GRU": (1, 0, 2)}
-
-
 def _as_nodes(layer: Any, x_BTC: Tensor, past: Tensor, mask_BT: Tensor) -> tuple[Tensor, Tensor]:
     """ONNX's LSTM or GRU, a node for each layer, on rows with their tokens before their padding."""
     kind = "LSTM" if isinstance(layer, nn.LSTM) else "GRU"
@@ -168,8 +165,7 @@ def _weights(layer: Any, index: int, kind: str) -> tuple[Tensor, Tensor, Tensor 
     """W, R and B of the operator: [1, gates H, C], [1, gates H, H] and [1, 2 gates H]."""
 
     def ordered(name: str) -> Tensor:
-        gates = getattr(layer, f"{name}_l{index}").chunk(len(_GATES[kind]))
-        return torch.cat([gates[at] for at in _GATES[kind]])[None]
+        return gates_in_order(kind, getattr(layer, f"{name}_l{index}"))[None]
 
     biases = torch.cat((ordered("bias_ih"), ordered("bias_hh")), 1) if layer.bias else None
     return ordered("weight_ih"), ordered("weight_hh"), biases

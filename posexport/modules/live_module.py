@@ -121,6 +121,7 @@ def source_of_module(
     specs, bounded = with_vocabularies(argument, module, specs, tensors)
     outputs, on_names = _beside(specs, results.outputs)
     user = by_name(argument, module, specs, outputs)
+    user.has_whole_row = limits.needs_whole_row
     user.ways = ways_that_fit(DrawnCalls(argument, module, specs).module, specs, limits.trace_sizes)
     encodings = [submodule for submodule in module.modules() if isinstance(submodule, Encoding)]
     first = encodings[0] if encodings else None

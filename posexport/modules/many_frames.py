@@ -72,6 +72,6 @@ def example_sizes(calls: DrawnCalls, tensors: Mapping[str, Tensor]) -> Sizes:
             if before != size:
                 raise PosexportError(
                     f"{calls.argument}: axis {axis} has the size {before} in the example's {name} and {size} in its "
-                    f"{spec.name}; name the axes, as the third thing that the factory returns"
+                    f"{spec.name}; name the axes: axes= in Python, the third thing that a factory returns"
                 )
     return {axis: size for axis, (size, _) in sizes.items()}

@@ -7,6 +7,7 @@ a PosexportError with the exception, the sizes, the user's line, and the longest
 import copy
 import inspect
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, ClassVar
 
 import torch
@@ -22,6 +23,7 @@ from posexport.sources.source import TracedModule
 from posexport.spec import BATCH, SEQUENCE, InputSpec, OutputSpec
 from posexport.torch_fixes.as_exported import as_exported
 from posexport.torch_fixes.module_state import with_state_kept
+from posexport.torch_fixes.whole_row import WholeRow
 
 #: what to do about an example that holds past keys and values
 PAST_IS_OURS = (
@@ -50,12 +52,15 @@ class UserModule(TracedModule):
         self.module = module
         #: the way that a trace takes at lines that branch by values
         self.ways: Ways = {}
+        #: one row of every batch is whole, and a trace takes the largest of the row lengths for its size
+        self.has_whole_row = False
 
     def forward(self, **tensors: Tensor) -> tuple[Tensor, ...]:
         if torch.compiler.is_dynamo_compiling():  # the exporter's second try, which follows Python code, not modes
             return tuple(self._declared(named_outputs(self.module(**tensors))).values())
         if torch.compiler.is_compiling():  # the tracer reports by itself what it cannot follow
-            with as_exported(), with_state_kept(self.module), traced() as mode, TakingWays(self.ways):
+            whole_row = self._whole_row(tensors)
+            with as_exported(), with_state_kept(self.module), traced() as mode, TakingWays(self.ways), whole_row:
                 outputs = self._declared(named_outputs(self.module(**tensors)))
             self.attentions[:] = mode.reasons
             return tuple(outputs.values())
@@ -76,6 +81,12 @@ class UserModule(TracedModule):
         with copying(self.argument):
             other.__dict__ = deep_copied(self.__dict__, memo)
             return with_copied_closures(other, memo)
+
+    def _whole_row(self, tensors: Mapping[str, Tensor]) -> AbstractContextManager[object]:
+        if not self.has_whole_row:
+            return nullcontext()
+        lengths = [tensors[spec.name] for spec in self.inputs if spec.role == "lengths"]
+        return WholeRow(lengths, sizes_of(self.inputs, tensors)[SEQUENCE])
 
     def _declared(self, outputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The outputs that are declared, by their names in the graph; a number has one axis of size 1."""

@@ -107,8 +107,9 @@ def _unfit(source: Source, *, layers: bool) -> str:
         if len(lengths) > 1:  # an encoder's and its decoder's
             return f"{said}: a decoder that reads the output of an encoder gets no cache"
         return f"{said}: leave out what forward takes None for, and call positions {POSITIONS}"
-    if any(spec.axes != [BATCH, SEQUENCE] or spec.dtype != "int64" for spec in source.inputs):
-        return f"its inputs must be int64 [{BATCH}, {SEQUENCE}]"
+    if others := [spec for spec in source.inputs if spec.axes != [BATCH, SEQUENCE] or spec.dtype != "int64"]:
+        got = "; ".join(f"{spec.name} {spec.dtype} [{', '.join(map(str, spec.axes))}]" for spec in others)
+        return f"its inputs must be int64 [{BATCH}, {SEQUENCE}], one id for each token; got {got}"
     axes = source.outputs[0].axes
     if not layers and _of_last(source):
         return ""
@@ -157,21 +158,26 @@ def _is_vocabulary(source: Source, module: nn.Module) -> bool:
 
 
 def is_causal(user: UserModule) -> bool:
-    """Whether the first output [B, T, ...] of a module, for tokens of an example, does not depend on later tokens."""
+    """Whether the first output of a module, for tokens of an example, does not depend on later tokens.
+
+    Ids are [B, T] or of several codebooks, [B, K, T].
+    """
     if any(looks_past(spec) for spec in user.inputs):
         return True
     sizes = axis_sizes(user.inputs)
     tensors = example(list(user.inputs), sizes)
-    ids = next((spec for spec in user.inputs if spec.role == "tokens" and spec.axes == [BATCH, SEQUENCE]), None)
-    if ids is None or user.outputs[0].axes[:2] != [BATCH, SEQUENCE]:
+    ids = next((spec for spec in user.inputs if spec.role == "tokens" and spec.axes[-1] == SEQUENCE), None)
+    if ids is None or SEQUENCE not in user.outputs[0].axes:
         return False
     shape, size = tensors[ids.name].shape, ids.size or 1
-    ids_BT = torch.arange(shape.numel()).reshape(shape) % size
-    other_BT = ids_BT.clone()
-    other_BT[:, -1] = (other_BT[:, -1] + 1) % size
+    first = torch.arange(shape.numel()).reshape(shape) % size
+    other = first.clone()
+    other[..., -1] = (other[..., -1] + 1) % size
     try:
         with torch.no_grad(), with_state_kept(user.module):
-            before, after = (user(**tensors | {ids.name: x_BT})[0] for x_BT in (ids_BT, other_BT))
+            before, after = (user(**tensors | {ids.name: x})[0] for x in (first, other))
     except PosexportError:  # what it took before was another example
         return False
-    return torch.allclose(before[:, :-1], after[:, :-1], rtol=1e-4, atol=1e-5) and not torch.equal(before, after)
+    axis, earlier = user.outputs[0].axes.index(SEQUENCE), sizes[SEQUENCE] - 1
+    kept, changed = (output.narrow(axis, 0, earlier) for output in (before, after))
+    return torch.allclose(kept, changed, rtol=1e-4, atol=1e-5) and not torch.equal(before, after)

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-#: PyTorch's order of gates -> ONNX's
-GATES = (0, 3, 1, 2)
+from posexport.nn.recurrent_node import gates_in_order
+
 _DIRECTIONS = ("", "_reverse")
 
 
@@ -55,9 +55,9 @@ class PackedLSTM(nn.Module):
 
     def _stacked(self, names: tuple[str, ...], layer: int) -> Tensor:
         """Parameters of both directions, one after the other in each, with ONNX's order of gates."""
-
-        def ordered(name: str) -> Tensor:
-            gates: tuple[Tensor, ...] = getattr(self.lstm, name).chunk(len(GATES))
-            return torch.cat([gates[at] for at in GATES])
-
-        return torch.stack([torch.cat([ordered(f"{n}_l{layer}{end}") for n in names]) for end in _DIRECTIONS])
+        return torch.stack(
+            [
+                torch.cat([gates_in_order("LSTM", getattr(self.lstm, f"{name}_l{layer}{end}")) for name in names])
+                for end in _DIRECTIONS
+            ]
+        )

@@ -53,12 +53,14 @@ def tolerance(precision: PrecisionName, output: str, baseline: float) -> float:
     return max(FACTOR * baseline, floor(precision, output))
 
 
-def measure(y: Array, truth: Array, axes: Sequence[Axis], keep_BT: RealTokens) -> Measured:
+def measure(
+    y: Array, truth: Array, axes: Sequence[Axis], keep_BT: RealTokens, *, may_be_zero: bool = False
+) -> Measured:
     """Error of ``y`` against ``truth``, both shaped as ``axes`` say; of integers, the share that is not equal.
 
     Where an axis of `TOKENS` is among the axes only tokens with ``keep_BT`` count. A number that is not
-    finite where the truth is, padded or not, fails; so does a truth that is all zero. Minus infinity is right where the
-    truth is the same.
+    finite where the truth is, padded or not, fails; so does a truth that is all zero, unless ``may_be_zero``: then
+    ``y`` must be zero too. Minus infinity is right where the truth is the same.
     """
     if y.shape != truth.shape:
         return Measured(np.inf, 0.0, f"shape {list(y.shape)} instead of {list(truth.shape)}")
@@ -78,8 +80,13 @@ def measure(y: Array, truth: Array, axes: Sequence[Axis], keep_BT: RealTokens) -
             gap = max(gap, float(np.abs(y_.astype(np.float64) - truth_).max()))
             scale = max(scale, float(np.abs(truth_).max()))
     if scale == 0.0:
-        return Measured(np.inf, 0.0, "the float64 reference is all zero")
+        return of_zeros(gap if may_be_zero else np.inf)
     return Measured(gap / scale, scale)
+
+
+def of_zeros(gap: float) -> Measured:
+    """The error where the truth is all zero: none where ``gap``, the largest difference, is zero as well."""
+    return Measured(np.inf, 0.0, "the float64 reference is all zero") if gap else Measured(0.0, 1.0)
 
 
 def counted(y: Array, truth: Array) -> tuple[Array, Array]:

@@ -98,6 +98,8 @@ def prepare(inputs: Mapping[str, Any], specs: Sequence[InputSpec], limits: Lengt
             arrays[spec.name] = np.full(shape, neutral(spec, reals[1]), dtype=BY_NAME[spec.dtype].numpy)
         else:
             _check_values(spec, arrays[spec.name], reals)
+            if spec.role == "lengths" and limits.needs_whole_row:
+                _check_whole_row(spec, arrays[spec.name], reals[1])
             if spec.role == "mask" and spec.axes[-1] == TOTAL and not keeps_states:
                 _check_gaps(spec, arrays[spec.name])
             arrays[spec.name] = np.ascontiguousarray(arrays[spec.name], dtype=BY_NAME[spec.dtype].numpy)
@@ -306,6 +308,15 @@ def _check_values(spec: InputSpec, array: Array, reals: tuple[int, int]) -> None
     if bad.any():
         where = np.unravel_index(int(np.argmax(bad)), array.shape)
         raise PosexportError(f"{spec.name} holds {array[where]} at {[int(i) for i in where]}; it takes {needed}")
+
+
+def _check_whole_row(spec: InputSpec, lengths: Array, length: int) -> None:
+    """The model counts the columns of its mask by the longest row."""
+    if (longest := int(lengths.max())) < length:
+        raise PosexportError(
+            f"{spec.name} has no row of {length}, the sequence's length; this bundle needs one row without padding: "
+            f"cut the other inputs to {longest}, the longest row's"
+        )
 
 
 def _check_gaps(spec: InputSpec, mask: Array) -> None:

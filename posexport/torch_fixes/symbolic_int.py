@@ -23,6 +23,7 @@ from torch.overrides import TorchFunctionMode
 
 from posexport.system.one_at_a_time import ONE_AT_A_TIME
 from posexport.torch_fixes.einx_elementwise import SymbolicEinx
+from posexport.torch_fixes.whole_row import size_of
 
 _SYMBOLS = (torch.SymInt, torch.SymFloat)
 
@@ -37,9 +38,16 @@ class _IntType(type):
         return issubclass(subclass, int)
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
-        if args and isinstance(args[0], _SYMBOLS):
-            return torch.sym_int(args[0])  # type: ignore[no-untyped-call]
+        number = _number(args[0]) if args else None
+        if isinstance(number, _SYMBOLS):
+            return torch.sym_int(number)  # type: ignore[no-untyped-call]
         return int(*args, **kwargs)
+
+
+def _number(x: Any) -> Any:
+    """``x``, or the size that a tensor is (`whole_row`)."""
+    size = size_of(x)
+    return x if size is None else size
 
 
 class _SymbolicInt(metaclass=_IntType):
@@ -60,6 +68,7 @@ def _chosen(function: Callable[..., Any], symbolic: Callable[[Any, Any], Any]) -
     """``min`` or ``max`` that keeps a symbol of symbolic ints."""
 
     def choose(*args: Any, **kwargs: Any) -> Any:
+        args = tuple(map(_number, args))
         is_of_sizes = len(args) > 1 and any(isinstance(arg, torch.SymInt) for arg in args)
         if not is_of_sizes or kwargs or not all(isinstance(arg, int | torch.SymInt) for arg in args):
             return function(*args, **kwargs)

@@ -1,4 +1,4 @@
-"""An LSTM behind an embedding."""
+"""An LSTM with projections behind an embedding."""
 
 import torch
 import torch.nn.functional as F
@@ -12,7 +12,7 @@ class Bad(nn.Module):
     def __init__(self):
         super().__init__()
         torch.manual_seed(0)
-        self.token, self.rnn = nn.Embedding(V, D), nn.LSTM(D, D, batch_first=True)
+        self.token, self.rnn = nn.Embedding(V, D), nn.LSTM(D, D, proj_size=4, batch_first=True)
 
     def forward(self, input_ids):
         return self.rnn(self.token(input_ids))[0]

@@ -234,6 +234,8 @@ def test_a_name_that_is_too_long(
 def test_a_name_that_is_not_unicode(run: Command, tmp_path: Path) -> None:
     said = sentence(run("convert", "encoder-nope", "-o", f"{tmp_path}/\udcff", *TINY))
     assert "is not Unicode; choose another output" in said
+    said = sentence(run("convert", "encoder-absolute", "-o", tmp_path / "c", "--set=layers=\udcff"))
+    assert r"the argument '--set=layers=\udcff' is not UTF-8" in said
     with pytest.raises(PosexportError, match=r"text 0 .* is not Unicode"):
         load(write_bundle(tmp_path / "b", texts=True)).tokenize(["\udcff"])
 

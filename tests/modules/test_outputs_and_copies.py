@@ -16,6 +16,8 @@ from posexport.errors import PosexportError
 from posexport.modules.copied import copied
 from posexport.modules.live_module import module_source
 from posexport.modules.returned import named_outputs, names_beside
+from posexport.parity.criterion import measure
+from posexport.spec import BATCH
 from tests.tolerances import agree
 
 D = 12
@@ -58,6 +60,32 @@ def test_tensors_are_read_from_attributes() -> None:
 def test_an_object_without_tensors_is_refused() -> None:
     with pytest.raises(PosexportError, match="dataclasses and objects, got SimpleNamespace"):
         named_outputs(SimpleNamespace(size=3))
+
+
+class WithZeros(nn.Module):
+    """Beside its outputs a location that is zero, as of a scaler that only scales."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.project = nn.Linear(D, D)
+
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        return {"scaled": self.project(x), "location": torch.zeros_like(x[:, :1])}
+
+
+def test_an_output_of_zeros_is_compared_beside_others(tmp_path: Path) -> None:
+    done = posexport.convert(WithZeros().eval(), tmp_path / "b", example_inputs={"x": X}, lengths=[1, 7])
+    assert done.good, done.to_text()
+    assert any("location: zero for all inputs" in remark for remark in done.remarks)
+    assert posexport.load(tmp_path / "b").self_check()
+
+
+def test_zeros_are_right_where_they_are_zeros() -> None:
+    zeros, axes = np.zeros((2, 3)), [BATCH, 3]
+    assert measure(zeros, zeros, axes, None, may_be_zero=True).error == 0
+    assert measure(zeros + 1e-9, zeros, axes, None, may_be_zero=True).error == np.inf
+    assert measure(zeros, zeros, axes, None).error == np.inf
 
 
 def test_an_output_beside_an_input_of_its_name_gets_another(tmp_path: Path) -> None:

@@ -156,3 +156,23 @@ def test_a_decoder_of_an_encoder_s_output_is_told_why_it_has_no_cache() -> None:
     source = with_cache(module_source(Whisper().eval(), {"tokens": IDS, "audio": torch.randn(2, 17, C)}), None)
     assert source.task == "features"
     assert source.remarks[-1].endswith("a decoder that reads the output of an encoder gets no cache")
+
+
+class Codes(nn.Module):
+    """An audio language model's tokens, one id for each of K codebooks, [B, K, T], and their logits [B, K, T, V]."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tables, self.own = nn.ModuleList(nn.Embedding(V, C) for _ in range(2)), nn.Linear(C, 3 * C)
+
+    def forward(self, codes: Tensor) -> Tensor:
+        x = torch.stack([table(codes[:, book]) for book, table in enumerate(self.tables)]).sum(0)
+        q, k, v = (y.unflatten(-1, (H, D)).transpose(1, 2) for y in self.own(x).chunk(3, -1))
+        x = x + F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2)
+        return torch.stack([x @ table.weight.T for table in self.tables], 1)
+
+
+def test_a_decoder_of_codebooks_is_told_why_it_has_no_cache() -> None:
+    source = with_cache(module_source(Codes().eval(), {"codes": torch.randint(0, V, (3, 2, 9))}), None)
+    assert source.task == "features"
+    assert source.remarks[-1].endswith("one id for each token; got codes int64 [batch_size, 2, sequence_length]")

@@ -6,6 +6,7 @@ from torch import nn
 
 import posexport
 from posexport.errors import PosexportError
+from posexport.modules.axes.sizes import in_steps
 from posexport.sources.load_options import Shown
 from posexport.torch_fixes.size_uses import Remainder, recording_size_uses
 from tests.tolerances import agree
@@ -81,3 +82,8 @@ def test_a_failure_that_steps_do_not_mend_is_raised(tmp_path, monkeypatch):
     monkeypatch.setattr(write, "_write", fails)
     with pytest.raises(PosexportError, match="parity was missed"):
         posexport.convert(PadsToPatches(), tmp_path / "bundle", example_inputs={"context": torch.randn(3, 31)})
+
+
+def test_an_axis_that_a_second_trial_does_not_find_is_named():
+    with pytest.raises(PosexportError, match=r"axis width varied when .* \(found: batch_size, height\)"):
+        in_steps({}, {"batch_size": 3, "height": 11}, {"width": 8})

@@ -134,19 +134,53 @@ def test_sizes_computed_in_two_ways_fix_no_axis(tmp_path: Path) -> None:
 
 
 class ToTheLongest(nn.Module):
-    """A mask of as many columns as the longest row has."""
+    """A mask of as many columns as the longest row has, of frames that a convolution leaves."""
 
-    def __init__(self) -> None:
+    def __init__(self, columns: Callable[[Tensor], Any]) -> None:
         super().__init__()
-        self.project, self.layer = nn.Linear(MELS, D), nn.TransformerEncoderLayer(D, HEADS, D, batch_first=True)
+        self.columns, self.cut = columns, nn.Conv1d(MELS, D, 3, 2)
+        self.layer = nn.TransformerEncoderLayer(D, HEADS, D, batch_first=True)
 
     def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
-        beyond = torch.arange(int(lengths.max())) >= lengths[:, None]
-        result: Tensor = self.layer(self.project(x), src_key_padding_mask=beyond)
+        lengths = (lengths - 3) // 2 + 1
+        columns = max(0, self.columns(lengths))
+        beyond = torch.arange(columns).expand(lengths.shape[0], columns) >= lengths[:, None]
+        result: Tensor = self.layer(self.cut(x.mT).mT, src_key_padding_mask=beyond)
         return result
 
 
-def test_a_mask_to_the_longest_row_is_refused_with_what_to_write() -> None:
-    example = {"x": torch.randn(2, 33, MELS), "lengths": torch.tensor([33, 20])}
-    with pytest.raises(PosexportError, match=r"a sequence's size is x.shape\[1\], which lengths.max\(\) may be below"):
-        module_source(ToTheLongest().eval(), example)
+def longest(columns: Callable[[Tensor], Any]) -> tuple[nn.Module, dict[str, Tensor]]:
+    torch.manual_seed(0)
+    return ToTheLongest(columns).eval(), {"x": torch.randn(2, 33, MELS), "lengths": torch.tensor([33, 20])}
+
+
+@pytest.mark.all(but=("number",))
+@pytest.mark.parametrize(
+    "columns",
+    [
+        pytest.param(lambda lengths: int(lengths.max()), id="number"),
+        pytest.param(lambda lengths: lengths.max(), id="tensor"),
+        pytest.param(lambda lengths: torch.floor(lengths.float() / 1.0).long().amax().item(), id="by floats"),
+    ],
+)
+def test_a_mask_to_the_longest_row_needs_a_whole_row(tmp_path: Path, columns: Callable[[Tensor], Any]) -> None:
+    module, example = longest(columns)
+    done = posexport.convert(module, tmp_path / "b", example_inputs=example, lengths=[7, 41])
+    assert done.good
+    assert any("one row without padding, lengths.max() == x.shape[1]" in remark for remark in done.remarks)
+    session = posexport.load(tmp_path / "b")
+    x, lengths = torch.randn(3, 58, MELS), torch.tensor([20, 58, 31])
+    (output,) = session.run({"x": x.numpy(), "lengths": lengths.numpy()}).values()
+    agree(output, module(x, lengths).detach().numpy(), "model in float32", np.float32)
+    with pytest.raises(
+        PosexportError, match=r"lengths has no row of 58.*cut the other inputs to 57, the longest row's"
+    ):
+        session.run({"x": x.numpy(), "lengths": np.array([20, 57, 31])})
+
+
+def test_a_loop_over_row_lengths_is_refused_with_what_to_write(tmp_path: Path) -> None:
+    module, example = longest(lambda lengths: max(int(length) for length in lengths))
+    with pytest.raises(PosexportError, match=r"test_row_lengths.py line \d+: .*") as refused:
+        posexport.convert(module, tmp_path / "b", example_inputs=example)
+    assert not (tmp_path / "b").exists()
+    assert "lengths" in str(refused.value)

@@ -86,6 +86,27 @@ class Codebooks(nn.Module):
         return result
 
 
+class Patches(nn.Module):
+    """A fixed number of overlapping patches: only as many samples as make 8 of them are taken."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.project = nn.Linear(8 * 8, 5)
+
+    def forward(self, samples: Tensor) -> Tensor:
+        padded = F.pad(samples, (0, 4), mode="replicate")
+        result: Tensor = self.project(padded.unfold(1, 8, 4).flatten(1))
+        return result
+
+
+def test_an_axis_of_which_few_sizes_fit_keeps_the_example_s(tmp_path: Path) -> None:
+    done = posexport.convert(Patches().eval(), tmp_path / "b", example_inputs={"samples": torch.randn(3, 32)})
+    assert done.good, done.to_text()
+    assert [spec.axes for spec in done.manifest.inputs] == [["batch_size", 32]]
+    assert any("axis 1 of samples has the example's size in the bundle" in remark for remark in done.remarks)
+
+
 class Filled(nn.Module):
     """Angles that are filled up to the longest input so far."""
 

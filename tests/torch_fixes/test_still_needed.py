@@ -35,6 +35,7 @@ from posexport.torch_fixes.module_state import with_state_kept
 from posexport.torch_fixes.shape_solver import with_unsolved_sizes
 from posexport.torch_fixes.size_uses import recording_size_uses
 from posexport.torch_fixes.vmap_index import indexed
+from posexport.torch_fixes.whole_row import WholeRow
 from tests.tolerances import agree
 
 X = torch.randn(3, 13, generator=torch.Generator().manual_seed(0))
@@ -369,3 +370,28 @@ def test_a_buffer_that_forward_registers(tmp_path: Path) -> None:
     module = KeepsBias().eval()
     result = posexport.convert(module, tmp_path / "bundle", example_inputs={"x": X})
     assert result.good
+
+
+class MasksToTheLongest(nn.Module):
+    """A mask of as many columns as the longest row."""
+
+    def __init__(self, known: bool) -> None:
+        super().__init__()
+        self.known = known
+
+    def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
+        with WholeRow([lengths] if self.known else [], x.shape[1]):
+            mask = torch.arange(((lengths - 1) * 2 // 2 + 1).max()) < lengths[:, None]
+            if mask.shape != x.shape:
+                raise ValueError(f"a mask of the shape {mask.shape}, for {x.shape}")
+            return x * mask
+
+
+def test_whole_row() -> None:
+    shapes = ({0: Dim("B"), 1: Dim("T")}, {0: Dim("B")})
+    inputs = (X, torch.tensor([13, 2, 5]))
+    with pytest.raises(Exception, match="data-dependent"):
+        torch.export.export(MasksToTheLongest(known=False), inputs, dynamic_shapes=shapes)
+    program = torch.export.export(MasksToTheLongest(known=True), inputs, dynamic_shapes=shapes)
+    x, lengths = torch.randn(2, 7), torch.tensor([3, 7])
+    assert torch.equal(program.module()(x, lengths), MasksToTheLongest(known=False)(x, lengths))

@@ -79,7 +79,7 @@ def reference(module: nn.Module, tensors: dict[str, Tensor]) -> dict[str, Tensor
 def drawn(
     manifest: Manifest, example: dict[str, Tensor], batch: int, more: int
 ) -> tuple[dict[str, Tensor], dict[str, np.ndarray]]:
-    """Inputs of the module, and of the graph: nothing is padded, and a KV cache is empty.
+    """Inputs of the module, and of the graph: no token is padding but by row lengths, and a KV cache is empty.
 
     The axes of the example's inputs have ``batch`` rows and are by ``more`` larger than at least.
     """
@@ -102,6 +102,9 @@ def drawn(
         shape, first = [sizes[axis] if isinstance(axis, str) else axis for axis in spec.axes], example[name]
         if first.is_floating_point():
             tensors[name] = torch.randn(shape)
+        elif spec.role == "lengths":  # of a batch with a row without padding
+            tensors[name] = torch.randint(1, sizes[SEQUENCE] + 1, shape, dtype=first.dtype)
+            tensors[name][0] = sizes[SEQUENCE]
         elif spec.role == "mask":
             tensors[name] = torch.full(shape, 1 - spec.padding, dtype=first.dtype)
         else:

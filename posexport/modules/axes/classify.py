@@ -1,7 +1,7 @@
 """Classifies each axis of the inputs by calls: it varies alone, with others, in steps, from a least size on, or not.
 
 An axis is changed alone first, then with axes of the same size and number in other inputs (a batch), then with all axes
-of the same size (both axes of a mask [T, T]).
+of the same size (both axes of a mask [T, T]), then with those of another number.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -291,6 +291,10 @@ class Classify:
             yield (*alone, *same_axis)
         if len(free) > len(same_axis):
             yield (*alone, *free)
+            numbers = {number for _, number in free}
+            # the batch [L, B, C] of states, of as many rows as layers
+            for number in sorted(numbers - {tensor_axis[1]}) if len(numbers) > 1 else ():
+                yield (*alone, *(other for other in free if other[1] == number))
         if 1 < len(free) <= _FEW:  # one may have this size by chance, as many heads as tokens
             yield from ((*alone, *(tensor_axis for tensor_axis in free if tensor_axis != other)) for other in free)
 

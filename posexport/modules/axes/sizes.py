@@ -7,6 +7,7 @@ from math import lcm
 
 import msgspec
 
+from posexport.errors import PosexportError
 from posexport.modules.axes.classify import Varying
 from posexport.sizes import multiple
 from posexport.spec import BATCH, ENCODER_SEQUENCE, SEQUENCE, LengthContract
@@ -66,7 +67,16 @@ class Range:
 
 
 def in_steps(groups: Mapping[str, Varying], sizes: Sizes, steps: Mapping[str, int]) -> dict[str, Varying]:
-    """The groups with sizes that are multiples of ``steps`` too; ``sizes``: of axes that have no group."""
+    """The groups with sizes that are multiples of ``steps`` too; ``sizes``: of axes that have no group.
+
+    Raises:
+        PosexportError: an axis of ``steps`` is not among them: calls of an earlier copy of the module found it.
+    """
+    if lost := [axis for axis in steps if axis not in sizes]:
+        raise PosexportError(
+            f"axis {lost[0]} varied when the module was made before, and does not now (found: {', '.join(sizes)}): its "
+            "weights differ each time; call torch.manual_seed where it is made, or name the axes with axes="
+        )
     stepped = dict(groups)
     for axis, step in steps.items():
         group = groups.get(axis) or Varying(members=(), size=sizes[axis])

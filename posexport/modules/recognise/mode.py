@@ -17,7 +17,7 @@ from torch.overrides import TorchFunctionMode
 from posexport.modules.recognise import attention
 from posexport.modules.recognise.attention import Projected, as_product, multi_head_refusal, of_one_dtype
 from posexport.modules.recognise.linear_einsum import as_linear
-from posexport.torch_fixes import adaptive_pool, arange, complex_views, vmap_index
+from posexport.torch_fixes import adaptive_pool, arange, complex_views, recurrent, vmap_index
 from posexport.torch_fixes.attention_flags import SDPA
 
 _OF_MULTI_HEAD = inspect.signature(F.multi_head_attention_forward)
@@ -51,6 +51,8 @@ class Recognised(TorchFunctionMode):
             return elements
         if (means := adaptive_pool.pooled(func, tuple(args), kwargs)) is not None:
             return means
+        if (states := recurrent.recurrent(func, tuple(args), kwargs)) is not None:
+            return states
         return complex_views.called(func, args, kwargs)
 
     def _matmul(self, left: Tensor, right: Tensor) -> Tensor:

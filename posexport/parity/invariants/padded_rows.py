@@ -76,7 +76,8 @@ class PaddedRows:
             for spec, array, y_row in zip(outputs, alone, run(feeds), strict=True):
                 array[self._part(spec.axes, row, tokens)] = y_row
         for spec, got, expected in zip(outputs, y, alone, strict=True):
-            yield spec, measure(got, expected, spec.axes, self.keep_BT if self.axes & {*spec.axes} else None)
+            keep_BT = self.keep_BT if self.axes & {*spec.axes} else None
+            yield spec, measure(got, expected, spec.axes, keep_BT, may_be_zero=True)
 
     def _part(self, axes: Sequence[Axis], row: int, tokens: slice) -> tuple[slice, ...]:
         every = slice(None)

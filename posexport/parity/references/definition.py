@@ -180,11 +180,19 @@ class DefinitionReference:
         if calls:
             truth, baseline = (partial(in_calls, run, model=source, calls=calls) for run in (self.truth, self.baseline))
         y64s = truth(feeds)
+        may_be_zero = any(bool(y64.any()) for y64 in y64s)
         dtype = MODEL_DTYPE.name if self.precision == MODEL_DTYPE.precision else None
         # one precision's outputs at a time: logits over a vocabulary are large
         computed = zip(compared_outputs(source), baseline(feeds), y64s, keeps, strict=True)
         return [
-            Computed(spec, y64, keep_BT, measure(y, y64, spec.axes, keep_BT), dtype)
+            Computed(
+                spec,
+                y64,
+                keep_BT,
+                measure(y, y64, spec.axes, keep_BT, may_be_zero=may_be_zero),
+                dtype,
+                may_be_zero,
+            )
             for spec, y, y64, keep_BT in computed
         ]
 

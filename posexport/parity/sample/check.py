@@ -17,7 +17,7 @@ from posexport.bundle.manifest import SAMPLE, Manifest, model_of
 from posexport.bundle.read import read as read_manifest
 from posexport.bundle.variants import variant_file
 from posexport.errors import PosexportError
-from posexport.parity.criterion import Array, Measured, counted, is_exact
+from posexport.parity.criterion import Array, Measured, counted, is_exact, of_zeros
 from posexport.parity.engine import judgements, measure, prove
 from posexport.parity.grid.point import Budget, GridPoint
 from posexport.parity.judges import Guarded, StoredTolerances, UserTolerance
@@ -62,9 +62,10 @@ class Stored:
             return Measured(float((stored_alike != self.values_NC).mean()), 1.0)
         given, right = counted(flat_NC[np.ix_(self.rows, self.columns)].astype(np.float64), self.values_NC)
         gap = float(np.abs(given - right).max(initial=0.0))
-        if not np.isfinite(gap) or self.scale == 0.0:
-            note = "a number that is not finite" if self.scale else "the float64 reference is all zero"
-            return Measured(np.inf, 0.0, note)
+        if not np.isfinite(gap):
+            return Measured(np.inf, 0.0, "a number that is not finite")
+        if self.scale == 0.0:
+            return of_zeros(gap)
         return Measured(gap / self.scale, self.scale)
 
 
