@@ -1,6 +1,6 @@
 """`nn.LSTM`, `nn.GRU` and `nn.RNN` with any states and directions, as ONNX's operators.
 
-PyTorch's exporter decomposes them: it unrolls the traced number of tokens, or fixes a batch where the states are given.
+PyTorch's exporter unrolls the traced number of tokens, or fixes the batch size where states are arguments.
 
 Issue: none known. Seen in 2.13.
 """

@@ -1,8 +1,8 @@
 """``lengths.max()`` in a trace, where one row of every batch is whole: it is the size of the sequence.
 
-PyTorch's tracer gives the number a symbol of its own, which no size equals, so that a mask of as many columns,
+PyTorch's tracer makes a new symbol for the number, which no size equals, so that a mask of as many columns,
 ``torch.arange(lengths.max()) < lengths[:, None]``, fits no features. Inside the mode each tensor that is made of the
-lengths, by operations that keep their order, has the value of the whole row beside it. It is used where a size is
+lengths, by operations that keep their order, has the value of the whole row in a table. It is used where a size is
 needed: in ``arange``, ``expand``, slices and the like, ``.item()``, comparisons, and in ``int``, ``min`` and ``max``
 (`posexport.torch_fixes.symbolic_int`). Elsewhere the tensor counts.
 
