@@ -100,9 +100,11 @@ class QuantizedWeights:
     def _check(
         self, use: Use, origin: _Origin, names: Mapping[str, str], quantizer: QuantizerName | None
     ) -> tuple[Pieces, Floats]:
-        stored, factor = use.stored, None
+        stored = use.stored
         count = max(1, _AT_ONCE // max(1, stored.whole.shape[1]))
         which, row = _extended(origin, len(stored.whole))
+        whole = self._matched(stored, origin, which, row, names)
+        set_factor(whole, use, self._parameters.vectors)
         for start in range(0, len(stored.whole), count):
             channels = slice(start, start + count)
             chunk = replace(
@@ -113,12 +115,9 @@ class QuantizedWeights:
                 zero=stored.zero[channels],
             )
             matched = self._matched(chunk, origin, which[channels], row[channels], names)
-            if factor is None:
-                set_factor(matched, use, self._parameters.vectors)
-                factor = matched.factor
-            matched.factor = factor
+            matched.factor = whole.factor
             check(matched, quantizer)
-        return self._matched(stored, origin, which, row, names).pieces, factor
+        return whole.pieces, whole.factor
 
     def _matched(self, chunk: Stored, origin: _Origin, which: Array, row: Array, names: Mapping[str, str]) -> Matched:
         pieces = []

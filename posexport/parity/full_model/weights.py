@@ -101,8 +101,8 @@ class Weights:
             parameter, key = claim
             return Meaning("", (((self._places[parameter], (key, tensor.data_type)),),), named=True)
         array = self._file.constant(name)
-        parameter = undivided(name, array, self._parameters.vectors)
-        array = array if parameter is None else parameter
+        original = undivided(name, array, self._parameters.vectors)
+        array = array if original is None else original
         content = self._parameters.content(array) if array.dtype.kind in "fV" else None
         literal = repr(self.contents(tensor, array)) if content is None or _constant(array) else ""
         if content is None:
