@@ -15,7 +15,7 @@ import msgspec
 
 from posexport.bounds import bounds_of
 from posexport.definition.forward_decoder import ForwardDecoder
-from posexport.encodings.encoding import ENCODINGS
+from posexport.encodings.encoding import Encoding
 from posexport.parity.agreement.on_grid import CostOnGrid
 from posexport.parity.branches.coverage import Branches, cover
 from posexport.parity.engine import prove
@@ -361,8 +361,8 @@ def heads_of(source: Source) -> int:
 
     1 where attention of PyTorch and of the graph is tiled over queries and no bias is held for all of them.
     """
-    known = [] if source.encoding is None else (source.encodings or [source.encoding])
-    if known and not any({"scores", "values"} & {*ENCODINGS[spec.name].cls.hooks} for spec in known):
+    known = [module for module in source.module.modules() if isinstance(module, Encoding)]
+    if known and not any({"scores", "values"} & {*encoding.hooks} for encoding in known):
         return 1
     names = ("heads", "num_heads", "num_attention_heads", "n_heads")
     counts = (getattr(submodule, name, None) for submodule in source.module.modules() for name in names)
