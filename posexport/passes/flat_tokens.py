@@ -84,10 +84,7 @@ class _Flattening:
         """Give the values of ``region`` their new shape, and reshape what enters and leaves."""
         inside = set(region.nodes)
         entering = region.entering
-        # an input rather than a value that nothing else may need
-        inputs = [value for value in self._graph.inputs if value.const_value is None]
-        lead = token_axes(entering[0])
-        like = next((value for value in inputs if (sizes(value) or ())[:2] == lead), entering[0])
+        known = self._known_sizes(entering[0])
         for value in entering:
             self._enter(value)
         for node in region.nodes:
@@ -103,7 +100,20 @@ class _Flattening:
             readers = [(node, place) for node, place in outside if not _flattens(node, place)]
             value.shape = ir.Shape([None, shape[-1]])
             if readers or value.is_graph_output():
-                self._bring_axes_back(value, shape, readers, like)
+                self._bring_axes_back(value, shape, readers, known)
+
+    def _known_sizes(self, value: ir.Value) -> tuple[ir.Value, list[int]]:
+        """A value whose first sizes are those of batch and tokens, and the number of tokens where it lacks them.
+
+        An input rather than a value that nothing else may need: what one layer computed, others would depend on.
+        """
+        inputs = [each for each in self._graph.inputs if each.const_value is None]
+        lead = token_axes(value)
+        assert lead is not None
+        if (like := next((each for each in inputs if (sizes(each) or ())[:2] == lead), None)) is not None:
+            return like, []
+        batch = next((each for each in inputs if (sizes(each) or ())[:1] == lead[:1]), None)
+        return (value, []) if batch is None or not isinstance(lead[1], int) else (batch, [lead[1]])
 
     def _enter(self, value: ir.Value) -> None:
         """Make a matrix of ``value``, once, which what splits it into heads reads too."""
@@ -125,14 +135,18 @@ class _Flattening:
         return self._once(name, value, lambda g: g.Reshape(source, [-1, channels], name=name))
 
     def _bring_axes_back(
-        self, matrix: ir.Value, shape: ir.Shape, readers: Sequence[tuple[ir.Node, int]], like: ir.Value
+        self,
+        matrix: ir.Value,
+        shape: ir.Shape,
+        readers: Sequence[tuple[ir.Node, int]],
+        known: tuple[ir.Value, list[int]],
     ) -> None:
         """Let ``readers``, and the graph where it outputs ``matrix``, have axes of batch and tokens again."""
         before, channels = matrix.producer(), shape[-1]
         assert before is not None
         assert isinstance(channels, int)
         g = Builder.at(before, after=True)
-        whole = self._token_shape(like, channels)
+        whole = self._token_shape(*known, channels)
         value = g.op("Reshape", matrix, whole, allowzero=1, name=f"{matrix.name}_tokens", shape=shape)
         for reader, place in readers:
             reader.replace_input_with(place, value)
@@ -143,12 +157,13 @@ class _Flattening:
                     outputs[place] = value
             value.name, matrix.name = matrix.name, f"{matrix.name}_rows"
 
-    def _token_shape(self, like: ir.Value, channels: int) -> ir.Value:
-        """[batch, tokens, channels] with batch and tokens of ``like``, int64 [3]."""
-        name = f"batch_and_tokens_of_{like.name}"
-        lead = self._once(name, like, lambda g: g.Shape(like, start=0, end=2, name=name))
-        whole = f"batch_and_tokens_and_{channels}_of_{like.name}"
-        return self._once(whole, lead, lambda g: g.Concat(lead, [channels], axis=0, name=whole))
+    def _token_shape(self, like: ir.Value, tokens: list[int], channels: int) -> ir.Value:
+        """[batch, tokens, channels] with batch, and tokens unless they are given, of ``like``, int64 [3]."""
+        known = "".join(f"_{number}" for number in tokens)
+        name = f"batch_of_{like.name}" if tokens else f"batch_and_tokens_of_{like.name}"
+        lead = self._once(name, like, lambda g: g.Shape(like, start=0, end=2 - len(tokens), name=name))
+        whole = f"batch_and{known}_tokens_and_{channels}_of_{like.name}"
+        return self._once(whole, lead, lambda g: g.Concat(lead, [*tokens, channels], axis=0, name=whole))
 
     def _once(self, name: str, behind: ir.Value, write: Callable[[Builder], ir.Value]) -> ir.Value:
         """The value of this name, written ``behind`` another one if no earlier pass has."""
