@@ -11,9 +11,11 @@ from posexport.export.functions import Chosen
 from posexport.export.half_inputs import with_precision
 from posexport.export.messages import without_onnx_errors
 from posexport.export.negotiate import IR_VERSION
-from posexport.export.save import Store, fill_metadata, save, strip_provenance, weight_bytes
+from posexport.export.save import Store, fill_metadata, save
 from posexport.export.trace import as_traced, trace
 from posexport.export.written import Written, written_by
+from posexport.graph.provenance import strip_provenance
+from posexport.graph.queries import weight_bytes
 from posexport.ops.operator import DOMAIN
 from posexport.options.recipe import Recipe
 from posexport.passes import pipeline
