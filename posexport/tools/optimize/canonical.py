@@ -32,7 +32,7 @@ def canonical(model: ir.Model, path: object) -> None:
 
     before = model.opset_imports.get("", 1)
     if before < ATTENTION_OPSET:
-        # it tells users of its own API what to do
+        # its warnings are for callers of its API
         logging.getLogger(version_converter.__name__).setLevel(logging.ERROR)
         try:
             version_converter.convert_version(model, ATTENTION_OPSET, fallback=before < LEAST_OPSET)

@@ -96,7 +96,7 @@ class _Watched:
         model = ir.from_proto(onnx.load(str(path), load_external_data=False))
         self.probes: list[Probe] = watch(model)
         self.ran: set[str] = set()
-        # beside the file, for its external data
+        # in the same folder, for its external data
         self.copy = path.with_name(f"watched-{path.name}")
         self._child = None
         if self.probes:
@@ -161,7 +161,7 @@ def _longer(original: Calls, longest: int | None) -> Iterator[Call]:
 
 
 def _behind_a_cache(original: Calls) -> Iterator[tuple[Call, Arrays]]:
-    """Calls that continue a cache of the file's own."""
+    """Calls that continue a cache that the file computed."""
     if not original.inputs.past or not original.inputs.has("tokens"):
         return
     for tokens, total in _CUTS:

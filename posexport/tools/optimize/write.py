@@ -9,7 +9,7 @@ from posexport.export.negotiate import IR_VERSION
 from posexport.graph.provenance import strip_provenance
 from posexport.graph.queries import weight_bytes
 
-#: protobuf's limit is 2 GB; larger weights are in a file beside the graph
+#: protobuf's limit is 2 GB; larger weights are in a second file
 _MOST_INSIDE = 1_500_000_000
 _METADATA = "optimized_by"
 
@@ -26,12 +26,12 @@ def write(model: ir.Model, original: Path, output: Path) -> None:
         ir.save(ir.external_data.load_to_model(model), output)
     proto = onnx.load(str(output), load_external_data=False)
     declared = onnx.load(str(original), load_external_data=False)
-    for ours, theirs in ((proto.graph.input, declared.graph.input), (proto.graph.output, declared.graph.output)):
-        if [value.name for value in ours] != [value.name for value in theirs]:
-            raise AssertionError(f"{output}: {[value.name for value in ours]}")
-        del ours[:]
-        ours.extend(theirs)
-    # sizes that were inferred for passes; ONNX Runtime infers its own
+    pairs = ((proto.graph.input, declared.graph.input), (proto.graph.output, declared.graph.output))
+    for values, stated in pairs:
+        assert [value.name for value in values] == [value.name for value in stated], output
+        del values[:]
+        values.extend(stated)
+    # ONNX Runtime infers sizes itself
     del proto.graph.value_info[:]
     proto.metadata_props.extend(declared.metadata_props)
     proto.metadata_props.add(key=_METADATA, value=f"posexport {VERSION}")
