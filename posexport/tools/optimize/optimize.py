@@ -9,6 +9,7 @@ import onnx_ir as ir
 from posexport.bundle.directory import temporary
 from posexport.errors import PosexportError
 from posexport.export import functions
+from posexport.graph.builder import Builder
 from posexport.options.commands import AuditOptions, OptimizeOptions
 from posexport.passes import pipeline
 from posexport.passes.graph_pass import Context, PassResult
@@ -148,13 +149,26 @@ def _proven(lowered: _Lowered, original: Calls, output: Path, options: OptimizeO
     if options.precision != FP32.name:
         precision = PrecisionOptions(precision=options.precision)
         outputs = [OutputSpec(name=value.name or "", axes=[]) for value in model.graph.outputs]
+        types = [value.dtype for value in model.graph.outputs]
         apply(model, _Interface(lowered.inputs, outputs), lowered.target, precision)
+        _keep_types(model.graph, types)
         write(model, path, output)
         tolerance = _TOLERANCE.get(options.precision, _BROKEN)
         reduced = prove(original, output, options, longest=most, tolerance=tolerance)
         off = f"{reduced.largest:.1e} of the largest value at most"
         sentences.append(f"in {options.precision} outputs differ from the file's by {off}")
     return tuple(sentences)
+
+
+def _keep_types(graph: ir.Graph, types: Sequence[ir.DataType | None]) -> None:
+    """Cast outputs that a precision gave another type, as it does with keys and values for a KV cache."""
+    for index, (value, dtype) in enumerate(zip(list(graph.outputs), types, strict=True)):
+        node = value.producer()
+        if dtype is None or node is None or value.dtype == dtype:
+            continue
+        name, value.name = value.name, f"{value.name}_computed"
+        graph.outputs[index] = Builder.at(node, after=True).Cast(value, to=dtype)
+        graph.outputs[index].name = name
 
 
 def _sentences(compared: Compared) -> Iterator[str]:
