@@ -177,6 +177,8 @@ def _sentences(compared: Compared) -> Iterator[str]:
         f"the same outputs as the file in {compared.calls} calls{behind}: they differ by {compared.largest:.1e} of the "
         "largest value at most"
     )
+    if compared.at_padding:
+        yield "outputs of padded tokens are other numbers than the file's, which mean nothing there either"
     if compared.refused:
         yield f"the file itself fails in {compared.refused} further calls"
     if missing := sorted(compared.branches - compared.ran):

@@ -171,7 +171,7 @@ def _check(calls: Calls, right: Arrays, outputs: Arrays, call: Call) -> None:
     """Raises NotProvenError where two results differ by more than rounding at real tokens."""
     for name, expected in right.items():
         y = outputs[name]
-        off = _gap(calls, name, y, expected, call) if is_real(expected) and y.shape == expected.shape else None
+        off = real_gap(calls, name, y, expected, call) if is_real(expected) and y.shape == expected.shape else None
         if y.shape != expected.shape or off is not None:
             raise NotProvenError(
                 f"it has another {name!r} at {call}, where the file was right"
@@ -179,7 +179,7 @@ def _check(calls: Calls, right: Arrays, outputs: Arrays, call: Call) -> None:
             )
 
 
-def _gap(calls: Calls, name: str, y: NDArray[Any], expected: NDArray[Any], call: Call) -> float | None:
+def real_gap(calls: Calls, name: str, y: NDArray[Any], expected: NDArray[Any], call: Call) -> float | None:
     """By how much two results differ; of a padded batch at the real tokens of every row."""
     if not is_padded(call) or len(y) != len(call.rows):
         return calls.gap(name, y, expected, [call])
