@@ -181,6 +181,12 @@ def optimize(arguments: _Optimization) -> "Optimized":
 
     Raises:
         PosexportError: no file, a damaged one, one that cannot be called, or an output that exists.
+
+    Examples:
+        >>> import posexport
+        >>> done = posexport.convert("encoder-rope", "rope-portable", settings={"layers": 1}, verify=False)
+        >>> posexport.optimize("rope-portable/model.onnx", "rope-for-the-cpu.onnx").refused
+        ''
     """
     require("posexport.optimize", "onnxruntime", "onnxscript", "onnx_ir", "onnx_shape_inference")
     from posexport.tools.optimize.optimize import optimize as run
