@@ -21,12 +21,10 @@ from posexport.models.encoder import Encoder
 from posexport.models.sides import Half, Side, encoded, side_of
 from posexport.nn.attention import additive
 from posexport.ops.cache import after_held, not_held
-from posexport.spec import BATCH, ENCODER_PAST, STATES_MASK, InputSpec, OutputSpec, PartSpec
+from posexport.spec import BATCH, ENCODER_PAST, ENCODER_STATES, STATES_MASK, InputSpec, OutputSpec, PartSpec
 from posexport.targets.dtypes import MODEL_DTYPE
 
 ENCODER_FILE, DECODER_FILE = "encoder_model.onnx", "decoder_model.onnx"
-#: the encoder's states, as decoders take them
-STATES = "encoder_hidden_states"
 
 #: where a decoder has keys and values of the encoder's states from: inputs, the states, or the states if no inputs
 CrossSource = Literal["held", "states", "both"]
@@ -50,7 +48,7 @@ class Wiring:
             self.mask = InputSpec(name=STATES_MASK, dtype="int64", axes=[BATCH, axis], role="mask")
         self.states = OutputSpec(name="last_hidden_state", axes=[BATCH, axis, config.hidden])
         self.whole_states = OutputSpec(name="encoder_last_hidden_state", axes=self.states.axes)
-        self.states_input = InputSpec(name=STATES, dtype=MODEL_DTYPE.name, axes=self.states.axes, role="values")
+        self.states_input = InputSpec(name=ENCODER_STATES, dtype=MODEL_DTYPE.name, axes=self.states.axes, role="values")
         self.own_tokens = [token_input(config.vocab, config.padding_id), mask_input()]
         masks = [] if self.mask is None else [msgspec.structs.replace(self.mask, name=STATES_MASK)]
         #: new tokens, and the masks
@@ -142,7 +140,7 @@ class Wiring:
         """What each input of a decoder gets: an input of the whole or an output of the encoder."""
         known = {spec.name: f"decoder_{spec.name}" for spec in self.own_tokens}
         known |= {} if self.mask is None else {STATES_MASK: self.mask.name}
-        known |= {spec.name: spec.name for spec in self.past} | {STATES: self.whole_states.name}
+        known |= {spec.name: spec.name for spec in self.past} | {ENCODER_STATES: self.whole_states.name}
         known |= {held.name: crossed.name for held, crossed in zip(self.held, self.crossed, strict=True)}
         return {spec.name: known[spec.name] for spec in inputs}
 

@@ -9,13 +9,25 @@ from posexport.errors import PosexportError
 from posexport.version import VERSION
 
 if TYPE_CHECKING:
-    from posexport.api import audit, convert, list_available, load, pipeline, replace, report, torch_onnx_export, verify
+    from posexport.api import (
+        audit,
+        convert,
+        list_available,
+        load,
+        optimize,
+        pipeline,
+        replace,
+        report,
+        torch_onnx_export,
+        verify,
+    )
     from posexport.conversion.result import Conversion
     from posexport.parity.report.report import Report
     from posexport.runtime.generation_config import GenerationConfig
     from posexport.runtime.session import Session
     from posexport.serve.drop_in.finish import ExportedModel
     from posexport.tools.audit.finding import Finding, Findings
+    from posexport.tools.optimize.record import Optimized
 
 __version__ = VERSION
 __all__ = [
@@ -24,6 +36,7 @@ __all__ = [
     "Finding",
     "Findings",
     "GenerationConfig",
+    "Optimized",
     "PosexportError",
     "Report",
     "Session",
@@ -32,6 +45,7 @@ __all__ = [
     "convert",
     "list_available",
     "load",
+    "optimize",
     "pipeline",
     "replace",
     "report",
@@ -44,6 +58,7 @@ _FUNCTIONS = (
     "convert",
     "list_available",
     "load",
+    "optimize",
     "pipeline",
     "replace",
     "report",
@@ -58,6 +73,7 @@ _LATER = {
     "Finding": "posexport.tools.audit.finding",
     "Findings": "posexport.tools.audit.finding",
     "GenerationConfig": "posexport.runtime.generation_config",
+    "Optimized": "posexport.tools.optimize.record",
     "Report": "posexport.parity.report.report",
     "Session": "posexport.runtime.session",
 }

@@ -8,7 +8,16 @@ from posexport.conversion.options import GROUPS, ConvertOptions
 from posexport.errors import PosexportError
 from posexport.options import commands as options_of_verify
 from posexport.options.check import as_path, check_choice, check_options
-from posexport.options.commands import AUDIT_GROUPS, AuditOptions, OpenOptions, Progress, Remark, VerifyOptions
+from posexport.options.commands import (
+    AUDIT_GROUPS,
+    OPTIMIZE_GROUPS,
+    AuditOptions,
+    OpenOptions,
+    OptimizeOptions,
+    Progress,
+    Remark,
+    VerifyOptions,
+)
 from posexport.options.option import PROOF, RUNTIME, StrPath, describe, taking
 from posexport.pipelines.open import pipeline as pipeline
 from posexport.system.extras import require
@@ -23,6 +32,7 @@ if TYPE_CHECKING:
     from posexport.runtime.session import Session
     from posexport.serve.drop_in.finish import ExportedModel
     from posexport.tools.audit.finding import Findings
+    from posexport.tools.optimize.record import Optimized
 
 
 class _Conversion(ConvertOptions, frozen=True):
@@ -147,6 +157,46 @@ def audit(arguments: _Audit) -> "Findings":
 
 
 describe(audit, _Audit, AuditOptions, AUDIT_GROUPS)
+
+
+class _Optimization(OptimizeOptions, frozen=True):
+    """The arguments of `optimize`: its positional ones, and all options as keywords."""
+
+    path: StrPath
+    output: StrPath
+
+
+@taking(_Optimization)
+def optimize(arguments: _Optimization) -> "Optimized":
+    """Make an ONNX file of any tool faster, without its source and without PyTorch; its interface stays as it is.
+
+    Args:
+        path: an ``.onnx`` file.
+        output: the file to write.
+        options: OPTIONS
+
+    Returns:
+        What each graph pass and lowering did, why places are as they were, and what calls of both files showed;
+        ``refused`` says why nothing was written.
+
+    Raises:
+        PosexportError: no file, a damaged one, one that cannot be called, or an output that exists.
+
+    Examples:
+        >>> import posexport
+        >>> done = posexport.convert("encoder-rope", "rope-portable", settings={"layers": 1}, verify=False)
+        >>> posexport.optimize("rope-portable/model.onnx", "rope-for-the-cpu.onnx").refused
+        ''
+    """
+    require("posexport.optimize", "onnxruntime", "onnxscript", "onnx_ir", "onnx_shape_inference")
+    from posexport.tools.optimize.optimize import optimize as run
+
+    check_options(arguments)
+    options = OptimizeOptions(**{name: getattr(arguments, name) for name in OptimizeOptions.__struct_fields__})
+    return run(as_path("path", arguments.path), as_path("output", arguments.output), options)
+
+
+describe(optimize, _Optimization, OptimizeOptions, OPTIMIZE_GROUPS)
 
 
 class _Loading(OpenOptions, frozen=True):

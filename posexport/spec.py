@@ -52,7 +52,7 @@ TOKENS = (SEQUENCE, FRAMES, TOTAL, CAPACITY, ENCODER_SEQUENCE)
 PRESENT = (TOTAL, CAPACITY)
 
 #: the mask of an encoder's states, int64, which some encoders compute from a mask of their input
-STATES_MASK = "encoder_attention_mask"
+ENCODER_STATES, STATES_MASK = "encoder_hidden_states", "encoder_attention_mask"
 #: an output of decoders: a value for each entry of the vocabulary
 LOGITS = "logits"
 #: an input of a decoder's graph that a call may leave out, int64: compute the logits of the last N tokens alone; 0: of

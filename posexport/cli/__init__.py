@@ -16,7 +16,7 @@ from posexport.version import VERSION
 
 COMMANDS = (
     *("audit", "bench", "check-shift", "compare", "convert", "deploy", "env", "explain", "generate", "list"),
-    *("plot", "report", "run", "tokenizer", "verify"),
+    *("optimize", "plot", "report", "run", "tokenizer", "verify"),
 )
 
 

@@ -23,7 +23,6 @@ COMMANDS = {
     "infer": 'type posexport run DIR --text "..."',
     "inference": 'type posexport run DIR --text "..."',
     "inspect": "type posexport explain DIR",
-    "optimize": "there is none for graphs of other tools yet; posexport convert --target cpu optimizes its own",
     "predict": 'type posexport run DIR --text "..."',
     "profile": "type posexport explain DIR",
     "quantize": _PRECISION,

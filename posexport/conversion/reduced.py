@@ -31,8 +31,8 @@ def reduced_model(
     """The reduced model that ``source`` (in float32) is proven by; None: it is proven itself."""
     if proof == "full" or (proof == "auto" and _weights_of(source) < LARGE):
         return None
+    from posexport.export.half_inputs import with_precision
     from posexport.parity.reduced.reduction import reduction_of
-    from posexport.precision.half.half import with_precision
 
     reduction = reduction_of(source, texts=bool(export.texts))
     if isinstance(reduction, str):

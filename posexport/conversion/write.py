@@ -125,12 +125,12 @@ def _write(
         ShownError: the graph failed, and another one for some of the sizes may not.
     """
     from posexport.conversion.proof import explained, reasons
+    from posexport.export.half_inputs import with_precision
     from posexport.export.layout import layout_named
     from posexport.export.messages import FixedAxisError, NotTracedError
     from posexport.lowering import plan
     from posexport.parity.grid.grid import grid
     from posexport.passes.graph_pass import NotInsertedError
-    from posexport.precision.half.half import with_precision
 
     # the options, as far as they can be checked without the source
     tell = progress or (lambda *_: None)

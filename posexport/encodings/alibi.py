@@ -6,8 +6,7 @@ largest exponent than 8 is MPT's, a factor on all slopes Falcon's (released code
 rounds to bfloat16, follows transformers 4.57.6 and 5.23.0 (``build_alibi_tensor``).
 """
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Literal
 
 import numpy as np
@@ -16,24 +15,12 @@ from torch import Tensor
 
 from posexport.encodings.encoding import Array, Encoding, Term, register
 from posexport.encodings.positions import Positions, distances
+from posexport.ops.biases import slopes
 from posexport.ops.distance_scores import DISTANCE_SCORES
 from posexport.ops.position_product_scores import POSITION_PRODUCT_SCORES
 from posexport.options.check import Positive, Size
 
 Variant = Literal["symmetric", "causal", "bloom", "falcon"]
-
-
-def slopes(heads: int, bias_max: float = 8.0) -> list[float]:
-    """One slope per head: a power-of-two run down to ``2^-bias_max``, then every other slope of the next run."""
-    whole = 2 ** math.floor(math.log2(heads))
-    first = [2 ** (-bias_max * (h + 1) / whole) for h in range(whole)]
-    rest = [2 ** (-bias_max / 2 * (2 * h + 1) / whole) for h in range(heads - whole)]
-    return first + rest
-
-
-def is_published(values: Sequence[float]) -> bool:
-    """Whether slopes equal the paper's, up to the rounding of float32."""
-    return all(abs(slope - exact) <= 1e-6 * exact for slope, exact in zip(values, slopes(len(values)), strict=True))
 
 
 def oracle(

@@ -11,26 +11,7 @@ import torch
 from torch import Tensor
 
 from posexport.errors import PosexportError
-
-
-def edges(count: int, max_distance: int) -> list[int]:
-    """The lowest distance of each of ``count`` buckets but the first.
-
-    Bucket ``b`` of the far ones begins where ``e + log(n / e) / log(max_distance / e) * (count - e)`` reaches ``b``,
-    ``e = count // 2`` being the number of near ones: at the lowest n with ``(n / e)^(count - e) >= (max_distance /
-    e)^(b - e)``, a comparison of whole numbers.
-    """
-    near = count // 2
-    power = count - near
-    lowest = list(range(1, near + 1))
-    for step in range(1, power):
-        bound = max_distance**step * near ** (power - step)
-        low, high = lowest[-1], max_distance
-        while low < high:
-            middle = (low + high) // 2
-            low, high = (low, middle) if middle**power >= bound else (middle + 1, high)
-        lowest.append(low)
-    return lowest
+from posexport.ops.biases import edges
 
 
 def two_sided_edges(encoding: str, buckets: int, max_distance: int) -> list[int]:

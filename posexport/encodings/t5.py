@@ -11,10 +11,11 @@ import numpy as np
 import torch.nn.functional as F
 from torch import Tensor
 
-from posexport.encodings.buckets import boundaries, bucket, edges
+from posexport.encodings.buckets import boundaries, bucket
 from posexport.encodings.encoding import Array, Encoding, Term, register
 from posexport.encodings.positions import Positions, distances
 from posexport.errors import PosexportError
+from posexport.ops.biases import edges
 from posexport.ops.distance_scores import DISTANCE_SCORES
 from posexport.options.check import Size
 

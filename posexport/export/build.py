@@ -6,23 +6,25 @@ from typing import NamedTuple
 
 import onnx_ir as ir
 
-from posexport.export import defaults, functions
+from posexport.export import context, defaults, functions
 from posexport.export.functions import Chosen
+from posexport.export.half_inputs import with_precision
 from posexport.export.messages import without_onnx_errors
 from posexport.export.negotiate import IR_VERSION
-from posexport.export.save import Store, fill_metadata, save, strip_provenance, weight_bytes
+from posexport.export.save import Store, fill_metadata, save
 from posexport.export.trace import as_traced, trace
 from posexport.export.written import Written, written_by
+from posexport.graph.provenance import strip_provenance
+from posexport.graph.queries import weight_bytes
 from posexport.ops.operator import DOMAIN
 from posexport.options.recipe import Recipe
-from posexport.passes import context, pipeline
+from posexport.passes import pipeline
 from posexport.passes.graph_pass import InsertedCache, PassResult
 from posexport.passes.padding.unpadding import Unpadding
 from posexport.passes.recognise import encoder_states
 from posexport.passes.routed_experts import RoutedExperts, route_quantized
 from posexport.precision.apply import apply
 from posexport.precision.calibration import Calibration
-from posexport.precision.half.half import with_precision
 from posexport.precision.selection import PrecisionResult
 from posexport.sources.source import Source
 from posexport.spec import CARRIED, ENCODER_SEQUENCE, SEQUENCE

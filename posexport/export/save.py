@@ -1,24 +1,17 @@
-"""Write a graph to disk with external data for large weights, and check it.
-
-The tracer notes at every node where in which file it was written: absolute paths of sources and of the environment.
-Only the path and the classes of a node's modules stay, which `posexport.parity.locate.graph_values` and
-`posexport.tools.explain` read; the metadata of other tools is removed.
-"""
+"""Write a graph to disk with external data for large weights, and check it."""
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, MutableMapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
 import onnx_ir as ir
 from torch import nn
 
-from posexport.graph.queries import NOTES, with_bodies
+from posexport.graph.queries import weight_bytes
 from posexport.graph.transposed import contiguous
 from posexport.options.recipe import Recipe
 from posexport.sources.memory_mapped import release
@@ -46,52 +39,6 @@ def fill_metadata(model: ir.Model, source: Source, lowerings: dict[str, str], re
     }
     for key, value in entries.items():
         model.metadata_props[f"posexport.{key}"] = as_metadata(value)
-
-
-_OURS = "posexport."
-
-
-def strip_provenance(model: ir.Model) -> None:
-    """Removes metadata and doc strings from all graphs, bodies and functions, except `NOTES` and posexport's."""
-    _clean(model)
-    for graph in (model.graph, *(function.graph for function in model.functions.values())):
-        for body in with_bodies(graph):
-            _clean(body)
-            for value in _values(body):
-                _clean(value)
-            for node in body:
-                _clean(node)
-                for attribute in node.attributes.values():
-                    attribute.doc_string = None
-    for function in model.functions.values():
-        _clean(function)
-
-
-def _clean(thing: Any) -> None:
-    """Its notes; doc strings are the tracer's too, no function of ours has one."""
-    properties: MutableMapping[str, str] = thing.metadata_props
-    for key in [key for key in properties if key not in NOTES and not key.startswith(_OURS)]:
-        del properties[key]
-    if isinstance(thing, ir.serde.TensorProtoTensor):
-        # it is written as it was read
-        thing.raw.ClearField("doc_string")
-        thing.raw.ClearField("metadata_props")
-    else:
-        thing.doc_string = None
-
-
-def _values(graph: ir.Graph) -> Iterator[Any]:
-    """What has a name: inputs, initialisers with their tensors, what nodes give, tensors in their attributes."""
-    yield from graph.inputs
-    for value in graph.initializers.values():
-        yield value
-        if value.const_value is not None:
-            yield value.const_value
-    for node in graph:
-        yield from node.outputs
-        for attribute in node.attributes.values():
-            if attribute.type == ir.AttributeType.TENSOR and not attribute.is_ref():
-                yield attribute.as_tensor()
 
 
 #: Above this many bytes, weights are external data.
@@ -194,10 +141,6 @@ def _copy_in_order(model: ir.Model) -> None:
 
 def _in_order(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
     return ir.Tensor(contiguous(tensor.numpy()), tensor.dtype)
-
-
-def weight_bytes(model: ir.Model) -> int:
-    return sum(value.const_value.nbytes for value in model.graph.initializers.values() if value.const_value is not None)
 
 
 def save(model: ir.Model, path: Path, module: nn.Module | None = None, store: Store | None = None) -> None:

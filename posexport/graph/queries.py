@@ -140,3 +140,8 @@ def loop_carried(node: ir.Node, body: ir.Graph) -> list[tuple[ir.Value, ir.Value
 def loop_results(node: ir.Node, body: ir.Graph) -> Sequence[ir.Value]:
     """The values of a body that become the outputs of its Scan, Loop or If."""
     return body.outputs[1:] if node.op_type == "Loop" else body.outputs
+
+
+def weight_bytes(model: ir.Model) -> int:
+    """The bytes of all weights."""
+    return sum(value.const_value.nbytes for value in model.graph.initializers.values() if value.const_value is not None)

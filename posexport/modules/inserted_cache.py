@@ -6,17 +6,17 @@ import msgspec
 import torch
 
 from posexport.definition.forward_decoder import IDS, LEAST_CHANNELS, MASK, POSITIONS, Interface
-from posexport.encodings.alibi import is_published
 from posexport.errors import PosexportError
+from posexport.export.context import of_source
 from posexport.export.messages import NotTracedError
 from posexport.export.trace import as_traced, trace
 from posexport.modules.decoder import UserDecoder, encodings_of, term_of
 from posexport.modules.decoder_facts import as_source, limited, tokens_of
 from posexport.modules.user_module import UserModule
 from posexport.nn.cached_call import NotCachedError
+from posexport.ops.biases import is_published
 from posexport.passes import pipeline
 from posexport.passes.cache.insert import Inserted, insert_cache
-from posexport.passes.context import of_source
 from posexport.sources.source import Source
 from posexport.targets.target import Target
 

@@ -7,10 +7,10 @@ A.1.2: ``scores[i, j] = v . tanh(W q_i + U k_j)``, here in every head. The calle
 import numpy as np
 from onnxscript import FLOAT, INT64, script
 from onnxscript import opset18 as op
-from torch import Tensor
 
 from posexport.ops.operator import OPSET, Array, Case, Operator, Rows, register
 from posexport.ops.skew import blocks
+from posexport.ops.tensor import Tensor
 
 #: Queries per block of the eager operator: every pair holds a whole vector
 _BLOCK = 32

@@ -13,12 +13,11 @@ Attention does not depend on the order of its keys. With unmasked keys first, on
 (``nonpad_kv_seqlen``), and fused attention on a device needs no bias, whichever keys are masked.
 """
 
-import torch
 from onnxscript import BOOL, FLOAT, INT32, INT64, script
 from onnxscript import opset18 as op
-from torch import Tensor
 
 from posexport.ops.operator import OPSET, helper
+from posexport.ops.tensor import Tensor
 from posexport.ops.tracing import traced_as
 
 #: of an axis, for ONNX's Slice
@@ -26,6 +25,8 @@ _TO_THE_END = 2**63 - 1
 
 
 def _scatter(past_BGMD: Tensor, new_BGTD: Tensor, slots_T: Tensor) -> Tensor:
+    import torch
+
     first_B = slots_T[:1].expand(new_BGTD.shape[0])
     present: Tensor = torch.onnx.ops.symbolic(
         "::TensorScatter",
@@ -48,6 +49,8 @@ def write_slots(past_BGMD: Tensor, new_BGTD: Tensor, slots_T: Tensor) -> Tensor:
 
 
 def _slice(present_BGMD: Tensor, slots_S: Tensor) -> Tensor:
+    import torch
+
     batch, heads, _, size = present_BGMD.shape
     start, axis = (torch.tensor([value], dtype=torch.int64) for value in (0, 2))
     used: Tensor = torch.onnx.ops.symbolic(
@@ -67,6 +70,8 @@ def read_slots(present_BGMD: Tensor, slots_S: Tensor) -> Tensor:
 
 
 def _slice_not_held(states_BSC: Tensor, held_BGPD: Tensor) -> Tensor:
+    import torch
+
     starts = torch.onnx.ops.symbolic(
         "::Shape", (held_BGPD,), attrs={"start": 2, "end": 3}, dtype=torch.int64, shape=(1,), version=18
     )
@@ -88,6 +93,8 @@ def not_held(states_BSC: Tensor, held_BGPD: Tensor) -> Tensor:
 
 
 def _concat(held_BGPD: Tensor, computed_BGSD: Tensor) -> Tensor:
+    import torch
+
     pair = (held_BGPD, computed_BGSD)
     joined: Tensor = torch.onnx.ops.symbolic(
         "::Concat", pair, attrs={"axis": 2}, dtype=computed_BGSD.dtype, shape=computed_BGSD.shape, version=18
@@ -98,6 +105,8 @@ def _concat(held_BGPD: Tensor, computed_BGSD: Tensor) -> Tensor:
 @traced_as(_concat)
 def after_held(held_BGPD: Tensor, computed_BGSD: Tensor) -> Tensor:
     """Held keys or values, then those computed of the states `not_held`; sizes in a traced graph as there."""
+    import torch
+
     return torch.cat((held_BGPD, computed_BGSD), 2)
 
 

@@ -9,10 +9,10 @@ products of the two outermost rows are repeated for all distances beyond them.
 import numpy as np
 from onnxscript import FLOAT, INT64, script
 from onnxscript import opset18 as op
-from torch import Tensor
 
 from posexport.ops.operator import OPSET, Array, Case, Operator, register
 from posexport.ops.skew import Skew, blocks, columns, skew
+from posexport.ops.tensor import Tensor
 
 
 def oracle(q: Array, table: Array, qpos: Array, kpos: Array) -> Array:

@@ -6,14 +6,13 @@ probabilities of all distances that share a row are summed before they meet it.
 """
 
 import numpy as np
-import torch
 from onnxscript import FLOAT, INT64, script
 from onnxscript import opset18 as op
-from torch import Tensor
 
 from posexport.ops.clipped_scores import CLIPPED_SCORES
 from posexport.ops.operator import OPSET, Array, Operator, register
 from posexport.ops.skew import blocks, columns, unskew
+from posexport.ops.tensor import Tensor
 
 
 def oracle(probs: Array, table: Array, qpos: Array, kpos: Array) -> Array:
@@ -27,6 +26,8 @@ def oracle(probs: Array, table: Array, qpos: Array, kpos: Array) -> Array:
 
 def clipped_values(probs: Tensor, table: Tensor, qpos: Tensor, kpos: Tensor) -> Tensor:
     """probs [B, H, T, S], table [2k+1, D], consecutive qpos [T] and kpos [S] (int64) -> [B, H, T, D]."""
+    import torch
+
     last = table.shape[0] - 1
     out = probs.new_empty(*probs.shape[:3], table.shape[1])
     for p_block, t, out_block in zip(blocks(probs, 2), blocks(qpos), blocks(out, 2), strict=True):

@@ -9,9 +9,9 @@ or a mask differs.
 import numpy as np
 from onnxscript import FLOAT, INT64, script
 from onnxscript import opset18 as op
-from torch import Tensor
 
 from posexport.ops.operator import OPSET, Array, Case, Operator, Rows, register
+from posexport.ops.tensor import Tensor
 
 
 def oracle(q: Array, query_vector: Array, of_keys: Array, qpos: Array, kpos: Array) -> Array:

@@ -9,10 +9,10 @@ sqrt(d))`` is a key's gate, ``p[i, j] = sum_{k = j..i} g[i, k]`` the position of
 import numpy as np
 from onnxscript import FLOAT, INT64, script
 from onnxscript import opset18 as op
-from torch import Tensor
 
 from posexport.ops.operator import OPSET, Array, Case, Operator, register
 from posexport.ops.skew import blocks
+from posexport.ops.tensor import Tensor
 
 
 def oracle(q: Array, k: Array, table: Array, gate_scale: Array, qpos: Array, kpos: Array) -> Array:

@@ -12,10 +12,10 @@ distances that T queries can have from it. With c about T, a few queries against
 import numpy as np
 from onnxscript import FLOAT, INT64, script
 from onnxscript import opset18 as op
-from torch import Tensor
 
 from posexport.ops.operator import BY_DISTANCE, CASES_BY_DISTANCE, OPSET, Array, Operator, register
 from posexport.ops.skew import CutOff, Distances, FilledUp, KeysOfBlock, Skew, blocks, columns, skew
+from posexport.ops.tensor import Tensor
 
 
 def oracle(

@@ -7,10 +7,10 @@ the distances of a call; distances that are not listed take the nearest listed o
 import numpy as np
 from onnxscript import FLOAT, INT64, script
 from onnxscript import opset18 as op
-from torch import Tensor
 
 from posexport.ops.operator import BY_DISTANCE, CASES_BY_DISTANCE, OPSET, Array, Operator, register
 from posexport.ops.skew import Skew, blocks, columns, toeplitz
+from posexport.ops.tensor import Tensor
 
 
 def oracle(by_distance: Array, lowest: Array, qpos: Array, kpos: Array) -> Array:

@@ -11,10 +11,10 @@ not listed take the nearest listed one.
 import numpy as np
 from onnxscript import FLOAT, INT64, script
 from onnxscript import opset18 as op
-from torch import Tensor
 
 from posexport.ops.operator import BY_DISTANCE, CASES_BY_DISTANCE, OPSET, Array, Operator, Rows, register
 from posexport.ops.skew import Distances, Skew, blocks, columns, toeplitz
+from posexport.ops.tensor import Tensor
 
 #: hidden units in the cases
 UNITS = 4

@@ -7,10 +7,10 @@ for the distances and ``g`` for the queries of a call; indices that are not list
 import numpy as np
 from onnxscript import FLOAT, INT64, script
 from onnxscript import opset18 as op
-from torch import Tensor
 
 from posexport.ops.operator import BY_DISTANCE, CASES_BY_DISTANCE, OPSET, Array, Operator, Rows, register
 from posexport.ops.skew import Distances, Skew, blocks, columns, toeplitz
+from posexport.ops.tensor import Tensor
 
 
 def oracle(by_distance: Array, gate: Array, lowest: Array, first: Array, qpos: Array, kpos: Array) -> Array:

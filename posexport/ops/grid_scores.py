@@ -14,10 +14,10 @@ nearest code (a lowering may ask for queries past the last).
 import numpy as np
 from onnxscript import FLOAT, INT64, script
 from onnxscript import opset18 as op
-from torch import Tensor
 
 from posexport.ops.operator import CASES_BY_DISTANCE, OPSET, Array, Operator, Rows, register
 from posexport.ops.skew import blocks
+from posexport.ops.tensor import Tensor
 
 
 def oracle(

@@ -8,10 +8,10 @@ The caller computes ``R`` for the distances of a call; distances that are not li
 import numpy as np
 from onnxscript import FLOAT, INT64, script
 from onnxscript import opset18 as op
-from torch import Tensor
 
 from posexport.ops.operator import BY_DISTANCE, CASES_BY_DISTANCE, OPSET, Array, Operator, register
 from posexport.ops.skew import Distances, Skew, blocks, columns, skew
+from posexport.ops.tensor import Tensor
 
 
 def oracle(q: Array, by_distance: Array, query_bias: Array, lowest: Array, qpos: Array, kpos: Array) -> Array:

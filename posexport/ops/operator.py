@@ -14,12 +14,11 @@ from typing import Any, Literal
 import numpy as np
 import onnx
 import onnx_ir as ir
-import torch
 from numpy.typing import NDArray
 from onnxscript.values import Opset
-from torch import Tensor
 
 from posexport.ops.files import FILES
+from posexport.ops.tensor import Tensor
 from posexport.ops.tracing import traced_as
 from posexport.registry import Registry
 from posexport.spec import DOMAIN as DOMAIN
@@ -145,6 +144,8 @@ def symbolic(
     **attributes: str | float | Sequence[int],
 ) -> Tensor:
     """A node of domain ``posexport`` in the graph being traced."""
+    import torch
+
     return torch.onnx.ops.symbolic(
         f"{DOMAIN}::{name}", tensors, {**attributes}, dtype=like.dtype, shape=shape, version=1
     )

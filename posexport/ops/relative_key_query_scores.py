@@ -13,11 +13,11 @@ D.
 import numpy as np
 from onnxscript import FLOAT, INT64, script
 from onnxscript import opset18 as op
-from torch import Tensor
 
 from posexport.ops.operator import OPSET, Array, Operator, register
 from posexport.ops.relative_key_scores import RELATIVE_KEY_SCORES
 from posexport.ops.skew import CutOff, Distances, FilledUp, KeysOfBlock, Skew, blocks, columns, skew
+from posexport.ops.tensor import Tensor
 
 
 def oracle(q: Array, k: Array, table: Array, qpos: Array, kpos: Array) -> Array:

@@ -8,10 +8,10 @@ Distances outside the table take its nearest row; the length guard of the graph 
 import numpy as np
 from onnxscript import FLOAT, INT64, script
 from onnxscript import opset18 as op
-from torch import Tensor
 
 from posexport.ops.operator import OPSET, Array, Case, Operator, register
 from posexport.ops.skew import Distances, Skew, blocks, columns, skew
+from posexport.ops.tensor import Tensor
 
 
 def oracle(q: Array, table: Array, qpos: Array, kpos: Array) -> Array:

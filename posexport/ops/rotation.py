@@ -13,11 +13,10 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Literal, Self, get_args
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from posexport.ops.operator import Array
 from posexport.ops.spec import NodeSpec, emit
+from posexport.ops.tensor import Tensor
 from posexport.ops.tracing import traced_as
 
 Layout = Literal["half", "interleaved"]
@@ -95,6 +94,8 @@ def _node(x_BHTD: Tensor, cos_B1TF: Tensor, sin_B1TF: Tensor, layout: Layout) ->
 @traced_as(_node)
 def rotate(x_BHTD: Tensor, cos_B1TF: Tensor, sin_B1TF: Tensor, layout: Layout) -> Tensor:
     """Pair by pair: ``(a + ib) (cos + i sin)``, computed in the type of the cosines and cast to ``x_BHTD``'s."""
+    import torch
+
     pairs = cos_B1TF.shape[-1]
     wide = x_BHTD[..., : 2 * pairs].to(cos_B1TF.dtype)
     if layout == "half":

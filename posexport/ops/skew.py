@@ -17,12 +17,11 @@ copies a tensor from outside that it reshapes.)
 
 from collections.abc import Iterator
 
-import torch
 from onnxscript import FLOAT, INT64, script
 from onnxscript import opset18 as op
-from torch import Tensor
 
 from posexport.ops.operator import OPSET, Operator, helper, protos
+from posexport.ops.tensor import Tensor
 
 #: Queries per block of the eager operators: bounds their memory at about block x (block + S).
 BLOCK = 256
@@ -34,6 +33,8 @@ def blocks(x: Tensor, dim: int = 0, size: int = BLOCK) -> Iterator[Tensor]:
     Autograd follows in-place writes to them. It would not for ``torch.split``, several views of one operator, nor for
     views that were made before their neighbour was written.
     """
+    import torch
+
     if torch.compiler.is_compiling():
         yield x
         return
@@ -43,6 +44,8 @@ def blocks(x: Tensor, dim: int = 0, size: int = BLOCK) -> Iterator[Tensor]:
 
 def columns(q_T: Tensor, k_S: Tensor) -> Tensor:
     """The distance (query minus key) of each of the T + S columns, greatest first; int64."""
+    import torch
+
     width = q_T.shape[0] + k_S.shape[0]
     return q_T[-1] - k_S[0] - torch.arange(width, device=q_T.device)
 

@@ -7,12 +7,11 @@ are not listed take the position of the nearest listed one.
 """
 
 import numpy as np
-import torch
 from onnxscript import FLOAT, INT64, script
 from onnxscript import opset18 as op
-from torch import Tensor
 
 from posexport.ops.operator import CASES_BY_DISTANCE, OPSET, Array, Operator, register
+from posexport.ops.tensor import Tensor
 
 
 def oracle(beyond: Array, positions: Array, width: Array, qpos: Array, kpos: Array) -> Array:
@@ -32,7 +31,7 @@ def sliding_window_scores(beyond: Tensor, positions: Tensor, width: Tensor, qpos
     of_queries_BT, of_keys_BS = (positions[:, slots.clamp(0, positions.shape[1] - 1)] for slots in (qpos, kpos))
     inside_BTS = of_queries_BT[:, :, None] - of_keys_BS[:, None] < width
     beyond_H11 = beyond[:, None, None]
-    return torch.where(inside_BTS[:, None], torch.zeros_like(beyond_H11), beyond_H11)
+    return beyond_H11.where(~inside_BTS[:, None], beyond_H11.new_zeros(()))
 
 
 @script(OPSET, default_opset=op)

@@ -7,9 +7,9 @@ the cap by the scale). Position terms and masks are added after it: the cap does
 import numpy as np
 from onnxscript import FLOAT, INT64, script
 from onnxscript import opset18 as op
-from torch import Tensor
 
 from posexport.ops.operator import OPSET, Array, Case, Operator, register
+from posexport.ops.tensor import Tensor
 
 
 def oracle(q: Array, k: Array, cap: Array, qpos: Array, kpos: Array) -> Array:

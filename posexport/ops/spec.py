@@ -11,9 +11,9 @@ from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Self
 
 import onnx_ir as ir
-from torch import Tensor
 
 from posexport.ops.operator import DOMAIN, symbolic
+from posexport.ops.tensor import Tensor
 
 #: begins the names of a record's attributes
 _PREFIX = "spec_"

@@ -17,12 +17,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
-import torch.nn.functional as F
-from torch import Tensor
-
 from posexport.ops.operator import DOMAIN
 from posexport.ops.spec import NodeSpec
+from posexport.ops.tensor import Tensor
 from posexport.ops.tracing import traced_as
 
 #: tokens that PyTorch computes at a time: with one decay a head, and with a decay by key
@@ -87,6 +84,8 @@ class ConvolutionSpec(NodeSpec):
 def _emit(
     spec: NodeSpec, tensors: Sequence[Tensor], shapes: Sequence[Sequence[int]], **attributes: float | Sequence[int]
 ) -> tuple[Tensor, Tensor]:
+    import torch
+
     out, present = torch.onnx.ops.symbolic_multi_out(
         f"{DOMAIN}::{spec.op_type}",
         tensors,
@@ -118,6 +117,8 @@ def recurrence(
     q and k [B, T, H, K], v [B, T, H, V], decay [B, T, H] or [B, T, H, K], beta [B, T, H]. In float64, the reference of
     a proof, in chunks of tokens; else token by token, as graphs compute it: its rounding is what they are allowed.
     """
+    import torch
+
     by_key = decay.ndim == 4
     size = 1 if q.dtype != torch.float64 else _CHUNK_BY_KEY if by_key else _CHUNK
     # heads before tokens; one decay a head is that of all keys
@@ -146,6 +147,8 @@ def _chunk(q: Tensor, k: Tensor, v: Tensor, past: Tensor, decay: Tensor, beta: T
 
     decay [B, H, L, K or 1], beta [B, H, L, 1].
     """
+    import torch
+
     # from token s to a later token t the state decays by exp(g_(s+1) + .. + g_t): sums of these alone, which neither
     # overflow nor cancel
     length = k.shape[2]
@@ -188,6 +191,9 @@ def convolution(
 
     x [B, C, T], weight [C, 1, W], past [B, C, W - 1], mask [B, T].
     """
+    import torch
+    import torch.nn.functional as F
+
     inputs, length = torch.cat((past, x), 2), x.shape[2]
     padded = not bool((mask != 0).all())
     if padded:

@@ -7,8 +7,6 @@ import functools
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
-import torch
-
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
@@ -19,6 +17,8 @@ def traced_as(emit: Callable[_P, _R]) -> Callable[[Callable[_P, _R]], Callable[_
     def decorate(compute: Callable[_P, _R]) -> Callable[_P, _R]:
         @functools.wraps(compute)
         def either(*args: _P.args, **named: _P.kwargs) -> _R:
+            import torch
+
             return (emit if torch.onnx.is_in_onnx_export() else compute)(*args, **named)
 
         return either

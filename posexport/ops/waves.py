@@ -11,15 +11,17 @@ C channels of the waves, F frequencies.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal, get_args
+from typing import TYPE_CHECKING, ClassVar, Literal, get_args
 
 import numpy as np
-import torch
-from torch import Tensor, nn
 
 from posexport.ops.operator import Array
 from posexport.ops.spec import NodeSpec, emit
+from posexport.ops.tensor import Tensor
 from posexport.ops.tracing import traced_as
+
+if TYPE_CHECKING:
+    import torch
 
 Layout = Literal["interleaved", "half"]
 LAYOUTS: tuple[Layout, ...] = get_args(Layout)
@@ -35,11 +37,13 @@ def oracle(distances: Array, frequencies: Array, weight: Array, *, heads: int, l
     return out.reshape(len(distances), heads, -1).transpose(1, 0, 2)
 
 
-def waves(positions: Tensor, frequencies: Sequence[float], size: int, layout: Layout, dtype: torch.dtype) -> Tensor:
+def waves(positions: Tensor, frequencies: Sequence[float], size: int, layout: Layout, dtype: "torch.dtype") -> Tensor:
     """[...] positions -> [..., size], in ``dtype`` or float32, whichever is wider; an odd size has one sine more.
 
     ``positions`` are integers, or real numbers of that width: nothing is rounded before the product with a frequency.
     """
+    import torch
+
     wide = torch.promote_types(dtype, torch.float32)
     frequency_F = torch.tensor(frequencies, dtype=wide, device=positions.device)
     angle = positions[..., None].to(wide) * frequency_F
@@ -79,6 +83,8 @@ class ProjectionSpec(NodeSpec):
 
 
 def _node(distance_W: Tensor, frequencies: Sequence[float], weight: Tensor, *, heads: int, layout: Layout) -> Tensor:
+    import torch
+
     split_heads = [-1, heads, weight.shape[0] // heads]
     wide = torch.promote_types(weight.dtype, torch.float32)
     frequency_F = torch.tensor(frequencies, dtype=wide, device=weight.device)
@@ -90,5 +96,7 @@ def _node(distance_W: Tensor, frequencies: Sequence[float], weight: Tensor, *, h
 @traced_as(_node)
 def project(distance_W: Tensor, frequencies: Sequence[float], weight: Tensor, *, heads: int, layout: Layout) -> Tensor:
     """``weight [H D, C]`` times the waves of ``distance_W``: [H, W, D]."""
+    from torch import nn
+
     wave_WC = waves(distance_W, frequencies, weight.shape[1], layout, weight.dtype).to(weight.dtype)
     return nn.functional.linear(wave_WC, weight).reshape(-1, heads, weight.shape[0] // heads).transpose(0, 1)

@@ -5,11 +5,12 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from posexport.options.option import EXPERT, PROOF, RULES, RUNTIME, SOURCE, Option, StrPath
+from posexport.options.option import EXPERT, GRAPH, OUTPUT, PROOF, RULES, RUNTIME, SOURCE, Option, StrPath
 from posexport.options.recipe import DefinitionName, DropWeights
 from posexport.targets.precisions import PrecisionName
 from posexport.targets.provider_options import CUDA_OPTIONS
-from posexport.targets.providers import DEFAULT_PROVIDER, PROVIDERS
+from posexport.targets.providers import DEFAULT_PROVIDER, PROVIDERS, targets
+from posexport.targets.target import target_names
 
 #: called with the finished steps, their total, and the current step
 Progress = Callable[[int, int, str], None]
@@ -234,3 +235,29 @@ class AuditOptions(msgspec.Struct, frozen=True, kw_only=True):
     def providers(self) -> Sequence[str]:
         """The execution providers, the file's first."""
         return [self.provider] if isinstance(self.provider, str) else list(self.provider) or [DEFAULT_PROVIDER]
+
+
+#: the headings of ``posexport optimize --help``
+OPTIMIZE_GROUPS = (GRAPH, OUTPUT, PROOF)
+
+
+class OptimizeOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """The options of `posexport.optimize`."""
+
+    target: Annotated[
+        str,
+        Option(
+            group=GRAPH,
+            words=target_names,
+            help=f"portable: standard operators only; {', '.join(targets())}: for that provider of ONNX Runtime alone.",
+        ),
+    ] = DEFAULT_PROVIDER
+    precision: Annotated[
+        PrecisionName, Option(group=GRAPH, help="Of weights and activations; inputs and outputs keep their types.")
+    ] = "fp32"
+    force: Annotated[bool, Option(group=OUTPUT, help="Replace an existing file.")] = False
+    bench: Annotated[bool, Option(group=PROOF, help="Time calls of both files, on one thread.")] = False
+    timeout: Annotated[float, Option(group=PROOF, metavar="SECONDS", least=1, help="Time for all calls of a file.")] = (
+        300
+    )
+    memory: Annotated[str, Option(group=PROOF, metavar="SIZE", help="Memory of a process that calls a file.")] = "8GB"

@@ -53,7 +53,7 @@ class InsertedCache:
 
 @dataclass(frozen=True)
 class Context:
-    """What a pass knows apart from the graph: the target and the source (`posexport.passes.context.of_source`).
+    """What a pass knows apart from the graph: the target and the source (`posexport.export.context.of_source`).
 
     Attributes:
         target: where the graph will run.

@@ -9,11 +9,11 @@ from typing import Any
 
 from torch import Tensor
 
-from posexport.encodings.buckets import edges
 from posexport.encodings.encoding import Term
 from posexport.encodings.t5 import bucketed
 from posexport.nn.cached_call import NotCachedError
 from posexport.nn.caching import Reach
+from posexport.ops.biases import edges
 
 
 def has_table(module: Any) -> bool:

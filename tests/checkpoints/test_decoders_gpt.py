@@ -9,10 +9,11 @@ import torch
 from checkpoints import GOLDEN, Tensors, change, configure, read, refusal
 from safetensors.torch import load_file
 
-from posexport.encodings.alibi import Alibi, slopes
+from posexport.encodings.alibi import Alibi
 from posexport.encodings.sinusoidal import Sinusoidal
 from posexport.errors import PosexportError
 from posexport.models.decoder import DecoderConfig
+from posexport.ops.biases import slopes
 from posexport.sources.source import Source
 from tests.tolerances import agree, agree_each
 

@@ -15,8 +15,8 @@ import onnx_ir as ir
 import pytest
 
 from posexport.bundle.write import copy_without_paths
-from posexport.export.save import strip_provenance
 from posexport.graph.protos import scopes
+from posexport.graph.provenance import strip_provenance
 from posexport.graph.queries import NOTES
 
 pytestmark = pytest.mark.fresh

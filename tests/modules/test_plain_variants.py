@@ -15,11 +15,11 @@ from torch import Tensor, nn
 from posexport.bundle.read import read
 from posexport.conversion.convert import convert
 from posexport.conversion.options import ConvertOptions
+from posexport.export.context import of_source
 from posexport.export.trace import as_traced, trace
 from posexport.ops.attention import AttentionSpec
 from posexport.options.recipe import CacheName
 from posexport.passes import pipeline
-from posexport.passes.context import of_source
 from posexport.passes.graph_pass import InsertedCache
 from posexport.runtime.load import load
 from posexport.targets.target import Target

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from posexport.conversion.convert import convert
 from posexport.conversion.options import ConvertOptions
-from posexport.encodings import alibi
+from posexport.ops import biases
 from tests.modules.test_plain_decoders import (
     C,
     Gqa,
@@ -152,7 +152,7 @@ class Linear(Sliced):
     """ALiBi as its authors write it, relative to the query."""
 
     def slopes(self) -> Tensor:
-        return torch.tensor(alibi.slopes(H), dtype=self.freqs.dtype)[:, None, None]
+        return torch.tensor(biases.slopes(H), dtype=self.freqs.dtype)[:, None, None]
 
     def forward(self, tokens: Tensor) -> Tensor:
         at = torch.arange(tokens.shape[1])
@@ -178,7 +178,7 @@ class Steeper(Linear):
 class PenaltyByHand(SelfAttention):
     def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         at = torch.arange(q.shape[2])
-        slopes = torch.tensor(alibi.slopes(H), dtype=torch.float32)[:, None, None]
+        slopes = torch.tensor(biases.slopes(H), dtype=torch.float32)[:, None, None]
         scores = q @ k.mT * 0.4 - slopes * (at[:, None] - at)
         return scores.masked_fill(at > at[:, None], -torch.inf).softmax(-1) @ v
 

@@ -13,9 +13,10 @@ from torch import Tensor, nn
 
 import posexport
 from posexport.bundle.read import read
-from posexport.encodings.alibi import Alibi, slopes
+from posexport.encodings.alibi import Alibi
 from posexport.encodings.t5 import T5
 from posexport.modules.replaced.stand_ins import Added, Bias, Rotated, Rows, Waves
+from posexport.ops.biases import slopes
 from tests.modules.test_twelve_modules import loaded
 from tests.small import in_short
 from tests.tolerances import agree

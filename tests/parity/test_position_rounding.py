@@ -7,8 +7,8 @@ import onnx_ir as ir
 import pytest
 
 from posexport.export.build import build
+from posexport.export.half_inputs import with_precision
 from posexport.parity.positions import NAME, roundings
-from posexport.precision.half.half import with_precision
 from posexport.sources.load_options import LoadOptions
 from posexport.sources.prepare import prepare
 from posexport.sources.source import Source

@@ -19,12 +19,12 @@ from torch import Tensor, nn
 
 from posexport.definition.forward_decoder import Interface
 from posexport.export import functions
+from posexport.export.context import of_source
 from posexport.export.trace import as_traced, trace
 from posexport.modules.decoder import UserDecoder
 from posexport.modules.live_module import module_source
 from posexport.passes import pipeline
 from posexport.passes.cache.insert import insert_cache
-from posexport.passes.context import of_source
 from posexport.passes.graph_pass import NotInsertedError
 from posexport.sources.source import Source
 from posexport.targets.target import Target

@@ -17,8 +17,9 @@ import torch
 
 from posexport.errors import PosexportError
 from posexport.export import functions
-from posexport.export.save import fill_metadata, save, weight_bytes
+from posexport.export.save import fill_metadata, save
 from posexport.export.trace import trace as traced
+from posexport.graph.queries import weight_bytes
 from posexport.parity.locate.locate import locate
 from posexport.parity.report.points import Point
 from posexport.passes.flat_tokens import flatten

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from posexport.bundle.read import read
 from posexport.conversion.convert import convert
 from posexport.conversion.options import ConvertOptions
+from posexport.export.context import of_source
 from posexport.export.trace import trace
 from posexport.modules.live_module import module_source
 from posexport.modules.recognise.attention import as_product
@@ -23,7 +24,6 @@ from posexport.modules.recognise.linear_einsum import as_linear
 from posexport.modules.recognise.mode import Recognised
 from posexport.ops.attention import AttentionSpec
 from posexport.passes import pipeline
-from posexport.passes.context import of_source
 from posexport.passes.graph_pass import PassResult
 from posexport.spec import BATCH, ENCODER_SEQUENCE
 from posexport.targets.target import Target

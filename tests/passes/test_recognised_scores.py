@@ -10,11 +10,11 @@ from torch import Tensor, nn
 from posexport.bundle.read import read
 from posexport.conversion.convert import convert
 from posexport.conversion.options import ConvertOptions
+from posexport.export.context import of_source
 from posexport.export.trace import trace
 from posexport.modules.live_module import module_source
 from posexport.ops.attention import AttentionSpec
 from posexport.passes import pipeline
-from posexport.passes.context import of_source
 from posexport.targets.target import Target
 from tests.in_float64 import is_the_module
 from tests.small import TwoLayers

@@ -10,12 +10,12 @@ from torch import Tensor, nn
 
 from posexport.conversion.convert import convert
 from posexport.conversion.options import ConvertOptions
+from posexport.export.context import of_source
 from posexport.export.trace import trace
 from posexport.modules.live_module import module_source
 from posexport.ops.attention import AttentionSpec
 from posexport.ops.clipped_values import CLIPPED_VALUES, oracle
 from posexport.passes import pipeline
-from posexport.passes.context import of_source
 from posexport.passes.graph_pass import PassResult
 from posexport.passes.recognise.content_bias import Contents
 from posexport.passes.recognise.content_values import recognised

@@ -11,12 +11,12 @@ from torch import Tensor, nn
 from posexport.bundle.read import read
 from posexport.conversion.convert import convert
 from posexport.conversion.options import ConvertOptions
+from posexport.export.context import of_source
 from posexport.export.trace import trace
 from posexport.modules.live_module import module_source
 from posexport.ops.rotation import RotationSpec
 from posexport.options.recipe import CacheName
 from posexport.passes import pipeline
-from posexport.passes.context import of_source
 from posexport.passes.graph_pass import PassResult
 from posexport.targets.target import Target
 from tests.small import in_short

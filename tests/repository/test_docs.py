@@ -49,6 +49,7 @@ NOT_RUN = {
     "sources.md": 1,
     "generation.md": 3,
     "parity.md": 3,
+    "optimize.md": 1,
     "performance.md": 2,
     "pictures-and-sound.md": 6,
     "providers.md": 2,

@@ -41,7 +41,7 @@ from posexport.sources.load_options import LoadOptions
 from posexport.sources.prepare import prepare
 from posexport.sources.source import Source
 from posexport.tools.bench.run import commit, machine
-from posexport.tools.compare.accuracy import peak
+from posexport.tools.bench.workers.memory import peak
 
 ROOT = Path(__file__).parents[3]
 RESULT = ROOT / "ci" / "results" / "costs.json"

@@ -21,7 +21,6 @@ from torch import Tensor, nn
 from posexport.errors import PosexportError
 from posexport.models.encoder_decoder import EncoderDecoderModel
 from posexport.models.encoder_decoder_parts import DECODER_FILE, ENCODER_FILE
-from posexport.models.encoder_decoder_parts import STATES as STATES
 from posexport.parity.foreign.signature import (
     DERIVED,
     POSITIONS,
@@ -38,6 +37,7 @@ from posexport.sources.source import Source
 from posexport.spec import (
     CARRIED,
     ENCODER_SEQUENCE,
+    ENCODER_STATES,
     PAST,
     PRESENT,
     SEQUENCE,
@@ -56,7 +56,7 @@ def half(source: Source, graph: Signature) -> Source:
         return source
     if not isinstance(source.module, EncoderDecoderModel):
         raise PosexportError(f"{source.name} has halves that are not known; verify a graph of the whole")
-    if STATES in graph.inputs:
+    if ENCODER_STATES in graph.inputs:
         return _decoder(source, source.module)
     if any(name.startswith("past_key_values") for name in graph.inputs):
         # keys and values of the states are inputs, and have no positions
@@ -139,7 +139,7 @@ class Foreign:
             elif name in feeds:
                 graph_feeds[name] = feeds[name]
             elif name in self.crossed:
-                graph_feeds[name] = unread(port, feeds[STATES])
+                graph_feeds[name] = unread(port, feeds[ENCODER_STATES])
             else:
                 graph_feeds[name] = DERIVED[name](call)
         return graph_feeds
@@ -249,7 +249,7 @@ def _cached(source: Source, graph: Signature, name: str) -> bool:
 def _crossed(graph: Signature) -> dict[str, str]:
     """Inputs for keys and values of an encoder's states, where it takes the states too, to the outputs of these."""
     crossed = {}
-    for name in graph.inputs if STATES in graph.inputs else ():
+    for name in graph.inputs if ENCODER_STATES in graph.inputs else ():
         output = re.sub(r"^past_key_values(\.\d+\.encoder\.)", r"present\1", name)
         if output != name and output in graph.outputs:
             crossed[name] = output

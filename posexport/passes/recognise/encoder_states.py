@@ -10,9 +10,8 @@ from collections.abc import Iterator, Sequence
 import onnx_ir as ir
 
 from posexport.graph.edits import integers
-from posexport.models.encoder_decoder_parts import STATES
 from posexport.passes.graph_pass import Context, GraphPass, PassResult
-from posexport.spec import ENCODER_PAST, InputSpec
+from posexport.spec import ENCODER_PAST, ENCODER_STATES, InputSpec
 
 
 class EncoderStates(GraphPass):
@@ -51,7 +50,8 @@ def forget_sizes(model: ir.Model, inputs: Sequence[InputSpec]) -> None:
 def _nodes(model: ir.Model, inputs: Sequence[InputSpec]) -> Iterator[ir.Node]:
     """The nodes between the encoder's states and their cache; none without a cross-attention cache."""
     held = {value for value, spec in zip(model.graph.inputs, inputs, strict=False) if ENCODER_PAST in spec.axes}
-    queue = [value for value, spec in zip(model.graph.inputs, inputs, strict=False) if spec.name == STATES and held]
+    states = [value for value, spec in zip(model.graph.inputs, inputs, strict=False) if spec.name == ENCODER_STATES]
+    queue = states if held else []
     seen: set[ir.Node] = set()
     while queue:
         for node, _ in queue.pop().uses():

@@ -7,17 +7,17 @@ arXiv:1910.10683), where numbers in place of the table tell its rows.
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from posexport.encodings import alibi, buckets, t5
 from posexport.graph.builder import Builder
 from posexport.graph.dataflow import sources
 from posexport.graph.partial import Subgraph
 from posexport.graph.queries import is_weight, sizes
+from posexport.ops.biases import edges, slopes
 from posexport.passes.recognise.content_bias import reads
 
 #: tokens that a bias is compared for, and those that buckets are read from: of many heads, and of few
@@ -26,6 +26,8 @@ _LENGTHS, _FAR, _NEARER, _FEW = (7, 150), 1025, 515, 16
 NO_ENCODING = "what its mask adds by positions alone is none of our encodings' bias"
 #: roundings of float32: of a slope, and of its product with a distance
 _ROUNDINGS = 4 * float(np.finfo(np.float32).eps)
+
+Variant = Literal["symmetric", "causal"]
 
 
 def of_positions(model: ir.Model, value: ir.Value) -> bool:
@@ -58,15 +60,15 @@ class Alibi(Known):
     """The slopes for a number of heads."""
 
     heads: int
-    variant: alibi.Variant
+    variant: Variant
 
     @property
     def name(self) -> str:
-        slopes = alibi.slopes(self.heads)
-        return f"ALiBi (slopes {max(slopes):.3g} to {min(slopes):.3g} of {self.heads} heads, {self.variant})"
+        slope = slopes(self.heads)
+        return f"ALiBi (slopes {max(slope):.3g} to {min(slope):.3g} of {self.heads} heads, {self.variant})"
 
     def by_distance(self, g: Builder, distance: ir.Value) -> ir.Value:
-        slopes_H1 = -np.asarray(alibi.slopes(self.heads), np.float32)[:, None]
+        slopes_H1 = -np.asarray(slopes(self.heads), np.float32)[:, None]
         counted = distance if self.variant == "causal" else g.Abs(distance)
         return g.Mul(slopes_H1, g.Cast(counted, to=ir.DataType.FLOAT))
 
@@ -89,7 +91,7 @@ class Buckets(Known):
     @property
     def edges(self) -> list[int]:
         side = self.buckets // 2 if self.bidirectional else self.buckets
-        return buckets.edges(side, self.max_distance)
+        return edges(side, self.max_distance)
 
     def by_distance(self, g: Builder, distance: ir.Value) -> ir.Value:
         length = g.Abs(distance) if self.bidirectional else g.Max(distance, [0])
@@ -128,14 +130,15 @@ def _computed(
 
 
 def _alibi(model: ir.Model, bias: ir.Value, tokens: str, heads: int) -> Alibi | None:
-    subgraph, variants = Subgraph(model, [bias], []), list[alibi.Variant](["symmetric", "causal"])
+    subgraph, variants = Subgraph(model, [bias], []), list[Variant](get_args(Variant))
+    slope_H11 = np.asarray(slopes(heads))[:, None, None]
     for length in _LENGTHS:
         computed = None if not subgraph.is_closed else _computed(subgraph, {}, tokens, length)
         if computed is None:
             return None
-        at, q = np.arange(length, dtype=np.float64)[None], np.zeros((1, heads, length, 1))
+        distance = np.subtract.outer(np.arange(length), np.arange(length))
         for variant in list(variants):
-            expected = alibi.oracle(q, q, at, at, params={}, heads=heads, variant=variant)[0]
+            expected = -slope_H11 * (distance if variant == "causal" else np.abs(distance))
             if not (np.abs(computed - expected) <= _ROUNDINGS * np.abs(expected)).all():
                 variants.remove(variant)
     return Alibi(heads, variants[0]) if variants else None
@@ -156,17 +159,13 @@ def _buckets(model: ir.Model, bias: ir.Value, tokens: str, table: ir.Value) -> B
     known = _settings(rows_W, count, far)
     if known is None:
         return None
-    bucket = Buckets(table, heads, count, *known)
-    for length in _LENGTHS:
-        computed, at = _computed(subgraph, {table: numbered_table}, tokens, length), np.arange(length)[None]
-        q, params = np.zeros((1, heads, length, 1)), {"table": numbered_table.astype(np.float64)}
-        settings = {"buckets": count, "max_distance": known[0], "bidirectional": known[1]}
-        expected = t5.oracle(q, q, at, at, params=params, heads=heads, **settings)[0]  # type: ignore[arg-type]
+    shorter = [_computed(subgraph, {table: numbered_table}, tokens, length) for length in _LENGTHS]
+    for length, computed in zip((*_LENGTHS, far), (*shorter, whole), strict=True):
+        distance = np.subtract.outer(np.arange(length), np.arange(length))
+        expected = rows_W[distance + far - 1] + count * np.arange(heads)[:, None, None]
         if computed is None or not (computed == expected).all():
             return None
-    # and far beyond, by the rows of its distances
-    distance = np.subtract.outer(np.arange(far), np.arange(far)) + far - 1
-    return bucket if (whole == rows_W[distance] + count * np.arange(heads)[:, None, None]).all() else None
+    return Buckets(table, heads, count, *known)
 
 
 def _settings(rows_W: NDArray[np.int64], count: int, far: int) -> tuple[int, bool] | None:
@@ -181,7 +180,7 @@ def _settings(rows_W: NDArray[np.int64], count: int, far: int) -> tuple[int, boo
         if not (ahead == wanted_ahead).all() or not len(last):
             continue
         for distance in _largest(int(last[0]), side):
-            lowest = np.asarray(buckets.edges(side, distance))
+            lowest = np.asarray(edges(side, distance))
             if (behind == (np.arange(far)[:, None] >= lowest).sum(1)).all():
                 return distance, bidirectional
     return None

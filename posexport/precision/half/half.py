@@ -3,12 +3,7 @@
 The module and its trace stay float32; the KV cache's inputs, and with ``--io half`` real values, have 16 bits.
 """
 
-from collections.abc import Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING
-
 import ml_dtypes
-import msgspec
 import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
@@ -17,35 +12,9 @@ from posexport.precision.half.casts import WIDE, Casts, convert, numpy_type
 from posexport.precision.half.flow import Flow, Info, Kind, merge_calls, separate_calls
 from posexport.precision.half.kernels import Kernels
 from posexport.precision.half.types import Backward, Forward
-from posexport.spec import InputSpec, Interface, is_cache_input, is_cache_output
+from posexport.spec import Interface, is_cache_output
 from posexport.targets.precisions import PrecisionOptions
 from posexport.targets.target import Target
-
-if TYPE_CHECKING:
-    from posexport.sources.source import Source
-
-
-def with_precision(source: "Source", options: PrecisionOptions) -> "Source":
-    """``source`` with the inputs' dtypes in that precision: 16 bits for a KV cache, and for values with ``--io half``.
-
-    The module and its trace stay float32.
-    """
-    if not options.half:
-        return source
-
-    def inputs(specs: Sequence[InputSpec]) -> list[InputSpec]:
-        name = options.dtype.name
-        return [
-            msgspec.structs.replace(spec, dtype=name)
-            if is_cache_input(spec) or (options.io == "half" and spec.role == "values")
-            else spec
-            for spec in specs
-        ]
-
-    parts = [
-        replace(part, spec=msgspec.structs.replace(part.spec, inputs=inputs(part.spec.inputs))) for part in source.parts
-    ]
-    return msgspec.structs.replace(source, inputs=inputs(source.inputs), parts=parts)
 
 
 def to_half(model: ir.Model, interface: Interface, target: Target, options: PrecisionOptions) -> dict[str, str]:

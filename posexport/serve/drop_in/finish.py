@@ -12,8 +12,9 @@ import onnx
 import onnx_ir as ir
 
 from posexport.errors import PosexportError
-from posexport.export.save import KEEP_INSIDE, weight_bytes
+from posexport.export.save import KEEP_INSIDE
 from posexport.graph.edits import free_names
+from posexport.graph.queries import weight_bytes
 from posexport.serve.drop_in import type_adapters
 from posexport.serve.drop_in.axes import TensorAxis
 from posexport.serve.drop_in.type_adapters import InputAdapter, OutputAdapter

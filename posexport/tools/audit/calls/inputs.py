@@ -70,10 +70,12 @@ class Inputs:
     Attributes:
         ports: all of them.
         sizes: of axes of pictures and sound, if a call does not say.
+        longest: tokens that a row has at most. A shorter row begins as a longer one does.
     """
 
     ports: Sequence[Port]
     sizes: Mapping[str, int] = field(default_factory=lambda: {"height": 64, "width": 96, "samples": 1237})
+    longest: int = LONGEST
 
     def has(self, axis: Axis) -> bool:
         return any(axis in port.axes for port in self.ports)
@@ -105,9 +107,14 @@ class Inputs:
         if isinstance(axis, int):
             return axis
         known = {"batch": len(call.rows), "tokens": call.total - call.start, "past": call.start, "total": call.total}
-        return {"encoder": _ENCODER, "other": _OTHER, "capacity": LONGEST, **self.sizes, **dict(call.sizes), **known}[
-            axis
-        ]
+        return {
+            "encoder": _ENCODER,
+            "other": _OTHER,
+            "capacity": self.longest,
+            **self.sizes,
+            **dict(call.sizes),
+            **known,
+        }[axis]
 
     def _array(self, port: Port, call: Call) -> NDArray[Any]:
         shape = [self.size(axis, call) for axis in port.axes]
@@ -152,7 +159,7 @@ class Inputs:
         if "tokens" not in axes:
             return np.stack([self._values(port, inner, _rng(port, seed)) for seed, _ in call.rows], batch)
         place = axes.index("tokens")
-        longest = [LONGEST if axis == "tokens" else size for axis, size in zip(axes, inner, strict=True)]
+        longest = [self.longest if axis == "tokens" else size for axis, size in zip(axes, inner, strict=True)]
         moved = [longest[place], *longest[:place], *longest[place + 1 :]]  # tokens first: a longer row begins the same
         rows = []
         for (seed, tokens), real in zip(call.rows, call.real, strict=True):

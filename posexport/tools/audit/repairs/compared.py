@@ -75,7 +75,7 @@ def _compared(before: Path, after: Path, numbers: Sequence[int], options: AuditO
 
 def _sentences(original: Calls, repaired: Calls, numbers: Sequence[int]) -> Iterator[str]:
     calls: dict[_Kind, list[Call]] = {"same": [], "new": [], "failing": [], "refused": [], "mixed": []}
-    for call in [*_calls(repaired, numbers), *_padded(repaired)]:
+    for call in [*sized_calls(repaired, numbers), *padded_calls(repaired)]:
         calls[_kind(original, repaired, call, numbers)].append(call)
     yield f"the same outputs as the file in {len(calls['same'])} calls{_example(repaired, calls['same'])}"
     for kind, sentence in _SENTENCES.items():
@@ -114,7 +114,7 @@ def _is_broadcast(call: Call, right: Answer, answer: Answer, numbers: Sequence[i
     return any(size in sizes and now == 1 for before, after in shapes for size, now in zip(before, after, strict=False))
 
 
-def _calls(calls: Calls, numbers: Sequence[int]) -> list[Call]:
+def sized_calls(calls: Calls, numbers: Sequence[int]) -> list[Call]:
     """Batch sizes and lengths, with the sizes of the example."""
     batches = sorted({*_BATCHES, *(number for number in numbers if number <= _MOST_ROWS)})
     lengths = sorted({*calls.lengths, *(number for number in numbers if number <= _MOST_TOKENS)})
@@ -149,7 +149,7 @@ def _behind_a_cache(original: Calls, repaired: Calls) -> int:
     return count
 
 
-def _padded(calls: Calls) -> list[Call]:
+def padded_calls(calls: Calls) -> list[Call]:
     """Batches with a shorter row, padded on either side, of a graph with a mask."""
     if calls.inputs.mask is None or not calls.inputs.has("tokens"):
         return []
@@ -171,7 +171,7 @@ def _check(calls: Calls, right: Arrays, outputs: Arrays, call: Call) -> None:
     """Raises NotProvenError where two results differ by more than rounding at real tokens."""
     for name, expected in right.items():
         y = outputs[name]
-        off = _gap(calls, name, y, expected, call) if is_real(expected) and y.shape == expected.shape else None
+        off = real_gap(calls, name, y, expected, call) if is_real(expected) and y.shape == expected.shape else None
         if y.shape != expected.shape or off is not None:
             raise NotProvenError(
                 f"it has another {name!r} at {call}, where the file was right"
@@ -179,7 +179,7 @@ def _check(calls: Calls, right: Arrays, outputs: Arrays, call: Call) -> None:
             )
 
 
-def _gap(calls: Calls, name: str, y: NDArray[Any], expected: NDArray[Any], call: Call) -> float | None:
+def real_gap(calls: Calls, name: str, y: NDArray[Any], expected: NDArray[Any], call: Call) -> float | None:
     """By how much two results differ; of a padded batch at the real tokens of every row."""
     if not is_padded(call) or len(y) != len(call.rows):
         return calls.gap(name, y, expected, [call])
