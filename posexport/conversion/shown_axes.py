@@ -19,6 +19,13 @@ def retry_shown(source: "Source", built: "list[Built]", shown: "Shown", failed: 
     """Raises ShownError where a line branches by a size, and the graph may have the wrong side."""
     _retry_in_steps(source, built, shown, failed)
     _retry_larger(source, built, shown, failed)
+    retry_tables(source, shown, failed)
+
+
+def retry_tables(source: "Source", shown: "Shown", failed: Exception) -> None:
+    """Raises ShownError where a graph that makes a table of an earlier call failed: one that reads it may not."""
+    if getattr(source.module, "makes_tables", False) and not shown.keeps_tables:
+        raise ShownError(failed, replace(shown, keeps_tables=True), {}) from failed
 
 
 def _retry_larger(source: "Source", built: "list[Built]", shown: "Shown", failed: Exception) -> None:

@@ -155,10 +155,11 @@ def _write(
         export = Export(recipe, layout, texts, options.threads)
         built = export(source, directory, with_float32=compared is not None)
     except (NotTracedError, NotInsertedError) as err:
-        if isinstance(err, FixedAxisError):
-            from posexport.conversion.shown_axes import retry_fixed
+        from posexport.conversion.shown_axes import retry_fixed, retry_tables
 
+        if isinstance(err, FixedAxisError):
             retry_fixed(source, loading.shown, err)
+        retry_tables(source, loading.shown, err)
         if options.task is None and source.kind == "python" and source.limits.kv_cache:
             raise _CacheNotTracedError(str(err)) from err
         raise

@@ -48,7 +48,8 @@ def trace(source: Source, opset: int, *, optimize: bool = True) -> ir.Model:
     uses = SizeUses()
     try:
         model = _traced(source, opset, uses, optimize=optimize)
-        if all(_holds(choice, source) for choice in uses.choices if choice.is_of_call):
+        # `int()` of a quotient of two sizes is a number, and fixes no axis
+        if not uses.int_lines and all(_holds(choice, source) for choice in uses.choices if choice.is_of_call):
             return model
     except NotTracedError:
         if not (uses.int_lines or uses.constants or uses.choices):
@@ -57,7 +58,7 @@ def trace(source: Source, opset: int, *, optimize: bool = True) -> ir.Model:
         with contextlib.suppress(NotTracedError):
             return _symbolic(source, opset, optimize=optimize)
         raise
-    # the same where `min` or `max` of a size is decided otherwise at other sizes
+    # the same where the graph has such a number, or `min` or `max` of a size is decided otherwise at other sizes
     with contextlib.suppress(NotTracedError):
         return _symbolic(source, opset, optimize=optimize)
     return model

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+import torch
 from torch import Tensor, nn
 
 from posexport.errors import PosexportError
@@ -15,6 +16,8 @@ from posexport.spec import ENCODER_SEQUENCE, SEQUENCE, InputSpec
 Sizes = dict[str, int]
 #: axes of tokens, for which the longest input is searched
 TOKEN_AXES = (SEQUENCE, ENCODER_SEQUENCE)
+#: by which the same number may differ where more are computed with it
+_ROUNDING = 1e-6
 
 
 class DrawnCalls:
@@ -25,9 +28,13 @@ class DrawnCalls:
         self.original = module
         self.small = memory_mapped.size_of(module.parameters()) <= memory_mapped.LARGE
         self.module = self.fresh() if self.small else module
-        self._shapes = self._tensor_shapes()
+        self._tables = self._tensors()
         #: whether `failure` reports tensors of the module that a call replaces by larger ones
         self.watched = self.small
+        #: whether one of the same rows is reported too, and not noted in `beyond`
+        self.keeps_tables = False
+        #: sizes at which a call made a table of an earlier call anew, larger and with the same rows
+        self.beyond: Sizes = {}
         #: axes of inputs, each with an axis of an output, by name and number, that has the same size
         self._equal_axes: set[tuple[str, str, int]] = set()
 
@@ -96,28 +103,44 @@ class DrawnCalls:
                 return f"the module cuts longer inputs: its output {name} has the shape {got} at {_at(sizes)}"
         return ""
 
-    def _tensor_shapes(self) -> dict[str, tuple[int, ...]]:
-        """The shape of every tensor that the module holds."""
+    def _tensors(self) -> dict[str, Tensor]:
+        """Every tensor that the module holds."""
         return {
-            f"{path}.{name}" if path else name: tuple(value.shape)
+            f"{path}.{name}" if path else name: value
             for path, submodule in self.module.named_modules()
             for name, value in {**vars(submodule), **dict(submodule.named_buffers(recurse=False))}.items()
             if isinstance(value, Tensor)
         }
 
     def grown(self, sizes: Sizes) -> str:
-        """Names the tensors of the module that the last call replaced by one of another shape; empty if none."""
-        shapes = self._tensor_shapes() if self.watched else {}
-        changed = [name for name, shape in shapes.items() if self._shapes.get(name) not in (None, shape)]
+        """Names the tensors of the module that the last call replaced by one of another shape; empty if none.
+
+        A larger one with the same rows may be of an earlier call: a trace at these sizes makes it.
+        """
+        tensors = self._tensors() if self.watched else {}
+        changed = [name for name, x in tensors.items() if x.shape != self._tables.get(name, x).shape]
         if not changed:
             return ""
+        if not self.keeps_tables and all(_has_rows_of(tensors[name], self._tables[name]) for name in changed):
+            self.beyond = sizes
+            for name in changed:
+                del self._tables[name]
+            return ""
         name = changed[0]
-        before, after = list(self._shapes[name]), list(shapes[name])
+        before, after = list(self._tables[name].shape), list(tensors[name].shape)
         self.module = self.fresh()
         return (
             f"forward regrows {name} (shape {before}) at {_at(sizes)} (shape {after}), and a graph keeps the rows "
             "that it was traced with; make it for the longest input in __init__"
         )
+
+
+def _has_rows_of(larger: Tensor, table: Tensor) -> bool:
+    """Whether a table is the beginning of a larger one, along all axes."""
+    if larger.dtype != table.dtype or larger.dim() != table.dim():
+        return False
+    begins = larger[tuple(map(slice, table.shape))]
+    return begins.shape == table.shape and torch.allclose(begins, table, atol=_ROUNDING)
 
 
 class NoRoomError(Exception):

@@ -35,6 +35,7 @@ from posexport.modules.rows_alone import rows_mix
 from posexport.modules.value_reads import ValueReads
 from posexport.sources.example import axis_sizes, example
 from posexport.spec import (
+    BATCH,
     ENCODER_SEQUENCE,
     SEQUENCE,
     InputSpec,
@@ -62,6 +63,7 @@ class DryRun:
         further: lengths beyond the default grid, cheap enough to be proven too, where there is no limit.
         remarks: the limits, in sentences.
         batch_invariant: other rows of a batch do not change a row, as far as a call in float64 shows.
+        makes_tables: the sizes to trace at are beyond a table of an earlier call.
     """
 
     outputs: list[OutputSpec]
@@ -69,6 +71,7 @@ class DryRun:
     further: list[int]
     remarks: list[str] = field(default_factory=list)
     batch_invariant: bool = True
+    makes_tables: bool = False
 
 
 def dry_run(
@@ -78,13 +81,13 @@ def dry_run(
     tensors: Mapping[str, Tensor],
     limits: LengthContract,
     groups: Mapping[str, Varying],
+    *,
+    keeps_tables: bool = False,
 ) -> DryRun:
-    """Runs ``module`` at several sizes of ``inputs``.
+    """Runs ``module`` at several sizes of ``inputs``. PosexportError: it fails, or does what no graph or proof can.
 
     ``tensors``: the user's example. ``limits``: of the module's encodings. ``groups``: its axes, by name.
-
-    Raises:
-        PosexportError: the module fails, or does what no graph or no proof can.
+    ``keeps_tables``: tables that forward replaces by larger ones are limits, whatever is in them.
     """
     calls = DrawnCalls(argument, module, inputs)
     # sizes to begin with
@@ -93,7 +96,8 @@ def dry_run(
     base = _accepted_sizes(calls, tensors, limits, groups)
     base = with_many_frames(calls, base, tensors, steps)
     # a table that the first call makes is made in the graph as well
-    calls.watched = not calls.grown(base)
+    calls.watched = not calls.grown(base) and not calls.beyond
+    calls.keeps_tables = keeps_tables
     # the longest input, in tokens
     tokens = {
         axis: largest_of_tokens(calls, base, axis, limits, steps.get(axis, 1)) for axis in TOKEN_AXES if axis in base
@@ -114,6 +118,8 @@ def dry_run(
         if largest.limit is not None
     ]
     limits = with_ranges(limits, groups, ranges)
+    # beyond a table of an earlier call, which is made anew, as by a new module
+    traced |= {axis: size for axis, size in calls.beyond.items() if axis != BATCH}
     # the outputs, and whether they can be exported and proven
     first, second = two_sizes(base, limits, ranges, times_larger(calls.run, base) if ranges else 1.0)
     outputs = output_axes(argument, calls.run, first, second, further_sizes(first, second, limits))
@@ -154,6 +160,7 @@ def dry_run(
         further=[] if sequence is None or sequence.limit is not None else sequence.cheap,
         remarks=[*remarks, *left_out],
         batch_invariant=invariant,
+        makes_tables=bool(calls.beyond),
     )
 
 

@@ -112,16 +112,15 @@ def source_of_module(
     limits = limits_of_module(module)
     if any(spec.role == "lengths" for spec in specs):
         limits = msgspec.structs.replace(limits, paddings=["right", "ragged-right"])
-    results = dry_run(
-        argument, module, specs, tensors, limits, in_steps(discovered.groups, axis_sizes(specs), shown.steps)
-    )
+    groups = in_steps(discovered.groups, axis_sizes(specs), shown.steps)
+    results = dry_run(argument, module, specs, tensors, limits, groups, keeps_tables=shown.keeps_tables)
     limits = msgspec.structs.replace(results.limits, trace_sizes={**results.limits.trace_sizes, **shown.traced})
     if discovered.tokens is not None:
         limits = msgspec.structs.replace(limits, min_length=discovered.tokens, max_length=discovered.tokens)
     specs, bounded = with_vocabularies(argument, module, specs, tensors)
     outputs, on_names = _beside(specs, results.outputs)
     user = by_name(argument, module, specs, outputs)
-    user.has_whole_row = limits.needs_whole_row
+    user.has_whole_row, user.makes_tables = limits.needs_whole_row, results.makes_tables
     user.ways = ways_that_fit(DrawnCalls(argument, module, specs).module, specs, limits.trace_sizes)
     encodings = [submodule for submodule in module.modules() if isinstance(submodule, Encoding)]
     first = encodings[0] if encodings else None

@@ -54,6 +54,8 @@ class UserModule(TracedModule):
         self.ways: Ways = {}
         #: one row of every batch is whole, and a trace takes the largest of the row lengths for its size
         self.has_whole_row = False
+        #: a trace makes a table of an earlier call anew
+        self.makes_tables = False
 
     def forward(self, **tensors: Tensor) -> tuple[Tensor, ...]:
         if torch.compiler.is_dynamo_compiling():  # the exporter's second try, which follows Python code, not modes

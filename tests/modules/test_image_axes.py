@@ -78,3 +78,15 @@ def test_maps_without_attention_keep_all_sizes() -> None:
     growth = Growth.of(run, first, {"height": 8, "width": 10}, ["height", "width"])
     large = {"height": 512, "width": 512}
     assert within_memory([first, large], large, growth) == ([first, large], [])
+
+
+def test_a_chosen_size_needs_at_most_half_a_gibibyte() -> None:
+    first = {"height": 4, "width": 5}
+
+    def run(sizes: dict[str, int]) -> Tensor:
+        pixels = sizes["height"] * sizes["width"]
+        return torch.zeros(5, pixels, pixels)
+
+    growth = Growth.of(run, first, {"height": 8, "width": 10}, ["height", "width"])
+    sizes = [{"height": side, "width": side} for side in (8, 32, 33, 48)]
+    assert within_memory(sizes, sizes[0], growth)[0] == sizes[:2]

@@ -4,13 +4,18 @@ import math
 from pathlib import Path
 
 import numpy as np
+import onnx_ir as ir
+import onnxruntime
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 import posexport
+from posexport.export.trace import trace
 from posexport.modules.live_module import module_source
+from posexport.sources.load_options import Shown
+from posexport.sources.source import Source
 from tests.tolerances import agree
 
 
@@ -126,6 +131,32 @@ class Filled(nn.Module):
         return result
 
 
+class Kept(nn.Module):
+    """Angles of the longest input so far, as an attribute."""
+
+    angles: Tensor | None
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.angles = nn.LayerNorm(8), None
+
+    def forward(self, x: Tensor) -> Tensor:
+        n = x.shape[1]
+        if self.angles is None or self.angles.shape[0] < n:
+            self.angles = torch.arange(n)[:, None] * 10.0 ** -torch.arange(8.0)
+        result: Tensor = self.norm(x) * self.angles[:n].cos()
+        return result
+
+
+class KeptAsBuffer(Kept):
+    """The same, as a buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        del self.angles
+        self.register_buffer("angles", None, persistent=False)
+
+
 class Skips(nn.Module):
     """A UNet's two levels, which asks for the remainders of both sides in one line."""
 
@@ -142,6 +173,22 @@ class Skips(nn.Module):
         y = F.interpolate(y, scale_factor=2.0) if size is None else F.interpolate(y, size=size)
         result: Tensor = self.out(torch.cat([image, y], 1))
         return result
+
+
+class Windows(nn.Module):
+    """SwinIR's windows, joined again by a number of rows that Python computes from sizes; -1 fits any number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.project = nn.Linear(32, 32)
+
+    def forward(self, x: Tensor) -> Tensor:
+        _, height, width, _ = x.shape
+        windows = x.unflatten(1, (-1, 4)).unflatten(3, (-1, 4)).transpose(2, 3).flatten(0, 2)
+        windows = self.project(windows.flatten(2)).unflatten(2, (4, 8))
+        rows = int(windows.shape[0] / (height * width / 4 / 4))
+        joined = windows.view(rows, height // 4, width // 4, 4, 4, -1).transpose(2, 3).reshape(rows, height, width, -1)
+        return joined.view(x.shape)
 
 
 def _converted(tmp_path: Path, module: nn.Module, example: dict[str, Tensor]) -> posexport.Conversion:
@@ -225,3 +272,37 @@ def test_remainders_of_both_sides_become_steps(tmp_path: Path) -> None:
 def test_the_axes_of_outputs_are_compared_at_the_least_sizes() -> None:
     source = module_source(Best().eval(), {"x": torch.randn(2, 12, 8)})
     assert source.outputs[0].axes == ["batch_size", "output_axis_1", 8]
+
+
+def _trace_is_right(source: Source, model: nn.Module, *shapes: tuple[int, ...]) -> None:
+    session = onnxruntime.InferenceSession(ir.to_proto(trace(source, 20)).SerializeToString())
+    for shape in shapes:
+        x = torch.randn(shape)
+        with torch.no_grad():
+            agree(session.run(None, {"x": x.numpy()})[0], model(x), "model in float32", "float32")
+
+
+def test_a_number_of_rows_from_several_sizes_follows_the_batch() -> None:
+    torch.manual_seed(0)
+    model = Windows().eval()
+    source = module_source(model, {"x": torch.randn(2, 8, 12, 8)})
+    _trace_is_right(source, model, (1, 8, 8, 8), (3, 12, 8, 8))
+
+
+@pytest.mark.parametrize("kind", [Kept, KeptAsBuffer])
+def test_a_table_of_a_longer_call_is_no_limit(kind: type[Kept]) -> None:
+    torch.manual_seed(0)
+    model, x = kind().eval(), torch.randn(2, 40, 8)
+    model(x)
+    source = module_source(model, {"x": x[:, :9]})
+    assert source.limits.max_length is None
+    assert model.angles is not None
+    assert model.angles.shape[0] == 40
+    _trace_is_right(source, kind().eval(), (1, 5, 8), (2, 70, 8))
+
+
+def test_a_table_that_cannot_be_traced_is_a_limit() -> None:
+    torch.manual_seed(0)
+    model, x = Kept().eval(), torch.randn(2, 40, 8)
+    model(x)
+    assert module_source(model, {"x": x[:, :9]}, shown=Shown(keeps_tables=True)).limits.max_length == 40

@@ -122,13 +122,15 @@ class Distances(Bag):
 
 
 class Regrown(Bag):
+    # other rows in a longer table
     def __init__(self):
         super().__init__()
         self.make(32)
 
     def make(self, rows):
         self.cached = rows
-        self.register_buffer("waves", (torch.arange(rows)[:, None] / torch.arange(1, D + 1)).sin(), persistent=False)
+        angles = torch.arange(rows)[:, None] / torch.arange(1, D + 1) / rows
+        self.register_buffer("waves", angles.sin(), persistent=False)
 
     def forward(self, input_ids):
         T = input_ids.shape[1]

@@ -15,7 +15,7 @@ Sizes = dict[str, int]
 #: float64 tensors as large as the largest in memory together; the most rows of a point
 _TOGETHER, _ROWS = 4, 3
 #: bytes that a point of a chosen size may need, and one of the example's size
-_CHOSEN, _EXAMPLES = 1 << 30, 4 << 30
+_CHOSEN, _EXAMPLES = 1 << 29, 4 << 30
 
 
 class Made(TorchDispatchMode):  # type: ignore[no-untyped-call]
