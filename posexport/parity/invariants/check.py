@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 _TWO_ERRORS = 2 / FACTOR
 #: also of a module that does not promise that padding changes nothing, unless its definition breaks it
 PADDED_TEXTS = "texts padded by the bundle's tokenizer are as each alone"
+_NOTHING = "by definition it does not hold here, or only where no output can be compared"
 #: the two runs of a promise compared
 Comparison = Callable[[Promise], Changes]
 
@@ -52,6 +53,8 @@ def judged(promise: Promise, name: str, length: int, test: Comparison, tolerance
         measured = [(spec.name, error) for spec, error in test(promise)]
     except RunError as failure:
         return unmeasured(name, length, "fail", str(failure))
+    if not measured:
+        return unmeasured(name, length, "skipped", _NOTHING)
     least = {output: tolerances[output] * _TWO_ERRORS for output, _ in measured}
     output, worst = max(measured, key=lambda pair: _ratio(pair[1].error, least[pair[0]]))
     if worst.error <= least[output]:
@@ -64,9 +67,7 @@ def judged(promise: Promise, name: str, length: int, test: Comparison, tolerance
     if promise.judge.precision in HALVES:  # where PyTorch overflows in it, there is nothing to compare
         measured = [(output, error) for output, error in measured if np.isfinite(changes[output])]
     if not measured:
-        return unmeasured(
-            name, length, "skipped", "by definition it does not hold here, or only where no output can be compared"
-        )
+        return unmeasured(name, length, "skipped", _NOTHING)
     # `min` in this order: a change that is not a number excuses nothing
     limits = {
         output: max(
