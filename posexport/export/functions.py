@@ -118,12 +118,18 @@ def _sized(target: Target, spec: NodeSpec, nodes: Sequence[ir.Node]) -> Target:
     """
     if not isinstance(spec, AttentionSpec):
         return target
-    shapes = [node.inputs[0].shape for node in nodes if node.inputs[0] is not None]
-    lengths = _fixed([None if shape is None else shape[1 if spec.packed else 2] for shape in shapes])
-    if lengths:
-        return replace(target, longest=max(lengths), shortest=min(lengths))
-    batches = _fixed([None if shape is None else shape[0] for shape in shapes])
+    shapes, of_keys = (
+        [node.inputs[place].shape for node in nodes if node.inputs[place] is not None] for place in (0, 1)
+    )
+    lengths, keys = (
+        _fixed([None if shape is None else shape[1 if spec.packed else 2] for shape in each])
+        for each in (shapes, of_keys)
+    )
     heads = _fixed([_heads(spec, node) for node in nodes])
+    if lengths:
+        least = min(lengths) * min(keys) * min(heads) if keys and heads else 0  # of one row
+        return replace(target, longest=max(lengths), shortest=min(lengths), least_scores=least)
+    batches = _fixed([None if shape is None else shape[0] for shape in shapes])
     if batches and heads and target.longest is not None:
         return replace(target, most_scores=max(batches) * max(heads) * target.longest**2)
     return target

@@ -17,6 +17,11 @@ def may_tile_scores(target: Target, limit: int) -> bool:
     return target.most_scores is None or target.most_scores > limit
 
 
+def always_tiles_scores(target: Target, limit: int) -> bool:
+    """All calls have more than ``limit`` elements of scores."""
+    return target.least_scores > limit
+
+
 def always_tiles(target: Target) -> bool:
     """All calls have more queries than a block holds."""
     return target.shortest > BLOCK

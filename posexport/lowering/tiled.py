@@ -19,7 +19,7 @@ import onnx_ir as ir
 from posexport.graph.builder import Builder
 from posexport.lowering.attention import Attention, cache_refusal, drops_any, operator_refusal
 from posexport.lowering.bias import MAX_UNTILED_SCORES
-from posexport.lowering.blocks import BLOCK, always_tiles, may_tile, may_tile_scores
+from posexport.lowering.blocks import BLOCK, always_tiles, always_tiles_scores, may_tile, may_tile_scores
 from posexport.lowering.key_chunks import causal_reach, keys_are_padded, pad_keys
 from posexport.lowering.lowering import Inputs, Lowering, pack_heads
 from posexport.lowering.query_tiles import QueryTiles
@@ -58,7 +58,8 @@ class Tiled(Lowering[AttentionSpec]):
         always_small = by_scores and not may_tile_scores(target, MAX_UNTILED_SCORES)
         if not may_tile(target) or spec.bias == "full" or always_small:
             return at_once()
-        if always_tiles(target) and spec.bias == "none" and _only_length_counts(spec):
+        by_length = spec.bias == "none" and _only_length_counts(spec)
+        if (by_length and always_tiles(target)) or (by_scores and always_tiles_scores(target, MAX_UNTILED_SCORES)):
             return by_tiles()
         attention.queries()
         attention.prepare_products()

@@ -38,7 +38,8 @@ class Target:
         steps: most calls are decode steps, one new token per call with a KV cache.
         longest, shortest: the most (None: any number) and the fewest queries of a row, so that no branch is written for
             other numbers.
-        most_scores: the most elements of the scores [B, H, T, S] of one attention; None: any number.
+        most_scores, least_scores: the most (None: any number) and the fewest elements of the scores [B, H, T, S] of
+            one attention.
         dtype: of the floating-point weights and activations.
         clients_have: contrib operators that every client of the layout has, for any target.
         keep_float: glob patterns of weights that are not quantised: they are not joined with others.
@@ -51,6 +52,7 @@ class Target:
     longest: int | None = None
     shortest: int = 1
     most_scores: int | None = None
+    least_scores: int = 0
     dtype: DType = MODEL_DTYPE
     clients_have: frozenset[str] = frozenset()
     keep_float: tuple[str, ...] = ()
