@@ -118,9 +118,7 @@ def _sized(target: Target, spec: NodeSpec, nodes: Sequence[ir.Node]) -> Target:
     """
     if not isinstance(spec, AttentionSpec):
         return target
-    shapes, of_keys = (
-        [node.inputs[place].shape for node in nodes if node.inputs[place] is not None] for place in (0, 1)
-    )
+    shapes, of_keys = ([value.shape for node in nodes if (value := node.inputs[place])] for place in (0, 1))
     lengths, keys = (
         _fixed([None if shape is None else shape[1 if spec.packed else 2] for shape in each])
         for each in (shapes, of_keys)
